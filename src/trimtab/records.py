@@ -1,0 +1,61 @@
+"""The value types that cross rooms: what is sent, what comes back, and where it went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NamedTuple, TypeAlias
+
+Header: TypeAlias = tuple[str, bytes | None]
+"""One record header: a name and an opaque value (KIP-82)."""
+
+Headers: TypeAlias = Sequence[Header]
+
+NO_OFFSET = -1
+NO_TIMESTAMP = -1
+
+
+class TimestampType(IntEnum):
+    """Whose clock stamped a record (KIP-32)."""
+
+    NONE = -1
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic, by name."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Record(NamedTuple):
+    """One record as a consumer sees it.
+
+    Times are milliseconds since the Unix epoch, UTC; `timestamp` is -1 where the producer gave none.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    timestamp_type: TimestampType
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class RecordMetadata(NamedTuple):
+    """Where a sent record was stored.
+
+    `offset` is -1 when the producer did not ask for an acknowledgement (acks=0).
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
