@@ -1,28 +1,55 @@
-"""Compile every `*_cy.py` of the package where a C compiler is at hand; run them as Python elsewhere.
+"""Compile every `*_cy.py` of the package; where no C compiler is at hand they run as Python.
 
-`TRIMTAB_REQUIRE_COMPILED=1` turns a failed compilation into an error (CI sets it).
+`TRIMTAB_PURE=1` compiles nothing. `TRIMTAB_REQUIRE_COMPILED=1` turns a failed compilation into an
+error (CI sets it).
 """
 
 import os
+import sys
 from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 SOURCE = Path("src")
-optional = os.environ.get("TRIMTAB_REQUIRE_COMPILED") != "1"
+pure = os.environ.get("TRIMTAB_PURE") == "1"
+required = os.environ.get("TRIMTAB_REQUIRE_COMPILED") == "1"
+
+
+class Compile(build_ext):
+    """Says at the end which modules will run interpreted, and what to install to change that."""
+
+    def run(self) -> None:
+        super().run()
+        names = (extension.name for extension in self.extensions)
+        missing = [name for name in names if not Path(self.get_ext_fullpath(name)).exists()]
+        if missing:
+            print(
+                f"\nNot compiled: {', '.join(missing)}.\n"
+                "They run as Python, about ten times slower.\n"
+                "The compiler's message is above. If Python.h or gcc is missing, on Debian:\n"
+                "    apt install gcc python3-dev\n"
+                "and then: rm -f .venv/built\n",
+                file=sys.stderr,
+            )
+
+
 extensions = [
     Extension(
         ".".join(path.relative_to(SOURCE).with_suffix("").parts),
         [str(path)],
         extra_compile_args=["-O3"],
-        optional=optional,
+        optional=not required,
     )
     for path in sorted(SOURCE.rglob("*_cy.py"))
 ]
 
 setup(
-    ext_modules=cythonize(
+    cmdclass={"build_ext": Compile},
+    ext_modules=[]
+    if pure
+    else cythonize(
         extensions,
         build_dir="build/cython",
         compiler_directives={
@@ -33,5 +60,5 @@ setup(
             "initializedcheck": False,
             "freethreading_compatible": False,
         },
-    )
+    ),
 )

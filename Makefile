@@ -1,0 +1,68 @@
+# The verbs: demo test check bench sim clean. Each sets up what it needs on first use, into .venv.
+# Variables: PYTHON (3.11 or later), STAGE (bench), ARGS (handed to pytest, or to the demo).
+
+PYTHON ?= python3
+BIN := .venv/bin
+COMPILED := $(shell find src -name '*_cy.py')
+
+.PHONY: help demo test check bench sim clean
+
+help:
+	@echo 'make demo    real flights through an embedded cluster and Spark; results in demo-out/'
+	@echo 'make test    every test          (ARGS="tests/unit -k wire" for some)'
+	@echo 'make check   format, lint, types, which room imports which'
+	@echo 'make bench   measurements beside Apache Kafka, one JSON object a line (STAGE=broker for one)'
+	@echo 'make sim     the cluster and its clients in virtual time'
+	@echo 'make clean   back to a fresh clone'
+
+demo: .venv/built
+	$(BIN)/trimtab demo $(ARGS)
+
+test: .venv/built
+	$(BIN)/python -m pytest $(ARGS)
+
+sim: .venv/built
+	$(BIN)/python -m pytest tests/simulation $(ARGS)
+
+bench: .venv/built
+	@$(BIN)/python -m benchmarks $(STAGE)
+
+check: .venv/installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+clean:
+	rm -rf .venv build demo-out src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+	    .import_linter_cache spark-warehouse metastore_db derby.log
+	find src tests benchmarks -name '*.so' -delete
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- the environment: each step leaves a file, and is done again when what it depends on changes ---
+
+.venv/created:
+	@echo '[1/4] a virtual environment in .venv'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "trimtab needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version 2>&1)." \
+	         'Name another one: make PYTHON=python3.12'; exit 1; }
+	@$(PYTHON) -m venv .venv || { \
+	    echo 'Python cannot make virtual environments here. On Debian: apt install python3-venv'; \
+	    rm -rf .venv; exit 1; }
+	@touch $@
+
+.venv/required: .venv/created requirements.lock
+	@echo '[2/4] the locked requirements, about 600 MB to download the first time'
+	@$(BIN)/python -m pip install --disable-pip-version-check --requirement requirements.lock
+	@touch $@
+
+.venv/installed: .venv/required pyproject.toml
+	@echo '[3/4] trimtab itself, from src/'
+	@TRIMTAB_PURE=1 $(BIN)/python -m pip install --disable-pip-version-check --quiet \
+	    --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv/built: .venv/installed setup.py $(COMPILED)
+	@echo '[4/4] the hot modules, compiled'
+	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $@

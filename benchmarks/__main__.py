@@ -1,0 +1,42 @@
+"""`python -m benchmarks [STAGE …] [--runs N] [--records N]`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+STAGES = {
+    "batch": "record batches: compiled beside interpreted",
+    "startup": "start to the first Metadata answer, and memory: beside Apache Kafka",
+    "broker": "driven by Java's ProducerPerformance: beside Apache Kafka, fresh and warm",
+    "producer": "Producer.send in a plain loop: beside confluent-kafka",
+    "spark": "reading a topic into Spark: beside Spark's own Kafka connector",
+}
+
+
+def main() -> int:
+    listing = "\n".join(f"  {name:<10}{what}" for name, what in STAGES.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        epilog=f"stages:\n{listing}\n\nRivals are fetched on first use; those in Java need Java 17 "
+        "and Maven. One that cannot be had is reported as such.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help="default: all of them")
+    parser.add_argument("--runs", type=int, default=5, help="of each side (default: 5)")
+    parser.add_argument(
+        "--records", type=int, default=3_000_000, help="per run (default: 3 million)"
+    )
+    arguments = parser.parse_args()
+    for stage in arguments.stages:
+        if stage not in STAGES:
+            parser.error(f"no stage {stage!r}: there are {', '.join(STAGES)}")
+    for stage in arguments.stages or STAGES:
+        importlib.import_module(f"benchmarks.{stage}").run(arguments.runs, arguments.records)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

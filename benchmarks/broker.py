@@ -1,0 +1,68 @@
+"""Our broker beside Apache Kafka's, both driven by Java's ProducerPerformance.
+
+Two rivals: a Kafka just started, which is the life of a test cluster, and one warmed up by two
+whole runs that are not counted. Each run of the tool is a new JVM, on both sides.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from benchmarks.jars import KAFKA_VERSION, RivalMissingError, find_java, kafka_jars
+from benchmarks.processes import ApacheKafka, Trimtab
+from benchmarks.report import progress, report
+from benchmarks.workload import Load, run_producer_performance
+
+SETTINGS = {
+    "tuned": {"batch.size": "131072", "linger.ms": "10", "acks": "1"},
+    "defaults": {"client.id": "perf"},
+}
+WARM_UP_RUNS = 2
+
+
+def run(runs: int, records: int) -> None:
+    try:
+        find_java()
+        kafka_jars()
+    except RivalMissingError as missing:
+        # The load itself is the rival's: without it there is nothing to measure with either.
+        for name in SETTINGS:
+            for side in ("fresh", "warm"):
+                _report(name, side, [], [], str(missing))
+        return
+    with ExitStack() as stack:
+        ours = stack.enter_context(Trimtab())
+        warm = stack.enter_context(ApacheKafka())
+        for number in range(WARM_UP_RUNS):
+            progress(f"broker: warming Apache Kafka up, {number + 1} of {WARM_UP_RUNS}")
+            run_producer_performance(warm, records, SETTINGS["tuned"])
+        for name, properties in SETTINGS.items():
+            loads: dict[str, list[Load]] = {"ours": [], "fresh": [], "warm": []}
+            for number in range(runs):
+                progress(f"broker: {name}, run {number + 1} of {runs}")
+                loads["ours"].append(run_producer_performance(ours, records, properties))
+                loads["warm"].append(run_producer_performance(warm, records, properties))
+                with ApacheKafka() as fresh:
+                    loads["fresh"].append(run_producer_performance(fresh, records, properties))
+            for side in ("fresh", "warm"):
+                _report(name, side, loads["ours"], loads[side])
+
+
+def _report(name: str, side: str, ours: list[Load], theirs: list[Load], note: str = "") -> None:
+    rival = f"Apache Kafka {KAFKA_VERSION}, {side}"
+    report(
+        *("broker", f"records_per_s, {name}", "records/s"),
+        [load.records_per_second for load in ours],
+        rival,
+        [load.records_per_second for load in theirs],
+        more_is_better=True,
+        note=note,
+    )
+    report(
+        *("broker", f"broker_cpu_us_per_record, {name}", "us"),
+        [load.broker_cpu_us_per_record for load in ours],
+        rival,
+        [load.broker_cpu_us_per_record for load in theirs],
+        more_is_better=False,
+        note=note,
+    )

@@ -1,0 +1,138 @@
+"""Apache Kafka and Spark's Kafka connector, as jars from Maven, kept in trimtab's cache.
+
+`TRIMTAB_KAFKA_JARS` names a directory with Apache Kafka's jars (broker, tools and clients) to use
+instead.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.report import progress
+from trimtab.spark.cache import cache_directory
+
+KAFKA_VERSION = "4.3.0"
+CONNECTOR_VERSION = "4.2.0"
+
+
+class RivalMissingError(Exception):
+    """A rival cannot be had on this machine; says why."""
+
+
+class Artifact(NamedTuple):
+    """A Maven artifact; `alone` leaves out what it depends on."""
+
+    group: str
+    name: str
+    version: str
+    alone: bool = False
+
+    def write_dependency(self) -> str:
+        every = "<exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion>"
+        return (
+            f"<dependency><groupId>{self.group}</groupId><artifactId>{self.name}</artifactId>"
+            f"<version>{self.version}</version>"
+            f"{f'<exclusions>{every}</exclusions>' if self.alone else ''}</dependency>"
+        )
+
+
+KAFKA = (
+    Artifact("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
+    Artifact("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
+    Artifact("org.slf4j", "slf4j-simple", "1.7.36"),
+)
+# What Spark 4.2.0 itself asks for, but its own token provider, which is not published everywhere:
+# it matters with delegation tokens only.
+CONNECTOR = (
+    Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", CONNECTOR_VERSION, alone=True),
+    Artifact("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0", alone=True),
+    Artifact("org.apache.kafka", "kafka-clients", "3.9.2", alone=True),
+    Artifact("org.apache.commons", "commons-pool2", "2.12.0", alone=True),
+)
+
+
+def find_kafka_jars() -> Path | None:
+    """Where Apache Kafka's jars lie on this machine already, if they do."""
+    given = os.environ.get("TRIMTAB_KAFKA_JARS")
+    directory = Path(given) if given else _kafka_directory()
+    return directory if any(directory.glob("kafka-clients-*.jar")) else None
+
+
+def kafka_jars() -> Path:
+    """The directory of Apache Kafka's jars; fetched if they are not there.
+
+    Raises:
+        RivalMissingError: no Java, no Maven, or Maven could not get them.
+    """
+    return find_kafka_jars() or _fetch(_kafka_directory(), KAFKA)
+
+
+def connector_jars() -> Path:
+    """The directory of Spark's Kafka connector; fetched if it is not there.
+
+    Raises:
+        RivalMissingError: no Maven, or it could not get them.
+    """
+    directory = cache_directory() / f"spark-sql-kafka-{CONNECTOR_VERSION}"
+    if any(directory.glob("spark-sql-kafka-*.jar")):
+        return directory
+    return _fetch(directory, CONNECTOR)
+
+
+def find_java() -> str:
+    """The `java` to run Apache Kafka with.
+
+    Raises:
+        RivalMissingError: none on PATH.
+    """
+    java = shutil.which("java")
+    if java is None:
+        raise RivalMissingError("no java on PATH; Apache Kafka needs Java 17 or later")
+    return java
+
+
+def _kafka_directory() -> Path:
+    return cache_directory() / f"kafka-{KAFKA_VERSION}"
+
+
+def _fetch(directory: Path, artifacts: tuple[Artifact, ...]) -> Path:
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise RivalMissingError("no mvn on PATH to fetch it with; install Maven")
+    progress(f"fetching {artifacts[0].name} {artifacts[0].version} with Maven")
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=directory.parent) as work:
+        pom = Path(work) / "pom.xml"
+        pom.write_text(
+            '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+            "<groupId>trimtab</groupId><artifactId>rivals</artifactId><version>1</version>"
+            f"<dependencies>{''.join(a.write_dependency() for a in artifacts)}</dependencies>"
+            "</project>",
+            encoding="utf-8",
+        )
+        jars = Path(work) / "jars"
+        done = subprocess.run(
+            [
+                *(maven, "-q", "-B", "-Dstyle.color=never", "-f", str(pom)),
+                "dependency:copy-dependencies",
+                "-DincludeScope=runtime",
+                "-DexcludeArtifactIds=slf4j-reload4j",
+                f"-DoutputDirectory={jars}",
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            said = next((line for line in done.stdout.splitlines() if "ERROR" in line), "no reason")
+            raise RivalMissingError(f"Maven could not fetch {artifacts[0].name}: {said[:300]}")
+        # A half-filled directory must never look like a whole one.
+        shutil.rmtree(directory, ignore_errors=True)
+        jars.rename(directory)
+    return directory

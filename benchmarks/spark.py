@@ -1,0 +1,69 @@
+"""Reading a topic into Spark: our data source beside Spark's own Kafka connector, by default.
+
+Both read the same topic of our cluster in the same Spark session, by turns; a row counts only when
+its value has crossed the connector (lengths are summed).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from benchmarks.jars import CONNECTOR_VERSION, RivalMissingError, connector_jars
+from benchmarks.processes import Trimtab
+from benchmarks.report import progress, report
+from benchmarks.workload import RECORD_BYTES, Topics, run_producer_loop
+from trimtab.spark.session import start_session, stop_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WARM_UP_RUNS = 2
+RIVAL = f"spark-sql-kafka-0-10 {CONNECTOR_VERSION}"
+
+
+def run(runs: int, records: int) -> None:
+    formats = ["trimtab"]
+    config = {}
+    note = ""
+    try:
+        jars = sorted(map(str, connector_jars().glob("*.jar")))
+        config["spark.jars"] = ",".join(jars)
+        formats.append("kafka")
+    except RivalMissingError as missing:
+        note = str(missing)
+    with Trimtab() as broker:
+        topic = Topics(broker.address).create()
+        progress(f"spark: writing {records} records")
+        run_producer_loop("confluent-kafka", broker, records, {"batch.size": 131072}, topic)
+        session = start_session("benchmarks", memory="2g", config=config)
+        try:
+            rates: dict[str, list[float]] = {"trimtab": [], "kafka": []}
+            for number in range(-WARM_UP_RUNS, runs):
+                progress(
+                    f"spark: run {number + 1} of {runs}" if number >= 0 else "spark: warming up"
+                )
+                for name in formats:
+                    rate = _read(session, name, broker.address, topic, records)
+                    if number >= 0:
+                        rates[name].append(rate)
+        finally:
+            stop_session(session)
+    report(
+        *("spark", f"rows_per_s, {records} records of {RECORD_BYTES} B", "rows/s"),
+        *(rates["trimtab"], RIVAL, rates["kafka"]),
+        more_is_better=True,
+        note=note,
+    )
+
+
+def _read(session: SparkSession, name: str, address: str, topic: str, records: int) -> float:
+    """Rows a second of one read of the whole topic."""
+    began = time.perf_counter()
+    reader = session.read.format(name).option("kafka.bootstrap.servers", address)
+    frame = reader.option("subscribe", topic).load()
+    row = frame.selectExpr("count(*) AS n", "sum(length(value)) AS size").collect()[0]
+    seconds = time.perf_counter() - began
+    if (row.n, row.size) != (records, records * RECORD_BYTES):
+        raise RuntimeError(f"{name} read {row.n} rows of {records}, {row.size} bytes")
+    return records / seconds

@@ -1,0 +1,41 @@
+"""From start to the first Metadata answer, and the memory that is resident after a load."""
+
+from __future__ import annotations
+
+from benchmarks.jars import KAFKA_VERSION, RivalMissingError, kafka_jars
+from benchmarks.processes import ApacheKafka, Broker, Trimtab, resident_mib
+from benchmarks.report import progress, report
+from benchmarks.workload import run_producer_loop
+
+RIVAL = f"Apache Kafka {KAFKA_VERSION}"
+
+
+def run(runs: int, records: int) -> None:
+    sides: list[type[Broker]] = [Trimtab]
+    note = ""
+    try:
+        kafka_jars()
+        sides.append(ApacheKafka)
+    except RivalMissingError as missing:
+        note = str(missing)
+    starts: dict[type[Broker], list[float]] = {Trimtab: [], ApacheKafka: []}
+    memory: dict[type[Broker], list[float]] = {Trimtab: [], ApacheKafka: []}
+    for number in range(runs):
+        progress(f"startup: run {number + 1} of {runs}")
+        for side in sides:
+            with side() as broker:
+                starts[side].append(broker.start_seconds)
+                run_producer_loop("confluent-kafka", broker, records, {})
+                memory[side].append(resident_mib(broker.pid))
+    report(
+        *("startup", "start to the first Metadata answer", "s"),
+        *(starts[Trimtab], RIVAL, starts[ApacheKafka]),
+        more_is_better=False,
+        note=note,
+    )
+    report(
+        *("startup", f"resident after {records} records of 100 B", "MiB"),
+        *(memory[Trimtab], RIVAL, memory[ApacheKafka]),
+        more_is_better=False,
+        note=note,
+    )

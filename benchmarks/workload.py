@@ -1,0 +1,131 @@
+"""What several stages do to a broker, whichever it is: topics, and Java's own load."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from itertools import count
+from typing import NamedTuple
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init__ has no __all__
+    AdminClient,
+    NewTopic,
+    OffsetSpec,
+)
+
+from benchmarks.processes import Broker, cpu_seconds, run_java
+
+PARTITIONS = 6
+RECORD_BYTES = 100
+
+_SUMMARY = re.compile(
+    r"(\d+) records sent, ([\d.]+) records/sec .* ([\d.]+) ms avg latency.*99\.9th"
+)
+_numbers = count()
+
+
+class Load(NamedTuple):
+    """What one run of ProducerPerformance came to."""
+
+    records_per_second: float
+    broker_cpu_us_per_record: float
+
+
+class Topics:
+    """Makes and deletes topics of either side, through a client of neither (confluent-kafka)."""
+
+    def __init__(self, address: str) -> None:
+        self._admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+
+    def create(self, partitions: int = PARTITIONS) -> str:
+        """A new topic with a leader for each partition; its name."""
+        name = f"bench-{next(_numbers)}"
+        self._admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
+        while True:
+            topic = self._admin.list_topics(name, timeout=30).topics[name]
+            if len(topic.partitions) == partitions and all(
+                partition.leader >= 0 for partition in topic.partitions.values()
+            ):
+                return name
+
+    def delete(self, name: str) -> None:
+        self._admin.delete_topics([name])[name].result(30)
+
+    def count_records(self, name: str) -> int:
+        """How many records a topic holds."""
+        partitions = self._admin.list_topics(name, timeout=30).topics[name].partitions
+        end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        latest = self._admin.list_offsets({TopicPartition(name, n): end for n in partitions})
+        return sum(future.result(30).offset for future in latest.values())
+
+
+def run_producer_performance(broker: Broker, records: int, properties: Mapping[str, str]) -> Load:
+    """Java's ProducerPerformance on a new topic; checks that every record is there.
+
+    Raises:
+        RivalMissingError: no Java or no jars.
+        RuntimeError: the tool failed, or records are missing.
+    """
+    topics = Topics(broker.address)
+    topic = topics.create()
+    before = cpu_seconds(broker.pid)
+    text = run_java(
+        "org.apache.kafka.tools.ProducerPerformance",
+        *("--topic", topic, "--num-records", str(records), "--record-size", str(RECORD_BYTES)),
+        *("--throughput", "-1", "--bootstrap-server", broker.address),
+        *("--command-property", *(f"{name}={value}" for name, value in properties.items())),
+    )
+    used = cpu_seconds(broker.pid) - before
+    summary = _SUMMARY.search(text)
+    stored = topics.count_records(topic)
+    if summary is None or stored != records:
+        raise RuntimeError(f"{broker.name} holds {stored} of {records} records; the tool: {text}")
+    topics.delete(topic)
+    return Load(float(summary[2]), used / records * 1e6)
+
+
+class Loop(NamedTuple):
+    """What one run of `benchmarks.producer_loop` came to."""
+
+    records_per_second: float
+    cpu_us_per_record: float
+
+
+def run_producer_loop(
+    client: str,
+    broker: Broker,
+    records: int,
+    options: Mapping[str, object],
+    topic: str | None = None,
+) -> Loop:
+    """A Python client sends in a process of its own; checks that every record is there.
+
+    Args:
+        topic: an empty topic to fill; without it, one is made for the run and deleted after it.
+
+    Raises:
+        RuntimeError: the client failed, or records are missing.
+    """
+    topics = Topics(broker.address)
+    name = topic or topics.create()
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "benchmarks.producer_loop", client, broker.address, name),
+            *(str(records), str(RECORD_BYTES), json.dumps(options)),
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    stored = topics.count_records(name)
+    if done.returncode != 0 or stored != records:
+        raise RuntimeError(f"{client}: exit code {done.returncode}, {stored} of {records} stored")
+    if topic is None:
+        topics.delete(name)
+    answer = json.loads(done.stdout)
+    return Loop(records / answer["seconds"], answer["cpu_seconds"] / records * 1e6)

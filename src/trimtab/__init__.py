@@ -1,0 +1,82 @@
+"""trimtab keeps partitions level: Apache Kafka's partition load management as one Python platform.
+
+The public names are here and are imported when first used, so that importing trimtab costs nothing:
+
+    from trimtab import Cluster, Producer
+
+    with Cluster(brokers=3) as cluster, Producer(bootstrap_servers=cluster.bootstrap_servers) as p:
+        p.send("flights", b"...").result()
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trimtab.client.admin import Admin
+    from trimtab.client.consumer import AsyncConsumer, Consumer
+    from trimtab.client.producer import AsyncProducer, Producer
+    from trimtab.cluster import Cluster
+    from trimtab.errors import (
+        BrokerError,
+        CorruptData,
+        ErrorCode,
+        KafkaError,
+        Unavailable,
+        UsageError,
+    )
+    from trimtab.records import Record, RecordMetadata, TopicPartition
+
+__all__ = [
+    "Admin",
+    "AsyncConsumer",
+    "AsyncProducer",
+    "BrokerError",
+    "Cluster",
+    "Consumer",
+    "CorruptData",
+    "ErrorCode",
+    "KafkaError",
+    "Producer",
+    "Record",
+    "RecordMetadata",
+    "TopicPartition",
+    "Unavailable",
+    "UsageError",
+]
+
+_HOMES = {
+    "trimtab.client.admin": ("Admin",),
+    "trimtab.client.consumer": ("AsyncConsumer", "Consumer"),
+    "trimtab.client.producer": ("AsyncProducer", "Producer"),
+    "trimtab.cluster": ("Cluster",),
+    "trimtab.errors": (
+        "BrokerError",
+        "CorruptData",
+        "ErrorCode",
+        "KafkaError",
+        "Unavailable",
+        "UsageError",
+    ),
+    "trimtab.records": ("Record", "RecordMetadata", "TopicPartition"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+if os.environ.get("TRIMTAB_PURE") == "1":
+    from trimtab import _pure
+
+    _pure.install()
+
+
+def __getattr__(name: str) -> object:
+    if (home := _HOME_OF.get(name)) is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

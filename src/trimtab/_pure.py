@@ -1,0 +1,37 @@
+"""Run the compiled modules from their Python source.
+
+The hot modules, `*_cy.py`, are compiled where a C compiler is at hand; the compiled module lies
+beside its source and would be imported first. `TRIMTAB_PURE=1` puts the source first: to debug, to
+compare the two forms, to measure what the compiler brings.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
+from types import ModuleType
+
+
+class SourceFinder(MetaPathFinder):
+    """Finds a package's `*_cy` modules as source only."""
+
+    def __init__(self, package: str) -> None:
+        self._prefix = package + "."
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not (fullname.startswith(self._prefix) and fullname.endswith("_cy")):
+            return None
+        for directory in path or ():
+            finder = FileFinder(directory, (SourceFileLoader, SOURCE_SUFFIXES))
+            if spec := finder.find_spec(fullname):
+                return spec
+        return None
+
+
+def install() -> None:
+    """Put the source first for every `trimtab` module imported from now on."""
+    sys.meta_path.insert(0, SourceFinder("trimtab"))

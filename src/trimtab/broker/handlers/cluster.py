@@ -1,0 +1,51 @@
+"""DescribeCluster (60), versions 0-2: the brokers and the controller.
+
+Endpoint type 2 (controllers) is refused with INVALID_REQUEST: the controller has no listener of its
+own. No authorized operations are given.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trimtab.errors import ErrorCode
+from trimtab.wire.framing import RequestHeader
+from trimtab.wire.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+
+if TYPE_CHECKING:
+    from trimtab.broker.broker import Broker
+
+_BROKERS = 1
+
+
+def describe_cluster(
+    broker: Broker, header: RequestHeader, request: DescribeClusterRequest
+) -> DescribeClusterResponse:
+    """Who is in the cluster."""
+    if request.endpoint_type != _BROKERS:
+        return DescribeClusterResponse(
+            throttle_time_ms=0,
+            error_code=ErrorCode.INVALID_REQUEST,
+            error_message=f"Endpoint type {request.endpoint_type} is not served here; ask for "
+            f"{_BROKERS}, the brokers.",
+            endpoint_type=_BROKERS,
+            cluster_id="",
+            brokers=[],
+        )
+    return DescribeClusterResponse(
+        throttle_time_ms=0,
+        error_code=ErrorCode.NONE,
+        endpoint_type=_BROKERS,
+        cluster_id=broker.cluster_id,
+        controller_id=broker.controller_id,
+        brokers=[
+            DescribeClusterBroker(
+                broker_id=each.id, host=each.host, port=each.port, rack=each.rack, is_fenced=False
+            )
+            for each in broker.image.brokers.values()
+        ],
+    )

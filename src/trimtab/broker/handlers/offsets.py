@@ -1,0 +1,127 @@
+"""ListOffsets (2), versions 1-11: the offset that belongs to a time, or to an end of the log.
+
+| timestamp | offset | from version |
+|---|---|---|
+| 0 and above | of the first record that is as young | 1 |
+| -1 latest | the high watermark | 1 |
+| -2 earliest | the log's start | 1 |
+| -3 max timestamp | of the record with the largest timestamp (KIP-734) | 7 |
+| -4 earliest local | the log's start: nothing is tiered (KIP-405) | 8 |
+| -5 latest tiered | -1: nothing is tiered (KIP-1005) | 9 |
+| -6 earliest pending upload | -1: nothing is tiered (KIP-1023) | 11 |
+
+There are no transactions, so what is committed is what is there. A partition that is listed twice
+is refused with INVALID_REQUEST.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from trimtab.broker.partition import Partition, Refused
+from trimtab.broker.storage import StorageError
+from trimtab.errors import CorruptData, ErrorCode
+from trimtab.records import NO_OFFSET, NO_TIMESTAMP
+from trimtab.wire.framing import RequestHeader
+from trimtab.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+if TYPE_CHECKING:
+    from trimtab.broker.broker import Broker
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+
+_SINCE_VERSION = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+_NO_EPOCH = -1
+
+_log = logging.getLogger(__name__)
+
+
+def list_offsets(
+    broker: Broker, header: RequestHeader, request: ListOffsetsRequest
+) -> ListOffsetsResponse:
+    """One offset per partition that is asked for."""
+    times = Counter(
+        (topic.name, partition.partition_index)
+        for topic in request.topics
+        for partition in topic.partitions
+    )
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for wanted in topic.partitions:
+            try:
+                if times[topic.name, wanted.partition_index] > 1:
+                    raise Refused(ErrorCode.INVALID_REQUEST)
+                if wanted.timestamp < 0 and not (
+                    _SINCE_VERSION.get(wanted.timestamp, 1 << 15) <= header.api_version
+                ):
+                    raise Refused(ErrorCode.UNSUPPORTED_VERSION)
+                partition = broker.find_partition(topic.name, wanted.partition_index)
+                partition.check_epoch(wanted.current_leader_epoch)
+                found = _find(partition, wanted)
+            except Refused as refused:
+                found = _answer(wanted, code=refused.code)
+            except (StorageError, CorruptData) as error:
+                _log.error(
+                    "cannot look up an offset partition=%s-%d error=%s",
+                    topic.name,
+                    wanted.partition_index,
+                    error,
+                )
+                found = _answer(wanted, code=ErrorCode.KAFKA_STORAGE_ERROR)
+            partitions.append(found)
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
+    return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
+
+
+def _find(partition: Partition, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+    timestamp, epoch = wanted.timestamp, partition.leader_epoch
+    if timestamp == LATEST:
+        return _answer(wanted, NO_TIMESTAMP, partition.high_watermark, epoch)
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return _answer(wanted, NO_TIMESTAMP, partition.log.log_start_offset, epoch)
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return _answer(wanted)
+    if timestamp == MAX_TIMESTAMP:
+        found = partition.log.offset_of_max_timestamp()
+    else:
+        found = partition.log.offset_for_timestamp(timestamp)
+    if found is None or found.offset >= partition.high_watermark:
+        return _answer(wanted)
+    return _answer(wanted, found.timestamp, found.offset, found.leader_epoch)
+
+
+def _answer(
+    wanted: ListOffsetsPartition,
+    timestamp: int = NO_TIMESTAMP,
+    offset: int = NO_OFFSET,
+    leader_epoch: int = _NO_EPOCH,
+    code: ErrorCode = ErrorCode.NONE,
+) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(
+        partition_index=wanted.partition_index,
+        error_code=code,
+        timestamp=timestamp,
+        offset=offset,
+        leader_epoch=leader_epoch,
+    )

@@ -1,0 +1,46 @@
+"""InitProducerId (22), versions 0-5: an id for an idempotent producer.
+
+The broker takes ids from the controller a thousand at a time and never gives one out twice. A
+producer that names an id and epoch gets that id with the next epoch (KIP-360), or a new id where
+the epochs are used up; the broker does not check that the pair is the latest, which Kafka does for
+transactional ids only.
+
+A transactional id is refused with UNSUPPORTED_VERSION, which clients treat as fatal; the response
+has no room for a message.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trimtab.errors import ErrorCode
+from trimtab.wire.framing import RequestHeader
+from trimtab.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from trimtab.broker.broker import Broker
+
+
+def init_producer_id(
+    broker: Broker, header: RequestHeader, request: InitProducerIdRequest
+) -> InitProducerIdResponse | Awaitable[InitProducerIdResponse]:
+    """A producer id and epoch 0."""
+    if request.transactional_id is not None:
+        return InitProducerIdResponse(
+            throttle_time_ms=0,
+            error_code=ErrorCode.UNSUPPORTED_VERSION,
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+    return _allocate(broker)
+
+
+async def _allocate(broker: Broker) -> InitProducerIdResponse:
+    return InitProducerIdResponse(
+        throttle_time_ms=0,
+        error_code=ErrorCode.NONE,
+        producer_id=await broker.next_producer_id(),
+        producer_epoch=0,
+    )

@@ -1,0 +1,691 @@
+"""A partition's log: its segments, from the oldest record kept to the next one written.
+
+    log start offset                                recovery point          log end offset
+           ▼                                              ▼                       ▼
+    [segment 0 ········][segment 4711 ·········][segment 9801 (active) ···········]
+
+Batches go in and come out whole, as they were sent: the log stamps base offset and leader epoch
+into their headers and opens no record, except to find one by its timestamp. The files are those
+of Kafka's `UnifiedLog`, so that its tools read them:
+
+    <base offset>.log .index .timeindex     see `segment`
+    <offset>.snapshot                       sequences of idempotent producers up to that offset
+    leader-epoch-checkpoint                 where each leader epoch began
+
+A log is used from one thread. What is written counts at once; it is forced to disk when its
+segment has been rolled and the log directory's checkpoint has passed, when the log is closed, or
+as `flush.messages` and `flush.ms` say.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from trimtab.broker.producer_state import ProducerState
+from trimtab.broker.segment import Segment, TimestampOffset
+from trimtab.broker.storage import Storage, StorageError
+from trimtab.errors import CorruptData, KafkaError
+from trimtab.records import NO_TIMESTAMP, TimestampType
+from trimtab.wire.batch_cy import BatchHeader, restamp
+
+LONG_MAX = 2**63 - 1
+_INT32_MAX = 2**31 - 1
+_EPOCHS_FILE = "leader-epoch-checkpoint"
+_SNAPSHOT_SUFFIX = ".snapshot"
+_SNAPSHOTS_KEPT = 2
+_REMEMBERED_READS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """A topic's options that concern its logs, by Kafka's names. Sizes in bytes, times in ms."""
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 604_800_000
+    index_interval_bytes: int = 4096
+    retention_ms: int = 604_800_000
+    """-1 is no limit."""
+    retention_bytes: int = -1
+    """-1 is no limit."""
+    deletes: bool = True
+    """Whether `cleanup.policy` includes "delete"; retention deletes nothing otherwise."""
+    flush_messages: int = LONG_MAX
+    flush_ms: int = LONG_MAX
+    producer_id_expiration_ms: int = 86_400_000
+
+    @classmethod
+    def read(
+        cls, topic: Mapping[str, object], producer_id_expiration_ms: int = 86_400_000
+    ) -> LogConfig:
+        """From a topic's options, complete, by their dotted names."""
+
+        def number(name: str) -> int:
+            value = topic[name]
+            assert isinstance(value, int), f"{name} is {value!r}"
+            return value
+
+        policy = topic["cleanup.policy"]
+        assert isinstance(policy, Sequence)
+        return cls(
+            segment_bytes=number("segment.bytes"),
+            segment_ms=number("segment.ms"),
+            index_interval_bytes=number("index.interval.bytes"),
+            retention_ms=number("retention.ms"),
+            retention_bytes=number("retention.bytes"),
+            deletes="delete" in policy,
+            flush_messages=number("flush.messages"),
+            flush_ms=number("flush.ms"),
+            producer_id_expiration_ms=producer_id_expiration_ms,
+        )
+
+
+class AppendInfo(NamedTuple):
+    """Where batches were stored. Offsets are inclusive; times in ms, -1 for none.
+
+    `log_append_time` is -1 where the records keep their producer's timestamps.
+    """
+
+    first_offset: int
+    last_offset: int
+    max_timestamp: int
+    log_append_time: int
+
+
+class LeaderEpoch(NamedTuple):
+    """A leader epoch and the first offset written in it."""
+
+    epoch: int
+    start_offset: int
+
+
+class OffsetOutOfRange(KafkaError):
+    """An offset that the log does not have: on the wire OFFSET_OUT_OF_RANGE (1)."""
+
+    def __init__(self, directory: str, offset: int, start: int, end: int) -> None:
+        super().__init__(f"{directory}: offset {offset} is not within {start}..{end}")
+
+
+class Log:
+    """One partition's log. `Log.open` makes one.
+
+    Attributes:
+        directory: its path in the storage, `<topic>-<partition>`.
+        config: may be replaced at any time.
+        log_start_offset: of the oldest record that may be read.
+        log_end_offset: that the next record will get.
+        recovery_point: everything before it is on disk for certain.
+        leader_epochs: ascending; the last one is the one being written.
+        producers: the idempotent producers' sequences; `append` keeps them up to date.
+    """
+
+    __slots__ = (
+        "_active",
+        "_base_offsets",
+        "_failure",
+        "_flushed_ms",
+        "_now_ms",
+        "_reads",
+        "_segments",
+        "_snapshots",
+        "_storage",
+        "config",
+        "directory",
+        "leader_epochs",
+        "log_end_offset",
+        "log_start_offset",
+        "producers",
+        "recovery_point",
+    )
+
+    def __init__(
+        self, storage: Storage, directory: str, config: LogConfig, now_ms: Callable[[], int]
+    ) -> None:
+        self._storage = storage
+        self._now_ms = now_ms
+        self._flushed_ms = now_ms()
+        self._failure: StorageError | None = None
+        self._segments: list[Segment] = []
+        self._base_offsets: list[int] = []
+        self._snapshots: list[int] = []
+        self._reads: dict[int, tuple[Segment, int]] = {}
+        self.directory = directory
+        self.config = config
+        self.log_start_offset = 0
+        self.log_end_offset = 0
+        self.recovery_point = 0
+        self.leader_epochs: list[LeaderEpoch] = []
+        self.producers = ProducerState(config.producer_id_expiration_ms)
+
+    @classmethod
+    def open(
+        cls,
+        storage: Storage,
+        directory: str,
+        config: LogConfig,
+        now_ms: Callable[[], int],
+        *,
+        log_start_offset: int = 0,
+        recovery_point: int = 0,
+        clean: bool = False,
+    ) -> Log:
+        """The log in a directory, empty if there is none. Recovers what a crash has left.
+
+        Args:
+            now_ms: the wall clock, ms since the epoch.
+            log_start_offset: as checkpointed; records before it stay unread.
+            recovery_point: as checkpointed. From its segment on, every batch's CRC is checked,
+                the log is cut off at the first that is torn or corrupt, and the indexes are
+                rebuilt. Nothing is checked if the log ends there.
+            clean: the log was closed properly: nothing is checked.
+
+        Raises:
+            StorageError: the disk failed.
+        """
+        log = cls(storage, directory, config, now_ms)
+        log._load(log_start_offset, recovery_point, clean)
+        return log
+
+    # -- writing
+
+    def append(
+        self, records: memoryview, leader_epoch: int, headers: Sequence[BatchHeader]
+    ) -> AppendInfo:
+        """Gives the batches the next offsets, stamps these and the leader epoch in place, and
+        writes them.
+
+        Args:
+            records: writable, one or more verified batches and nothing else.
+            leader_epoch: this partition's, at least that of every append before.
+            headers: the batches' headers, in order.
+
+        Raises:
+            StorageError: nothing has been stored; after most such errors the log can go on.
+        """
+        if self._failure is not None:
+            raise self._failure
+        first_offset = offset = self.log_end_offset
+        if not self.leader_epochs or leader_epoch > self.leader_epochs[-1].epoch:
+            self._begin_epoch(leader_epoch, offset)
+        position = 0
+        max_timestamp = NO_TIMESTAMP
+        for header in headers:
+            restamp(records, position, offset, leader_epoch)
+            position += header.size
+            offset += header.last_offset_delta + 1
+            if header.max_timestamp > max_timestamp:
+                max_timestamp = header.max_timestamp
+
+        active = self._active
+        if active.size and self._must_roll(position, offset, max_timestamp):
+            self.roll()
+            active = self._active
+        try:
+            active.append(records, headers, first_offset)
+        except StorageError as error:
+            self._discard_torn_bytes(error)
+            raise
+        self.log_end_offset = offset
+
+        batch_offset = first_offset
+        for header in headers:
+            if header.producer_id >= 0:
+                self.producers.append(header, batch_offset, self._now_ms())
+            batch_offset += header.last_offset_delta + 1
+        config = self.config
+        if config.flush_messages != LONG_MAX or config.flush_ms != LONG_MAX:
+            self.flush_if_due()
+        stamped = headers[0].timestamp_type is TimestampType.LOG_APPEND_TIME
+        return AppendInfo(
+            first_offset, offset - 1, max_timestamp, max_timestamp if stamped else NO_TIMESTAMP
+        )
+
+    def roll(self) -> None:
+        """Seals the active segment, unless it is empty, and begins the next.
+
+        Raises:
+            StorageError: the active segment is still the active one.
+        """
+        active = self._active
+        if not active.size:
+            return
+        active.save_indexes()
+        self._save_snapshot()
+        segment = self._segment(self.log_end_offset)
+        segment.create()
+        active.seal()
+        self._add(segment)
+
+    def flush(self) -> None:
+        """Returns once the whole log is on disk.
+
+        Raises:
+            StorageError: it may never be; the log refuses further appends until reopened.
+        """
+        try:
+            for segment in self._segments[self._index_of(self.recovery_point) :]:
+                segment.flush()
+        except StorageError as error:
+            self._failure = error  # the pages may be gone: trying again would only seem to help
+            raise
+        self.recovery_point = self.log_end_offset
+        self._flushed_ms = self._now_ms()
+
+    def flush_if_due(self) -> None:
+        """Flushes if `flush.messages` or `flush.ms` says so."""
+        unflushed = self.log_end_offset - self.recovery_point
+        if unflushed and (
+            unflushed >= self.config.flush_messages
+            or self._now_ms() - self._flushed_ms >= self.config.flush_ms
+        ):
+            self.flush()
+
+    def sealed_unflushed(self) -> tuple[list[str], int]:
+        """Paths of the sealed segments' files that may not be on disk yet, and the recovery
+        point once they are: see `LogDirectory.checkpoint`."""
+        first = self._index_of(self.recovery_point)
+        paths = [segment.path(".log") for segment in self._segments[first:-1]]
+        return paths, max(self.recovery_point, self._active.base_offset if paths else 0)
+
+    def truncate(self, offset: int) -> None:
+        """Removes every batch that has a record at `offset` or later, and what was known from
+        them."""
+        if offset >= self.log_end_offset:
+            return
+        self._reads.clear()
+        while len(self._segments) > 1 and self._base_offsets[-1] >= offset:
+            self._drop(-1)
+        segment = self._active
+        position = segment.locate(offset)
+        if position is not None:
+            segment.truncate(position)
+        self.log_end_offset = max(segment.end_offset(), min(offset, segment.base_offset))
+        self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
+        self.recovery_point = min(self.recovery_point, self.log_end_offset)
+        self._forget_from(self.log_end_offset)
+        self._load_producers(self.log_end_offset)
+
+    def delete_records_before(self, offset: int) -> None:
+        """Moves the log start offset up; `enforce_retention` deletes what lies before it.
+
+        Raises:
+            OffsetOutOfRange: it is beyond the log's end.
+        """
+        if offset > self.log_end_offset:
+            raise self._out_of_range(offset)
+        self.log_start_offset = max(self.log_start_offset, offset)
+
+    def enforce_retention(self, end_offset: int | None = None) -> int:
+        """Deletes the oldest segments as `retention.ms`, `retention.bytes` and the log start
+        offset say; if all have expired, the active one too, after rolling.
+
+        Args:
+            end_offset: no record at or after it is deleted (the high watermark).
+
+        Returns:
+            The number of segments deleted.
+        """
+        expired = self._count_expired(self.log_end_offset if end_offset is None else end_offset)
+        if not expired:
+            return 0
+        if expired == len(self._segments):
+            self.roll()
+        self._reads.clear()
+        for _ in range(expired):
+            self._drop(0)
+        self.log_start_offset = max(self.log_start_offset, self._base_offsets[0])
+        self._forget_epochs_before(self.log_start_offset)
+        return expired
+
+    def close(self) -> None:
+        """Flushes, writes indexes and a producer snapshot, and closes the files. A log that has
+        failed is only closed, and recovered when it is opened again."""
+        try:
+            if self._failure is None:
+                self.flush()
+                for segment in self._segments:
+                    segment.save_indexes()
+                if self.log_end_offset > (self._snapshots[-1] if self._snapshots else 0):
+                    self._save_snapshot()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Closes the files and nothing else: the log is about to be deleted, or has failed."""
+        for segment in self._segments:
+            segment.close()
+
+    # -- reading
+
+    def read(
+        self, offset: int, max_bytes: int, min_one: bool = True, end_offset: int | None = None
+    ) -> bytes | memoryview:
+        """Whole batches from the one that holds `offset` on, all from one segment.
+
+        The first batch may begin before `offset`. Empty at the end, or where nothing fits.
+
+        Args:
+            max_bytes: bytes to return at most.
+            min_one: return the first batch even if it is larger than that (KIP-74).
+            end_offset: return no batch that reaches it, such as the high watermark; the log's
+                end if None.
+
+        Raises:
+            OffsetOutOfRange: before the log's start or after its end.
+            CorruptData: the file holds no batch where one must be.
+        """
+        log_end_offset = self.log_end_offset
+        if end_offset is None or end_offset > log_end_offset:
+            end_offset = log_end_offset
+        if not self.log_start_offset <= offset <= log_end_offset:
+            raise self._out_of_range(offset)
+        if offset >= end_offset or (max_bytes <= 0 and not min_one):
+            return b""
+        segment, position = self._reads.get(offset) or self._locate(offset)
+        if position >= segment.size:  # where a read ended before the segment was rolled
+            segment, position = self._locate(offset)
+        data, next_offset = segment.read(
+            position, max(max_bytes, 0), min_one, end_offset, self._end_of(segment)
+        )
+        if data:
+            reads = self._reads
+            reads[next_offset] = segment, position + len(data)
+            if len(reads) > _REMEMBERED_READS:
+                del reads[next(iter(reads))]
+        return data
+
+    def headers(self, offset: int) -> Iterator[BatchHeader]:
+        """The headers of all batches from the one that holds `offset` on."""
+        for segment in self._segments[self._index_of(offset) :]:
+            position = segment.locate(offset)
+            if position is not None:
+                for _, header in segment.headers(position):
+                    yield header
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """The first record whose timestamp (ms) is `timestamp` or later; None if there is none."""
+        for segment in self._segments:
+            if segment.max_timestamp >= timestamp:
+                found = segment.find_timestamp(timestamp, self.log_start_offset)
+                if found is not None:
+                    return found
+        return None
+
+    def offset_of_max_timestamp(self) -> TimestampOffset | None:
+        """The first record with the largest timestamp (KIP-734); None if no record has one."""
+        newest = max(self._segments, key=lambda segment: segment.max_timestamp)
+        if newest.max_timestamp == NO_TIMESTAMP:
+            return None
+        return newest.find_timestamp(newest.max_timestamp, self.log_start_offset)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def first_base_offset(self) -> int:
+        """The base offset of the oldest segment: with no record deleted within it, the log's
+        start."""
+        return self._base_offsets[0]
+
+    @property
+    def active_base_offset(self) -> int:
+        """The base offset of the segment being written."""
+        return self._active.base_offset
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the disk failed such that the log takes no appends until it is recovered."""
+        return self._failure is not None
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._segments)
+
+    # -- opening
+
+    def _load(self, log_start_offset: int, recovery_point: int, clean: bool) -> None:
+        base_offsets = []
+        for name in self._storage.list(self.directory):
+            stem, dot, suffix = name.rpartition(".")
+            if suffix == "log" and stem.isdecimal():
+                base_offsets.append(int(stem))
+            elif dot + suffix == _SNAPSHOT_SUFFIX and stem.isdecimal():
+                self._snapshots.append(int(stem))
+            elif suffix == "tmp":
+                self._storage.delete(f"{self.directory}/{name}")
+            elif name == _EPOCHS_FILE:
+                self._read_epochs()
+        self._snapshots.sort()
+        for base_offset in sorted(base_offsets):
+            self._add(self._segment(base_offset))
+        if not base_offsets:
+            self._begin_at(log_start_offset)
+
+        checked_from = None if clean else self._unchecked_from(recovery_point)
+        if checked_from is None:
+            try:
+                self.log_end_offset = self._active.end_offset()
+            except CorruptData:  # not as it was closed: somebody else has touched the files
+                checked_from = 0
+            else:
+                self._load_producers(self.log_end_offset)
+        if checked_from is not None:
+            self._load_producers(self._base_offsets[checked_from])
+            self._recover(checked_from)
+        self._forget_from(self.log_end_offset)
+        if log_start_offset > self.log_end_offset:  # the records it pointed at are lost
+            while self._segments:
+                self._drop(0)
+            self.producers = ProducerState(self.config.producer_id_expiration_ms)
+            self._begin_at(log_start_offset)
+        self.log_start_offset = max(log_start_offset, self._base_offsets[0])
+        self.recovery_point = (
+            self.log_end_offset
+            if checked_from is None
+            else min(recovery_point, self.log_end_offset)
+        )
+
+    def _unchecked_from(self, recovery_point: int) -> int | None:
+        """The index of the first segment that may not have reached the disk whole; None if the
+        log ends at the recovery point, as it does when nothing was written since it was closed."""
+        try:
+            if self._active.end_offset() == recovery_point:
+                return None
+        except CorruptData:
+            pass  # a torn tail, to be recovered
+        return self._index_of(recovery_point)
+
+    def _recover(self, first: int) -> None:
+        """Checks the segments from the index `first` on. They must follow one another without a
+        gap: what comes after one is dropped."""
+
+        def seen(header: BatchHeader) -> None:
+            if not self.leader_epochs or header.leader_epoch > self.leader_epochs[-1].epoch:
+                self.leader_epochs.append(LeaderEpoch(header.leader_epoch, header.base_offset))
+            if header.producer_id >= 0:
+                self.producers.append(header, header.base_offset, now)
+
+        now = self._now_ms()
+        for index in range(first, len(self._segments)):
+            segment = self._segments[index]
+            self.log_end_offset = segment.recover(seen)
+            if segment is self._active:
+                break
+            if self.log_end_offset != self._base_offsets[index + 1]:
+                while self._active is not segment:
+                    self._drop(-1)
+                break
+            segment.save_indexes()
+            segment.seal()
+        self._write_epochs()
+
+    def _begin_at(self, offset: int) -> None:
+        segment = self._segment(offset)
+        if offset:
+            segment.create()  # the only trace of an offset that no record has
+        self._add(segment)
+        self.log_end_offset = offset
+
+    # -- producers
+
+    def _load_producers(self, end_offset: int) -> None:
+        """What producers had stored before `end_offset`: the last snapshot before it, and the
+        headers of the batches after that."""
+        expiration_ms = self.config.producer_id_expiration_ms
+        now = self._now_ms()
+        for offset in reversed(self._snapshots):
+            if offset > end_offset:
+                continue
+            path = self._snapshot_path(offset)
+            snapshot = self._storage.read_file(path)
+            try:
+                self.producers = ProducerState.decode(snapshot or b"", expiration_ms, now)
+            except CorruptData:  # written without fsync: an older one, or the batches, will do
+                continue
+            start_offset = offset
+            break
+        else:
+            self.producers = ProducerState(expiration_ms)
+            start_offset = self._base_offsets[0]
+        if start_offset < end_offset:
+            for header in self.headers(start_offset):
+                if header.base_offset >= end_offset:
+                    break
+                if header.producer_id >= 0:
+                    self.producers.append(header, header.base_offset, now)
+
+    def _save_snapshot(self) -> None:
+        offset = self.log_end_offset
+        self._storage.write_file(
+            self._snapshot_path(offset), self.producers.encode(), durable=False
+        )
+        if offset not in self._snapshots:
+            self._snapshots.append(offset)
+        while len(self._snapshots) > _SNAPSHOTS_KEPT:
+            self._storage.delete(self._snapshot_path(self._snapshots.pop(0)))
+
+    def _snapshot_path(self, offset: int) -> str:
+        return f"{self.directory}/{offset:020d}{_SNAPSHOT_SUFFIX}"
+
+    # -- leader epochs
+
+    def _begin_epoch(self, epoch: int, offset: int) -> None:
+        while self.leader_epochs and self.leader_epochs[-1].start_offset >= offset:
+            self.leader_epochs.pop()
+        self.leader_epochs.append(LeaderEpoch(epoch, offset))
+        self._write_epochs()
+
+    def _forget_from(self, offset: int) -> None:
+        """Forgets epochs and snapshots that end beyond `offset`, the log's new end."""
+        known = len(self.leader_epochs)
+        while self.leader_epochs and self.leader_epochs[-1].start_offset >= offset:
+            self.leader_epochs.pop()
+        if len(self.leader_epochs) != known:
+            self._write_epochs()
+        while self._snapshots and self._snapshots[-1] > offset:
+            self._storage.delete(self._snapshot_path(self._snapshots.pop()))
+
+    def _forget_epochs_before(self, offset: int) -> None:
+        epochs = self.leader_epochs
+        while len(epochs) > 1 and epochs[1].start_offset <= offset:
+            epochs.pop(0)
+        if epochs and epochs[0].start_offset < offset:
+            epochs[0] = epochs[0]._replace(start_offset=offset)
+            self._write_epochs()
+
+    def _read_epochs(self) -> None:
+        content = self._storage.read_file(f"{self.directory}/{_EPOCHS_FILE}") or b""
+        try:
+            _, _, *lines = content.decode("ascii").splitlines()
+            pairs = [line.split() for line in lines]
+            self.leader_epochs = [LeaderEpoch(int(epoch), int(start)) for epoch, start in pairs]
+        except ValueError:  # written without fsync: what recovery reads from the batches will do
+            self.leader_epochs = []
+
+    def _write_epochs(self) -> None:
+        lines = ["0", str(len(self.leader_epochs))]
+        lines += [f"{epoch} {start_offset}" for epoch, start_offset in self.leader_epochs]
+        content = "\n".join([*lines, ""]).encode("ascii")
+        self._storage.write_file(f"{self.directory}/{_EPOCHS_FILE}", content, durable=False)
+
+    # -- segments
+
+    def _segment(self, base_offset: int) -> Segment:
+        interval = self.config.index_interval_bytes
+        return Segment(self._storage, self.directory, base_offset, interval, self._now_ms())
+
+    def _add(self, segment: Segment) -> None:
+        self._segments.append(segment)
+        self._base_offsets.append(segment.base_offset)
+        self._active = segment
+
+    def _drop(self, index: int) -> None:
+        """Deletes the first segment (0) or the last one (-1)."""
+        self._segments.pop(index).delete()
+        self._base_offsets.pop(index)
+        if self._segments:
+            self._active = self._segments[-1]
+
+    def _index_of(self, offset: int) -> int:
+        """The index of the segment that holds an offset; the first one if it lies before."""
+        return max(0, bisect_right(self._base_offsets, offset) - 1)
+
+    def _end_of(self, segment: Segment) -> int:
+        if segment is self._active:
+            return self.log_end_offset
+        return self._base_offsets[bisect_right(self._base_offsets, segment.base_offset)]
+
+    def _locate(self, offset: int) -> tuple[Segment, int]:
+        for segment in self._segments[self._index_of(offset) :]:
+            position = segment.locate(offset)
+            if position is not None:
+                return segment, position
+        raise CorruptData(
+            f"{self.directory}: no batch holds offset {offset}, though the log ends at "
+            f"{self.log_end_offset}"
+        )
+
+    def _must_roll(self, size: int, next_offset: int, max_timestamp: int) -> bool:
+        active = self._active
+        config = self.config
+        if active.size + size > config.segment_bytes:
+            return True
+        if next_offset - 1 - active.base_offset > _INT32_MAX:
+            return True
+        first = active.first_timestamp
+        if first >= 0 and max_timestamp >= 0:
+            return max_timestamp - first > config.segment_ms
+        return self._now_ms() - active.created_ms > config.segment_ms
+
+    def _count_expired(self, end_offset: int) -> int:
+        config = self.config
+        now = self._now_ms()
+        rest = self.size
+        for index, segment in enumerate(self._segments):
+            next_offset = self._end_of(segment)
+            if next_offset > end_offset or not segment.size:
+                return index
+            newest = segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
+            rest -= segment.size
+            if not (
+                (next_offset <= self.log_start_offset and segment is not self._active)
+                or (config.deletes and 0 <= config.retention_ms < now - newest)
+                or (config.deletes and 0 <= config.retention_bytes <= rest)
+            ):
+                return index
+        return len(self._segments)
+
+    def _discard_torn_bytes(self, cause: StorageError) -> None:
+        """After a failed append: the file ends with the last whole batch again, or the log takes
+        no more appends until it is recovered."""
+        try:
+            self._active.discard_torn_bytes()
+        except StorageError:
+            self._failure = cause
+
+    def _out_of_range(self, offset: int) -> OffsetOutOfRange:
+        return OffsetOutOfRange(self.directory, offset, self.log_start_offset, self.log_end_offset)

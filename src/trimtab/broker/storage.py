@@ -1,0 +1,116 @@
+"""The seam to the disk: what the broker needs of files, whoever keeps them.
+
+`trimtab.runtime.files` keeps them in a directory, `trimtab.sim.disk` in memory, where a crash
+loses what was not flushed. Paths are relative, with `/` between parts. One thread (the loop's)
+uses a storage; only `Storage.flush` works beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from errno import EDQUOT, EIO, ENOSPC, EROFS, errorcode
+from os import strerror
+from typing import Protocol, TypeAlias
+
+from trimtab.errors import KafkaError
+
+BytesLike: TypeAlias = bytes | bytearray | memoryview
+
+_REMEDIES = {
+    ENOSPC: "; free space on the data directory's disk",
+    EDQUOT: "; raise the disk quota of the broker's user",
+    EROFS: "; mount the data directory writable",
+    EIO: "; the disk reports a hardware fault: check it",
+}
+
+
+class StorageError(KafkaError):
+    """The disk failed. Kafka's code for it on the wire is KAFKA_STORAGE_ERROR (56).
+
+    Attributes:
+        path: the file or directory, relative to the storage.
+        errno: the operating system's error number, such as `errno.ENOSPC`.
+    """
+
+    def __init__(self, path: str, action: str, errno: int) -> None:
+        self.path = path
+        self.action = action
+        self.errno = errno
+        super().__init__(
+            f"{path}: cannot {action}: {strerror(errno)} ({errorcode.get(errno, errno)})"
+            f"{_REMEDIES.get(errno, '')}"
+        )
+
+    def __reduce__(self) -> tuple[type[StorageError], tuple[str, str, int]]:
+        return StorageError, (self.path, self.action, self.errno)
+
+
+class File(Protocol):
+    """One append-only file. It comes into being, with its parents, at the first append.
+
+    Every method raises `StorageError` when the disk fails.
+    """
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file; 0 while it does not exist."""
+
+    def append(self, data: BytesLike) -> None:
+        """Writes all of `data` at the end. Empty data creates the file.
+
+        After an error part of it may be there: `truncate` to a known size before going on.
+        """
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes from `position`: fewer only where the file ends."""
+
+    def truncate(self, size: int) -> None:
+        """Cuts the file down to `size` bytes."""
+
+    def flush(self) -> None:
+        """Returns once everything appended survives a loss of power (fsync)."""
+
+    def close(self) -> None:
+        """Lets go of what the open file holds; using it again opens it again."""
+
+
+class Storage(Protocol):
+    """A tree of files. Every method raises `StorageError` when the disk fails."""
+
+    def open(self, path: str) -> File:
+        """The file at `path`, whether it exists or not. Touches no disk yet."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def list(self, path: str) -> Sequence[str]:
+        """Names of the files and directories in the directory `path` ("" is the root), in no
+        order; none if it does not exist."""
+
+    def delete(self, path: str) -> None:
+        """Deletes a file, or a directory with all that is in it. Nothing there is no error."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Renames a file or directory, replacing a file of the new name at once."""
+
+    def read_file(self, path: str) -> bytes | None:
+        """A small file's whole content; None if it does not exist."""
+
+    def write_file(self, path: str, content: BytesLike, durable: bool = True) -> None:
+        """Replaces a small file's content at once: a reader sees the old or the new, whole.
+
+        With `durable` it also survives a loss of power on return; without, it costs no fsync.
+        """
+
+    async def flush(self, paths: Sequence[str]) -> None:
+        """Makes the named files durable without holding up the loop. Missing ones are no error:
+        what has been deleted needs no flush."""
+
+    def lock(self) -> None:
+        """Claims the whole storage for this process until `close`.
+
+        Raises:
+            UsageError: someone else has it.
+        """
+
+    def close(self) -> None:
+        """Closes every open file and gives up the lock."""

@@ -1,0 +1,96 @@
+"""The command `trimtab`: one module per subcommand, imported only when it is called.
+
+A command's module has a docstring (its help), `EXAMPLES` (the help's end), `configure(parser)` and
+`run(arguments) -> int` (the exit code).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from trimtab.errors import KafkaError
+
+COMMANDS = {
+    "cluster": ("trimtab.cli.cluster", "run an embedded cluster: brokers, racks, logs on disk"),
+    "topics": ("trimtab.cli.topics", "list, create, describe and delete topics"),
+    "produce": ("trimtab.cli.produce", "send each line of standard input as a record"),
+    "consume": ("trimtab.cli.consume", "print the records of a topic"),
+    "offsets": ("trimtab.cli.offsets", "print the offsets of partitions, also by time"),
+    "producer-perf": (
+        "trimtab.cli.producer_perf",
+        "measure a producer as Apache Kafka's tool does",
+    ),
+    "demo": ("trimtab.cli.demo", "seven ways of choosing a partition, on real flights"),
+}
+
+FAILED = 1
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Returns:
+        The exit code: 0, 1 where something was refused or failed, 2 for a misspelt command line
+        (raised as SystemExit by argparse), 130 after Ctrl-C.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    name = _choose_command(words)
+    module = importlib.import_module(COMMANDS[name][0])
+    parser = argparse.ArgumentParser(
+        prog=f"trimtab {name}",
+        description=module.__doc__,
+        epilog=f"examples:\n{module.EXAMPLES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    module.configure(parser)
+    arguments = parser.parse_args(words[1:])
+    try:
+        code = module.run(arguments)
+        sys.stdout.flush()
+    except KafkaError as error:
+        print(f"trimtab {name}: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output went away, as `head` does. Python flushes stdout once more at
+        # exit, which must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    return int(code)
+
+
+def _choose_command(words: Sequence[str]) -> str:
+    """The command that the first word names; help and version are answered here."""
+    width = max(map(len, COMMANDS))
+    listing = "\n".join(f"  {name:<{width}}  {summary}" for name, (_, summary) in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="trimtab",
+        usage="trimtab COMMAND [OPTION …]",
+        description="trimtab keeps partitions level: a Kafka-protocol cluster, its clients and a "
+        "Spark pipeline in one Python package.",
+        epilog=f"commands:\n{listing}\n\n"
+        "Each says more by itself: trimtab topics --help\n"
+        "Without --bootstrap-server a command talks to 127.0.0.1:9092, where `trimtab cluster up` "
+        "listens.\nAny other Kafka cluster will do as well.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    parser.add_argument("command", nargs="?", choices=COMMANDS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args(words[:1])
+    if arguments.version:
+        from importlib.metadata import version
+
+        print(f"trimtab {version('trimtab')}")
+        raise SystemExit(0)
+    if arguments.command is None:
+        parser.print_help()
+        raise SystemExit(0)
+    return str(arguments.command)

@@ -1,0 +1,174 @@
+"""What the demo found, as `summary.json` holds it, and the sentences that say what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+OVERLOADED = 1.25
+"""Times an even share from which a broker counts as overloaded."""
+
+SPARED = 0.92
+"""Times an even share up to which a broker counts as spared."""
+
+LEVEL = 0.05
+"""How far a partition's bytes may be from the mean in a level topic."""
+
+
+class Latency(TypedDict):
+    """Time from `send` to the acknowledgement, milliseconds."""
+
+    average: float
+    p50: float
+    p95: float
+    p99: float
+    p99_9: float
+    max: float
+
+
+class PartitionLoad(TypedDict):
+    """One row of KIP-794's load table."""
+
+    partition: int
+    leader: int
+    rack: str
+    TotalBatches: int
+    TotalBytes: int
+    TotalRecords: int
+    BytesPerBatch: float | None
+    RecordsPerBatch: float | None
+    ShareOfBytes: float
+
+
+class WaySummary(TypedDict):
+    """Every figure of one way of choosing a partition. Bytes are batches' bytes, shares 0 to 1."""
+
+    title: str
+    kip: str
+    keyed: bool
+    topic: str
+    settings: dict[str, str | int | bool]
+    records: int
+    seconds: float
+    records_per_second: float
+    value_bytes_per_second: float
+    latency_ms: Latency
+    partitions: list[PartitionLoad]
+    bytes_by_broker: dict[str, int]
+    share_by_broker: dict[str, float]
+    share_by_rack: dict[str, float]
+    max_over_mean: float
+    coefficient_of_variation: float
+
+
+class FlightsRow(TypedDict):
+    """Flights of one carrier from one airport. Delays are minutes, null if none took off."""
+
+    carrier: str
+    origin: str
+    flights: int
+    mean_departure_delay: float | None
+    p95_departure_delay: float | None
+    cancelled_share: float
+
+
+class Summary(TypedDict):
+    """The whole of `summary.json`."""
+
+    trimtab: str
+    records_per_way: int
+    value_bytes_per_way: int
+    target_bytes_per_second: int
+    slow_broker: int
+    slow_produce_ms: int
+    seconds: dict[str, float]
+    findings: list[str]
+    ways: dict[str, WaySummary]
+    flights: list[FlightsRow]
+
+
+def describe_findings(ways: Mapping[str, WaySummary], slow_broker: int) -> list[str]:
+    """Three sentences, from the figures alone: which way overloads the slow broker, which avoids
+    it, which keeps the partitions level."""
+    spreading = [way for way in ways.values() if not way["keyed"]]
+    keyed = [way for way in ways.values() if way["keyed"]]
+    slow = str(slow_broker)
+    spreading.sort(key=lambda way: way["share_by_broker"][slow])
+    even = 1 / len(spreading[0]["share_by_broker"])
+    over = [way for way in spreading if way["share_by_broker"][slow] > OVERLOADED * even]
+    spared = [way for way in spreading if way["share_by_broker"][slow] < SPARED * even]
+    level = [way for way in spreading if _distance_from_level(way) <= LEVEL]
+    fullest = spreading[-1]
+    return [
+        _describe_overload(fullest, over[:-1], slow, even)
+        if over
+        else f"No way of choosing a partition overloads the slow broker {slow}: the most it gets "
+        f"is {_share(fullest, slow)} of the bytes by {fullest['title']}, where {even:.0%} is even.",
+        _describe_sparing(spared, fullest, slow)
+        if spared
+        else f"No way avoids broker {slow}: none sends it clearly less than an even share.",
+        _describe_level(level, keyed),
+    ]
+
+
+def _describe_overload(
+    worst: WaySummary, others: Sequence[WaySummary], slow: str, even: float
+) -> str:
+    times = worst["share_by_broker"][slow] / even
+    also = _listed([f"{way['title']} ({_share(way, slow)})" for way in reversed(others)])
+    return (
+        f"{_capitalized(worst['title'])} overloads the slow broker {slow}: it sends it "
+        f"{_share(worst, slow)} of its bytes, {times:.1f} times an even share, and one record in a "
+        f"hundred waits longer than {format_duration(worst['latency_ms']['p99'])}"
+    ) + (f"; so do{'es' if len(others) == 1 else ''} {also}." if also else ".")
+
+
+def _describe_sparing(spared: Sequence[WaySummary], fullest: WaySummary, slow: str) -> str:
+    listed = _listed([f"{way['title']} ({_share(way, slow)})" for way in spared])
+    quickest = min(spared, key=lambda way: way["latency_ms"]["p99"])
+    return (
+        f"{_capitalized(listed)} "
+        f"avoid{'s' if len(spared) == 1 else ''} it: with {quickest['title']} one record in a "
+        f"hundred waits longer than {format_duration(quickest['latency_ms']['p99'])}, against "
+        f"{format_duration(fullest['latency_ms']['p99'])} with {fullest['title']}."
+    )
+
+
+def _describe_level(level: Sequence[WaySummary], keyed: Sequence[WaySummary]) -> str:
+    if level:
+        furthest = max(map(_distance_from_level, level))
+        sentence = (
+            f"{_capitalized(_listed([way['title'] for way in level]))} "
+            f"keep{'s' if len(level) == 1 else ''} every partition within {furthest:.1%} of equal "
+            "bytes, whether its broker is slow or not"
+        )
+    else:
+        sentence = f"No way keeps every partition within {LEVEL:.0%} of equal bytes"
+    tilts = _listed([f"{way['title']} {way['max_over_mean']:.1f} times" for way in keyed])
+    return sentence + (f"; the fullest partition has {tilts} the mean." if tilts else ".")
+
+
+def _distance_from_level(way: WaySummary) -> float:
+    """How far the partition furthest from the mean is from it, as a share of the mean."""
+    sizes = [partition["TotalBytes"] for partition in way["partitions"]]
+    mean = sum(sizes) / len(sizes)
+    return max(abs(size - mean) for size in sizes) / mean
+
+
+def format_duration(milliseconds: float) -> str:
+    """Such as `5.1 s`, `32 ms`, `1.4 ms`."""
+    if milliseconds >= 1000:
+        return f"{milliseconds / 1000:.1f} s"
+    return f"{milliseconds:.0f} ms" if milliseconds >= 10 else f"{milliseconds:.1f} ms"
+
+
+def _share(way: WaySummary, broker: str) -> str:
+    return f"{way['share_by_broker'][broker]:.0%}"
+
+
+def _listed(items: Sequence[str]) -> str:
+    return " and ".join([", ".join(items[:-1]), *items[-1:]] if len(items) > 1 else items)
+
+
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]

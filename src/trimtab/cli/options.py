@@ -1,0 +1,115 @@
+"""What several commands ask in the same way: whom to talk to, and with which client options."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from trimtab.errors import UsageError
+
+DEFAULT_BOOTSTRAP_SERVERS = "127.0.0.1:9092"
+
+
+def add_client_options(
+    parser: argparse.ArgumentParser,
+    properties: Sequence[str] = (),
+    files: Sequence[str] = (),
+) -> None:
+    """Add --bootstrap-server, -X, --command-property and --command-config (KIP-1147).
+
+    Args:
+        properties: older names of --command-property that the tool also had.
+        files: older names of --command-config.
+    """
+    group = parser.add_argument_group("whom to talk to, and how")
+    group.add_argument(
+        "--bootstrap-server",
+        metavar="HOST:PORT,…",
+        help=f"brokers to begin with (default: {DEFAULT_BOOTSTRAP_SERVERS})",
+    )
+    group.add_argument(
+        "-X",
+        "--command-property",
+        *properties,
+        dest="properties",
+        metavar="NAME=VALUE",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="client options, such as linger.ms=10; stronger than the file's",
+    )
+    group.add_argument(
+        "--command-config",
+        *files,
+        dest="file",
+        metavar="FILE",
+        help="a file of client options, one NAME=VALUE a line",
+    )
+
+
+def read_client_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The client's options by dotted name: --bootstrap-server over properties over the file.
+
+    Raises:
+        UsageError: a word without `=`, or a file that cannot be read.
+    """
+    options: dict[str, Any] = {"bootstrap.servers": DEFAULT_BOOTSTRAP_SERVERS}
+    if arguments.file is not None:
+        options.update(read_properties_file(arguments.file))
+    options.update(read_pairs(arguments.properties))
+    if arguments.bootstrap_server is not None:
+        options["bootstrap.servers"] = arguments.bootstrap_server
+    return options
+
+
+def read_pairs(words: Iterable[str]) -> dict[str, str]:
+    """`["a=1", "b=2"]` as a mapping; a value may hold further `=`.
+
+    Raises:
+        UsageError: a word without `=`, or without a name before it.
+    """
+    pairs = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{word!r} is not NAME=VALUE: write for instance linger.ms=10")
+        pairs[name.strip()] = value
+    return pairs
+
+
+def read_properties_file(path: str) -> dict[str, str]:
+    """A Java properties file: one `name=value` or `name: value` a line, comments after `#` or `!`.
+
+    Raises:
+        UsageError: the file cannot be read, or a line is neither.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read the options file {path}: {error.strerror}") from error
+    pairs = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line or line[0] in "#!":
+            continue
+        ends = [end for end in (line.find("="), line.find(":")) if end > 0]
+        if not ends:
+            raise UsageError(f"{path}, line {number}: {line!r} is not name=value")
+        pairs[line[: min(ends)].strip()] = line[min(ends) + 1 :].strip()
+    return pairs
+
+
+def read_partition_ids(text: str) -> list[int]:
+    """`0,2,5` as numbers.
+
+    Raises:
+        UsageError: something else.
+    """
+    try:
+        return [int(word) for word in text.split(",") if word.strip()]
+    except ValueError:
+        raise UsageError(
+            f"partitions {text!r}: write their numbers with commas, such as 0,2,5"
+        ) from None

@@ -1,0 +1,579 @@
+"""Consumers: read the records of assigned partitions, on one thread or on an event loop.
+
+    with Consumer("127.0.0.1:9092", auto_offset_reset="earliest") as consumer:
+        consumer.assign([("flights", 0), ("flights", 1)])
+        for record in consumer:
+            print(record.offset, record.value)
+
+What to read is a wish: `assign`, `seek`, `pause` and `resume` only note it and return at once. The
+next call that reads hands the wishes to the fetcher, which then fetches ahead by itself. Records
+are decoded by whoever polls, not by the loop that fetches.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from random import Random
+from types import TracebackType
+from typing import TypeAlias
+
+from trimtab.client.fetcher import RESETS, Batches, Fetched, Fetcher, FetchOptions, Wish
+from trimtab.client.offsets import (
+    EARLIEST,
+    LATEST,
+    OffsetAndTimestamp,
+    found_or_none,
+)
+from trimtab.client.options import CONSUMER
+from trimtab.client.session import Session, isolation
+from trimtab.errors import CorruptData, KafkaError, UsageError
+from trimtab.records import Record, TopicPartition
+from trimtab.runtime.loop_thread import LoopThread, shared
+from trimtab.wire.batch_cy import read_records
+from trimtab.wire.batch_header import read_header
+
+__all__ = ["AsyncConsumer", "Batches", "Consumer", "OffsetAndTimestamp"]
+
+Partition: TypeAlias = TopicPartition | tuple[str, int]
+"""A partition as callers may name it: `TopicPartition("t", 0)` or just `("t", 0)`."""
+
+
+class _Chunk:
+    """One fetched piece of a partition, decoded batch by batch as it is read."""
+
+    def __init__(self, fetched: Fetched, batches: Batches) -> None:
+        self.partition = fetched.partition
+        self.epoch = fetched.epoch
+        self.position = batches.start
+        """The offset of the next record to hand out."""
+        self._batches = batches
+        self._batch = 0
+        self._next_batch = 0
+        self._records: list[Record] = []
+        self._index = 0
+
+    @property
+    def is_exhausted(self) -> bool:
+        return self.position >= self._batches.next_offset
+
+    def take(self, limit: int) -> list[Record]:
+        """The next records, at most `limit`; fewer means that the chunk is exhausted."""
+        taken: list[Record] = []
+        while True:
+            part = self._records[self._index : self._index + limit - len(taken)]
+            self._index += len(part)
+            taken = taken + part if taken else part
+            if self._index < len(self._records):
+                self.position = self._records[self._index].offset
+                return taken
+            if self._next_batch >= len(self._batches.data):
+                self.position = self._batches.next_offset
+                return taken
+            if len(taken) == limit:
+                if part:
+                    self.position = part[-1].offset + 1
+                return taken
+            self._decode_batch()
+
+    def rest(self) -> Batches:
+        """What is left, as batches."""
+        begin = self._batch if self._index < len(self._records) else self._next_batch
+        return self._batches._replace(start=self.position, data=self._batches.data[begin:])
+
+    def _decode_batch(self) -> None:
+        data, begin = self._batches.data, self._next_batch
+        try:
+            end = begin + read_header(data, begin).size
+            self._records = read_records(
+                *self.partition, data[begin:end], self.position, check_crcs=False
+            )
+        except CorruptData as error:
+            raise CorruptData(
+                f"{self.partition} at offset {self.position}: {error}; seek past it to go on"
+            ) from error
+        self._batch, self._next_batch, self._index = begin, end, 0
+
+
+class _Reader:
+    """What both faces share: the wishes, the positions, and what was fetched but not yet read.
+
+    Nothing here waits. `_session` and `_fetcher` live on the event loop.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Iterable[str] | None,
+        given: Mapping[str, object],
+        random: Random,
+    ) -> None:
+        self._session = session = Session(CONSUMER, bootstrap_servers, given, random)
+        options = session.options
+        self._isolation = isolation(options)
+        self._reset = RESETS[options.text("auto.offset.reset")]
+        self._max_poll_records = options.integer("max.poll.records")
+        self._wishes: dict[TopicPartition, Wish] = {}
+        self._positions: dict[TopicPartition, int] = {}
+        self._pending: deque[_Chunk | Fetched] = deque()
+        self._epoch = 0
+        self._has_new_wishes = False
+        self._closed = False
+
+    def _make_fetcher(self) -> Fetcher:
+        session, options = self._session, self._session.options
+        return Fetcher(
+            session.connections,
+            session.metadata,
+            session.offsets,
+            FetchOptions(
+                max_bytes=options.integer("fetch.max.bytes"),
+                max_partition_bytes=options.integer("max.partition.fetch.bytes"),
+                min_bytes=options.integer("fetch.min.bytes"),
+                max_wait=options.seconds("fetch.max.wait.ms"),
+                check_crcs=options.flag("check.crcs"),
+                isolation=self._isolation,
+                rack=options.text("client.rack"),
+                reset=self._reset,
+                request_timeout=options.seconds("request.timeout.ms"),
+                lookup_timeout=session.timeout,
+                backoff=session.backoff,
+                backoff_max=session.backoff_max,
+                replica_max_age=options.seconds("metadata.max.age.ms"),
+            ),
+            session.random,
+        )
+
+    def assign(self, partitions: Iterable[Partition]) -> None:
+        """Read exactly these partitions from now on.
+
+        A partition that was assigned before keeps its position; a new one begins where `seek` says
+        or else by `auto.offset.reset`. None at all stops reading.
+        """
+        wanted = [_checked(partition) for partition in partitions]
+        kept = {partition: self._wishes.get(partition) for partition in wanted}
+        self._positions = {p: at for p, at in self._positions.items() if p in kept}
+        self._wishes = {}
+        for partition, wish in kept.items():
+            self._wishes[partition] = wish or self._wish(
+                _NOWHERE if self._reset is None else self._reset
+            )
+        self._has_new_wishes = True
+
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions that are read."""
+        return set(self._wishes)
+
+    def seek(self, partition: Partition, offset: int) -> None:
+        """Go on at an offset, 0 or greater; whether the log has it shows when it is read.
+
+        Raises:
+            UsageError: the partition is not assigned, or the offset is negative.
+        """
+        if offset < 0:
+            raise UsageError(f"seek to offset {offset}: must be 0 or greater")
+        self._go([partition], offset)
+
+    def seek_to_beginning(self, *partitions: Partition) -> None:
+        """Go on at the first offset there is; all assigned partitions if none is named."""
+        self._go(partitions or self._wishes, EARLIEST)
+
+    def seek_to_end(self, *partitions: Partition) -> None:
+        """Go on at the end, looked up at the next poll; all assigned if none is named."""
+        self._go(partitions or self._wishes, LATEST)
+
+    def pause(self, *partitions: Partition) -> None:
+        """Hand out no records of these until `resume`; what was fetched is kept."""
+        self._set_paused(partitions, True)
+
+    def resume(self, *partitions: Partition) -> None:
+        """Undo `pause`."""
+        self._set_paused(partitions, False)
+
+    def paused(self) -> set[TopicPartition]:
+        """The partitions that are paused."""
+        return {partition for partition, wish in self._wishes.items() if wish.is_paused}
+
+    def _go(self, partitions: Iterable[Partition], start: int) -> None:
+        for partition in [self._assigned(partition) for partition in partitions]:
+            is_paused = self._wishes[partition].is_paused
+            self._wishes[partition] = self._wish(start)._replace(is_paused=is_paused)
+            self._positions.pop(partition, None)
+        self._has_new_wishes = True
+
+    def _set_paused(self, partitions: Iterable[Partition], is_paused: bool) -> None:
+        for partition in [self._assigned(partition) for partition in partitions]:
+            self._wishes[partition] = self._wishes[partition]._replace(is_paused=is_paused)
+        self._has_new_wishes = True
+
+    def _wish(self, start: int) -> Wish:
+        self._epoch += 1
+        return Wish(self._epoch, start, False)
+
+    def _assigned(self, partition: Partition) -> TopicPartition:
+        named = _checked(partition)
+        if named not in self._wishes:
+            raise UsageError(f"{named} is not assigned to this consumer; assign() it first")
+        return named
+
+    def _new_wishes(self) -> dict[TopicPartition, Wish] | None:
+        """The wishes if the fetcher has yet to learn of them."""
+        if self._closed:
+            raise UsageError("the consumer is closed")
+        if not self._wishes:
+            raise UsageError("the consumer has no partitions; assign() some first")
+        if not self._has_new_wishes:
+            return None
+        for partition, wish in self._wishes.items():
+            if wish.start == _NOWHERE:
+                raise UsageError(
+                    f"{partition} has no position and auto.offset.reset=none; seek() to one"
+                )
+        self._has_new_wishes = False
+        return dict(self._wishes)
+
+    def _known_position(self, partition: TopicPartition) -> int | None:
+        position = self._positions.get(partition)
+        if position is None and self._wishes[partition].start >= 0:
+            return self._wishes[partition].start
+        return position
+
+    def _take(self, ready: deque[Fetched]) -> list[Fetched]:
+        """Move what is ready and still wanted over to what is pending."""
+        taken: list[Fetched] = []
+        while ready:
+            fetched = ready.popleft()
+            if self._is_wanted(fetched):
+                taken.append(fetched)
+                batches = fetched.result
+                self._pending.append(
+                    fetched if isinstance(batches, KafkaError) else _Chunk(fetched, batches)
+                )
+        return taken
+
+    def _is_wanted(self, piece: _Chunk | Fetched) -> bool:
+        wish = self._wishes.get(piece.partition)
+        return wish is not None and wish.epoch == piece.epoch
+
+    def _read(self, limit: int) -> list[Record]:
+        records: list[Record] = []
+        while len(records) < limit:
+            chunk = self._next_chunk(raises=not records)
+            if chunk is None:
+                break
+            taken = chunk.take(limit - len(records))
+            records = records + taken if records else taken
+            self._positions[chunk.partition] = chunk.position
+            if chunk.is_exhausted:
+                self._pending.remove(chunk)
+        return records
+
+    def _read_batches(self) -> Batches | None:
+        chunk = self._next_chunk(raises=True)
+        if chunk is None:
+            return None
+        self._pending.remove(chunk)
+        rest = chunk.rest()
+        self._positions[chunk.partition] = rest.next_offset
+        return rest
+
+    def _next_chunk(self, raises: bool) -> _Chunk | None:
+        """The first pending chunk that is wanted now. An error in its place is raised, once."""
+        for piece in list(self._pending):
+            if not self._is_wanted(piece):
+                self._pending.remove(piece)
+            elif self._wishes[piece.partition].is_paused:
+                continue
+            elif isinstance(piece, _Chunk):
+                return piece
+            elif raises:
+                self._pending.remove(piece)
+                assert isinstance(piece.result, KafkaError)
+                raise piece.result
+            else:
+                return None
+        return None
+
+    def _limit(self, max_records: int | None) -> int:
+        if max_records is None:
+            return self._max_poll_records
+        if max_records < 1:
+            raise UsageError(f"max_records={max_records}: must be at least 1")
+        return max_records
+
+
+class Consumer(_Reader):
+    """Reads records of assigned partitions. For one thread at a time, like Kafka's own.
+
+    Args:
+        bootstrap_servers: `host:port, …` of the cluster; also as the option of that name.
+        options: Kafka's consumer options, dotted or in snake case, such as
+            `auto_offset_reset="earliest"`.
+
+    Raises:
+        UsageError: an unknown option, or a value that is out of range.
+    """
+
+    def __init__(
+        self, bootstrap_servers: str | Iterable[str] | None = None, **options: object
+    ) -> None:
+        super().__init__(bootstrap_servers, options, Random())
+        self._fetcher = self._make_fetcher()
+        self._thread: LoopThread = shared()
+
+    def poll(self, timeout_ms: float = 500, max_records: int | None = None) -> list[Record]:
+        """The next records, in the order of their offsets within each partition.
+
+        Returns at once when something was fetched already, otherwise when something comes, or
+        with an empty list after `timeout_ms`. It can be empty sooner where only the markers of
+        transactions came.
+
+        Args:
+            max_records: how many at most; `max.poll.records` if None.
+
+        Raises:
+            BrokerError: the cluster refuses a partition for good, or the position is not in the log
+                and `auto.offset.reset` is none.
+            CorruptData: a batch that is damaged; the position stays in front of it.
+            UsageError: nothing is assigned, or there is no position to begin at.
+        """
+        limit = self._limit(max_records)
+        self._submit()
+        return self._read(limit) or self._read(limit if self._await_data(timeout_ms) else 0)
+
+    def fetch_batches(self, timeout_ms: float = 500) -> Batches | None:
+        """The next record batches of one partition as they are: verified, not decoded.
+
+        For who decodes by himself, such as into Arrow columns. Waits and raises like `poll`; None
+        after `timeout_ms` without data. The position moves to the `next_offset` of what is
+        returned, and what comes after it is fetched meanwhile. One call returns up to
+        `max.partition.fetch.bytes`, or a single batch that is larger.
+        """
+        self._submit()
+        batches = self._read_batches()
+        if batches is None and self._await_data(timeout_ms):
+            batches = self._read_batches()
+        return batches
+
+    def __iter__(self) -> Iterator[Record]:
+        """Records without end: waits where there are none."""
+        while True:
+            yield from self.poll()
+
+    def position(self, partition: Partition) -> int:
+        """The offset of the next record that `poll` will return of a partition.
+
+        Raises:
+            UsageError: the partition is not assigned.
+            KafkaError: it has no position yet and none could be looked up in time.
+        """
+        named = self._assigned(partition)
+        known = self._known_position(named)
+        if known is not None:
+            return known
+        self._submit()
+        return self._thread.run(self._fetcher.locate(named, self._session.timeout))
+
+    def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
+        """The first offset that is there, for each partition."""
+        return _offsets(self._find(dict.fromkeys(partitions, EARLIEST)))
+
+    def end_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
+        """The offset after the last record a consumer may see, for each partition.
+
+        With `isolation.level=read_committed` that is where the first open transaction begins.
+        """
+        return _offsets(self._find(dict.fromkeys(partitions, LATEST)))
+
+    def offsets_for_times(
+        self, timestamps: Mapping[Partition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record at or after a time (ms since the epoch); None where there is none."""
+        found = self._find(_checked_times(timestamps))
+        return {partition: found_or_none(offset) for partition, offset in found.items()}
+
+    def problem(self, partition: Partition) -> KafkaError | None:
+        """Why nothing can arrive from a partition now; None if its leader is being asked.
+
+        `poll` rides out what may pass, such as a broker that is down; this says what it rides out.
+        """
+        return self._fetcher.problem(_checked(partition))
+
+    def close(self) -> None:
+        """Close the connections. Closing again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._thread.run(_close(self._fetcher, self._session))
+        finally:
+            self._thread.stop()
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _submit(self) -> None:
+        wishes = self._new_wishes()
+        if wishes is not None:
+            self._thread.call_soon(self._fetcher.update, wishes)
+
+    def _await_data(self, timeout_ms: float) -> bool:
+        taken = self._take(self._fetcher.ready)
+        if not taken:
+            self._thread.run(self._fetcher.wait(timeout_ms / 1000))
+            taken = self._take(self._fetcher.ready)
+        if taken:
+            self._thread.call_soon(self._fetcher.drained, taken)
+        return bool(taken)
+
+    def _find(self, wanted: Mapping[Partition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
+        if self._closed:
+            raise UsageError("the consumer is closed")
+        session = self._session
+        named = {_checked(partition): at for partition, at in wanted.items()}
+        return self._thread.run(session.offsets.find(named, session.timeout, self._isolation))
+
+
+class AsyncConsumer(_Reader):
+    """`Consumer` for an event loop: the same names, awaited where they wait.
+
+    Records are decoded on the loop, by the task that polls.
+
+    Args:
+        bootstrap_servers, options: as for `Consumer`.
+        random: where jitter comes from; a simulation hands in its own.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Iterable[str] | None = None,
+        *,
+        random: Random | None = None,
+        **options: object,
+    ) -> None:
+        super().__init__(bootstrap_servers, options, random or Random())
+        self._fetcher = self._make_fetcher()
+
+    async def poll(self, timeout_ms: float = 500, max_records: int | None = None) -> list[Record]:
+        """As `Consumer.poll`."""
+        limit = self._limit(max_records)
+        self._submit()
+        return self._read(limit) or self._read(limit if await self._await_data(timeout_ms) else 0)
+
+    async def fetch_batches(self, timeout_ms: float = 500) -> Batches | None:
+        """As `Consumer.fetch_batches`."""
+        self._submit()
+        batches = self._read_batches()
+        if batches is None and await self._await_data(timeout_ms):
+            batches = self._read_batches()
+        return batches
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        """Records without end: waits where there are none."""
+        while True:
+            for record in await self.poll():
+                yield record
+
+    async def position(self, partition: Partition) -> int:
+        """As `Consumer.position`."""
+        named = self._assigned(partition)
+        known = self._known_position(named)
+        if known is not None:
+            return known
+        self._submit()
+        return await self._fetcher.locate(named, self._session.timeout)
+
+    async def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
+        """As `Consumer.beginning_offsets`."""
+        return _offsets(await self._find(dict.fromkeys(partitions, EARLIEST)))
+
+    async def end_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
+        """As `Consumer.end_offsets`."""
+        return _offsets(await self._find(dict.fromkeys(partitions, LATEST)))
+
+    async def offsets_for_times(
+        self, timestamps: Mapping[Partition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """As `Consumer.offsets_for_times`."""
+        found = await self._find(_checked_times(timestamps))
+        return {partition: found_or_none(offset) for partition, offset in found.items()}
+
+    def problem(self, partition: Partition) -> KafkaError | None:
+        """As `Consumer.problem`."""
+        return self._fetcher.problem(_checked(partition))
+
+    async def close(self) -> None:
+        """Close the connections. Closing again does nothing."""
+        if not self._closed:
+            self._closed = True
+            await _close(self._fetcher, self._session)
+
+    async def __aenter__(self) -> AsyncConsumer:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _submit(self) -> None:
+        wishes = self._new_wishes()
+        if wishes is not None:
+            self._fetcher.update(wishes)
+
+    async def _await_data(self, timeout_ms: float) -> bool:
+        taken = self._take(self._fetcher.ready)
+        if not taken:
+            await self._fetcher.wait(timeout_ms / 1000)
+            taken = self._take(self._fetcher.ready)
+        if taken:
+            self._fetcher.drained(taken)
+        return bool(taken)
+
+    async def _find(
+        self, wanted: Mapping[Partition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        if self._closed:
+            raise UsageError("the consumer is closed")
+        session = self._session
+        named = {_checked(partition): at for partition, at in wanted.items()}
+        return await session.offsets.find(named, session.timeout, self._isolation)
+
+
+_NOWHERE = -4
+"""No offset, and none of ListOffsets' special timestamps either."""
+
+
+def _checked(partition: Partition) -> TopicPartition:
+    match partition:
+        case (str(topic), int(number)) if topic and number >= 0:
+            return TopicPartition(topic, number)
+    raise UsageError(
+        f"{partition!r} is no partition; name one as (topic, number), such as ('t', 0)"
+    )
+
+
+def _checked_times(timestamps: Mapping[Partition, int]) -> Mapping[Partition, int]:
+    for partition, timestamp in timestamps.items():
+        if timestamp < 0:
+            raise UsageError(f"timestamp {timestamp} of {partition}: must be 0 or greater")
+    return timestamps
+
+
+def _offsets(found: Mapping[TopicPartition, OffsetAndTimestamp]) -> dict[TopicPartition, int]:
+    return {partition: offset.offset for partition, offset in found.items()}
+
+
+async def _close(fetcher: Fetcher, session: Session) -> None:
+    await fetcher.close()
+    await session.close()

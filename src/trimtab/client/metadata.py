@@ -1,0 +1,314 @@
+"""What a client knows of the cluster: brokers, racks, and who leads which partition.
+
+`TopicView` is the frozen value that partitioning decides with; `Metadata` keeps the views fresh.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple
+
+from trimtab.client.connections import ApiKey, Connections, Node
+from trimtab.errors import BrokerError, ErrorCode, KafkaError, Unavailable, error_code
+from trimtab.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+
+logger = logging.getLogger("trimtab.client")
+
+NO_LEADER = -1
+ZERO_UUID = bytes(16)
+
+
+class PartitionView(NamedTuple):
+    """One partition as the cluster last described it. `leader` is -1 while there is none."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    in_sync_replicas: tuple[int, ...]
+    offline_replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """One topic as the cluster last described it.
+
+    Attributes:
+        leaders: the leader's node id for each partition, -1 where there is none.
+        racks: the leader's rack for each partition, None where unknown.
+        available: the partitions that have a leader, increasing.
+    """
+
+    name: str
+    topic_id: bytes
+    is_internal: bool
+    partitions: tuple[PartitionView, ...]
+    leaders: tuple[int, ...]
+    racks: tuple[str | None, ...]
+    available: tuple[int, ...]
+
+    @property
+    def partition_count(self) -> int:
+        return len(self.partitions)
+
+
+def view_topic(topic: MetadataResponseTopic, nodes: dict[int, Node]) -> TopicView:
+    """The frozen view of one topic of a Metadata response."""
+    by_index = sorted(topic.partitions, key=lambda partition: partition.partition_index)
+    leaders = tuple(p.leader_id if p.leader_id in nodes else NO_LEADER for p in by_index)
+    return TopicView(
+        name=topic.name or "",
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=tuple(
+            PartitionView(
+                leader,
+                p.leader_epoch,
+                tuple(p.replica_nodes),
+                tuple(p.isr_nodes),
+                tuple(p.offline_replicas),
+            )
+            for leader, p in zip(leaders, by_index, strict=True)
+        ),
+        leaders=leaders,
+        racks=tuple(nodes[leader].rack if leader in nodes else None for leader in leaders),
+        available=tuple(index for index, leader in enumerate(leaders) if leader != NO_LEADER),
+    )
+
+
+class Metadata:
+    """The views of the topics a client uses, refreshed when they are old, missing or wrong.
+
+    Args:
+        max_age: seconds until everything is asked for again (`metadata.max.age.ms`).
+        backoff: seconds between attempts (`retry.backoff.ms`), doubled up to `backoff_max`.
+        create_topics: whether asking for an unknown topic may create it
+            (`allow.auto.create.topics`).
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        *,
+        max_age: float,
+        backoff: float,
+        backoff_max: float,
+        create_topics: bool,
+        random: Random,
+    ) -> None:
+        self._connections = connections
+        self._max_age = max_age
+        self._backoff = backoff
+        self._backoff_max = backoff_max
+        self._create_topics = create_topics
+        self._random = random
+        self._topics: dict[str, TopicView] = {}
+        self._errors: dict[str, BrokerError] = {}
+        self._wanted: dict[str, None] = {}
+        self._on_update: list[Callable[[], None]] = []
+        self._changed: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._ageing: asyncio.TimerHandle | None = None
+        self._failure: KafkaError | None = None
+        self._closed = False
+        self.nodes: dict[int, Node] = {}
+        self.cluster_id: str | None = None
+        self.controller_id = -1
+
+    def on_update(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called after every refresh."""
+        self._on_update.append(callback)
+
+    def topic(self, name: str) -> TopicView | None:
+        """The last view of a topic; None if it was never seen."""
+        return self._topics.get(name)
+
+    def views(self) -> list[TopicView]:
+        """The last views of all topics that are known."""
+        return list(self._topics.values())
+
+    def leader(self, topic: str, partition: int) -> int:
+        """The node id of a partition's leader; -1 if there is none or it is not known."""
+        view = self._topics.get(topic)
+        if view is None or partition >= len(view.leaders):
+            return NO_LEADER
+        return view.leaders[partition]
+
+    def error(self, name: str) -> BrokerError | None:
+        """Why the cluster last refused to describe a topic; None if it did not."""
+        return self._errors.get(name)
+
+    def add(self, topics: Iterable[str]) -> None:
+        """Keep these topics' views fresh from now on."""
+        for topic in topics:
+            self._wanted[topic] = None
+
+    def request_update(self) -> None:
+        """Refresh soon: something showed that the views are wrong or missing."""
+        if self._closed or (self._task is not None and not self._task.done()):
+            return
+        self._task = asyncio.get_running_loop().create_task(self._refresh_until_known())
+
+    async def wait_for_topic(self, name: str, timeout: float) -> TopicView:
+        """The view of a topic, asked for first if need be.
+
+        Raises:
+            BrokerError: the cluster refuses the topic for good.
+            Unavailable: no usable answer within `timeout` seconds; says what was the matter.
+        """
+        self.add([name])
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    view = self._topics.get(name)
+                    if view is not None:
+                        return view
+                    error = self._errors.get(name)
+                    if error is not None and not error.retriable:
+                        del self._errors[name]
+                        raise error
+                    self.request_update()
+                    await self._next_update()
+        except TimeoutError:
+            raise self._unknown(name, timeout) from None
+
+    async def wait_for_update(self) -> None:
+        """Refresh now, and return once the refresh has ended."""
+        self.request_update()
+        await self._next_update()
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._ageing is not None:
+            self._ageing.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def fetch(self, topics: list[str] | None, create: bool = False) -> MetadataResponse:
+        """Ask any broker for these topics (None: all of them) and take over what it says."""
+        connection = await self._connections.connect_any()
+        version = connection.version_of(ApiKey.METADATA)
+        request = MetadataRequest(
+            topics=None if topics is None else [MetadataRequestTopic(name=name) for name in topics],
+            allow_auto_topic_creation=create,
+        )
+        if topics is None and version == 0:
+            request.topics = []
+        response: MetadataResponse = await connection.request(request, ApiKey.METADATA, version)
+        self._take_over(response)
+        return response
+
+    def _take_over(self, response: MetadataResponse) -> None:
+        self.nodes = {
+            broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack)
+            for broker in response.brokers
+        }
+        self.cluster_id = response.cluster_id
+        self.controller_id = response.controller_id
+        self._connections.update(self.nodes.values())
+        for topic in response.topics:
+            name = topic.name or ""
+            if topic.error_code == ErrorCode.NONE:
+                self._errors.pop(name, None)
+                self._topics[name] = self._newest(view_topic(topic, self.nodes))
+            else:
+                self._errors[name] = BrokerError(error_code(topic.error_code), "", f"topic {name}")
+                if topic.error_code in (
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    ErrorCode.UNKNOWN_TOPIC_ID,
+                ):
+                    self._topics.pop(name, None)
+
+    def _newest(self, view: TopicView) -> TopicView:
+        """Keep what we know of a partition if this answer is of an older leader epoch (KIP-320)."""
+        known = self._topics.get(view.name)
+        if known is None or known.topic_id != view.topic_id:
+            return view
+        partitions = tuple(
+            old if old is not None and 0 <= new.leader_epoch < old.leader_epoch else new
+            for new, old in zip(
+                view.partitions,
+                known.partitions + (None,) * (len(view.partitions) - len(known.partitions)),
+                strict=False,
+            )
+        )
+        if partitions == view.partitions:
+            return view
+        leaders = tuple(p.leader if p.leader in self.nodes else NO_LEADER for p in partitions)
+        return TopicView(
+            view.name,
+            view.topic_id,
+            view.is_internal,
+            partitions,
+            leaders,
+            tuple(self.nodes[n].rack if n in self.nodes else None for n in leaders),
+            tuple(i for i, leader in enumerate(leaders) if leader != NO_LEADER),
+        )
+
+    async def _refresh_until_known(self) -> None:
+        """Refresh; again, with back-off, as long as a wanted topic or a leader is missing."""
+        attempt = 0
+        while True:
+            try:
+                await self.fetch(list(self._wanted), self._create_topics)
+                self._failure = None
+                complete = all(
+                    (
+                        (view := self._topics.get(name)) is not None
+                        and len(view.available) == view.partition_count
+                    )
+                    or ((error := self._errors.get(name)) is not None and not error.retriable)
+                    for name in self._wanted
+                )
+            except KafkaError as error:
+                logger.debug("metadata refresh failed: %s", error)
+                self._failure = error
+                complete = False
+            if complete:
+                self._age()
+            self._announce()
+            if complete:
+                return
+            wait = min(self._backoff * 2.0 ** min(attempt, 20), self._backoff_max)
+            attempt += 1
+            await asyncio.sleep(wait * (0.8 + 0.4 * self._random.random()))
+
+    def _announce(self) -> None:
+        changed, self._changed = self._changed, None
+        if changed is not None and not changed.done():
+            changed.set_result(None)
+        for callback in self._on_update:
+            callback()
+
+    async def _next_update(self) -> None:
+        if self._changed is None:
+            self._changed = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._changed)
+
+    def _age(self) -> None:
+        if self._ageing is not None:
+            self._ageing.cancel()
+        self._ageing = asyncio.get_running_loop().call_later(self._max_age, self.request_update)
+
+    def _unknown(self, name: str, timeout: float) -> KafkaError:
+        error = self._errors.get(name)
+        waited = f"after {timeout:g} s (max.block.ms)"
+        if error is not None:
+            why = {
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "it does not exist and the cluster does not"
+                " create topics by themselves; create it first",
+                ErrorCode.LEADER_NOT_AVAILABLE: "it has no leader yet",
+            }.get(error.code, error.detail)
+            return BrokerError(error.code, f"{why}; {waited}", error.subject)
+        if self._failure is not None:
+            return Unavailable(f"topic {name} is not known {waited}: {self._failure}")
+        return Unavailable(f"topic {name} is not known {waited}: the cluster did not answer")

@@ -1,0 +1,72 @@
+"""What a consumer or an admin client holds on its event loop: connections, metadata, offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from random import Random
+
+from trimtab.client.connections import Connections
+from trimtab.client.metadata import Metadata
+from trimtab.client.offsets import Isolation, Offsets
+from trimtab.client.options import Options
+from trimtab.config import OptionTable
+
+
+class Session:
+    """One client's link to the cluster. Made on any thread, used on one event loop.
+
+    Args:
+        table: `CONSUMER` or `ADMIN`.
+        bootstrap_servers: as the option of that name, if given.
+        given: what the user set, dotted or in snake case.
+
+    Raises:
+        UsageError: an unknown option, a value out of range, or no bootstrap servers.
+    """
+
+    def __init__(
+        self,
+        table: OptionTable,
+        bootstrap_servers: str | Iterable[str] | None,
+        given: Mapping[str, object],
+        random: Random,
+    ) -> None:
+        named = dict(given)
+        if bootstrap_servers is not None:
+            named["bootstrap.servers"] = (
+                bootstrap_servers
+                if isinstance(bootstrap_servers, str)
+                else tuple(bootstrap_servers)
+            )
+        self.options = Options(table, named)
+        self.timeout = self.options.seconds("default.api.timeout.ms")
+        self.backoff = self.options.seconds("retry.backoff.ms")
+        self.backoff_max = self.options.seconds("retry.backoff.max.ms")
+        self.random = random
+        self.connections = Connections(
+            self.options.bootstrap, self.options.connection_options(), random
+        )
+        self.metadata = Metadata(
+            self.connections,
+            max_age=self.options.seconds("metadata.max.age.ms"),
+            backoff=self.backoff,
+            backoff_max=self.backoff_max,
+            create_topics=False,
+            random=random,
+        )
+        self.offsets = Offsets(
+            self.connections,
+            self.metadata,
+            backoff=self.backoff,
+            backoff_max=self.backoff_max,
+            random=random,
+        )
+
+    async def close(self) -> None:
+        await self.metadata.close()
+        await self.connections.close()
+
+
+def isolation(options: Options) -> Isolation:
+    """The option `isolation.level`."""
+    return Isolation[options.text("isolation.level").upper()]

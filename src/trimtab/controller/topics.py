@@ -1,0 +1,386 @@
+"""Decisions about topics: what is answered, and which records make it so.
+
+Answers and their order of checks are those of Kafka's `ReplicationControlManager` and
+`ControllerApis`, with its wording where clients show it to people.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from random import Random
+from typing import Any, NamedTuple
+
+from trimtab import config
+from trimtab.config import Value
+from trimtab.controller.journal import TOPIC as JOURNAL_TOPIC
+from trimtab.controller.placement import place
+from trimtab.errors import ErrorCode, UsageError
+from trimtab.metadata.image import (
+    CONFIG_TOPIC,
+    ClusterImage,
+    PartitionRegistration,
+    partition_record,
+)
+from trimtab.metadata.topic_name import collision_key, find_fault
+from trimtab.wire.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from trimtab.wire.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from trimtab.wire.messages.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
+from trimtab.wire.types import ZERO_UUID
+
+MAX_RECORDS = 10_000
+"""Records that one request may lead to, as in Kafka (`MAX_RECORDS_PER_USER_OP`)."""
+
+NOT_GIVEN = -1
+
+_SOURCE_TOPIC = 1
+_SOURCE_BROKER = 4
+_SOURCE_DEFAULT = 5
+
+_log = logging.getLogger(__name__)
+
+
+class Refusal(Exception):
+    """One topic of a request cannot be had. Never leaves this room."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class Decision(NamedTuple):
+    """What to write down and, once it is written, what to answer."""
+
+    records: list[Any]
+    response: Any
+
+
+def decide_create(
+    image: ClusterImage,
+    request: CreateTopicsRequest,
+    broker_config: Mapping[str, Value],
+    random: Random,
+) -> Decision:
+    """Create each topic of the request that can be created; with `validate_only` write nothing."""
+    times = Counter(topic.name for topic in request.topics)
+    records: list[Any] = []
+    results: dict[str, CreatableTopicResult] = {}
+    taken: dict[str, str] = {}
+    for topic in request.topics:
+        if topic.name in results:
+            continue
+        try:
+            if times[topic.name] > 1:
+                raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            created = _Creation(image, topic, broker_config, random, taken)
+            if len(records) + len(created.records) > MAX_RECORDS:
+                raise Refusal(
+                    ErrorCode.POLICY_VIOLATION,
+                    f"The request would write more than {MAX_RECORDS} records; "
+                    "create fewer partitions at a time.",
+                )
+        except Refusal as refusal:
+            results[topic.name] = CreatableTopicResult(
+                name=topic.name,
+                topic_id=ZERO_UUID,
+                error_code=refusal.code,
+                error_message=refusal.message,
+                configs=[],
+            )
+            continue
+        taken[collision_key(topic.name)] = topic.name
+        records += created.records
+        results[topic.name] = created.result
+    response = CreateTopicsResponse(throttle_time_ms=0, topics=list(results.values()))
+    return Decision([] if request.validate_only else records, response)
+
+
+class _Creation:
+    """One topic that can be created: its records and its part of the answer."""
+
+    def __init__(
+        self,
+        image: ClusterImage,
+        topic: CreatableTopic,
+        broker_config: Mapping[str, Value],
+        random: Random,
+        taken: Mapping[str, str],
+    ) -> None:
+        _check_name(image, topic.name, taken)
+        configs = _check_configs(topic)
+        if topic.assignments:
+            assignment = _check_assignment(image, topic)
+        else:
+            assignment = _assign(image, topic, broker_config, random)
+        if len(assignment[0]) > 1:
+            raise Refusal(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"Topic {topic.name!r} asks for {len(assignment[0])} replicas per partition, but "
+                "these brokers do not replicate yet; use replication_factor=1.",
+            )
+        topic_id = new_topic_id(random)
+        self.records: list[Any] = [TopicRecord(name=topic.name, topic_id=topic_id)]
+        self.records += [
+            ConfigRecord(
+                resource_type=CONFIG_TOPIC,
+                resource_name=topic.name,
+                name=name,
+                value=config.write(value),
+            )
+            for name, value in configs.items()
+        ]
+        self.records += [
+            partition_record(
+                topic_id,
+                PartitionRegistration(index, replicas[0], 0, 0, tuple(replicas), tuple(replicas)),
+            )
+            for index, replicas in enumerate(assignment)
+        ]
+        self.result = CreatableTopicResult(
+            name=topic.name,
+            topic_id=topic_id,
+            error_code=ErrorCode.NONE,
+            error_message=None,
+            num_partitions=len(assignment),
+            replication_factor=len(assignment[0]),
+            configs=_describe_configs(configs, broker_config),
+        )
+
+
+def _check_name(image: ClusterImage, name: str, taken: Mapping[str, str]) -> None:
+    if name == JOURNAL_TOPIC:
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited."
+        )
+    fault = find_fault(name)
+    if fault is not None:
+        raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+    if name in image.topics:
+        raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    other = image.colliding(name) or taken.get(collision_key(name))
+    if other is not None:
+        raise Refusal(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"Topic '{name}' collides with existing topic: {other}; '.' and '_' count as the same.",
+        )
+
+
+def _check_configs(topic: CreatableTopic) -> dict[str, Value]:
+    given: dict[str, object] = {}
+    for entry in topic.configs:
+        if entry.value is None:
+            raise Refusal(
+                ErrorCode.INVALID_CONFIG, f"Null value not supported for topic config: {entry.name}"
+            )
+        if entry.name not in config.TOPIC:
+            raise Refusal(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {entry.name}")
+        given[entry.name] = entry.value
+    try:
+        values = config.read_given(config.TOPIC, given)
+    except UsageError as error:
+        raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from error
+    for name, value in values.items():
+        option = config.TOPIC[name]
+        if not option.honoured and value != option.default:
+            _log.warning(
+                "config is kept but has no effect topic=%s config=%s value=%s",
+                topic.name,
+                name,
+                config.write(value),
+            )
+    return values
+
+
+def _check_assignment(image: ClusterImage, topic: CreatableTopic) -> list[list[int]]:
+    """The replicas of every partition as the request puts them."""
+    if topic.replication_factor != NOT_GIVEN:
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but replication factor was not set to "
+            "-1.",
+        )
+    if topic.num_partitions != NOT_GIVEN:
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but numPartitions was not set to -1.",
+        )
+    replicas: dict[int, list[int]] = {}
+    for assignment in topic.assignments:
+        _check_replicas(image, assignment)
+        index = assignment.partition_index
+        if index in replicas:
+            raise Refusal(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Found multiple manual partition assignments for partition {index}",
+            )
+        replicas[index] = list(assignment.broker_ids)
+    if sorted(replicas) != list(range(len(replicas))):
+        raise Refusal(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "partitions should be a consecutive 0-based integer sequence",
+        )
+    if len({len(brokers) for brokers in replicas.values()}) > 1:
+        raise Refusal(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "The manual partition assignment gives partitions different numbers of replicas; "
+            "give all the same.",
+        )
+    return [replicas[index] for index in range(len(replicas))]
+
+
+def _check_replicas(image: ClusterImage, assignment: CreatableReplicaAssignment) -> None:
+    brokers = assignment.broker_ids
+    where = f"The manual partition assignment of partition {assignment.partition_index}"
+    if not brokers:
+        raise Refusal(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{where} includes an empty replica list."
+        )
+    if len(set(brokers)) != len(brokers):
+        raise Refusal(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{where} includes a broker more than once."
+        )
+    for broker in brokers:
+        if broker not in image.brokers:
+            raise Refusal(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{where} includes broker {broker}, but no such broker is registered.",
+            )
+
+
+def _assign(
+    image: ClusterImage, topic: CreatableTopic, broker_config: Mapping[str, Value], random: Random
+) -> list[list[int]]:
+    """The replicas of every partition by this cluster's own choice."""
+    factor: Any = topic.replication_factor
+    partitions: Any = topic.num_partitions
+    if factor < NOT_GIVEN or factor == 0:
+        raise Refusal(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Replication factor {factor} must be larger than 0, or -1 to use the default value.",
+        )
+    if partitions < NOT_GIVEN or partitions == 0:
+        raise Refusal(
+            ErrorCode.INVALID_PARTITIONS,
+            f"Number of partitions {partitions} must be larger than 0, or -1 to use the default "
+            "value.",
+        )
+    if factor == NOT_GIVEN:
+        factor = broker_config["default.replication.factor"]
+    if partitions == NOT_GIVEN:
+        partitions = broker_config["num.partitions"]
+    if factor > len(image.brokers):
+        raise Refusal(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {factor} time(s): The target replication factor "
+            f"of {factor} cannot be reached because only {len(image.brokers)} broker(s) are "
+            "registered.",
+        )
+    if partitions >= MAX_RECORDS:
+        raise Refusal(
+            ErrorCode.POLICY_VIOLATION,
+            f"{partitions} partitions are more than the {MAX_RECORDS - 1} that one request may "
+            "create.",
+        )
+    return place(image.brokers.values(), partitions, factor, random)
+
+
+def _describe_configs(
+    configs: Mapping[str, Value], broker_config: Mapping[str, Value]
+) -> list[CreatableTopicConfigs]:
+    described = []
+    for option in sorted(config.TOPIC, key=lambda option: option.name):
+        if option.name in configs:
+            value, source = configs[option.name], _SOURCE_TOPIC
+        else:
+            value = config.inherited(option, broker_config)
+            source = _SOURCE_DEFAULT if value == option.default else _SOURCE_BROKER
+        described.append(
+            CreatableTopicConfigs(
+                name=option.name,
+                value=config.write(value),
+                read_only=False,
+                config_source=source,
+                is_sensitive=False,
+            )
+        )
+    return described
+
+
+def new_topic_id(random: Random) -> bytes:
+    """A random (version 4) UUID whose text form does not begin with '-', like Kafka's."""
+    while True:
+        drawn = bytearray(random.randbytes(16))
+        drawn[6] = drawn[6] & 0x0F | 0x40
+        drawn[8] = drawn[8] & 0x3F | 0x80
+        if drawn[0] >> 2 != 62:  # base64url's digit '-', which command lines take for an option
+            return bytes(drawn)
+
+
+def decide_delete(image: ClusterImage, request: DeleteTopicsRequest, enabled: bool) -> Decision:
+    """Delete each topic named by name or by id."""
+    wanted: list[tuple[str | None, bytes]] = [(name, ZERO_UUID) for name in request.topic_names]
+    wanted += [(topic.name, topic.topic_id) for topic in request.topics]
+    times = Counter(wanted)
+    records: list[Any] = []
+    responses = []
+    for name, topic_id in times:
+        code, message = _find_deletable(image, name, topic_id, times, enabled)
+        if code is ErrorCode.NONE:
+            topic = image.topics[name] if name is not None else image.topics_by_id[topic_id]
+            name, topic_id = topic.name, topic.id
+            records.append(RemoveTopicRecord(topic_id=topic_id))
+        responses.append(
+            DeletableTopicResult(
+                name=name, topic_id=topic_id, error_code=code, error_message=message
+            )
+        )
+    return Decision(
+        list(_once(records)), DeleteTopicsResponse(throttle_time_ms=0, responses=responses)
+    )
+
+
+def _find_deletable(
+    image: ClusterImage,
+    name: str | None,
+    topic_id: bytes,
+    times: Mapping[tuple[str | None, bytes], int],
+    enabled: bool,
+) -> tuple[ErrorCode, str | None]:
+    if not enabled:
+        return (
+            ErrorCode.TOPIC_DELETION_DISABLED,
+            "Topic deletion is disabled; set delete.topic.enable=true on the brokers.",
+        )
+    if name is None and topic_id == ZERO_UUID:
+        return ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified."
+    if name is not None and topic_id != ZERO_UUID:
+        return ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id."
+    if times[name, topic_id] > 1:
+        what = "id" if name is None else "name"
+        return ErrorCode.INVALID_REQUEST, f"Duplicate topic {what}."
+    if name is None and topic_id not in image.topics_by_id:
+        return ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID."
+    if name is not None and name not in image.topics:
+        return (
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            "This server does not host this topic-partition.",
+        )
+    return ErrorCode.NONE, None
+
+
+def _once(records: Iterable[RemoveTopicRecord]) -> Iterable[RemoveTopicRecord]:
+    """A topic that is named by its name and by its id is deleted once."""
+    return {record.topic_id: record for record in records}.values()

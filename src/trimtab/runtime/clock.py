@@ -1,0 +1,13 @@
+"""The wall clock, as the broker and the client take it: a function that they are handed."""
+
+from __future__ import annotations
+
+from time import monotonic, time, time_ns
+
+wall_clock = time
+"""Seconds since the Unix epoch, UTC, as the client takes it: a built-in, as every record asks."""
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since the Unix epoch, UTC. It can jump: measure durations on the loop's."""
+    return time_ns() // 1_000_000

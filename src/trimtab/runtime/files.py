@@ -1,0 +1,296 @@
+"""Files in a directory: the real `trimtab.broker.storage.Storage`."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from errno import EIO
+
+from trimtab.broker.storage import BytesLike, StorageError
+from trimtab.errors import UsageError
+
+LOCK_FILE = ".lock"
+
+
+class DirectoryStorage:
+    """A directory and the files below it.
+
+    A file costs nothing until it is used, and at most `max_open_files` are open at a time: the
+    one unused for longest is closed for the next, so tens of thousands of logs fit any limit.
+
+    Args:
+        root: the directory; created if it does not exist.
+        max_open_files: file descriptors held at most, at least 1.
+        durable: False leaves out every fsync: for data that need not outlive the machine.
+
+    Raises:
+        StorageError: the directory cannot be created.
+    """
+
+    def __init__(
+        self, root: str | os.PathLike[str], *, max_open_files: int = 512, durable: bool = True
+    ) -> None:
+        if max_open_files < 1:
+            raise UsageError(f"max_open_files must be at least 1, is {max_open_files}")
+        self.root = os.path.abspath(root)
+        self.durable = durable
+        self._max_open_files = max_open_files
+        self._open_files: OrderedDict[_DirectoryFile, None] = OrderedDict()
+        self._lock: int | None = None
+        try:
+            os.makedirs(self.root, exist_ok=True)
+        except OSError as error:
+            raise _translate(self.root, "create the directory", error) from error
+
+    def open(self, path: str) -> _DirectoryFile:
+        return _DirectoryFile(self, path)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(self._absolute(path))
+
+    def list(self, path: str) -> Sequence[str]:
+        try:
+            return os.listdir(self._absolute(path))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise _translate(path, "list", error) from error
+
+    def delete(self, path: str) -> None:
+        try:
+            _delete_tree(self._absolute(path))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise _translate(path, "delete", error) from error
+
+    def rename(self, old: str, new: str) -> None:
+        try:
+            os.replace(self._absolute(old), self._absolute(new))
+        except OSError as error:
+            raise _translate(old, f"rename to {new}", error) from error
+
+    def read_file(self, path: str) -> bytes | None:
+        try:
+            with open(self._absolute(path), "rb", buffering=0) as file:
+                return file.readall()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _translate(path, "read", error) from error
+
+    def write_file(self, path: str, content: BytesLike, durable: bool = True) -> None:
+        absolute = self._absolute(path)
+        temporary = absolute + ".tmp"
+        durable = durable and self.durable
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        try:
+            descriptor = _open_with_parents(temporary, flags)
+            try:
+                _write(descriptor, content)
+                if durable:
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.replace(temporary, absolute)
+            if durable:
+                self._flush_parents([absolute])
+        except OSError as error:
+            raise _translate(path, "write", error) from error
+
+    async def flush(self, paths: Sequence[str]) -> None:
+        if self.durable and paths:
+            await asyncio.get_running_loop().run_in_executor(None, self._flush, tuple(paths))
+
+    def lock(self) -> None:
+        absolute = self._absolute(LOCK_FILE)
+        try:
+            descriptor = os.open(absolute, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise _translate(LOCK_FILE, "create", error) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            raise UsageError(
+                f"data directory {self.root} is in use by another broker; "
+                "stop it or choose another directory"
+            ) from error
+        self._lock = descriptor
+
+    def close(self) -> None:
+        for file in list(self._open_files):
+            file.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    @property
+    def open_files(self) -> int:
+        """File descriptors held for files now."""
+        return len(self._open_files)
+
+    def _absolute(self, path: str) -> str:
+        return f"{self.root}/{path}"
+
+    def _admit(self, file: _DirectoryFile) -> None:
+        """Makes room among the open files, and takes `file` in as the one used last."""
+        while len(self._open_files) >= self._max_open_files:
+            next(iter(self._open_files)).close()
+        self._open_files[file] = None
+
+    def _flush(self, paths: Iterable[str]) -> None:
+        """Opens its own descriptors, so that it can run beside the loop's thread."""
+        existing = []
+        for path in paths:
+            absolute = self._absolute(path)
+            try:
+                _flush_path(absolute)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise _translate(path, "flush", error) from error
+            existing.append(absolute)
+        try:
+            self._flush_parents(existing)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise _translate("", "flush the directories", error) from error
+
+    def _flush_parents(self, absolutes: Iterable[str]) -> None:
+        """A new file survives only once the directories that lead to it have been flushed."""
+        parents = set()
+        for absolute in absolutes:
+            while len(absolute) > len(self.root):
+                absolute = os.path.dirname(absolute)
+                parents.add(absolute)
+        for parent in sorted(parents, reverse=True):
+            _flush_path(parent)
+
+
+class _DirectoryFile:
+    __slots__ = ("_created", "_descriptor", "_path", "_size", "_storage")
+
+    def __init__(self, storage: DirectoryStorage, path: str) -> None:
+        self._storage = storage
+        self._path = path
+        self._descriptor = -1
+        self._size = -1
+        self._created = False
+
+    @property
+    def size(self) -> int:
+        if self._size < 0:
+            try:
+                self._size = os.stat(self._storage._absolute(self._path)).st_size
+            except FileNotFoundError:
+                self._size = 0
+            except OSError as error:
+                raise _translate(self._path, "look up the size", error) from error
+        return self._size
+
+    def append(self, data: BytesLike) -> None:
+        if self._size < 0:
+            self._size = self.size
+        try:
+            descriptor = self._use(create=True)
+            written = os.write(descriptor, data)
+            if written < len(data):
+                _write(descriptor, memoryview(data)[written:])
+        except OSError as error:
+            raise _translate(self._path, "append", error) from error
+        self._size += len(data)
+
+    def read(self, position: int, size: int) -> bytes:
+        try:
+            return os.pread(self._use(create=False), size, position)
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise _translate(self._path, "read", error) from error
+
+    def truncate(self, size: int) -> None:
+        try:
+            os.ftruncate(self._use(create=False), size)
+        except FileNotFoundError as error:
+            if size:
+                raise _translate(self._path, f"truncate to {size} bytes", error) from error
+        except OSError as error:
+            raise _translate(self._path, f"truncate to {size} bytes", error) from error
+        self._size = size
+
+    def flush(self) -> None:
+        if not self._storage.durable:
+            return
+        try:
+            os.fsync(self._use(create=False))
+            if self._created:
+                self._storage._flush_parents([self._storage._absolute(self._path)])
+                self._created = False
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise _translate(self._path, "flush", error) from error
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            del self._storage._open_files[self]
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+    def _use(self, create: bool) -> int:
+        storage = self._storage
+        if self._descriptor >= 0:
+            storage._open_files.move_to_end(self)
+            return self._descriptor
+        absolute = storage._absolute(self._path)
+        flags = os.O_RDWR | os.O_APPEND
+        try:
+            descriptor = os.open(absolute, flags)
+        except FileNotFoundError:
+            if not create:
+                raise
+            descriptor = _open_with_parents(absolute, flags | os.O_CREAT)
+            self._created = True
+        storage._admit(self)
+        self._descriptor = descriptor
+        return descriptor
+
+
+def _open_with_parents(absolute: str, flags: int) -> int:
+    try:
+        return os.open(absolute, flags, 0o644)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(absolute), exist_ok=True)
+        return os.open(absolute, flags, 0o644)
+
+
+def _write(descriptor: int, data: BytesLike) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _flush_path(absolute: str) -> None:
+    descriptor = os.open(absolute, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _delete_tree(absolute: str) -> None:
+    if not os.path.isdir(absolute):
+        os.unlink(absolute)
+        return
+    for name in os.listdir(absolute):
+        _delete_tree(f"{absolute}/{name}")
+    os.rmdir(absolute)
+
+
+def _translate(path: str, action: str, error: OSError) -> StorageError:
+    return StorageError(path, action, error.errno or EIO)

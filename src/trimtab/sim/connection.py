@@ -1,0 +1,404 @@
+"""One TCP connection in memory: two transports, and a stream of bytes each way.
+
+    transport.write ─▶ queue ─▶ in flight (delay, bandwidth) ─▶ inbox ─▶ protocol
+                         ▲            │ held while cut            │ held while paused
+                         └── window ──┴───────────────────────────┘
+
+A stream keeps its order and loses nothing. The window bounds what is in flight or unread; the
+rest waits in the queue, whose size pauses the writing protocol as asyncio's transports do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import errno
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from trimtab.sim.network import Network, Server
+
+Address = tuple[str, int]
+
+WINDOW_BYTES: Final = 256 * 1024
+"""Bytes of one direction that may be in flight or unread, as a socket's buffers bound them."""
+
+_HIGH_WATER_BYTES = 64 * 1024
+"""Where a full write buffer pauses the protocol, unless set otherwise; asyncio's default."""
+
+
+class _Signal(Enum):
+    """What travels in a stream besides bytes."""
+
+    FIN = "end"
+    RST = "reset"
+
+
+def name(address: Address) -> str:
+    return f"{address[0]}:{address[1]}"
+
+
+class VirtualSocket:
+    """What `get_extra_info("socket")` and `Server.sockets` give: addresses, and no descriptor."""
+
+    def __init__(self, own: Address, peer: Address | None = None) -> None:
+        self._own = own
+        self._peer = peer
+
+    def getsockname(self) -> Address:
+        return self._own
+
+    def getpeername(self) -> Address:
+        if self._peer is None:
+            raise OSError(errno.ENOTCONN, f"{name(self._own)} listens and has no peer")
+        return self._peer
+
+    def setsockopt(self, *_options: object) -> None:
+        """Options such as TCP_NODELAY change nothing here."""
+
+
+class Connection:
+    """Both ends of one connection, numbered in the order of arrival."""
+
+    def __init__(self, network: Network, number: int, client: Address, server: Address) -> None:
+        self.number = number
+        self._network = network
+        self.client = Transport(self, network, client, server)
+        self.server = Transport(self, network, server, client)
+        self._streams = (
+            _Stream(network, f"c{number}>", self.client, self.server),
+            _Stream(network, f"c{number}<", self.server, self.client),
+        )
+
+    def take_conditions(self) -> None:
+        """Look again at how the network links and cuts the two ends."""
+        for stream in self._streams:
+            stream.take_conditions()
+
+    def reset(self) -> None:
+        """Break it at both ends."""
+        for transport in (self.client, self.server):
+            transport.lose(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
+
+    def lost_one_end(self) -> None:
+        if self.client.is_lost and self.server.is_lost:
+            self._network.forget(self)
+
+
+class Transport(asyncio.Transport):
+    """One end of a connection, with the manners of asyncio's socket transports."""
+
+    def __init__(
+        self, connection: Connection, network: Network, own: Address, peer: Address
+    ) -> None:
+        super().__init__({"sockname": own, "peername": peer, "socket": VirtualSocket(own, peer)})
+        self.own: Final = own
+        self.peer: Final = peer
+        self.context = contextvars.copy_context()
+        self.is_lost = False
+        self.outward: _Stream
+        self.inward: _Stream
+        self._connection = connection
+        self._loop = network.loop
+        self._trace = network.trace
+        self._server: Server | None = None
+        self._protocol: Any = None
+        self._reads_into_buffers = False
+        self._inbox: deque[bytes | memoryview | _Signal] = deque()
+        self._is_closing = False
+        self._is_reading_paused = False
+        self._is_writing_paused = False
+        self._is_write_ended = False
+        self._low_water = _HIGH_WATER_BYTES // 4
+        self._high_water = _HIGH_WATER_BYTES
+
+    def __repr__(self) -> str:
+        state = "lost" if self.is_lost else "closing" if self._is_closing else "open"
+        return f"<Transport {name(self.own)} to {name(self.peer)}, {state}>"
+
+    def start(self, protocol: asyncio.BaseProtocol, server: Server | None = None) -> None:
+        """Give the end to its protocol; what arrived before is read soon."""
+        self._server = server
+        self.set_protocol(protocol)
+        protocol.connection_made(self)
+        if self._inbox:
+            self._loop.call_soon(self._read, context=self.context)
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = protocol
+        self._reads_into_buffers = isinstance(protocol, asyncio.BufferedProtocol)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        protocol: asyncio.BaseProtocol = self._protocol
+        return protocol
+
+    # Reading -------------------------------------------------------------------------------
+
+    def is_reading(self) -> bool:
+        return not self._is_closing and not self._is_reading_paused
+
+    def pause_reading(self) -> None:
+        self._is_reading_paused = True
+
+    def resume_reading(self) -> None:
+        if self._is_closing or not self._is_reading_paused:
+            return
+        self._is_reading_paused = False
+        if self._inbox:
+            self._loop.call_soon(self._read, context=self.context)
+
+    def receive(self, item: bytes | _Signal) -> None:
+        """Take what the stream delivers."""
+        if item is _Signal.RST:
+            self.lose(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
+        elif self._is_closing:
+            if self.is_lost and item is not _Signal.FIN:
+                self.outward.send_reset()  # TCP's answer to bytes that nobody will read.
+        else:
+            self._inbox.append(item)
+            if self._protocol is not None:
+                self._read()
+
+    def _read(self) -> None:
+        inbox = self._inbox
+        while inbox and not self._is_reading_paused and not self._is_closing:
+            item = inbox.popleft()
+            try:
+                if isinstance(item, _Signal):
+                    self._trace.append(f"{self.inward.label} end")
+                    if not self._protocol.eof_received():
+                        self.close()
+                elif self._reads_into_buffers:
+                    self._read_into_buffer(item)
+                else:
+                    self._note_read(item)
+                    self._protocol.data_received(item)
+            except Exception as error:
+                self._fail("receiving", error)
+
+    def _read_into_buffer(self, chunk: bytes | memoryview) -> None:
+        buffer = self._protocol.get_buffer(-1)
+        size = min(len(buffer), len(chunk))
+        if size == 0:
+            raise RuntimeError("get_buffer() returned an empty buffer")
+        if size < len(chunk):
+            view = memoryview(chunk)
+            self._inbox.appendleft(view[size:])
+            chunk = view[:size]
+        with memoryview(buffer) as target:  # Released before the protocol may resize it.
+            target[:size] = chunk
+        self._note_read(chunk)
+        self._protocol.buffer_updated(size)
+
+    def _note_read(self, chunk: bytes | memoryview) -> None:
+        self._trace.append(f"{self.inward.label} {len(chunk)} {zlib.crc32(chunk):08x}")
+        self.inward.note_read(len(chunk))
+
+    # Writing -------------------------------------------------------------------------------
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise TypeError(
+                f"data argument must be a bytes-like object, not {type(data).__name__!r}"
+            )
+        if self._is_write_ended:
+            raise RuntimeError("Cannot call write() after write_eof()")
+        if not data or self.is_lost:
+            return
+        self.outward.write(bytes(data))  # A copy where the caller may go on to change it.
+        self._pause_writing_if_full()
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        self.write(b"".join(list_of_data))
+
+    def write_eof(self) -> None:
+        if not self._is_closing and not self._is_write_ended:
+            self._is_write_ended = True
+            self.outward.finish()
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def get_write_buffer_size(self) -> int:
+        return self.outward.queued_bytes
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        return self._low_water, self._high_water
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        if high is None:
+            high = _HIGH_WATER_BYTES if low is None else 4 * low
+        if low is None:
+            low = high // 4
+        if not high >= low >= 0:
+            raise ValueError(f"high ({high!r}) must be >= low ({low!r}) must be >= 0")
+        self._low_water, self._high_water = low, high
+        self._pause_writing_if_full()
+
+    def _pause_writing_if_full(self) -> None:
+        if self.outward.queued_bytes > self._high_water and not self._is_writing_paused:
+            self._is_writing_paused = True
+            self._tell_protocol("pause_writing")
+
+    def note_written(self) -> None:
+        """Bytes left the write buffer because the other end read some."""
+        if self._is_writing_paused and self.outward.queued_bytes <= self._low_water:
+            self._loop.call_soon(self._resume_writing, context=self.context)
+        if self._is_closing and self.outward.queued_bytes == 0:
+            self.lose(None)
+
+    def _resume_writing(self) -> None:
+        # What was written since may have filled the buffer again.
+        if self._is_writing_paused and self.outward.queued_bytes <= self._low_water:
+            self._is_writing_paused = False
+            self._tell_protocol("resume_writing")
+
+    # Ending --------------------------------------------------------------------------------
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def close(self) -> None:
+        if self._is_closing:
+            return
+        self._is_closing = True
+        self._inbox.clear()
+        self.outward.finish()
+        if self.outward.queued_bytes == 0:
+            self.lose(None)
+
+    def abort(self) -> None:
+        self._end(None)
+
+    def _end(self, error: Exception | None) -> None:
+        self.outward.drop()  # First: the end of the stream goes behind what is queued.
+        self.outward.finish()
+        self.lose(error)
+
+    def lose(self, error: Exception | None) -> None:
+        """The end of this end: the protocol is told soon, and nothing is read or written."""
+        if self.is_lost:
+            return
+        self.is_lost = self._is_closing = True
+        self._inbox.clear()
+        if error is not None:
+            self.outward.drop()
+            self._trace.append(f"{self.outward.label} lost {type(error).__name__}")
+        self._loop.call_soon(self._tell_lost, error, context=self.context)
+        self._connection.lost_one_end()
+
+    def _tell_lost(self, error: Exception | None) -> None:
+        try:
+            if self._protocol is not None:
+                self._protocol.connection_lost(error)
+        finally:
+            if self._server is not None:
+                self._server.detach(self)
+
+    def _fail(self, doing: str, error: Exception) -> None:
+        self._report(f"Fatal error: {doing} failed in the protocol", error)
+        self._end(error)
+
+    def _tell_protocol(self, callback: str) -> None:
+        try:
+            getattr(self._protocol, callback)()
+        except Exception as error:
+            self._report(f"protocol.{callback}() failed", error)
+
+    def _report(self, message: str, error: Exception) -> None:
+        self._loop.call_exception_handler(
+            {
+                "message": message,
+                "exception": error,
+                "transport": self,
+                "protocol": self._protocol,
+            }
+        )
+
+
+class _Stream:
+    """The bytes from one end to the other."""
+
+    def __init__(self, network: Network, label: str, source: Transport, target: Transport) -> None:
+        self.label = label
+        self.queued_bytes = 0
+        self._network = network
+        self._source = source
+        self._target = target
+        self._queue: deque[bytes | memoryview] = deque()
+        self._afloat_bytes = 0
+        self._last_arrival = 0.0
+        self._held: deque[bytes | _Signal] = deque()
+        self._is_finishing = False
+        self._is_finished = False
+        source.outward = target.inward = self
+        self.take_conditions()
+
+    def take_conditions(self) -> None:
+        source, target = self._source.own, self._target.own
+        self._link = self._network.link_between(source, target)
+        self._is_cut = self._network.is_cut(source, target)
+        if self._held and not self._is_cut:
+            self._schedule(self._release)
+
+    def write(self, chunk: bytes) -> None:
+        self._queue.append(chunk)
+        self.queued_bytes += len(chunk)
+        self._send_queued()
+
+    def finish(self) -> None:
+        """Tell the other end, behind all bytes, that no more will come."""
+        self._is_finishing = True
+        self._send_queued()
+
+    def drop(self) -> None:
+        """Forget what is not in flight yet."""
+        self._queue.clear()
+        self.queued_bytes = 0
+
+    def send_reset(self) -> None:
+        self._schedule(self._arrive, _Signal.RST)
+
+    def note_read(self, size: int) -> None:
+        """The other end's protocol took bytes: the window opens by as many."""
+        self._afloat_bytes -= size
+        if self._queue:
+            self._send_queued()
+            self._source.note_written()
+
+    def _send_queued(self) -> None:
+        queue = self._queue
+        while queue and (room := WINDOW_BYTES - self._afloat_bytes) > 0:
+            chunk = queue.popleft()
+            if len(chunk) > room:
+                view = memoryview(chunk)
+                queue.appendleft(view[room:])
+                chunk = view[:room]
+            self.queued_bytes -= len(chunk)
+            self._afloat_bytes += len(chunk)
+            self._schedule(self._arrive, bytes(chunk), size=len(chunk))
+        if self._is_finishing and not self._is_finished and not queue:
+            self._is_finished = True
+            self._schedule(self._arrive, _Signal.FIN)
+
+    def _schedule(self, function: Callable[..., None], *args: object, size: int = 0) -> None:
+        """Call on the other end when what is sent now gets there, behind what was sent before."""
+        arrival = self._network.draw_arrival(self._link, self._source.own, self._target.own, size)
+        self._last_arrival = max(self._last_arrival, arrival)
+        self._network.loop.call_at(
+            self._last_arrival, function, *args, context=self._target.context
+        )
+
+    def _arrive(self, item: bytes | _Signal) -> None:
+        if self._is_cut or self._held:
+            self._held.append(item)
+        else:
+            self._target.receive(item)
+
+    def _release(self) -> None:
+        while self._held and not self._is_cut:
+            self._target.receive(self._held.popleft())

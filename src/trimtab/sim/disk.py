@@ -1,0 +1,245 @@
+"""A disk in memory: a `trimtab.broker.storage.Storage` that crashes, fills up and fails on request.
+
+What survives a crash is what a real disk promises: every byte flushed, and of the bytes appended
+after that any number of the first ones, the last of which may read as zeros (a file system that
+had recorded the new length but not yet the data). Names are durable at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from errno import EIO, EISDIR, ENOENT, ENOSPC, ENOTDIR
+from random import Random
+from typing import TypeAlias
+
+from trimtab.broker.storage import BytesLike, StorageError
+from trimtab.errors import UsageError
+
+Fault: TypeAlias = Callable[[str, str], int]
+"""What fails: of an action (`append`, `read`, `truncate`, `flush`, `write`, `rename`, `delete`) and
+a path, the error number with which it fails, or 0 if it succeeds."""
+
+
+class VirtualDisk:
+    """A disk in memory.
+
+    Attributes:
+        capacity: bytes that fit; None is no limit. An append beyond it writes what fits and
+            fails with ENOSPC.
+        fault: decides which actions fail; a failing append has written half.
+    """
+
+    def __init__(self, capacity: int | None = None) -> None:
+        self.capacity = capacity
+        self.fault: Fault | None = None
+        self._root: _Directory = {}
+        self._used = 0
+        self._locked = False
+        self._life = 0
+
+    @property
+    def used(self) -> int:
+        """Bytes in all files."""
+        return self._used
+
+    def crash(self, random: Random | None = None) -> None:
+        """Pulls the plug: unflushed bytes are lost, open files are dead, the lock is free.
+
+        With `random`, each file keeps a random part of its unflushed bytes, perhaps torn.
+        """
+        for content in _contents(self._root):
+            self._used -= len(content.data)
+            unflushed = len(content.data) - content.flushed
+            kept = random.randint(0, unflushed) if random and unflushed else 0
+            del content.data[content.flushed + kept :]
+            if random and kept and random.random() < 0.5:
+                torn = random.randint(1, kept)
+                content.data[-torn:] = bytes(torn)
+            content.flushed = len(content.data)
+            self._used += len(content.data)
+        self._life += 1
+        self._locked = False
+
+    def open(self, path: str) -> _VirtualFile:
+        return _VirtualFile(self, path)
+
+    def exists(self, path: str) -> bool:
+        return self._find(path) is not None
+
+    def list(self, path: str) -> Sequence[str]:
+        node = self._find(path)
+        if node is None:
+            return []
+        if isinstance(node, _Content):
+            raise StorageError(path, "list", ENOTDIR)
+        return [*node]
+
+    def delete(self, path: str) -> None:
+        self._fail("delete", path)
+        directory, name = self._parent(path)
+        node = directory.pop(name, None)
+        if node is not None:
+            self._used -= sum(len(content.data) for content in _contents(node))
+
+    def rename(self, old: str, new: str) -> None:
+        self._fail("rename", old)
+        directory, name = self._parent(old)
+        if name not in directory:
+            raise StorageError(old, f"rename to {new}", ENOENT)
+        node = directory.pop(name)
+        self.delete(new)
+        directory, name = self._parent(new, create=True)
+        directory[name] = node
+
+    def read_file(self, path: str) -> bytes | None:
+        self._fail("read", path)
+        content = self._content(path)
+        return None if content is None else bytes(content.data)
+
+    def write_file(self, path: str, content: BytesLike, durable: bool = True) -> None:
+        self._fail("write", path)
+        if self.capacity is not None and self._used + len(content) > self.capacity:
+            raise StorageError(path, "write", ENOSPC)
+        self.delete(path)
+        written = self._create(path)
+        written.data += content
+        written.flushed = len(content) if durable else 0
+        self._used += len(content)
+
+    async def flush(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self._fail("flush", path)
+            content = self._content(path)
+            if content is not None:
+                content.flushed = len(content.data)
+
+    def lock(self) -> None:
+        if self._locked:
+            raise UsageError("the virtual disk is in use by another broker")
+        self._locked = True
+
+    def close(self) -> None:
+        self._locked = False
+
+    def _fail(self, action: str, path: str, life: int | None = None) -> None:
+        if life is not None and life != self._life:
+            raise StorageError(path, f"{action} after the crash", EIO)
+        errno = self.fault(action, path) if self.fault else 0
+        if errno:
+            raise StorageError(path, action, errno)
+
+    def _find(self, path: str) -> _Node | None:
+        node: _Node | None = self._root
+        for name in filter(None, path.split("/")):
+            if not isinstance(node, dict):
+                return None
+            node = node.get(name)
+        return node
+
+    def _parent(self, path: str, create: bool = False) -> tuple[_Directory, str]:
+        """The directory a path lies in (an unattached one if it does not exist), and its name."""
+        *parents, name = filter(None, path.split("/"))
+        directory = self._root
+        for parent in parents:
+            node = directory.get(parent)
+            if node is None:
+                node = {}
+                if create:
+                    directory[parent] = node
+            if isinstance(node, _Content):
+                raise StorageError(path, "open", ENOTDIR)
+            directory = node
+        return directory, name
+
+    def _content(self, path: str) -> _Content | None:
+        node = self._find(path)
+        if isinstance(node, dict):
+            raise StorageError(path, "open", EISDIR)
+        return node
+
+    def _create(self, path: str) -> _Content:
+        directory, name = self._parent(path, create=True)
+        node = directory.setdefault(name, _Content())
+        if isinstance(node, dict):
+            raise StorageError(path, "open", EISDIR)
+        return node
+
+
+class _Content:
+    __slots__ = ("data", "flushed")
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.flushed = 0
+
+
+_Directory: TypeAlias = "dict[str, _Node]"
+_Node: TypeAlias = "_Directory | _Content"
+
+
+def _contents(node: _Node) -> Iterator[_Content]:
+    if isinstance(node, _Content):
+        yield node
+    else:
+        for child in node.values():
+            yield from _contents(child)
+
+
+class _VirtualFile:
+    __slots__ = ("_disk", "_life", "_path")
+
+    def __init__(self, disk: VirtualDisk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._life = disk._life
+
+    @property
+    def size(self) -> int:
+        self._disk._fail("stat", self._path, self._life)
+        content = self._disk._content(self._path)
+        return 0 if content is None else len(content.data)
+
+    def append(self, data: BytesLike) -> None:
+        disk = self._disk
+        content = disk._create(self._path)
+        try:
+            disk._fail("append", self._path, self._life)
+        except StorageError:
+            if self._life == disk._life:
+                self._extend(content, data[: len(data) // 2])
+            raise
+        if disk.capacity is not None and disk._used + len(data) > disk.capacity:
+            self._extend(content, data[: disk.capacity - disk._used])
+            raise StorageError(self._path, "append", ENOSPC)
+        self._extend(content, data)
+
+    def read(self, position: int, size: int) -> bytes:
+        self._disk._fail("read", self._path, self._life)
+        content = self._disk._content(self._path)
+        return b"" if content is None else bytes(content.data[position : position + size])
+
+    def truncate(self, size: int) -> None:
+        disk = self._disk
+        disk._fail("truncate", self._path, self._life)
+        content = disk._content(self._path)
+        if content is None:
+            if size:
+                raise StorageError(self._path, f"truncate to {size} bytes", ENOENT)
+            return
+        disk._used += size - len(content.data)
+        content.data += bytes(max(0, size - len(content.data)))
+        del content.data[size:]
+        content.flushed = min(content.flushed, size)
+
+    def flush(self) -> None:
+        self._disk._fail("flush", self._path, self._life)
+        content = self._disk._content(self._path)
+        if content is not None:
+            content.flushed = len(content.data)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _extend(self, content: _Content, data: BytesLike) -> None:
+        content.data += data
+        self._disk._used += len(data)

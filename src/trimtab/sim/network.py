@@ -1,0 +1,366 @@
+"""A network in memory: named hosts, servers, how bytes travel between them, and faults."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import errno
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from trimtab.errors import UsageError
+from trimtab.sim.connection import Address, Connection, Transport, VirtualSocket, name
+from trimtab.sim.loop import VirtualLoop
+from trimtab.sim.trace import Trace
+
+ANY: Final = "*"
+"""Every end, in `set_link`, `cut`, `heal` and `reset`."""
+
+_FIRST_CLIENT_PORT = 32768
+_FIRST_FREE_SERVER_PORT = 49152
+_THIS_HOST = ("", "0.0.0.0", "::")
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """How bytes travel between two ends, in either direction.
+
+    Args:
+        latency_ms_min: one-way delay that none undercuts, ms, ≥ 0.
+        latency_ms_mean: mean one-way delay, ms, ≥ latency_ms_min. What exceeds the minimum is
+            exponentially distributed. What is sent behind something slower arrives with it.
+        bytes_per_second: bandwidth of each direction, > 0, shared by all connections between
+            two hosts.
+    """
+
+    latency_ms_min: float = 0.1
+    latency_ms_mean: float = 0.25
+    bytes_per_second: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.latency_ms_min <= self.latency_ms_mean < math.inf:
+            raise UsageError(
+                f"latency_ms_min={self.latency_ms_min}, latency_ms_mean={self.latency_ms_mean}: "
+                "give 0 <= latency_ms_min <= latency_ms_mean, finite"
+            )
+        if not self.bytes_per_second > 0:
+            raise UsageError(f"bytes_per_second={self.bytes_per_second}: give more than 0")
+
+    def draw_latency(self, random: Random) -> float:
+        """One delay, seconds."""
+        tail = self.latency_ms_mean - self.latency_ms_min
+        if tail == 0:
+            return self.latency_ms_min / 1000
+        return (self.latency_ms_min + random.expovariate(1.0) * tail) / 1000
+
+
+class Network:
+    """The servers and connections of all hosts on one `VirtualLoop`.
+
+    Hosts are made by being named. An end is called by its host (`"broker-0"`), by its host and
+    port (`"127.0.0.1:9092"`, for a server), or `ANY`.
+
+    Args:
+        loop: makes its connections and servers here from now on.
+        random: draws the delays.
+        trace: is told each connection, refusal, read, end, cut, heal and reset.
+    """
+
+    connect_timeout_s: float = 127.0
+    """How long a connection attempt waits at a cut: Linux's six repetitions of the SYN."""
+
+    def __init__(self, loop: VirtualLoop, random: Random, trace: Trace) -> None:
+        loop.network = self
+        self.loop: Final = loop
+        self.trace: Final = trace
+        self._random = random
+        self._host = contextvars.ContextVar("host", default="localhost")
+        self._links: dict[tuple[str, str], Link] = {(ANY, ANY): Link()}
+        self._cuts: dict[tuple[str, str], None] = {}
+        self._healed = asyncio.Event()
+        self._lane_free_at: dict[tuple[str, str], float] = {}
+        self._servers: dict[Address, Server] = {}
+        self._connections: dict[int, Connection] = {}
+        self._connections_made = 0
+        self._next_client_port = _FIRST_CLIENT_PORT
+        self._next_server_port = _FIRST_FREE_SERVER_PORT
+
+    @property
+    def host(self) -> str:
+        """The host that the current task runs on: `localhost`, unless `at` says otherwise."""
+        return self._host.get()
+
+    @contextlib.contextmanager
+    def at(self, host: str) -> Iterator[None]:
+        """The block, and the tasks and servers that it starts, run on this host."""
+        token = self._host.set(host)
+        try:
+            yield
+        finally:
+            self._host.reset(token)
+
+    # Conditions and faults -----------------------------------------------------------------
+
+    def set_link(self, a: str, b: str, link: Link) -> None:
+        """How bytes travel between two ends from now on; of several that fit, the last set."""
+        for pair in ((a, b), (b, a)):
+            self._links.pop(pair, None)
+            self._links[pair] = link
+        self._tell_connections()
+
+    def cut(self, a: str, b: str = ANY, one_way: bool = False) -> None:
+        """Nothing arrives between two ends until `heal`; it is held, as TCP would repeat it.
+
+        Args:
+            one_way: hold only what `a` sends to `b`.
+        """
+        self._cuts[a, b] = None
+        if not one_way:
+            self._cuts[b, a] = None
+        self.trace.append(f"cut {a} {'>' if one_way else '-'} {b}")
+        self._tell_connections()
+
+    def heal(self, a: str = ANY, b: str = ANY) -> None:
+        """End the cut that was made with these names; without names, all cuts."""
+        if a == b == ANY:
+            self._cuts.clear()
+        else:
+            self._cuts.pop((a, b), None)
+            self._cuts.pop((b, a), None)
+        self.trace.append(f"heal {a} - {b}")
+        self._tell_connections()
+        self._healed.set()
+        self._healed = asyncio.Event()
+
+    def reset(self, a: str = ANY, b: str = ANY) -> int:
+        """Break the connections between two ends, now and at both; what is in flight is lost.
+
+        Both protocols' `connection_lost` get a ConnectionResetError.
+
+        Returns:
+            How many were broken.
+        """
+        self.trace.append(f"reset {a} - {b}")
+        broken = [
+            connection
+            for connection in self._connections.values()
+            if _joins(a, b, connection.client.own, connection.client.peer)
+            or _joins(b, a, connection.client.own, connection.client.peer)
+        ]
+        for connection in broken:
+            connection.reset()
+        return len(broken)
+
+    # What the loop asks for ----------------------------------------------------------------
+
+    async def connect(
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str,
+        port: int,
+        local_address: Address | None = None,
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        """See `VirtualLoop.create_connection`."""
+        client, address = self._client_address(local_address), (host, port)
+        await self._travel(client, address)
+        server = self._servers.get(address)
+        if server is None or not server.is_serving():
+            self.trace.append(f"refused {name(client)} > {name(address)}")
+            await self._travel(address, client)
+            raise ConnectionRefusedError(
+                errno.ECONNREFUSED, f"Connect call failed {address}: nobody listens there"
+            )
+        self._connections_made += 1
+        connection = Connection(self, self._connections_made, client, address)
+        self._connections[connection.number] = connection
+        self.trace.append(f"c{connection.number} {name(client)} > {name(address)}")
+        server.accept(connection.server)
+        try:
+            await self._travel(address, client)
+            protocol = protocol_factory()
+            connection.client.start(protocol)
+        except BaseException:
+            connection.client.abort()  # Cancelled on the way, say: nobody will ever hold it.
+            raise
+        return connection.client, protocol
+
+    def listen(
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        hosts: Sequence[str | None],
+        port: int,
+    ) -> Server:
+        """See `VirtualLoop.create_server`; the server does not serve yet."""
+        names = [self.host if host is None or host in _THIS_HOST else host for host in hosts]
+        if port == 0:
+            while any((host, self._next_server_port) in self._servers for host in names):
+                self._next_server_port += 1
+            port = self._next_server_port
+            self._next_server_port += 1
+        addresses = [(host, port) for host in names]
+        for address in addresses:
+            if address in self._servers:
+                raise OSError(errno.EADDRINUSE, f"another server listens on {name(address)}")
+        server = Server(self, protocol_factory, addresses)
+        self._servers.update(dict.fromkeys(addresses, server))
+        return server
+
+    # What connections and servers ask for --------------------------------------------------
+
+    def link_between(self, source: Address, target: Address) -> Link:
+        """The link that the next bytes take."""
+        return next(
+            link for (a, b), link in reversed(self._links.items()) if _joins(a, b, source, target)
+        )
+
+    def is_cut(self, source: Address, target: Address) -> bool:
+        return any(_joins(a, b, source, target) for a, b in self._cuts)
+
+    def draw_arrival(self, link: Link, source: Address, target: Address, size: int) -> float:
+        """When bytes sent now would arrive, virtual seconds."""
+        departure = self.loop.time()
+        if link.bytes_per_second != math.inf:
+            lane = (source[0], target[0])
+            departure = max(departure, self._lane_free_at.get(lane, 0.0))
+            departure += size / link.bytes_per_second
+            self._lane_free_at[lane] = departure
+        return departure + link.draw_latency(self._random)
+
+    def forget(self, connection: Connection) -> None:
+        self._connections.pop(connection.number, None)
+
+    def unbind(self, addresses: Sequence[Address]) -> None:
+        for address in addresses:
+            del self._servers[address]
+
+    def _tell_connections(self) -> None:
+        for connection in self._connections.values():
+            connection.take_conditions()
+
+    def _client_address(self, local_address: Address | None) -> Address:
+        host, port = local_address or (self.host, 0)
+        if port == 0:
+            port = self._next_client_port
+            self._next_client_port += 1
+        return host, port
+
+    async def _travel(self, source: Address, target: Address) -> None:
+        """Take as long as a packet does; at a cut wait for its end, up to the time limit."""
+        deadline = self.loop.time() + self.connect_timeout_s
+        while True:
+            await asyncio.sleep(self.link_between(source, target).draw_latency(self._random))
+            if not self.is_cut(source, target):
+                return
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._healed.wait()
+            except TimeoutError:
+                self.trace.append(f"timed out {name(source)} > {name(target)}")
+                raise TimeoutError(
+                    errno.ETIMEDOUT, f"no packet gets from {name(source)} to {name(target)}"
+                ) from None
+
+
+class Server(asyncio.AbstractServer):
+    """Listens on one port of one or more virtual hosts; made by `VirtualLoop.create_server`.
+
+    `wait_closed` waits for the end of all connections, as asyncio does from Python 3.12 on.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        addresses: Sequence[Address],
+    ) -> None:
+        self._network = network
+        self._protocol_factory = protocol_factory
+        self._addresses = addresses
+        self._context = contextvars.copy_context()
+        self._transports: dict[Transport, None] = {}
+        self._is_serving = False
+        self._is_closed = False
+        self._all_ended = asyncio.Event()
+        self._closed = asyncio.Event()
+
+    @property
+    def sockets(self) -> tuple[VirtualSocket, ...]:
+        return () if self._is_closed else tuple(VirtualSocket(own) for own in self._addresses)
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self._network.loop
+
+    def is_serving(self) -> bool:
+        return self._is_serving
+
+    async def start_serving(self) -> None:
+        if self._is_closed:
+            raise RuntimeError(f"server on {name(self._addresses[0])} is closed")
+        self._is_serving = True
+
+    async def serve_forever(self) -> None:
+        await self.start_serving()
+        try:
+            await self._closed.wait()
+            raise asyncio.CancelledError
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._is_serving = False
+        self._network.unbind(self._addresses)
+        self._closed.set()
+        self._note_end()
+
+    def close_clients(self) -> None:
+        for transport in list(self._transports):
+            transport.close()
+
+    def abort_clients(self) -> None:
+        for transport in list(self._transports):
+            transport.abort()
+
+    async def wait_closed(self) -> None:
+        await self._all_ended.wait()
+
+    def accept(self, transport: Transport) -> None:
+        """Give a new connection's end to a protocol of ours, in our own context, soon."""
+        self._transports[transport] = None
+        transport.context = self._context.copy()
+        self._network.loop.call_soon(self._start, transport, context=transport.context)
+
+    def _start(self, transport: Transport) -> None:
+        try:
+            transport.start(self._protocol_factory(), self)
+        except Exception as error:
+            self._network.loop.call_exception_handler(
+                {
+                    "message": f"a connection to {name(transport.own)} could not be accepted",
+                    "exception": error,
+                    "transport": transport,
+                }
+            )
+            transport.abort()
+
+    def detach(self, transport: Transport) -> None:
+        self._transports.pop(transport, None)
+        self._note_end()
+
+    def _note_end(self) -> None:
+        if self._is_closed and not self._transports:
+            self._all_ended.set()
+
+
+def _joins(a: str, b: str, source: Address, target: Address) -> bool:
+    return _is_called(source, a) and _is_called(target, b)
+
+
+def _is_called(end: Address, called: str) -> bool:
+    return called in (ANY, end[0]) or called == name(end)

@@ -1,0 +1,137 @@
+"""A virtual world: one seed, one clock, hosts, a network, disks, and a trace of what happened."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from random import Random
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+from trimtab.sim.disk import VirtualDisk
+from trimtab.sim.loop import StalledError, VirtualLoop
+from trimtab.sim.network import Network
+from trimtab.sim.trace import Trace
+
+T = TypeVar("T")
+
+START_MS: Final = 1_767_225_600_000
+"""Wall time at the beginning of every world: 2026-01-01T00:00:00Z."""
+
+
+class World:
+    """Everything that a cluster's code asks of the world, made of a seed.
+
+        with World(seed=7) as world:
+            world.run(scenario(world))
+            print(world.trace.hash)
+
+    The same seed and the same code give the same run: the same trace, to the last delivery.
+    An error that leaves `run` carries the seed, the virtual time and the last events as a note.
+
+    Args:
+        seed: of all randomness.
+        keep_trace: keep every line of the trace, to find where two runs part.
+    """
+
+    def __init__(self, seed: int, keep_trace: bool = False) -> None:
+        self.seed: Final = seed
+        self.loop: Final = VirtualLoop()
+        self.trace: Final = Trace(self.loop, keep_lines=keep_trace)
+        self._randoms: dict[str, Random] = {}
+        self._disks: dict[str, VirtualDisk] = {}
+        self.network: Final = Network(self.loop, self.random("network"), self.trace)
+        self._failures: list[BaseException] = []
+        self.loop.set_exception_handler(self._note_failure)
+
+    @property
+    def trace_hash(self) -> str:
+        """32 hex digits over the trace so far."""
+        return self.trace.hash
+
+    def wall_clock(self) -> float:
+        """Wall time: seconds since the Unix epoch, UTC."""
+        return START_MS / 1000 + self.loop.time()
+
+    def now_ms(self) -> int:
+        """Wall time: milliseconds since the Unix epoch, UTC."""
+        return START_MS + int(self.loop.time() * 1000)
+
+    def random(self, name: str) -> Random:
+        """The stream of random numbers of that name; no other stream's draws disturb it."""
+        if name not in self._randoms:
+            self._randoms[name] = Random(f"{self.seed}/{name}")
+        return self._randoms[name]
+
+    def disk(self, name: str) -> VirtualDisk:
+        """The disk of that name; empty when first asked for."""
+        if name not in self._disks:
+            self._disks[name] = VirtualDisk()
+        return self._disks[name]
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run until the coroutine is done; other tasks stay as they are, for the next `run`.
+
+        Raises:
+            StalledError: it can never be done.
+            Exception: its own; or what a callback or protocol raised meanwhile, which asyncio
+                would only have logged.
+        """
+        try:
+            try:
+                result = self.loop.run_until_complete(coroutine)
+            except StalledError:
+                self._raise_failure()  # Whoever failed unseen is likely whom the others wait for.
+                raise
+            self._raise_failure()
+        except BaseException as error:
+            error.add_note(self._describe())
+            raise
+        return result
+
+    def close(self) -> None:
+        """Cancel all tasks, let them end, and close the loop.
+
+        Raises:
+            Exception: what a task or callback raised and nobody looked at.
+        """
+        if self.loop.is_closed():
+            return
+        try:
+            while tasks := self.loop.tasks():
+                for task in tasks:
+                    task.cancel()
+                self.loop.run_until_complete(asyncio.wait(tasks))
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        finally:
+            self.loop.close()
+        self._raise_failure()
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _note_failure(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception") or RuntimeError(context["message"])
+        error.add_note(context["message"])
+        self._failures.append(error)
+
+    def _raise_failure(self) -> None:
+        if self._failures:
+            failures, self._failures = self._failures, []
+            raise failures[0]
+
+    def _describe(self) -> str:
+        return "\n".join(
+            [
+                f"virtual world: seed {self.seed}, at {self.loop.time():.6f} s, the last events:",
+                *(f"  {line}" for line in list(self.trace.lines)[-20:]),
+            ]
+        )

@@ -1,0 +1,50 @@
+"""Records as columns: buffers in Arrow's layout, which become arrays without a copy."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class BinaryColumn(NamedTuple):
+    """Arrow's layout of a binary or string column: int32 offsets into data, and a bit per row.
+
+    `validity` is None where no row is null.
+    """
+
+    validity: bytearray | None
+    offsets: bytearray
+    data: bytearray
+    null_count: int
+
+
+class HeadersColumn(NamedTuple):
+    """Arrow's layout of list<struct<key: string, value: binary>>: int32 offsets into both children.
+
+    A record without headers is a null list, as Spark's kafka source gives it.
+    """
+
+    validity: bytearray | None
+    offsets: bytearray
+    key: BinaryColumn
+    value: BinaryColumn
+    header_count: int
+    null_count: int
+
+
+class Columns(NamedTuple):
+    """Records as buffers in Arrow's layout, native byte order; a column not asked for is None."""
+
+    rows: int
+    key: BinaryColumn | None
+    value: BinaryColumn | None
+    offset: bytearray
+    """int64"""
+    timestamp: bytearray
+    """int64, microseconds since the Unix epoch"""
+    timestamp_type: bytearray
+    """int32: 0 create time, 1 log append time"""
+    headers: HeadersColumn | None
+    batch_base_offset: bytearray | None
+    """int64: the base offset of the record's batch"""
+    batch_bytes: bytearray | None
+    """int32: bytes of the record's whole batch as stored"""

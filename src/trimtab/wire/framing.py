@@ -1,0 +1,278 @@
+"""Frames: a length, a header, a message. Either role, and the protocol that reads them.
+
+    frame    = length (int32, of what follows) header body
+    request  = api key, api version, correlation id, client id [, tags] body
+    response = correlation id [, tags] body
+
+The headers have tags in the flexible versions of their message, with two exceptions that keep
+ApiVersions readable by whoever does not know the version: the client id is never compact, and the
+header of an ApiVersions response never has tags.
+
+Source: Kafka's `RequestHeader`, `ResponseHeader`, `ApiMessageType`, `NetworkReceive`; KIP-482, 511.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import NamedTuple, TypeVar, cast
+
+from trimtab.errors import CorruptData
+from trimtab.wire.codec import (
+    LARGE_RECORDS_BYTES,
+    decode,
+    encode_parts,
+    read_unsigned_varint,
+)
+from trimtab.wire.messages import APIS
+from trimtab.wire.messages.api_versions import ApiVersionsResponse
+from trimtab.wire.schema import schema
+from trimtab.wire.types import BytesLike
+
+LENGTH_BYTES = 4
+MAX_FRAME_BYTES = 100 * 1024 * 1024
+"""The default of Kafka's `socket.request.max.bytes`."""
+
+M = TypeVar("M")
+
+_API_VERSIONS = 18
+_length = struct.Struct(">i")
+_request_start = struct.Struct(">hhih")
+_request_prefix = struct.Struct(">ihhih")
+_response_prefix = struct.Struct(">ii")
+_flexible_response_prefix = struct.Struct(">iix")
+
+
+class RequestHeader(NamedTuple):
+    """What comes before a request's body.
+
+    Attributes:
+        api_key: one of `APIS`.
+        api_version: as the client says; compare with `Api.serves` before decoding the body.
+        correlation_id: goes back in the response.
+        client_id: None if the client gave none.
+        body: the position in the frame where the request itself starts.
+    """
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body: int
+
+
+def encode_request(
+    message: object, version: int, correlation_id: int, client_id: str | None
+) -> list[BytesLike]:
+    """A request as a whole frame, length included, in parts for `transport.writelines`.
+
+    Raises:
+        UsageError: the message cannot be encoded in `version`.
+    """
+    kind = schema(type(message))
+    parts = encode_parts(message, version)
+    client = b"" if client_id is None else client_id.encode()
+    tags = b"\0" if kind.flexible.includes(version) else b""
+    header_bytes = _request_start.size + len(client) + len(tags)
+    prefix = _request_prefix.pack(
+        header_bytes + sum(map(len, parts)),
+        cast(int, kind.api_key),
+        version,
+        correlation_id,
+        -1 if client_id is None else len(client),
+    )
+    return _prepend(prefix + client + tags, parts)
+
+
+def encode_response(message: object, version: int, correlation_id: int) -> list[BytesLike]:
+    """A response as a whole frame, length included, in parts for `transport.writelines`.
+
+    Raises:
+        UsageError: the message cannot be encoded in `version`.
+    """
+    kind = schema(type(message))
+    parts = encode_parts(message, version)
+    flexible = kind.flexible.includes(version) and kind.api_key != _API_VERSIONS
+    start = _flexible_response_prefix if flexible else _response_prefix
+    length = start.size - LENGTH_BYTES + sum(map(len, parts))
+    return _prepend(start.pack(length, correlation_id), parts)
+
+
+def _prepend(prefix: bytes, parts: list[BytesLike]) -> list[BytesLike]:
+    if len(parts[0]) <= LARGE_RECORDS_BYTES:
+        parts[0] = prefix + parts[0]
+    else:
+        parts.insert(0, prefix)
+    return parts
+
+
+def decode_request_header(frame: BytesLike) -> RequestHeader:
+    """The header of a request whose length prefix has been taken off.
+
+    A version that we do not serve is no error here: an ApiVersions request of any version is to be
+    answered, with a body of version 0 and UNSUPPORTED_VERSION.
+
+    Raises:
+        CorruptData: no header, or an API that is not in `APIS`, whose header we cannot know. Close
+            the connection, as Kafka does.
+    """
+    try:
+        api_key, api_version, correlation_id, length = _request_start.unpack_from(frame)
+        position = _request_start.size
+        client_id = None
+        if length >= 0:
+            end = position + length
+            if end > len(frame):
+                raise CorruptData(f"request header: a client id of {length} bytes does not fit")
+            client_id = str(frame[position:end], "utf-8")
+            position = end
+        elif length != -1:
+            raise CorruptData(f"request header: a client id of length {length}")
+        api = APIS.get(api_key)
+        if api is None:
+            raise CorruptData(f"request header: API {api_key} is not served")
+        if api_version >= api.flexible_from:
+            position = _skip_tags(frame, position)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise CorruptData(f"request header in {len(frame)} bytes: {error}") from error
+    return RequestHeader(api_key, api_version, correlation_id, client_id, position)
+
+
+def decode_correlation_id(frame: BytesLike) -> int:
+    """The correlation id of a response, which says what the response is.
+
+    Raises:
+        CorruptData: the frame is too short to have one.
+    """
+    try:
+        return cast(int, _length.unpack_from(frame)[0])
+    except struct.error as error:
+        raise CorruptData(f"response header in {len(frame)} bytes: {error}") from error
+
+
+def decode_response(cls: type[M], version: int, frame: BytesLike) -> M:
+    """The response in a frame whose length prefix has been taken off.
+
+    An ApiVersionsResponse may also be one of version 0: a broker answers so when it does not know
+    the version it was asked in (KIP-511).
+
+    Raises:
+        CorruptData: the frame holds no such response.
+        UsageError: the class has no such version.
+    """
+    kind = schema(cls)
+    position = _length.size
+    if cls is ApiVersionsResponse:
+        try:
+            return decode(cls, version, frame, position)
+        except CorruptData:
+            return decode(cls, 0, frame, position)
+    if kind.flexible.includes(version):
+        try:
+            position = _skip_tags(frame, position)
+        except IndexError as error:
+            raise CorruptData(f"response header in {len(frame)} bytes: {error}") from error
+    return decode(cls, version, frame, position)
+
+
+def _skip_tags(frame: BytesLike, position: int) -> int:
+    count, position = read_unsigned_varint(frame, position)
+    for _ in range(count):
+        _, position = read_unsigned_varint(frame, position)
+        length, position = read_unsigned_varint(frame, position)
+        position += length
+        if position > len(frame):
+            raise CorruptData(f"a tagged field of {length} bytes does not fit in its header")
+    return position
+
+
+class FrameProtocol(asyncio.BufferedProtocol):
+    """Reads length-prefixed frames off one connection.
+
+    Bytes are received into a staging buffer, and frames that lie whole in it are handed on where
+    they are; a longer frame gets a buffer of its own, into which the rest of it is received. A
+    buffer is written once from start to end and then left to the views of it, so a frame stays
+    what it was for as long as somebody holds a view of it.
+
+    The staging buffer starts small and grows fourfold when one read fills it. A frame's length is a
+    claim: at most 1 MiB is allocated on it, and then four times what has really come.
+
+    Subclasses give `frame_received`, may give `frame_refused`, and must call `super()` when they
+    extend `connection_made` or `connection_lost`. They pause and resume reading by the transport.
+    """
+
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        self.transport: asyncio.Transport | None = None
+        self._staging_bytes = _FIRST_STAGING_BYTES
+        self._view = memoryview(bytearray(_FIRST_STAGING_BYTES))
+        self._start = 0  # of the first frame that has not been handed on
+        self._end = 0  # of what has been received
+
+    def frame_received(self, frame: memoryview) -> None:
+        """Take one frame, without its length prefix: a writable view, the caller's to keep."""
+        raise NotImplementedError
+
+    def frame_refused(self, length: int) -> None:
+        """Learn that a frame of `length` bytes, negative or too long, is closing the connection."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.transport = None
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._view[self._end :]
+
+    def buffer_updated(self, count: int) -> None:
+        capacity = len(self._view)
+        if count == capacity - self._end:
+            self._staging_bytes = min(self._staging_bytes * 4, _MAX_STAGING_BYTES)
+        end = self._end = self._end + count
+        view, start = self._view, self._start
+        needed = LENGTH_BYTES
+        while end - start >= LENGTH_BYTES:
+            (length,) = _length.unpack_from(view, start)
+            if not 0 <= length <= self.max_frame_bytes:
+                self._refuse(length)
+                return
+            needed = LENGTH_BYTES + length
+            if end - start < needed:
+                break
+            frame = view[start + LENGTH_BYTES : start + needed]
+            start = self._start = start + needed
+            needed = LENGTH_BYTES
+            self.frame_received(frame)
+            if self.transport is None or self.transport.is_closing():
+                self._begin(_FIRST_STAGING_BYTES, b"")
+                return
+        self._make_room(capacity, start, end, needed)
+
+    def _make_room(self, capacity: int, start: int, end: int, needed: int) -> None:
+        """See that the next read has room, for the frame of `needed` bytes that is at `start`."""
+        received = end - start
+        if not received:
+            if capacity - end < capacity // 4:
+                self._begin(self._staging_bytes, b"")
+        elif start + needed > capacity and (start or end == capacity):
+            size = max(self._staging_bytes, min(needed, max(_TRUSTED_BYTES, received * 4)))
+            self._begin(size, self._view[start:end])
+
+    def _begin(self, size: int, received: BytesLike) -> None:
+        """Go on in a new buffer of `size` bytes, which starts with what has been `received`."""
+        self._view = memoryview(bytearray(size))
+        self._view[: len(received)] = received
+        self._start = 0
+        self._end = len(received)
+
+    def _refuse(self, length: int) -> None:
+        self.frame_refused(length)
+        self._begin(_FIRST_STAGING_BYTES, b"")
+        if self.transport is not None:
+            self.transport.close()
+
+
+_FIRST_STAGING_BYTES = 8 * 1024
+_MAX_STAGING_BYTES = 128 * 1024
+_TRUSTED_BYTES = 1024 * 1024

@@ -1,0 +1,202 @@
+"""Fetch (API 1): read batches from partitions."""
+
+from __future__ import annotations
+
+from trimtab.wire.schema import field, message, struct
+from trimtab.wire.types import (
+    MAX_INT32,
+    MAX_INT64,
+    ZERO_UUID,
+    int8,
+    int16,
+    int32,
+    int64,
+    records,
+    string,
+    uuid,
+)
+
+
+@struct(versions="15+")
+class ReplicaState:
+    """Who fetches, if it is a follower."""
+
+    replica_id: int32 = -1
+    replica_epoch: int64 = -1
+
+
+@struct()
+class FetchPartition:
+    """Where to read in one partition, and how much."""
+
+    partition: int32
+    # -1 to have the leader's epoch not checked.
+    current_leader_epoch: int32 = field(versions="9+", default=-1, ignorable=True)
+    fetch_offset: int64
+    # The epoch of the follower's last record, by which the leader finds where the logs part.
+    last_fetched_epoch: int32 = field(versions="12+", default=-1)
+    # Only a follower gives it.
+    log_start_offset: int64 = field(versions="5+", default=-1, ignorable=True)
+    # Passed over by the first batch of the first partition that has one (KIP-74).
+    partition_max_bytes: int32
+    replica_directory_id: uuid = field(
+        versions="17+", tag=0, tagged_versions="17+", default=ZERO_UUID, ignorable=True
+    )
+    # -1 if the replica does not know it; the greatest int64 if it does not report it.
+    high_watermark: int64 = field(
+        versions="18+", tag=1, tagged_versions="18+", default=MAX_INT64, ignorable=True
+    )
+
+
+@struct()
+class FetchTopic:
+    """One topic, by name up to v12 and by id from v13."""
+
+    topic: string = field(versions="0-12", default="", ignorable=True)
+    topic_id: uuid = field(versions="13+", default=ZERO_UUID, ignorable=True)
+    partitions: list[FetchPartition]
+
+
+@struct(versions="7+")
+class ForgottenTopic:
+    """Partitions to take out of the fetch session."""
+
+    topic: string = field(versions="7-12", default="", ignorable=True)
+    topic_id: uuid = field(versions="13+", default=ZERO_UUID, ignorable=True)
+    partitions: list[int32]
+
+
+@message(api_key=1, versions="4-18", flexible="12+")
+class FetchRequest:
+    """Ask a replica for batches of the listed partitions, in this order (KIP-74).
+
+    v4 adds the isolation level; v5 the follower's log start offset; v7 fetch sessions (KIP-227);
+    v9 the leader epoch (KIP-320); v11 the consumer's rack (KIP-392). v12 is flexible and lets the
+    leader see where logs part. v13 names topics by id (KIP-516). v15 moves the replica id into
+    `replica_state` (KIP-903). v17 adds the directory id (KIP-853); v18 the high watermark
+    (KIP-1166).
+    """
+
+    cluster_id: string | None = field(
+        versions="12+",
+        nullable_versions="12+",
+        tag=0,
+        tagged_versions="12+",
+        default=None,
+        ignorable=True,
+    )
+    # The broker id of a follower; -1 for a consumer.
+    replica_id: int32 = field(versions="0-14", default=-1)
+    replica_state: ReplicaState = field(
+        versions="15+", tag=1, tagged_versions="15+", default_factory=ReplicaState
+    )
+    # Wait this long for min_bytes.
+    max_wait_ms: int32
+    min_bytes: int32
+    # Of the whole response; the first batch goes out even if it is larger (KIP-74).
+    max_bytes: int32 = field(versions="3+", default=MAX_INT32, ignorable=True)
+    # 0: all records; 1: only up to the last stable offset, with the aborted transactions listed.
+    isolation_level: int8 = field(versions="4+", default=0, ignorable=True)
+    # 0 without a session, or to ask for a new one.
+    session_id: int32 = field(versions="7+", default=0, ignorable=True)
+    # 0 for the first request of a session, -1 for none.
+    session_epoch: int32 = field(versions="7+", default=-1, ignorable=True)
+    topics: list[FetchTopic]
+    forgotten_topics_data: list[ForgottenTopic] = field(versions="7+", default_factory=list)
+    rack_id: string = field(versions="11+", default="", ignorable=True)
+
+
+@struct(versions="12+")
+class EpochEndOffset:
+    """The last epoch that follower and leader have in common, and where it ends."""
+
+    epoch: int32 = -1
+    end_offset: int64 = -1
+
+
+@struct(versions="12+")
+class LeaderIdAndEpoch:
+    """Where to fetch instead."""
+
+    leader_id: int32 = -1
+    leader_epoch: int32 = -1
+
+
+@struct()
+class SnapshotId:
+    """The snapshot to fetch, where the log no longer reaches back."""
+
+    end_offset: int64 = -1
+    epoch: int32 = -1
+
+
+@struct(versions="4+")
+class AbortedTransaction:
+    """From where on a producer's records are to be passed over."""
+
+    producer_id: int64
+    first_offset: int64
+
+
+@struct()
+class PartitionData:
+    """What was read from one partition."""
+
+    partition_index: int32
+    error_code: int16 = 0
+    high_watermark: int64
+    # Before it every transaction is decided; -1 if unknown.
+    last_stable_offset: int64 = field(versions="4+", default=-1, ignorable=True)
+    log_start_offset: int64 = field(versions="5+", default=-1, ignorable=True)
+    diverging_epoch: EpochEndOffset = field(
+        versions="12+", tag=0, tagged_versions="12+", default_factory=EpochEndOffset
+    )
+    current_leader: LeaderIdAndEpoch = field(
+        versions="12+", tag=1, tagged_versions="12+", default_factory=LeaderIdAndEpoch
+    )
+    snapshot_id: SnapshotId = field(
+        versions="12+", tag=2, tagged_versions="12+", default_factory=SnapshotId
+    )
+    aborted_transactions: list[AbortedTransaction] | None = field(
+        versions="4+", nullable_versions="4+", default_factory=list, ignorable=True
+    )
+    # The replica that the consumer had better read from; -1 for this one (KIP-392).
+    preferred_read_replica: int32 = field(versions="11+", default=-1)
+    records: records | None = field(nullable_versions="0+", default=None)
+
+
+@struct()
+class FetchableTopicResponse:
+    """One topic, by name up to v12 and by id from v13."""
+
+    topic: string = field(versions="0-12", default="", ignorable=True)
+    topic_id: uuid = field(versions="13+", default=ZERO_UUID, ignorable=True)
+    partitions: list[PartitionData]
+
+
+@struct(versions="16+")
+class NodeEndpoint:
+    """The address of a broker that some `current_leader` names."""
+
+    node_id: int32
+    host: string
+    port: int32
+    rack: string | None = field(nullable_versions="16+", default=None)
+
+
+@message(api_key=1, versions="4-18", flexible="12+")
+class FetchResponse:
+    """Batches, whole, from the one that holds the asked offset.
+
+    v4 adds what transactions need; v5 the log start offset; v7 sessions and a top-level error; v11
+    the preferred replica (KIP-392). v12 is flexible and adds the diverging epoch and the current
+    leader; v13 names topics by id; v16 adds the addresses of new leaders (KIP-951).
+    """
+
+    throttle_time_ms: int32 = field(versions="1+", default=0, ignorable=True)
+    error_code: int16 = field(versions="7+", default=0, ignorable=True)
+    session_id: int32 = field(versions="7+", default=0)
+    responses: list[FetchableTopicResponse]
+    node_endpoints: list[NodeEndpoint] = field(
+        versions="16+", tag=0, tagged_versions="16+", default_factory=list
+    )

@@ -1,0 +1,36 @@
+"""InitProducerId (API 22): an identity for an idempotent or transactional producer."""
+
+from __future__ import annotations
+
+from trimtab.wire.schema import field, message
+from trimtab.wire.types import int16, int32, int64, string
+
+
+@message(api_key=22, versions="0-6", flexible="2+")
+class InitProducerIdRequest:
+    """Ask for a producer id and epoch.
+
+    v2 is flexible. v3 lets a producer go on with the id it has; v4 may answer PRODUCER_FENCED, v5
+    TRANSACTION_ABORTABLE (KIP-890). v6 is for two-phase commit (KIP-939), unstable and not served.
+    """
+
+    # Null for a producer that is only idempotent.
+    transactional_id: string | None = field(nullable_versions="0+")
+    # How long a transaction may idle before it is aborted; only with a transactional id.
+    transaction_timeout_ms: int32
+    producer_id: int64 = field(versions="3+", default=-1)
+    producer_epoch: int16 = field(versions="3+", default=-1)
+    enable2_pc: bool = field(versions="6+", default=False)
+    keep_prepared_txn: bool = field(versions="6+", default=False)
+
+
+@message(api_key=22, versions="0-6", flexible="2+")
+class InitProducerIdResponse:
+    """The producer id and its epoch; v6 adds the transaction that is still open."""
+
+    throttle_time_ms: int32 = field(default=0, ignorable=True)
+    error_code: int16 = 0
+    producer_id: int64 = -1
+    producer_epoch: int16
+    ongoing_txn_producer_id: int64 = field(versions="6+", default=-1)
+    ongoing_txn_producer_epoch: int16 = field(versions="6+", default=-1)

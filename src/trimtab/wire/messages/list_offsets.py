@@ -1,0 +1,72 @@
+"""ListOffsets (API 2): the offset for a timestamp, or for one end of the log."""
+
+from __future__ import annotations
+
+from trimtab.wire.schema import field, message, struct
+from trimtab.wire.types import int8, int16, int32, int64, string
+
+
+@struct()
+class ListOffsetsPartition:
+    """The question about one partition."""
+
+    partition_index: int32
+    current_leader_epoch: int32 = field(versions="4+", default=-1, ignorable=True)
+    # In milliseconds, or -1: the end; -2: the start; -3: the record with the greatest timestamp;
+    # -4: the local start; -5: the last tiered; -6: the first that waits to be tiered.
+    timestamp: int64
+
+
+@struct()
+class ListOffsetsTopic:
+    """The questions about one topic."""
+
+    name: string
+    partitions: list[ListOffsetsPartition]
+
+
+@message(api_key=2, versions="1-11", flexible="6+")
+class ListOffsetsRequest:
+    """Ask for the first offset at or after a timestamp, or for one end of the log.
+
+    v2 adds the isolation level; v4 the leader epoch. v6 is flexible. v7 to v9 and v11 each allow
+    one more special timestamp (KIP-734, 405, 1005, 1023); v10 adds the timeout (KIP-1075).
+    """
+
+    # -1 for a consumer.
+    replica_id: int32
+    # 1 ends the log at the last stable offset.
+    isolation_level: int8 = field(versions="2+", default=0)
+    topics: list[ListOffsetsTopic]
+    # For topics on tiered storage.
+    timeout_ms: int32 = field(versions="10+", default=0, ignorable=True)
+
+
+@struct()
+class ListOffsetsPartitionResponse:
+    """The answer for one partition; offset and timestamp are -1 where nothing was found."""
+
+    partition_index: int32
+    error_code: int16 = 0
+    timestamp: int64 = field(versions="1+", default=-1)
+    offset: int64 = field(versions="1+", default=-1)
+    leader_epoch: int32 = field(versions="4+", default=-1)
+
+
+@struct()
+class ListOffsetsTopicResponse:
+    """The answers for one topic."""
+
+    name: string
+    partitions: list[ListOffsetsPartitionResponse]
+
+
+@message(api_key=2, versions="1-11", flexible="6+")
+class ListOffsetsResponse:
+    """One offset per partition asked about.
+
+    v2 adds the throttle time; v4 the leader epoch; v5 may answer OFFSET_NOT_AVAILABLE.
+    """
+
+    throttle_time_ms: int32 = field(versions="2+", default=0, ignorable=True)
+    topics: list[ListOffsetsTopicResponse]

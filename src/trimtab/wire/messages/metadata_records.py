@@ -1,0 +1,256 @@
+"""The controller's records: what the log `__cluster_metadata` is made of.
+
+    encode_record(record) ──▶ frame version 1, api key, version (unsigned varints), body
+    decode_record(bytes)  ──▶ record
+
+Source: Kafka's `common/metadata` definitions and its `MetadataRecordSerde`.
+"""
+
+from __future__ import annotations
+
+from trimtab.errors import CorruptData
+from trimtab.wire.codec import decode, encode, read_unsigned_varint, write_unsigned_varint
+from trimtab.wire.schema import field, message, schema, struct
+from trimtab.wire.types import (
+    ZERO_UUID,
+    BytesLike,
+    int8,
+    int16,
+    int32,
+    int64,
+    string,
+    uint16,
+    uuid,
+)
+
+_FRAME_VERSION = 1
+
+
+@struct()
+class BrokerEndpoint:
+    """One listener of a broker."""
+
+    name: string
+    host: string
+    port: uint16
+    # 0: plaintext; 1: SSL; 2: SASL over plaintext; 3: SASL over SSL.
+    security_protocol: int16
+
+
+@struct()
+class BrokerFeature:
+    """The levels of one feature that a broker can work at."""
+
+    name: string
+    min_supported_version: int16
+    max_supported_version: int16
+
+
+@message(api_key=0, versions="0-4", flexible="0+")
+class RegisterBrokerRecord:
+    """A broker joined. v1 adds controlled shutdown, v3 log directories, v4 cordoned ones."""
+
+    broker_id: int32
+    is_migrating_zk_broker: bool = field(versions="2+", default=False)
+    # Made anew by each start of the process.
+    incarnation_id: uuid = ZERO_UUID
+    broker_epoch: int64
+    end_points: list[BrokerEndpoint]
+    features: list[BrokerFeature] = field(default_factory=list)
+    rack: string | None = field(nullable_versions="0+")
+    fenced: bool = True
+    in_controlled_shutdown: bool = field(versions="1+", default=False)
+    log_dirs: list[uuid] = field(versions="3+", tag=0, tagged_versions="3+", default_factory=list)
+    cordoned_log_dirs: list[uuid] | None = field(
+        versions="4+", nullable_versions="4+", tag=1, tagged_versions="4+", default=None
+    )
+
+
+@message(api_key=2, versions="0", flexible="0+")
+class TopicRecord:
+    """A topic was created; its partitions follow."""
+
+    name: string
+    topic_id: uuid
+
+
+@message(api_key=3, versions="0-2", flexible="0+")
+class PartitionRecord:
+    """A partition was created. v1 adds directories (KIP-858), v2 eligible leaders (KIP-966)."""
+
+    partition_id: int32 = -1
+    topic_id: uuid
+    # The preferred leader first.
+    replicas: list[int32]
+    isr: list[int32]
+    removing_replicas: list[int32] = field(default_factory=list)
+    adding_replicas: list[int32] = field(default_factory=list)
+    # -1 if there is none.
+    leader: int32 = -1
+    # 1 while it recovers from an unclean election.
+    leader_recovery_state: int8 = field(tag=0, tagged_versions="0+", default=0)
+    leader_epoch: int32 = -1
+    # Raised by every change of the partition.
+    partition_epoch: int32 = -1
+    # In the order of the replicas.
+    directories: list[uuid] = field(versions="1+", default_factory=list)
+    eligible_leader_replicas: list[int32] | None = field(
+        versions="2+", nullable_versions="2+", tag=1, tagged_versions="2+", default=None
+    )
+    last_known_elr: list[int32] | None = field(
+        versions="2+", nullable_versions="2+", tag=2, tagged_versions="2+", default=None
+    )
+
+
+@message(api_key=4, versions="0", flexible="0+")
+class ConfigRecord:
+    """An option was set; a null value unsets it."""
+
+    # 2: a topic; 4: a broker.
+    resource_type: int8
+    resource_name: string
+    name: string
+    value: string | None = field(nullable_versions="0+")
+
+
+@message(api_key=5, versions="0-2", flexible="0+")
+class PartitionChangeRecord:
+    """A partition changed; null, and -2 for the leader, stand for what did not.
+
+    v1 adds directories (KIP-858), v2 eligible leaders (KIP-966).
+    """
+
+    partition_id: int32 = -1
+    topic_id: uuid
+    isr: list[int32] | None = field(
+        nullable_versions="0+", tag=0, tagged_versions="0+", default=None
+    )
+    # -1 if there is none now.
+    leader: int32 = field(tag=1, tagged_versions="0+", default=-2)
+    replicas: list[int32] | None = field(
+        nullable_versions="0+", tag=2, tagged_versions="0+", default=None
+    )
+    removing_replicas: list[int32] | None = field(
+        nullable_versions="0+", tag=3, tagged_versions="0+", default=None
+    )
+    adding_replicas: list[int32] | None = field(
+        nullable_versions="0+", tag=4, tagged_versions="0+", default=None
+    )
+    # -1: no change; 0: recovered; 1: recovering from an unclean election.
+    leader_recovery_state: int8 = field(tag=5, tagged_versions="0+", default=-1)
+    directories: list[uuid] | None = field(
+        versions="1+", nullable_versions="1+", tag=8, tagged_versions="1+", default=None
+    )
+    eligible_leader_replicas: list[int32] | None = field(
+        versions="2+", nullable_versions="2+", tag=6, tagged_versions="2+", default=None
+    )
+    last_known_elr: list[int32] | None = field(
+        versions="2+", nullable_versions="2+", tag=7, tagged_versions="2+", default=None
+    )
+
+
+@message(api_key=9, versions="0", flexible="0+")
+class RemoveTopicRecord:
+    """A topic was deleted, with all its partitions."""
+
+    topic_id: uuid
+
+
+@message(api_key=12, versions="0", flexible="0+")
+class FeatureLevelRecord:
+    """The cluster settled on a level of a feature; 0 drops it.
+
+    The log starts with the one of `metadata.version`, which says how to read the rest.
+    """
+
+    name: string
+    feature_level: int16
+
+
+@message(api_key=15, versions="0", flexible="0+")
+class ProducerIdsRecord:
+    """A block of producer ids was given to a broker."""
+
+    broker_id: int32
+    broker_epoch: int64 = -1
+    # The first id of the next block.
+    next_producer_id: int64
+
+
+@message(api_key=17, versions="0-3", flexible="0+")
+class BrokerRegistrationChangeRecord:
+    """A broker was fenced, unfenced or is shutting down.
+
+    v1 adds controlled shutdown, v2 log directories, v3 cordoned ones.
+    """
+
+    broker_id: int32
+    broker_epoch: int64
+    # -1: unfenced; 0: no change; 1: fenced.
+    fenced: int8 = field(tag=0, tagged_versions="0+", default=0)
+    # 0: no change; 1: shutting down.
+    in_controlled_shutdown: int8 = field(versions="1+", tag=1, tagged_versions="1+", default=0)
+    log_dirs: list[uuid] = field(versions="2+", tag=2, tagged_versions="2+", default_factory=list)
+    # Null for no change.
+    cordoned_log_dirs: list[uuid] | None = field(
+        versions="3+", nullable_versions="3+", tag=3, tagged_versions="3+", default=None
+    )
+
+
+MetadataRecord = (
+    RegisterBrokerRecord
+    | TopicRecord
+    | PartitionRecord
+    | ConfigRecord
+    | PartitionChangeRecord
+    | RemoveTopicRecord
+    | FeatureLevelRecord
+    | ProducerIdsRecord
+    | BrokerRegistrationChangeRecord
+)
+
+RECORDS: dict[int, type[MetadataRecord]] = {
+    0: RegisterBrokerRecord,
+    2: TopicRecord,
+    3: PartitionRecord,
+    4: ConfigRecord,
+    5: PartitionChangeRecord,
+    9: RemoveTopicRecord,
+    12: FeatureLevelRecord,
+    15: ProducerIdsRecord,
+    17: BrokerRegistrationChangeRecord,
+}
+"""The records by their api key."""
+
+
+def encode_record(record: MetadataRecord, version: int | None = None) -> bytes:
+    """The value of a record in the metadata log, in the newest version unless one is given.
+
+    Raises:
+        UsageError: the record cannot be encoded in `version`.
+    """
+    kind = schema(type(record))
+    chosen = kind.versions.high if version is None else version
+    assert kind.api_key is not None
+    frame = (_FRAME_VERSION, kind.api_key, chosen)
+    return b"".join(map(write_unsigned_varint, frame)) + encode(record, chosen)
+
+
+def decode_record(value: BytesLike) -> MetadataRecord:
+    """The record in the value of one record of the metadata log.
+
+    Raises:
+        CorruptData: it is none, or one of a type or version that is not known here.
+    """
+    try:
+        frame_version, position = read_unsigned_varint(value, 0)
+        api_key, position = read_unsigned_varint(value, position)
+        version, position = read_unsigned_varint(value, position)
+    except IndexError as error:
+        raise CorruptData(f"metadata record of {len(value)} bytes: cut short") from error
+    if frame_version != _FRAME_VERSION:
+        raise CorruptData(f"metadata record: frame version {frame_version}, not {_FRAME_VERSION}")
+    cls = RECORDS.get(api_key)
+    if cls is None or not schema(cls).versions.includes(version):
+        raise CorruptData(f"metadata record: type {api_key} in version {version} is not known")
+    return decode(cls, version, value, position)

@@ -1,0 +1,113 @@
+"""Produce (API 0): append batches to partitions."""
+
+from __future__ import annotations
+
+from trimtab.wire.schema import field, message, struct
+from trimtab.wire.types import ZERO_UUID, int16, int32, int64, records, string, uuid
+
+
+@struct()
+class PartitionProduceData:
+    """The batches for one partition."""
+
+    index: int32
+    records: records | None = field(nullable_versions="0+")
+
+
+@struct()
+class TopicProduceData:
+    """One topic, by name up to v12 and by id from v13."""
+
+    name: string = field(versions="0-12", default="", ignorable=True)
+    topic_id: uuid = field(versions="13+", default=ZERO_UUID, ignorable=True)
+    partition_data: list[PartitionProduceData]
+
+
+@message(api_key=0, versions="3-13", flexible="9+")
+class ProduceRequest:
+    """Append batches to partitions that the receiver leads.
+
+    v3 is the first with record batches of format 2 and a transactional id. v7 allows zstd. v9 is
+    flexible. v12 makes a transactional produce register its partitions itself (KIP-890). v13 names
+    topics by id (KIP-516). Versions 0-2 are advertised for librdkafka's sake but not served
+    (KAFKA-18659).
+    """
+
+    transactional_id: string | None = field(versions="3+", nullable_versions="3+", default=None)
+    # 0: do not answer; 1: the leader has it; -1: all in-sync replicas have it.
+    acks: int16
+    # How long the leader may wait for the other replicas.
+    timeout_ms: int32
+    topic_data: list[TopicProduceData]
+
+
+@struct(versions="8+")
+class BatchIndexAndErrorMessage:
+    """One record because of which its whole batch was refused."""
+
+    batch_index: int32
+    batch_index_error_message: string | None = field(nullable_versions="8+", default=None)
+
+
+@struct(versions="10+")
+class LeaderIdAndEpoch:
+    """Where to produce instead."""
+
+    leader_id: int32 = -1
+    leader_epoch: int32 = -1
+
+
+@struct()
+class PartitionProduceResponse:
+    """What became of one partition's batches."""
+
+    index: int32
+    error_code: int16 = 0
+    # The offset that the first record got.
+    base_offset: int64
+    # -1 if the topic keeps the producer's timestamps.
+    log_append_time_ms: int64 = field(versions="2+", default=-1, ignorable=True)
+    log_start_offset: int64 = field(versions="5+", default=-1, ignorable=True)
+    record_errors: list[BatchIndexAndErrorMessage] = field(
+        versions="8+", default_factory=list, ignorable=True
+    )
+    error_message: string | None = field(
+        versions="8+", nullable_versions="8+", default=None, ignorable=True
+    )
+    current_leader: LeaderIdAndEpoch = field(
+        versions="10+", tag=0, tagged_versions="10+", default_factory=LeaderIdAndEpoch
+    )
+
+
+@struct()
+class TopicProduceResponse:
+    """One topic, by name up to v12 and by id from v13."""
+
+    name: string = field(versions="0-12", default="", ignorable=True)
+    topic_id: uuid = field(versions="13+", default=ZERO_UUID, ignorable=True)
+    partition_responses: list[PartitionProduceResponse]
+
+
+@struct(versions="10+")
+class NodeEndpoint:
+    """The address of a broker that some `current_leader` names."""
+
+    node_id: int32
+    host: string
+    port: int32
+    rack: string | None = field(nullable_versions="10+", default=None)
+
+
+@message(api_key=0, versions="3-13", flexible="9+")
+class ProduceResponse:
+    """Where the batches went, or why they did not.
+
+    v5 adds the log start offset; v8 the records at fault (KIP-467); v10 the leader to go to
+    (KIP-951). v13 names topics by id.
+    """
+
+    responses: list[TopicProduceResponse]
+    throttle_time_ms: int32 = field(versions="1+", default=0, ignorable=True)
+    node_endpoints: list[NodeEndpoint] = field(
+        versions="10+", tag=0, tagged_versions="10+", default_factory=list
+    )

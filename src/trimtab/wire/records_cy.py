@@ -1,0 +1,759 @@
+# mypy: allow-untyped-decorators, no-warn-return-any
+"""Record batches, version 2, read: as records for a consumer, or as columns for Spark.
+
+The layout of a record is in `batch_cy.py`. Both ways run one cursor, which trusts no number in the
+bytes: they come from the network.
+
+One source, two speeds: compiled, `octets` is a C pointer and every index is checked by this module
+alone; interpreted, it is a bytearray, bytes or memoryview, and the same statements run.
+"""
+
+import struct
+from typing import Any
+
+import cython
+
+from trimtab.errors import UsageError
+from trimtab.records import Record, TimestampType
+from trimtab.wire.batch_header import (
+    CODEC_MASK,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    BatchHeader,
+    CorruptBatch,
+    check_crc,
+    is_cut_short,
+    read_whole_header,
+)
+from trimtab.wire.columns import BinaryColumn, Columns, HeadersColumn
+from trimtab.wire.compression import decompress
+
+if cython.compiled:
+    from cython.cimports.cpython.buffer import (
+        Py_buffer,
+        PyBUF_SIMPLE,
+        PyBuffer_Release,
+        PyObject_GetBuffer,
+    )
+    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
+    from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+    from cython.cimports.libc.string import memcpy
+
+RECORDS_LIMIT = 256 * 1024 * 1024
+"""Bytes that the records of one batch may take when decompressed, where the caller does not say."""
+
+_NATIVE_INT32 = struct.Struct("=i")
+_NATIVE_INT64 = struct.Struct("=q")
+_MAX_INT64 = cython.declare(cython.longlong, 9223372036854775807)
+_MAX_MILLISECONDS = cython.declare(cython.longlong, 9223372036854775)
+
+# What a named tuple's own constructor does, without its frame.
+_new_tuple: Any = tuple.__new__
+
+
+@cython.cfunc
+def _octets_of_bytes(data: bytes) -> cython.p_uchar:
+    """Where `data` lies; good while the caller holds it."""
+    if cython.compiled:
+        return cython.cast(cython.p_uchar, cython.cast(cython.p_char, data))
+    else:  # noqa: RET505
+        return data
+
+
+@cython.cfunc
+def _octets_of_view(view: memoryview) -> cython.p_uchar:
+    """Where the bytes under `view` lie; good while the caller holds the view."""
+    if cython.compiled:
+        lease = cython.declare(Py_buffer)
+        PyObject_GetBuffer(view, cython.address(lease), PyBUF_SIMPLE)
+        octets = cython.cast(cython.p_uchar, lease.buf)
+        PyBuffer_Release(cython.address(lease))  # the view itself keeps the memory in place
+        return octets
+    else:  # noqa: RET505
+        return view
+
+
+@cython.final
+@cython.cclass
+class _RecordReader:
+    """A cursor over the uncompressed records of one batch.
+
+    Whatever the bytes claim, it reads between `position` and `limit` only.
+    """
+
+    view: memoryview
+    octets: cython.p_uchar
+    position: cython.Py_ssize_t
+    limit: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    # The record under the cursor; a size below zero is a null.
+    timestamp_delta: cython.longlong
+    offset_delta: cython.longlong
+    key_start: cython.Py_ssize_t
+    key_size: cython.Py_ssize_t
+    value_start: cython.Py_ssize_t
+    value_size: cython.Py_ssize_t
+    header_count: cython.Py_ssize_t
+    # The header of that record under the cursor.
+    header_name_start: cython.Py_ssize_t
+    header_name_size: cython.Py_ssize_t
+    header_value_start: cython.Py_ssize_t
+    header_value_size: cython.Py_ssize_t
+
+    def __init__(self, records: memoryview) -> None:
+        self.view = records
+        self.octets = _octets_of_view(records)
+        self.position = 0
+        self.end = len(records)
+        self.limit = self.end
+
+    @cython.cfunc
+    def read_varint(self) -> cython.longlong:
+        octet: cython.ulonglong
+        value: cython.ulonglong = 0
+        shift: cython.int = 0
+        position: cython.Py_ssize_t = self.position
+        while True:
+            if position >= self.limit:
+                raise CorruptBatch(f"record data ends within a number, at byte {position}")
+            octet = self.octets[position]
+            position += 1
+            if shift == 63 and octet > 1:
+                raise CorruptBatch(
+                    f"record data has a number beyond 64 bits before byte {position}"
+                )
+            value |= (octet & 0x7F) << shift
+            if octet < 0x80:
+                break
+            shift += 7
+        self.position = position
+        return (value >> 1) ^ -(value & 1)
+
+    @cython.cfunc
+    def read_size(self) -> cython.Py_ssize_t:
+        """A length of what follows; below zero is a null."""
+        size: cython.longlong = self.read_varint()
+        if size > self.limit - self.position:
+            raise CorruptBatch(
+                f"record data claims {size} bytes at byte {self.position}, "
+                f"and {self.limit - self.position} are left"
+            )
+        return size if size >= 0 else -1
+
+    @cython.cfunc
+    def read_record(self) -> cython.int:
+        """Step to the next record and past its value; its headers are read one by one."""
+        self.limit = self.end
+        size: cython.Py_ssize_t = self.read_size()
+        if size < 1:
+            raise CorruptBatch(f"record data claims a record of {size} bytes")
+        self.limit = self.position + size
+        self.position += 1  # attributes, which have no meaning yet
+        self.timestamp_delta = self.read_varint()
+        self.offset_delta = self.read_varint()
+        self.key_size = self.read_size()
+        self.key_start = self.position
+        if self.key_size > 0:
+            self.position += self.key_size
+        self.value_size = self.read_size()
+        self.value_start = self.position
+        if self.value_size > 0:
+            self.position += self.value_size
+        # Every header takes two bytes at least, so their count is bounded like a size.
+        self.header_count = self.read_size()
+        if self.header_count < 0:
+            raise CorruptBatch(
+                f"record data claims a negative header count, at byte {self.position}"
+            )
+        return 0
+
+    @cython.cfunc
+    def read_header(self) -> cython.int:
+        self.header_name_size = self.read_size()
+        if self.header_name_size < 0:
+            raise CorruptBatch(f"record data has a header without a name, at byte {self.position}")
+        self.header_name_start = self.position
+        self.position += self.header_name_size
+        self.header_value_size = self.read_size()
+        self.header_value_start = self.position
+        if self.header_value_size > 0:
+            self.position += self.header_value_size
+        return 0
+
+    @cython.cfunc
+    def end_record(self) -> cython.int:
+        if self.position != self.limit:
+            raise CorruptBatch(
+                f"record data has {self.limit - self.position} bytes too many in a record, "
+                f"at byte {self.position}"
+            )
+        return 0
+
+    @cython.cfunc
+    def end_batch(self) -> object:
+        if self.position != self.end:
+            raise CorruptBatch(
+                f"record data has {self.end - self.position} bytes after the last record"
+            )
+        return None
+
+    @cython.cfunc
+    def bytes_at(self, start: cython.Py_ssize_t, size: cython.Py_ssize_t) -> object:
+        if size < 0:
+            return None
+        if cython.compiled:
+            return PyBytes_FromStringAndSize(cython.cast(cython.p_char, self.octets + start), size)
+        else:  # noqa: RET505
+            return bytes(self.octets[start : start + size])
+
+    @cython.cfunc
+    def header_name(self) -> str:
+        # As Java reads it: a name that is not UTF-8 must not stop a consumer for good.
+        name: bytes = self.bytes_at(self.header_name_start, self.header_name_size)
+        return name.decode("utf-8", "replace")
+
+    @cython.cfunc
+    def read_headers(self) -> object:
+        """The headers of the record under the cursor, as (name, value); an empty tuple if none."""
+        if self.header_count == 0:
+            return ()
+        headers = []
+        for _ in range(self.header_count):
+            self.read_header()
+            value = self.bytes_at(self.header_value_start, self.header_value_size)
+            headers.append((self.header_name(), value))
+        return headers
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _adds_up(base: cython.longlong, delta: cython.longlong) -> cython.bint:
+    """Whether base + delta is a number of 64 bits."""
+    if delta >= 0:
+        return base <= _MAX_INT64 - delta
+    return base >= -_MAX_INT64 - 1 - delta
+
+
+@cython.cfunc
+def _open_records(
+    view: memoryview, position: cython.Py_ssize_t, header: Any, check_crcs: bool, limit: Any
+) -> _RecordReader:
+    """A reader of the batch's records, decompressed if they have to be."""
+    if check_crcs:
+        check_crc(view, position, header)
+    size: cython.Py_ssize_t = header.size
+    records = view[position + HEADER_BYTES : position + size]
+    attributes: cython.int = header.attributes
+    if attributes & CODEC_MASK:
+        records = memoryview(decompress(header.compression, records, limit))
+    return _RecordReader(records)
+
+
+def read_records(
+    topic: str,
+    partition: int,
+    buffer: Any,
+    start_offset: cython.longlong = 0,
+    check_crcs: bool = True,
+    limit: int = RECORDS_LIMIT,
+) -> list[Record]:
+    """The records from `start_offset` on of the batches that lie end to end in `buffer`.
+
+    Control batches are passed over, and so is a batch cut short at the end. Every record of a batch
+    with log append time has the batch's maximum timestamp.
+
+    Args:
+        check_crcs: compare each batch's CRC first (`check.crcs`).
+        limit: bytes that one batch may take when decompressed.
+
+    Raises CorruptData for anything that is not whole batches of whole records.
+    """
+    view = memoryview(buffer).cast("B")
+    found: list[Record] = []
+    position: cython.Py_ssize_t = 0
+    count: cython.int
+    base_offset: cython.longlong
+    last_delta: cython.longlong
+    base_timestamp: cython.longlong
+    reader: _RecordReader
+    while not is_cut_short(view, position):
+        header = read_whole_header(view, position)
+        if header.is_control or header.last_offset < start_offset:
+            position += header.size
+            continue
+        reader = _open_records(view, position, header, check_crcs, limit)
+        position += header.size
+        base_offset = header.base_offset
+        last_delta = header.last_offset_delta
+        base_timestamp = header.base_timestamp
+        timestamp_type = header.timestamp_type
+        append_time = (
+            header.max_timestamp if timestamp_type is TimestampType.LOG_APPEND_TIME else None
+        )
+        count = header.record_count
+        for _ in range(count):
+            reader.read_record()
+            if reader.offset_delta < 0 or reader.offset_delta > last_delta:
+                raise _offset_outside(header, reader.offset_delta)
+            if not _adds_up(base_timestamp, reader.timestamp_delta):
+                raise CorruptBatch(f"record data has timestamp delta {reader.timestamp_delta}")
+            key = reader.bytes_at(reader.key_start, reader.key_size)
+            value = reader.bytes_at(reader.value_start, reader.value_size)
+            headers = reader.read_headers()
+            reader.end_record()
+            if base_offset + reader.offset_delta >= start_offset:
+                found.append(
+                    _new_tuple(
+                        Record,
+                        (
+                            topic,
+                            partition,
+                            base_offset + reader.offset_delta,
+                            base_timestamp + reader.timestamp_delta
+                            if append_time is None
+                            else append_time,
+                            timestamp_type,
+                            key,
+                            value,
+                            headers,
+                        ),
+                    )
+                )
+        reader.end_batch()
+    return found
+
+
+def _offset_outside(header: BatchHeader, delta: int) -> CorruptBatch:
+    return CorruptBatch(
+        f"record data has offset delta {delta} in a batch of base offset {header.base_offset} "
+        f"that ends at {header.last_offset}"
+    )
+
+
+# --- Columns -------------------------------------------------------------------------------------
+
+
+@cython.final
+@cython.cclass
+class _Buffer:
+    """A bytearray written from the front, and grown by doubling. Call `reserve` before each put."""
+
+    data: bytearray
+    octets: cython.p_uchar
+    size: cython.Py_ssize_t
+    capacity: cython.Py_ssize_t
+
+    def __init__(self) -> None:
+        self.clear(0)
+
+    @cython.cfunc
+    def clear(self, capacity: cython.Py_ssize_t) -> object:
+        self.data = bytearray()
+        self.size = 0
+        self.capacity = 0
+        if capacity > 0:
+            self.grow(capacity)
+        return None
+
+    @cython.cfunc
+    def grow(self, needed: cython.Py_ssize_t) -> object:
+        capacity: cython.Py_ssize_t = max(2 * self.capacity, needed, 64)
+        if cython.compiled:
+            PyByteArray_Resize(self.data, capacity)
+            self.octets = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.data))
+        else:
+            self.data += bytes(capacity - len(self.data))
+            self.octets = self.data
+        self.capacity = capacity
+        return None
+
+    @cython.cfunc
+    def reserve(self, more: cython.Py_ssize_t) -> cython.int:
+        if more > self.capacity - self.size:
+            self.grow(self.size + more)
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def put_octet(self, value: cython.uchar) -> cython.void:
+        self.octets[self.size] = value
+        self.size += 1
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def put(
+        self, octets: cython.p_uchar, start: cython.Py_ssize_t, size: cython.Py_ssize_t
+    ) -> cython.void:
+        if cython.compiled:
+            memcpy(self.octets + self.size, octets + start, size)
+        else:
+            self.octets[self.size : self.size + size] = octets[start : start + size]
+        self.size += size
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def put_int32(self, value: cython.int) -> cython.void:
+        if cython.compiled:
+            cython.cast(cython.p_int, self.octets + self.size)[0] = value
+        else:
+            _NATIVE_INT32.pack_into(self.data, self.size, value)
+        self.size += 4
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def put_int64(self, value: cython.longlong) -> cython.void:
+        if cython.compiled:
+            cython.cast(cython.p_longlong, self.octets + self.size)[0] = value
+        else:
+            _NATIVE_INT64.pack_into(self.data, self.size, value)
+        self.size += 8
+
+    @cython.cfunc
+    def take(self) -> bytearray:
+        """What was put. The buffer is empty afterwards and starts at the size it just had."""
+        taken = self.data
+        size = self.size
+        if cython.compiled:
+            PyByteArray_Resize(taken, size)
+        else:
+            del taken[size:]
+        self.clear(size)
+        return taken
+
+
+@cython.final
+@cython.cclass
+class _Validity:
+    """A bit per row, lowest first; 1 is a value, 0 a null."""
+
+    bits: _Buffer
+    rows: cython.Py_ssize_t
+    nulls: cython.Py_ssize_t
+
+    def __init__(self) -> None:
+        self.bits = _Buffer()
+        self.rows = 0
+        self.nulls = 0
+
+    @cython.cfunc
+    def put(self, valid: cython.bint) -> cython.int:
+        if self.rows & 7 == 0:
+            self.bits.reserve(1)
+            self.bits.put_octet(0)
+        if valid:
+            self.bits.octets[self.rows >> 3] |= 1 << (self.rows & 7)
+        else:
+            self.nulls += 1
+        self.rows += 1
+        return 0
+
+    @cython.cfunc
+    def take(self) -> object:
+        bits = self.bits.take()
+        nulls = self.nulls
+        self.rows = 0
+        self.nulls = 0
+        return bits if nulls > 0 else None
+
+
+@cython.final
+@cython.cclass
+class _BinaryRows:
+    validity: _Validity
+    offsets: _Buffer
+    data: _Buffer
+
+    def __init__(self) -> None:
+        self.validity = _Validity()
+        self.offsets = _Buffer()
+        self.data = _Buffer()
+        self.begin()
+
+    @cython.cfunc
+    def begin(self) -> object:
+        self.offsets.reserve(4)
+        self.offsets.put_int32(0)
+        return None
+
+    @cython.cfunc
+    def put(
+        self, octets: cython.p_uchar, start: cython.Py_ssize_t, size: cython.Py_ssize_t
+    ) -> cython.int:
+        """Add a row of the `size` bytes at `start`; a size below zero is a null."""
+        self.validity.put(size >= 0)
+        if size > 0:
+            self.data.reserve(size)
+            self.data.put(octets, start, size)
+        self.offsets.reserve(4)
+        self.offsets.put_int32(self.data.size)
+        return 0
+
+    @cython.cfunc
+    def take(self) -> object:
+        nulls = self.validity.nulls
+        column = BinaryColumn(
+            self.validity.take(),
+            self.offsets.take(),
+            self.data.take(),
+            nulls,
+        )
+        self.begin()
+        return column
+
+
+@cython.final
+@cython.cclass
+class ColumnScanner:
+    """Batches into columns: what a Spark partition reader reads, without an object per record.
+
+    Args:
+        key, value, headers: which of a record's columns are wanted. Offset, timestamp and its type
+            always are.
+        batch_columns: whether each row also has its batch's base offset and stored size.
+        full_bytes: `scan` stops after the batch with which `data_bytes` reaches this; at most
+            256 MiB.
+        check_crcs: compare each batch's CRC first (`check.crcs`).
+        limit: bytes that one batch may take when decompressed; at most 256 MiB.
+    """
+
+    _key: _BinaryRows
+    _value: _BinaryRows
+    _wants_key: cython.bint
+    _wants_value: cython.bint
+    _wants_headers: cython.bint
+    _wants_batches: cython.bint
+    _offset: _Buffer
+    _timestamp: _Buffer
+    _timestamp_type: _Buffer
+    _batch_base_offset: _Buffer
+    _batch_bytes: _Buffer
+    _headers_validity: _Validity
+    _headers_offsets: _Buffer
+    _header_key: _BinaryRows
+    _header_value: _BinaryRows
+    _rows: cython.Py_ssize_t
+    _next_offset: cython.longlong
+    _full_bytes: cython.longlong
+    _limit: cython.longlong
+    _checks_crcs: cython.bint
+
+    def __init__(
+        self,
+        key: bool = True,
+        value: bool = True,
+        headers: bool = False,
+        batch_columns: bool = False,
+        full_bytes: cython.longlong = 8 * 1024 * 1024,
+        check_crcs: bool = True,
+        limit: cython.longlong = RECORDS_LIMIT,
+    ) -> None:
+        # Together they keep every int32 offset of a column in range.
+        if not 0 < full_bytes <= RECORDS_LIMIT or not 0 < limit <= RECORDS_LIMIT:
+            raise UsageError(
+                f"ColumnScanner(full_bytes={full_bytes}, limit={limit}): "
+                f"both must be from 1 to {RECORDS_LIMIT}"
+            )
+        self._wants_key = key
+        self._wants_value = value
+        self._wants_headers = headers
+        self._wants_batches = batch_columns
+        self._full_bytes = full_bytes
+        self._limit = limit
+        self._checks_crcs = check_crcs
+        self._next_offset = 0
+        self._empty()
+
+    @cython.cfunc
+    def _empty(self) -> object:
+        self._rows = 0
+        self._key = _BinaryRows()
+        self._value = _BinaryRows()
+        self._offset = _Buffer()
+        self._timestamp = _Buffer()
+        self._timestamp_type = _Buffer()
+        self._batch_base_offset = _Buffer()
+        self._batch_bytes = _Buffer()
+        self._headers_validity = _Validity()
+        self._headers_offsets = _Buffer()
+        self._headers_offsets.reserve(4)
+        self._headers_offsets.put_int32(0)
+        self._header_key = _BinaryRows()
+        self._header_value = _BinaryRows()
+        return None
+
+    @property
+    def rows(self) -> int:
+        """Rows scanned and not yet taken."""
+        return self._rows
+
+    @property
+    def next_offset(self) -> int:
+        """The offset to go on from: past what was scanned, gaps and control batches included."""
+        return self._next_offset
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes in the columns not yet taken, about."""
+        return (
+            self._key.data.size
+            + self._value.data.size
+            + self._header_key.data.size
+            + self._header_value.data.size
+            # Offset, timestamp, its type, and the offsets of key and value.
+            + 28 * self._rows
+        )
+
+    @property
+    def full(self) -> bool:
+        """Whether it is time to `take`: the buffer may hold more from `next_offset` on."""
+        return self.data_bytes >= self._full_bytes
+
+    def scan(self, buffer: Any, start_offset: cython.longlong, end_offset: cython.longlong) -> int:
+        """Add the records of [start_offset, end_offset) in `buffer`; return how many.
+
+        Takes whole batches until it is full; then `take`, and scan the same buffer from
+        `next_offset`. Control batches are passed over, and so is a batch cut short at the end.
+        Raises CorruptData, and is empty afterwards: what was not taken is lost.
+        """
+        before = self._rows
+        try:
+            self._scan(memoryview(buffer).cast("B"), start_offset, end_offset)
+        except BaseException:
+            self._empty()
+            raise
+        return self._rows - before
+
+    @cython.cfunc
+    def _scan(self, view: memoryview, start: cython.longlong, end: cython.longlong) -> object:
+        position: cython.Py_ssize_t = 0
+        self._next_offset = start
+        while self._next_offset < end and not self.full and not is_cut_short(view, position):
+            header = read_whole_header(view, position)
+            if header.next_offset > start:
+                if header.base_offset < end and not header.is_control:
+                    self._scan_batch(view, position, header, start, end)
+                self._next_offset = min(header.next_offset, end)
+            position += header.size
+        return None
+
+    @cython.cfunc
+    def _scan_batch(
+        self,
+        view: memoryview,
+        position: cython.Py_ssize_t,
+        header: Any,
+        start: cython.longlong,
+        end: cython.longlong,
+    ) -> object:
+        reader: _RecordReader = _open_records(
+            view, position, header, self._checks_crcs, self._limit
+        )
+        size: cython.int = header.size
+        count: cython.int = header.record_count
+        base_offset: cython.longlong = header.base_offset
+        last_delta: cython.longlong = header.last_offset_delta
+        base_timestamp: cython.longlong = header.base_timestamp
+        append_time: cython.longlong = header.max_timestamp
+        attributes: cython.int = header.attributes
+        timestamp_type: cython.int = 1 if attributes & LOG_APPEND_TIME else 0
+        offset: cython.longlong
+        milliseconds: cython.longlong
+        for _ in range(count):
+            reader.read_record()
+            if reader.offset_delta < 0 or reader.offset_delta > last_delta:
+                raise _offset_outside(header, reader.offset_delta)
+            if not _adds_up(base_timestamp, reader.timestamp_delta):
+                raise CorruptBatch(f"record data has timestamp delta {reader.timestamp_delta}")
+            offset = base_offset + reader.offset_delta
+            if offset < start or offset >= end:
+                self._pass_headers(reader)
+                reader.end_record()
+                continue
+            milliseconds = (
+                append_time if timestamp_type == 1 else base_timestamp + reader.timestamp_delta
+            )
+            if self._wants_key:
+                self._key.put(reader.octets, reader.key_start, reader.key_size)
+            if self._wants_value:
+                self._value.put(reader.octets, reader.value_start, reader.value_size)
+            self._offset.reserve(8)
+            self._offset.put_int64(offset)
+            self._timestamp.reserve(8)
+            self._timestamp.put_int64(_microseconds(milliseconds))
+            self._timestamp_type.reserve(4)
+            self._timestamp_type.put_int32(timestamp_type)
+            if self._wants_headers:
+                self._put_headers(reader)
+            else:
+                self._pass_headers(reader)
+            if self._wants_batches:
+                self._batch_base_offset.reserve(8)
+                self._batch_base_offset.put_int64(base_offset)
+                self._batch_bytes.reserve(4)
+                self._batch_bytes.put_int32(size)
+            reader.end_record()
+            self._rows += 1
+        reader.end_batch()
+        return None
+
+    @cython.cfunc
+    def _pass_headers(self, reader: _RecordReader) -> cython.int:
+        for _ in range(reader.header_count):
+            reader.read_header()
+        return 0
+
+    @cython.cfunc
+    def _put_headers(self, reader: _RecordReader) -> cython.int:
+        name: bytes
+        for _ in range(reader.header_count):
+            reader.read_header()
+            name = reader.header_name().encode()  # an Arrow string must be UTF-8
+            self._header_key.put(_octets_of_bytes(name), 0, len(name))
+            self._header_value.put(
+                reader.octets, reader.header_value_start, reader.header_value_size
+            )
+        self._headers_validity.put(reader.header_count > 0)
+        self._headers_offsets.reserve(4)
+        self._headers_offsets.put_int32(self._header_key.validity.rows)
+        return 0
+
+    def take(self) -> Columns:
+        """The columns scanned since the last `take`; the scanner is empty again."""
+        header_count = self._header_key.validity.rows
+        headers = None
+        if self._wants_headers:
+            nulls = self._headers_validity.nulls
+            headers = HeadersColumn(
+                self._headers_validity.take(),
+                self._headers_offsets.take(),
+                self._header_key.take(),
+                self._header_value.take(),
+                header_count,
+                nulls,
+            )
+            self._headers_offsets.reserve(4)
+            self._headers_offsets.put_int32(0)
+        columns = Columns(
+            self._rows,
+            self._key.take() if self._wants_key else None,
+            self._value.take() if self._wants_value else None,
+            self._offset.take(),
+            self._timestamp.take(),
+            self._timestamp_type.take(),
+            headers,
+            self._batch_base_offset.take() if self._wants_batches else None,
+            self._batch_bytes.take() if self._wants_batches else None,
+        )
+        self._rows = 0
+        return columns
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _microseconds(milliseconds: cython.longlong) -> cython.longlong:
+    """Of a timestamp; one too far away for microseconds becomes the farthest there is."""
+    if milliseconds > _MAX_MILLISECONDS:
+        return _MAX_INT64
+    if milliseconds < -_MAX_MILLISECONDS:
+        return -_MAX_INT64 - 1
+    return milliseconds * 1000

@@ -1,0 +1,331 @@
+"""How a message is declared: one dataclass for all its versions, checked when the class is made.
+
+    @struct
+    class FetchTopic:
+        topic: string = field(versions="0-12", default="", ignorable=True)
+        partitions: list[int32]
+
+    @message(api_key=1, versions="4-18", flexible="12+")
+    class FetchRequest:
+        max_wait_ms: int32
+        topics: list[FetchTopic]
+
+The order of the fields is their order on the wire. A field without a default must be given. All
+else has Kafka's own names: `versions` (those that carry the field), `nullable_versions`, `tag`,
+`tagged_versions`, `ignorable` (a value that the version lacks is dropped, not refused).
+
+Source: the definitions under `common/message` in kafka-clients, whose rules are Kafka's
+`MessageGenerator`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar, Union, dataclass_transform, get_args, get_origin
+
+from trimtab.errors import UsageError
+from trimtab.wire.types import BOOL, NO_VERSIONS, RECORDS, Versions, WireType
+
+T = TypeVar("T")
+
+_ANY_VERSION = Versions.parse("0+")
+
+
+class Field(NamedTuple):
+    """One declared field.
+
+    Attributes:
+        name: in snake_case.
+        type: a primitive, or the schema of a nested struct.
+        is_array: whether it is an array of `type`.
+        versions: those that carry it.
+        nullable_versions: those in which it may be None.
+        tag: its number among the tagged fields, or None.
+        tagged_versions: those in which it is a tagged field.
+        default: its value where nothing is given or carried; a class stands for a new instance.
+        required: whether a caller must give it.
+        ignorable: whether a value is dropped, rather than refused, in a version that lacks it.
+    """
+
+    name: str
+    type: WireType | Schema
+    is_array: bool
+    versions: Versions
+    nullable_versions: Versions
+    tag: int | None
+    tagged_versions: Versions
+    default: object
+    required: bool
+    ignorable: bool
+
+
+class Schema(NamedTuple):
+    """What the decorators learned about one class.
+
+    Attributes:
+        cls: the class.
+        fields: in the order of the wire.
+        versions: the valid versions of a message; for a struct, those of its fields by default.
+        flexible: the versions with compact lengths and tagged fields; a struct follows its message.
+        api_key: the API a request or response belongs to, the type of a metadata record; None for
+            a struct.
+    """
+
+    cls: type
+    fields: tuple[Field, ...]
+    versions: Versions
+    flexible: Versions
+    api_key: int | None
+
+    @property
+    def name(self) -> str:
+        return self.cls.__name__
+
+
+def field(
+    *,
+    versions: str | None = None,
+    nullable_versions: str | None = None,
+    tag: int | None = None,
+    tagged_versions: str | None = None,
+    ignorable: bool = False,
+    default: Any = dataclasses.MISSING,
+    default_factory: Any = dataclasses.MISSING,
+) -> Any:
+    """Declare what a field's annotation cannot say. `versions` are the struct's unless given."""
+    declared = (versions, nullable_versions, tag, tagged_versions, ignorable)
+    return dataclasses.field(
+        default=default, default_factory=default_factory, metadata={"wire": declared}
+    )
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(field,))
+def struct(*, versions: str = "0+") -> Callable[[type[T]], type[T]]:
+    """Declare a struct that messages nest; `versions` are those of its fields by default.
+
+    Raises:
+        UsageError: the declaration breaks a rule; says which.
+    """
+    return lambda cls: _declare(cls, Versions.parse(versions), None)
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(field,))
+def message(
+    *, api_key: int, versions: str, flexible: str | None = None
+) -> Callable[[type[T]], type[T]]:
+    """Declare a request, a response or a metadata record, valid in `versions`.
+
+    Raises:
+        UsageError: the declaration breaks a rule; says which.
+    """
+
+    def declare(cls: type[T]) -> type[T]:
+        valid = Versions.parse(versions)
+        declared = _declare(cls, _ANY_VERSION, api_key)
+        made = schema(declared)._replace(
+            versions=valid, flexible=Versions.parse(flexible) if flexible else NO_VERSIONS
+        )
+        for owner, owned_field, carried in _walk(made, valid):
+            _check_in_message(owner, owned_field, carried, made)
+        declared.__schema__ = made  # type: ignore[attr-defined]
+        return declared
+
+    return declare
+
+
+def schema(cls: type) -> Schema:
+    """The schema of a declared class.
+
+    Raises:
+        UsageError: the class is not a declared message or struct.
+    """
+    declared = cls.__dict__.get("__schema__")
+    if declared is None:
+        raise UsageError(f"{cls.__name__} is no message: declare it with @message or @struct")
+    return declared  # type: ignore[no-any-return]
+
+
+def _declare(cls: type[T], versions: Versions, api_key: int | None) -> type[T]:
+    # Equality and repr come from here: those that dataclasses writes take half of the import time.
+    made = dataclasses.dataclass(kw_only=True, slots=True, eq=False, repr=False)(cls)
+    fields = tuple(_read_field(cls, each, versions) for each in dataclasses.fields(made))  # type: ignore[arg-type]
+    _check_tags(cls, fields)
+    for name, value in (
+        ("__schema__", Schema(made, fields, versions, NO_VERSIONS, api_key)),
+        ("__eq__", _equal),
+        ("__repr__", _represent),
+        ("__hash__", None),
+    ):
+        setattr(made, name, value)
+    return made
+
+
+def _read_field(cls: type, declared: dataclasses.Field[Any], versions: Versions) -> Field:
+    subject = f"{cls.__name__}.{declared.name}"
+    text, nullable_text, tag, tagged_text, ignorable = declared.metadata.get(
+        "wire", (None, None, None, None, False)
+    )
+    kind, is_array, optional = _read_annotation(subject, declared.type, cls)
+    required = False
+    default: object
+    if declared.default is not dataclasses.MISSING:
+        default = declared.default
+    elif declared.default_factory is not dataclasses.MISSING:
+        default = declared.default_factory
+        if default is list:
+            default = []
+    else:
+        required = True
+        default = [] if is_array else kind.cls if isinstance(kind, Schema) else kind.zero
+    made = Field(
+        name=declared.name,
+        type=kind,
+        is_array=is_array,
+        versions=Versions.parse(text) if text else versions,
+        nullable_versions=Versions.parse(nullable_text) if nullable_text else NO_VERSIONS,
+        tag=tag,
+        tagged_versions=Versions.parse(tagged_text) if tagged_text else NO_VERSIONS,
+        default=default,
+        required=required,
+        ignorable=ignorable,
+    )
+    _check_field(subject, made, optional)
+    return made
+
+
+def _read_annotation(
+    subject: str, annotation: object, cls: type
+) -> tuple[WireType | Schema, bool, bool]:
+    """The type, whether it is an array of it, and whether it may be None."""
+    if isinstance(annotation, str):
+        annotation = eval(annotation, vars(sys.modules[cls.__module__]))
+    optional = get_origin(annotation) in (Union, types.UnionType)
+    if optional:
+        choices = [each for each in get_args(annotation) if each is not type(None)]
+        annotation = choices[0] if len(choices) == 1 else None
+    is_array = get_origin(annotation) is list
+    if is_array:
+        annotation = get_args(annotation)[0]
+    if annotation is bool:
+        return BOOL, is_array, optional
+    for note in getattr(annotation, "__metadata__", ()):
+        if isinstance(note, WireType):
+            return note, is_array, optional
+    if isinstance(annotation, type) and "__schema__" in annotation.__dict__:
+        return schema(annotation), is_array, optional
+    raise UsageError(f"{subject}: {annotation!r} is no wire type: use trimtab.wire.types")
+
+
+def _check_field(subject: str, declared: Field, optional: bool) -> None:
+    if optional != bool(declared.nullable_versions):
+        raise UsageError(f"{subject}: `| None` and nullable_versions go together: give both")
+    if (declared.tag is None) == bool(declared.tagged_versions):
+        raise UsageError(f"{subject}: tag and tagged_versions go together: give both")
+    if declared.tag is not None and (declared.required or declared.type is RECORDS):
+        raise UsageError(f"{subject}: a tagged field has a default and holds no records")
+    if not declared.versions.covers(declared.tagged_versions):
+        raise UsageError(f"{subject}: tagged in versions that lack it: {declared.tagged_versions}")
+    if (
+        declared.default is None
+        and not declared.required
+        and not declared.nullable_versions.covers(declared.versions)
+    ):
+        raise UsageError(f"{subject}: null by default, but not nullable in {declared.versions}")
+    fault = misfit(declared, declared.default)
+    if fault and not declared.required:
+        raise UsageError(f"{subject}: the default does not fit: {fault}")
+
+
+def _check_tags(cls: type, fields: tuple[Field, ...]) -> None:
+    tags = sorted(each.tag for each in fields if each.tag is not None)
+    if tags != list(range(len(tags))):
+        raise UsageError(f"{cls.__name__}: tags must count from 0 without gap or repeat: {tags}")
+
+
+def _walk(owner: Schema, carried: Versions) -> Iterator[tuple[Schema, Field, Versions]]:
+    """Every field below `owner`, with the versions in which its owner is on the wire."""
+    for each in owner.fields:
+        yield owner, each, carried
+        if isinstance(each.type, Schema):
+            yield from _walk(each.type, carried.common(each.versions))
+
+
+def _check_in_message(owner: Schema, declared: Field, carried: Versions, top: Schema) -> None:
+    subject = f"{owner.name}.{declared.name}"
+    if not carried.common(declared.versions):
+        raise UsageError(f"{subject}: no version of {top.name} has it: {declared.versions}")
+    if declared.required and not declared.versions.covers(carried):
+        raise UsageError(f"{subject}: not in every version, so it needs a default")
+    if not top.flexible.covers(declared.tagged_versions.common(carried)):
+        raise UsageError(f"{subject}: tagged in versions of {top.name} that are not flexible")
+
+
+def misfit(declared: Field, value: object) -> str:
+    """Why `value` cannot be the field's, in its most tolerant version; empty if it can."""
+    if value is None:
+        return "" if declared.nullable_versions or declared.type is RECORDS else "it is None"
+    if declared.is_array:
+        if not isinstance(value, list):
+            return f"{value!r} is no list"
+        return next(filter(None, (_element_misfit(declared.type, each) for each in value)), "")
+    return _element_misfit(declared.type, value)
+
+
+def _element_misfit(kind: WireType | Schema, value: object) -> str:
+    if isinstance(kind, Schema):
+        fits = value is kind.cls or isinstance(value, kind.cls)
+        return "" if fits else f"{value!r} is no {kind.name}"
+    if kind.code in tuple("bhHiIq"):
+        if not isinstance(value, int):
+            return f"{value!r} is no integer"
+        bits = kind.size * 8
+        low, high = (
+            (0, 2**bits - 1) if kind.code.isupper() else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        )
+        return "" if low <= value <= high else f"{value} is outside {low} to {high}"
+    if kind.name == "string":
+        if not isinstance(value, str):
+            return f"{value!r} is no str"
+        size = len(value.encode("utf-8", "surrogatepass"))
+        if size > 32767:
+            return f"a string of {size} bytes is beyond 32767"
+        lone = any("\ud800" <= each <= "\udfff" for each in value)
+        return f"{value!r} holds a lone surrogate, which UTF-8 cannot carry" if lone else ""
+    if kind.name in ("bytes", "records"):
+        fits = isinstance(value, bytes | bytearray | memoryview)
+        return "" if fits else f"{value!r} is not bytes-like"
+    if kind.name == "uuid":
+        fits = isinstance(value, bytes) and len(value) == 16
+        return "" if fits else f"{value!r} is not 16 bytes"
+    expected = (bool,) if kind is BOOL else (int, float)
+    return "" if isinstance(value, expected) else f"{value!r} is no {kind.name}"
+
+
+def _equal(self: Any, other: Any) -> Any:
+    if type(self) is not type(other):
+        return NotImplemented
+    names = type(self).__slots__
+    return all(getattr(self, name) == getattr(other, name) for name in names)
+
+
+def _represent(self: Any) -> str:
+    """Like a dataclass's, without the fields that are at their default."""
+    shown = (
+        f"{each.name}={getattr(self, each.name)!r}"
+        for each in schema(type(self)).fields
+        if each.required or not is_default(each, getattr(self, each.name))
+    )
+    return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def is_default(declared: Field, value: object) -> bool:
+    """Whether `value` is what a reader would assume if the field were not on the wire."""
+    if isinstance(declared.default, type):
+        value_type = type(value)
+        return value_type is declared.default and all(
+            is_default(each, getattr(value, each.name)) for each in schema(value_type).fields
+        )
+    return bool(value == declared.default)

@@ -1,0 +1,130 @@
+"""Every message in every version: what is encoded decodes to itself, and no bytes break a decoder."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trimtab.errors import CorruptData
+from trimtab.wire.codec import decode, encode, encode_parts
+from trimtab.wire.messages import APIS
+from trimtab.wire.messages.metadata_records import RECORDS, decode_record, encode_record
+from trimtab.wire.schema import Field, Schema, schema
+from trimtab.wire.types import WireType
+
+MESSAGES: list[type] = [
+    *(cls for api in APIS.values() for cls in (api.request, api.response)),
+    *RECORDS.values(),
+]
+CASES = [
+    (cls, version)
+    for cls in MESSAGES
+    for version in range(schema(cls).versions.low, schema(cls).versions.high + 1)
+]
+case = pytest.mark.parametrize(
+    ("cls", "version"), CASES, ids=[f"{cls.__name__}-v{version}" for cls, version in CASES]
+)
+PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
+    "bool": st.booleans(),
+    "float64": st.floats(allow_nan=False),
+    "uuid": st.binary(min_size=16, max_size=16),
+    # Lengths on both sides of what one byte of a compact prefix can say.
+    "string": st.text(st.characters(codec="utf-8"), max_size=8)
+    | st.sampled_from(["x" * 126, "ä" * 64]),
+    "bytes": st.binary(max_size=8),
+    "records": st.binary(max_size=8) | st.sampled_from([bytes(127), bytes(2000)]),
+}
+
+
+def primitive(kind: WireType) -> st.SearchStrategy[Any]:
+    if kind.name in PRIMITIVES:
+        return PRIMITIVES[kind.name]
+    bits = kind.size * 8
+    if kind.code.isupper():
+        return st.integers(0, 2**bits - 1)
+    return st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def field_values(declared: Field, version: int) -> st.SearchStrategy[Any]:
+    kind = declared.type
+    values = instances(kind, version) if isinstance(kind, Schema) else primitive(kind)
+    if declared.is_array:
+        values = st.lists(values, max_size=3)
+    if declared.nullable_versions.includes(version):
+        values = st.none() | values
+    return values
+
+
+def instances(kind: Schema, version: int) -> st.SearchStrategy[Any]:
+    """Instances with values in the fields that `version` carries, built from the declaration."""
+    carried = [each for each in kind.fields if each.versions.includes(version)]
+    return st.builds(kind.cls, **{each.name: field_values(each, version) for each in carried})
+
+
+@cache
+def messages(cls: type, version: int) -> st.SearchStrategy[Any]:
+    return instances(schema(cls), version)
+
+
+@case
+@settings(max_examples=5, deadline=None)
+@given(data=st.data())
+def test_message_round_trips(cls: type, version: int, data: st.DataObject) -> None:
+    sent = data.draw(messages(cls, version))
+    body = encode(sent, version)
+    assert decode(cls, version, body) == sent
+    assert b"".join(encode_parts(sent, version)) == body
+    if cls in RECORDS.values():
+        assert decode_record(encode_record(sent, version)) == sent
+
+
+@case
+@settings(max_examples=3, deadline=None)
+@given(data=st.data(), seed=st.integers(0, 2**32 - 1))
+def test_bytes_decode_or_are_corrupt(
+    cls: type, version: int, data: st.DataObject, seed: int
+) -> None:
+    """Arbitrary bytes, and a message with bytes changed, cut out, put in, or its end cut off."""
+    body = encode(data.draw(messages(cls, version)), version)
+    rng = random.Random(seed)
+    for mutated in [rng.randbytes(rng.randrange(64)), *(mutate(body, rng) for _ in range(20))]:
+        try:
+            received = decode(cls, version, mutated)
+        except CorruptData:
+            continue
+        # What was taken for a message is one: it can be said again, and means the same.
+        assert decode(cls, version, encode(received, version)) == received
+
+
+def mutate(body: bytes, rng: random.Random) -> bytes:
+    mutated = bytearray(body)
+    for _ in range(rng.randint(1, 3)):
+        at = rng.randrange(len(mutated) + 1)
+        change = rng.randrange(4)
+        if change == 0 and at < len(mutated):
+            mutated[at] = rng.choice((0, 1, 127, 128, 255, rng.randrange(256)))
+        elif change == 1:
+            del mutated[at : at + rng.randint(1, 4)]
+        elif change == 2:
+            mutated[at:at] = rng.randbytes(rng.randint(1, 4))
+        else:
+            del mutated[at:]
+    return bytes(mutated)
+
+
+@pytest.mark.parametrize(
+    "prefix", [b"", b"\x01", b"\x01\x03\x02"], ids=["none", "frame", "partition"]
+)
+@settings(max_examples=50, deadline=None)
+@given(rest=st.binary(max_size=64))
+def test_bytes_are_a_metadata_record_or_corrupt(prefix: bytes, rest: bytes) -> None:
+    try:
+        record = decode_record(prefix + rest)
+    except CorruptData:
+        return
+    assert type(record) in RECORDS.values()

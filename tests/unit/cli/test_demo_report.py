@@ -1,0 +1,165 @@
+"""The demo's sentences and its report, from figures made up to look like KIP-794's."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+import pytest
+
+from trimtab.cli.demo.report import render_report
+from trimtab.cli.demo.summary import Summary, WaySummary, describe_findings
+
+RACKS = {"0": "a", "1": "b", "2": "c"}
+
+
+def make_way(
+    title: str, shares: tuple[float, float, float], p99: float, *, keyed: bool = False
+) -> WaySummary:
+    total, records = 120_000_000, 336_776
+    sizes = [round(share * total) for share in shares]
+    mean = total / 3
+    return {
+        "title": title,
+        "kip": "KIP-794",
+        "keyed": keyed,
+        "topic": title.replace(" ", "-"),
+        "settings": {"linger.ms": 0, "partitioner.ignore.keys": not keyed},
+        "records": records,
+        "seconds": 82.0,
+        "records_per_second": records / 82,
+        "value_bytes_per_second": 1_230_000.0,
+        "latency_ms": {
+            "average": p99 / 3,
+            "p50": p99 / 50,
+            "p95": p99 / 1.5,
+            "p99": p99,
+            "p99_9": p99 * 1.4,
+            "max": p99 * 2,
+        },
+        "partitions": [
+            {
+                "partition": index,
+                "leader": index,
+                "rack": RACKS[str(index)],
+                "TotalBatches": 1000 if size else 0,
+                "TotalBytes": size,
+                "TotalRecords": round(records * size / total),
+                "BytesPerBatch": size / 1000 if size else None,
+                "RecordsPerBatch": 12.5 if size else None,
+                "ShareOfBytes": size / total,
+            }
+            for index, size in enumerate(sizes)
+        ],
+        "bytes_by_broker": {str(index): size for index, size in enumerate(sizes)},
+        "share_by_broker": {str(index): size / total for index, size in enumerate(sizes)},
+        "share_by_rack": {RACKS[str(index)]: size / total for index, size in enumerate(sizes)},
+        "max_over_mean": max(sizes) / mean,
+        "coefficient_of_variation": 0.1,
+    }
+
+
+@pytest.fixture
+def ways() -> dict[str, WaySummary]:
+    third = 1 / 3
+    return {
+        "round-robin": make_way("round robin", (third, third, third), 160),
+        "sticky": make_way("sticky", (0.72, 0.14, 0.14), 5700),
+        "uniform": make_way("uniform", (0.34, 0.33, 0.33), 176),
+        "adaptive": make_way("adaptive", (0.28, 0.36, 0.36), 146),
+        "rack-aware": make_way("rack-aware", (0, 1, 0), 4.2),
+        "by-key": make_way("by key", (0.3, 0.5, 0.2), 150, keyed=True),
+    }
+
+
+def make_summary(ways: dict[str, WaySummary]) -> Summary:
+    return {
+        "trimtab": "0.1.0",
+        "records_per_way": 336_776,
+        "value_bytes_per_way": 100_854_490,
+        "target_bytes_per_second": 1_228_800,
+        "slow_broker": 0,
+        "slow_produce_ms": 20,
+        "seconds": {"produce": 82.0},
+        "findings": describe_findings(ways, 0),
+        "ways": ways,
+        "flights": [
+            {
+                "carrier": "UA<",
+                "origin": origin,
+                "flights": 46_087,
+                "mean_departure_delay": None if origin == "LGA" else 12.1,
+                "p95_departure_delay": None if origin == "LGA" else 70.0,
+                "cancelled_share": 0.012,
+            }
+            for origin in ("EWR", "JFK", "LGA") * 5
+        ],
+    }
+
+
+def test_the_sentences_follow_the_figures(ways: dict[str, WaySummary]) -> None:
+    assert describe_findings(ways, 0) == [
+        "Sticky overloads the slow broker 0: it sends it 72% of its bytes, 2.2 times an even "
+        "share, and one record in a hundred waits longer than 5.7 s.",
+        "Rack-aware (0%) and adaptive (28%) avoid it: with rack-aware one record in a hundred "
+        "waits longer than 4.2 ms, against 5.7 s with sticky.",
+        "Round robin and uniform keep every partition within 2.0% of equal bytes, whether its "
+        "broker is slow or not; the fullest partition has by key 1.5 times the mean.",
+    ]
+
+
+def test_other_figures_make_other_sentences(ways: dict[str, WaySummary]) -> None:
+    del ways["sticky"], ways["rack-aware"], ways["adaptive"], ways["by-key"]
+    assert describe_findings(ways, 0) == [
+        "No way of choosing a partition overloads the slow broker 0: the most it gets is 34% of "
+        "the bytes by uniform, where 33% is even.",
+        "No way avoids broker 0: none sends it clearly less than an even share.",
+        "Round robin and uniform keep every partition within 2.0% of equal bytes, whether its "
+        "broker is slow or not.",
+    ]
+    ways["uniform"] = make_way("uniform", (0.6, 0.2, 0.2), 900)
+    ways["round-robin"] = make_way("round robin", (0.5, 0.2, 0.3), 900)
+    first, _, third = describe_findings(ways, 0)
+    assert first.endswith("longer than 900 ms; so does round robin (50%).")
+    assert third == "No way keeps every partition within 5% of equal bytes."
+
+
+class Outline(HTMLParser):
+    """Collects what the report would load, and whether its elements are closed."""
+
+    VOID = frozenset({"meta"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.loads: list[str] = []
+        self.cells: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        if tag not in self.VOID:
+            self.open.append(tag)
+        names = ("src", "href", "xlink:href")
+        self.loads += [value or "" for name, value in attributes if name in names]
+        assert tag not in ("script", "link", "img", "iframe")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "td":
+            self.cells.append(data)
+
+
+def test_the_report_is_whole_and_loads_nothing(ways: dict[str, WaySummary]) -> None:
+    summary = make_summary(ways)
+    text = render_report(summary)
+    outline = Outline()
+    outline.feed(text)
+    assert outline.open == []
+    assert outline.loads == []
+    assert "url(" not in text
+    for sentence in summary["findings"]:
+        assert sentence in text
+    assert text.count("<rect") >= 3 * len(ways)
+    assert text.count("<circle") == 4 * len(ways)
+    assert "UA<" in outline.cells  # escaped in the text, itself again once parsed
+    assert outline.cells.count("336,776") >= len(ways)

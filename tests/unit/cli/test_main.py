@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+from trimtab.cli import COMMANDS, main
+
+
+def test_without_a_command_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([])
+    shown = capsys.readouterr().out
+    assert all(f"  {name} " in shown for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_explains_itself_with_examples(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([name, "--help"])
+    shown = capsys.readouterr().out
+    module = importlib.import_module(COMMANDS[name][0])
+    assert module.EXAMPLES.strip().splitlines()[0].strip() in shown
+    assert f"trimtab {name}" in module.EXAMPLES
+
+
+def test_an_unknown_command_is_refused_and_the_known_are_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["topic"])
+    assert "producer-perf" in capsys.readouterr().err
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"trimtab {version('trimtab')}\n"
+
+
+def test_a_refusal_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cluster", "up", "--brokers", "2", "--racks", "a"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == ("trimtab cluster: --racks a: 1 racks for 2 brokers; name one each\n")
+
+
+def test_naming_a_command_does_not_import_the_others() -> None:
+    """Start-up is part of the promise: a broker answers within 0.4 s."""
+    heavy = ("pyarrow", "pyspark", "rich", "trimtab.client.producer", "trimtab.cli.consume")
+    code = (
+        "import sys, trimtab.cli.cluster, trimtab.cli\n"
+        f"print([name for name in {heavy!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

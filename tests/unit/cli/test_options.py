@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from trimtab.cli.options import (
+    add_client_options,
+    read_client_options,
+    read_pairs,
+    read_partition_ids,
+    read_properties_file,
+)
+from trimtab.errors import UsageError
+
+
+def parse(*words: str) -> dict[str, object]:
+    parser = argparse.ArgumentParser()
+    add_client_options(parser, properties=["--producer-props"], files=["--producer.config"])
+    return read_client_options(parser.parse_args(words))
+
+
+def test_without_a_word_a_command_talks_to_the_default_port() -> None:
+    assert parse() == {"bootstrap.servers": "127.0.0.1:9092"}
+
+
+def test_several_properties_after_one_option_or_one_each_are_the_same() -> None:
+    together = parse("--producer-props", "acks=1", "linger.ms=5")
+    each = parse("-X", "acks=1", "-X", "linger.ms=5")
+    assert together == each == {**parse(), "acks": "1", "linger.ms": "5"}
+
+
+def test_the_option_beats_the_property_beats_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("bootstrap.servers=file:1\nacks=0\nlinger.ms=7\n")
+    options = parse("--producer.config", str(file), "-X", "bootstrap.servers=property:1", "acks=1")
+    assert options == {"bootstrap.servers": "property:1", "acks": "1", "linger.ms": "7"}
+    assert parse("-X", "bootstrap.servers=p:1", "--bootstrap-server", "o:1") == {
+        "bootstrap.servers": "o:1"
+    }
+
+
+def test_a_value_may_hold_equals_signs() -> None:
+    assert read_pairs(["a=b=c", "d="]) == {"a": "b=c", "d": ""}
+
+
+@pytest.mark.parametrize("word", ["linger.ms", "=5"])
+def test_a_word_that_is_no_pair_is_refused(word: str) -> None:
+    with pytest.raises(UsageError, match=r"is not NAME=VALUE"):
+        read_pairs([word])
+
+
+def test_a_properties_file_may_hold_comments_and_colons(tmp_path: Path) -> None:
+    file = tmp_path / "p"
+    file.write_text("# a comment\n! another\n\n a = 1 \nurl: host:9092\nb=x:y\n")
+    assert read_properties_file(str(file)) == {"a": "1", "url": "host:9092", "b": "x:y"}
+
+
+def test_a_properties_file_with_a_word_alone_is_refused_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "p"
+    file.write_text("a=1\nbroken\n")
+    with pytest.raises(UsageError, match=r"line 2: 'broken'"):
+        read_properties_file(str(file))
+
+
+def test_a_missing_properties_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot read the options file .*/none: No such file"):
+        read_properties_file(str(tmp_path / "none"))
+
+
+def test_partition_ids() -> None:
+    assert read_partition_ids("0,2, 5") == [0, 2, 5]
+    with pytest.raises(UsageError, match="write their numbers with commas"):
+        read_partition_ids("0,x")

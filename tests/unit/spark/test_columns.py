@@ -1,0 +1,110 @@
+"""Record batches into Arrow: the values, the schema, the cuts."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from trimtab.records import Headers
+from trimtab.spark import columns
+from trimtab.spark.ranges import OffsetRange
+from trimtab.wire.batch_cy import BatchBuilder, restamp
+from trimtab.wire.compression import Compression
+
+EVERY = columns.KAFKA_COLUMNS | columns.HEADER_COLUMNS | columns.BATCH_COLUMNS
+
+
+def make_batch(
+    base_offset: int,
+    values: list[bytes | None],
+    *,
+    key: bytes | None = b"k",
+    headers: Headers = (),
+    compression: Compression = Compression.NONE,
+) -> memoryview:
+    builder = BatchBuilder(1 << 20, compression)
+    for index, value in enumerate(values):
+        assert builder.append(1_000 + index, key, value, headers)
+    batch = bytearray(builder.build())
+    restamp(batch, 0, base_offset, 3)
+    return memoryview(batch)
+
+
+def scan(buffers: list[memoryview], wanted: OffsetRange, *names: str) -> list[pa.RecordBatch]:
+    schema = columns.arrow_schema((name, True) for name in names or EVERY)
+    return list(columns.scan_columns(buffers, wanted, schema))
+
+
+def test_every_column_of_a_record() -> None:
+    first = make_batch(5, [b"one", None, b""], key=None)
+    second = make_batch(8, [b"four"], headers=[("h", b"1"), ("h", None)])
+    (batch,) = scan([memoryview(bytes(first) + bytes(second))], OffsetRange("t", 7, 5, 9))
+    batch.validate(full=True)
+    rows = batch.to_pylist()
+    at = dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)
+    assert rows[0] == {
+        "key": None,
+        "value": b"one",
+        "topic": "t",
+        "partition": 7,
+        "offset": 5,
+        "timestamp": at,
+        "timestampType": 0,
+        "headers": None,
+        "batchBaseOffset": 5,
+        "batchBytes": len(first),
+    }
+    assert [row["value"] for row in rows] == [b"one", None, b"", b"four"]
+    assert [row["offset"] for row in rows] == [5, 6, 7, 8]
+    assert rows[2]["timestamp"] == at + dt.timedelta(milliseconds=2)
+    assert rows[3]["key"] == b"k"
+    assert rows[3]["headers"] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
+    assert (rows[3]["batchBaseOffset"], rows[3]["batchBytes"]) == (8, len(second))
+
+
+def test_the_schema_is_the_one_spark_makes_of_its_kafka_source() -> None:
+    header = types.StructType().add("key", "string").add("value", "binary")
+    spark = types.StructType()
+    python_names = {"int": "integer", "bigint": "long"}
+    for name, kind in EVERY.items():
+        python = types.ArrayType(header) if name == "headers" else python_names.get(kind, kind)
+        spark = spark.add(name, python, True)
+        assert spark[name].dataType.simpleString() == kind
+    expected = to_arrow_schema(spark, timezone="UTC")
+    assert columns.arrow_schema((name, True) for name in EVERY).equals(expected)
+    required = types.StructType().add("offset", "long", False)
+    assert columns.arrow_schema([("offset", False)]).equals(
+        to_arrow_schema(required, timezone="UTC")
+    )
+
+
+def test_only_the_range_is_kept_and_gaps_are_passed_over() -> None:
+    buffers = [
+        make_batch(0, [b"0", b"1", b"2"]),
+        make_batch(10, [b"10", b"11"], compression=Compression.LZ4),
+        make_batch(12, [b"12", b"13"]),
+    ]
+    (batch,) = scan(buffers, OffsetRange("t", 0, 1, 13), "value", "offset")
+    assert batch.column("offset").to_pylist() == [1, 2, 10, 11, 12]
+    assert batch.column("value").to_pylist() == [b"1", b"2", b"10", b"11", b"12"]
+    assert scan(buffers, OffsetRange("t", 0, 3, 10)) == []
+
+
+def test_batches_are_cut_at_a_few_megabytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "FULL_BYTES", 1000)
+    # One buffer that fills three Arrow batches, then one that goes into the last of them.
+    one = b"".join(bytes(make_batch(offset, [b"v" * 600])) for offset in range(5))
+    batches = scan([memoryview(one), make_batch(5, [b"w"])], OffsetRange("t", 0, 0, 6))
+    assert [batch.num_rows for batch in batches] == [2, 2, 2]
+    offsets = [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+    assert offsets == list(range(6))
+
+
+def test_columns_not_asked_for_are_not_decoded() -> None:
+    (batch,) = scan([make_batch(0, [b"v" * 100] * 3)], OffsetRange("t", 0, 0, 3), "batchBytes")
+    assert batch.schema.names == ["batchBytes"]
+    assert batch.get_total_buffer_size() == 3 * 4

@@ -1,0 +1,184 @@
+"""The house rules that no other tool checks."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src"
+MODULES = sorted(SOURCE.rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
+LONGEST = 900
+LONGEST_COMPILED = 1500  # what calls each other in C stays in one file
+
+# The clock, the network, files and chance reach these rooms only through the loop and what they
+# are handed: that is why the same code runs in virtual time.
+PURE_ROOMS = ("client", "broker", "controller", "metadata", "wire")
+BANNED_MODULES = {"time", "threading", "socket", "random", "os", "pathlib", "datetime", "secrets"}
+BANNED_CALLS = {"open", "print", "input"}
+ALLOWED_NAMES = {("random", "Random"), ("os", "strerror")}
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def dotted(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+
+
+def banned_uses(tree: ast.AST) -> Iterator[str]:
+    """What the file imports or calls that its room must be handed instead."""
+    nodes = list(ast.walk(tree))
+    # Elsewhere `random` is the name of a `Random` that was handed in.
+    has_module = any(
+        isinstance(node, ast.Import) and any(name.name == "random" for name in node.names)
+        for node in nodes
+    )
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module in BANNED_MODULES:
+            for name in node.names:
+                if (node.module, name.name) not in ALLOWED_NAMES:
+                    yield f"line {node.lineno}: from {node.module} import {name.name}"
+        elif isinstance(node, ast.Import):
+            for name in node.names:
+                if name.name in BANNED_MODULES and name.name != "random":
+                    yield f"line {node.lineno}: import {name.name}"
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if has_module and node.value.id == "random" and node.attr != "Random":
+                yield f"line {node.lineno}: random.{node.attr}"
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in BANNED_CALLS
+        ):
+            yield f"line {node.lineno}: {node.func.id}()"
+
+
+def sleeps(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Attribute)
+            and node.attr == "sleep"
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "time"
+        ) or (isinstance(node, ast.ImportFrom) and node.module == "time"):
+            yield f"line {node.lineno}"
+
+
+def test_the_banned_names_are_found() -> None:
+    bad = "import time\nfrom socket import socket\nimport random\nrandom.random()\nopen('x')\n"
+    good = "import random\ndef pick(draw: random.Random) -> int: return draw.randrange(2)\n"
+    handed_in = "from random import Random\ndef pick(random: Random): return random.randrange(2)\n"
+    assert len(list(banned_uses(ast.parse(bad)))) == 4
+    assert list(banned_uses(ast.parse(good))) == []
+    assert list(banned_uses(ast.parse(handed_in))) == []
+
+
+def test_the_sleeps_are_found() -> None:
+    assert list(sleeps(ast.parse("import time\ntime.sleep(1)\n"))) == ["line 2"]
+    assert list(sleeps(ast.parse("from time import sleep\n"))) == ["line 1"]
+
+
+@pytest.mark.parametrize("room", PURE_ROOMS)
+def test_a_room_of_decisions_reaches_the_world_only_through_what_it_is_handed(room: str) -> None:
+    found = [
+        f"{relative(path)}, {use}"
+        for path in sorted((SOURCE / "trimtab" / room).rglob("*.py"))
+        for use in banned_uses(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert found == []
+
+
+def test_no_test_sleeps() -> None:
+    found = [
+        f"{relative(path)}, {use}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for use in sleeps(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert found == []
+
+
+def test_every_module_is_imported_or_named_by_a_test() -> None:
+    texts = "\n".join(path.read_text(encoding="utf-8") for path in TESTS)
+    helpers = "\n".join(
+        path.read_text(encoding="utf-8")
+        for path in (ROOT / "tests").rglob("*.py")
+        if path not in TESTS
+    )
+    untested = []
+    for path in MODULES:
+        name = dotted(path)
+        if path.name in ("__init__.py", "__main__.py"):
+            continue
+        package, _, stem = name.rpartition(".")
+        spelled = re.compile(
+            rf"\b{re.escape(name)}\b|from {re.escape(package)} import [^\n]*\b{re.escape(stem)}\b"
+        )
+        if not spelled.search(texts + helpers) and not any(
+            test.stem == f"test_{stem}" for test in TESTS
+        ):
+            untested.append(name)
+    assert untested == []
+
+
+def test_no_file_is_longer_than_a_sitting() -> None:
+    long = {
+        relative(path): lines
+        for path in [
+            *MODULES,
+            *(ROOT / "tests").rglob("*.py"),
+            *(ROOT / "benchmarks").rglob("*.py"),
+        ]
+        if (lines := path.read_text(encoding="utf-8").count("\n"))
+        > (LONGEST_COMPILED if path.stem.endswith("_cy") else LONGEST)
+    }
+    assert long == {}
+
+
+def test_ci_builds_every_compiled_module_and_insists_on_it() -> None:
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert "TRIMTAB_REQUIRE_COMPILED=1" in script
+    assert 'SOURCE.rglob("*_cy.py")' in (ROOT / "setup.py").read_text(encoding="utf-8")
+
+
+def test_only_the_compiled_modules_are_left_out_of_the_type_check() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mypy"]
+    compiled = [dotted(path) for path in MODULES if path.stem.endswith("_cy")]
+    left_out = [o["module"] for o in settings["overrides"] if o.get("ignore_errors")]
+    assert left_out == [compiled]
+    assert settings["untyped_calls_exclude"] == compiled
+
+
+def test_the_lock_holds_every_declared_requirement() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project = declared["project"]
+    wanted = [
+        *declared["build-system"]["requires"],
+        *project["dependencies"],
+        *(word for extra in project["optional-dependencies"].values() for word in extra),
+        *(word for group in declared["dependency-groups"].values() for word in group),
+    ]
+    names = {re.split(r"[^A-Za-z0-9_-]", word)[0].lower() for word in wanted} - {"trimtab"}
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    locked = {line.partition("==")[0].lower() for line in lines if "==" in line}
+    assert names - locked == set()
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    assert documents
+    broken = [
+        f"{relative(document)}: {target}"
+        for document in documents
+        for target in re.findall(r"\]\(([^)#\s]+)", document.read_text(encoding="utf-8"))
+        if not target.startswith(("http:", "https:", "mailto:"))
+        and not (document.parent / target).exists()
+    ]
+    assert broken == []
