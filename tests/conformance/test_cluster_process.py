@@ -95,7 +95,7 @@ def read_everything(servers: str) -> dict[tuple[int, int], int]:
     partitions = [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
     with Admin(bootstrap_servers=servers) as admin:
         ends = admin.list_offsets(partitions, "latest")
-    missing = sum(ends.values())
+    missing = sum(end.offset for end in ends.values())
     stored: dict[tuple[int, int], int] = {}
     with Consumer(bootstrap_servers=servers, check_crcs=True) as consumer:
         consumer.assign(partitions)

@@ -1,4 +1,4 @@
-"""Every message in every version: what is encoded decodes to itself, and no bytes break a decoder."""
+"""Every message in every version: it decodes to itself, and no bytes break a decoder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trimtab.errors import CorruptData
@@ -72,7 +72,7 @@ def messages(cls: type, version: int) -> st.SearchStrategy[Any]:
 
 
 @case
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_message_round_trips(cls: type, version: int, data: st.DataObject) -> None:
     sent = data.draw(messages(cls, version))
@@ -84,7 +84,7 @@ def test_message_round_trips(cls: type, version: int, data: st.DataObject) -> No
 
 
 @case
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 def test_bytes_decode_or_are_corrupt(
     cls: type, version: int, data: st.DataObject, seed: int
@@ -120,7 +120,7 @@ def mutate(body: bytes, rng: random.Random) -> bytes:
 @pytest.mark.parametrize(
     "prefix", [b"", b"\x01", b"\x01\x03\x02"], ids=["none", "frame", "partition"]
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(rest=st.binary(max_size=64))
 def test_bytes_are_a_metadata_record_or_corrupt(prefix: bytes, rest: bytes) -> None:
     try:

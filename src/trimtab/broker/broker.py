@@ -230,12 +230,18 @@ class Broker:
 
     def _drop_topic(self, topic: TopicImage) -> None:
         for registration in topic.partitions:
-            key = (topic.name, registration.index)
+            key = (topic.name, registration.id)
             self._offline.discard(key)
             partition = self.partitions.pop(key, None)
             if partition is not None:
                 partition.wake()
-            self._logs.delete_log(*key)
+            try:
+                self._logs.delete_log(*key)
+            except StorageError as error:
+                # The metadata no longer knows it: a topic of the same name gets rid of it.
+                _log.error(
+                    "cannot delete a log broker=%d partition=%s-%d error=%s", self.id, *key, error
+                )
 
     async def _repeat(self, interval_s: float, look_after: Callable[[], Awaitable[None]]) -> None:
         while True:

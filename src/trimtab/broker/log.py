@@ -286,7 +286,7 @@ class Log:
         """Paths of the sealed segments' files that may not be on disk yet, and the recovery
         point once they are: see `LogDirectory.checkpoint`."""
         first = self._index_of(self.recovery_point)
-        paths = [segment.path(".log") for segment in self._segments[first:-1]]
+        paths = [path for segment in self._segments[first:-1] for path in segment.paths]
         return paths, max(self.recovery_point, self._active.base_offset if paths else 0)
 
     def truncate(self, offset: int) -> None:
@@ -344,9 +344,9 @@ class Log:
         failed is only closed, and recovered when it is opened again."""
         try:
             if self._failure is None:
-                self.flush()
                 for segment in self._segments:
-                    segment.save_indexes()
+                    segment.save_indexes(durable=True)
+                self.flush()
                 if self.log_end_offset > (self._snapshots[-1] if self._snapshots else 0):
                     self._save_snapshot()
         finally:
@@ -396,12 +396,23 @@ class Log:
                 del reads[next(iter(reads))]
         return data
 
-    def headers(self, offset: int) -> Iterator[BatchHeader]:
-        """The headers of all batches from the one that holds `offset` on."""
+    def headers(self, offset: int, end_offset: int | None = None) -> Iterator[BatchHeader]:
+        """The headers of all batches from the one that holds `offset` on, to the one before
+        `end_offset` if given.
+
+        Raises:
+            CorruptData: a file holds no batch where one must be.
+        """
+        if end_offset is None:
+            end_offset = self.log_end_offset
         for segment in self._segments[self._index_of(offset) :]:
+            if segment.base_offset >= end_offset:
+                return
             position = segment.locate(offset)
             if position is not None:
                 for _, header in segment.headers(position):
+                    if header.base_offset >= end_offset:
+                        return
                     yield header
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
@@ -465,17 +476,16 @@ class Log:
         if not base_offsets:
             self._begin_at(log_start_offset)
 
-        checked_from = None if clean else self._unchecked_from(recovery_point)
-        if checked_from is None:
-            try:
-                self.log_end_offset = self._active.end_offset()
-            except CorruptData:  # not as it was closed: somebody else has touched the files
-                checked_from = 0
-            else:
-                self._load_producers(self.log_end_offset)
-        if checked_from is not None:
-            self._load_producers(self._base_offsets[checked_from])
-            self._recover(checked_from)
+        last, unchecked = self._find_end(recovery_point, clean)
+        if unchecked is None:
+            self._load_producers(self.log_end_offset)
+        else:
+            self._load_producers(self._base_offsets[unchecked])
+            self._recover(unchecked)
+            last = self._active.last_header()
+        if last is None and len(self._segments) > 1:
+            last = self._segments[-2].last_header()
+        self._check_epochs(last)
         self._forget_from(self.log_end_offset)
         if log_start_offset > self.log_end_offset:  # the records it pointed at are lost
             while self._segments:
@@ -484,28 +494,25 @@ class Log:
             self._begin_at(log_start_offset)
         self.log_start_offset = max(log_start_offset, self._base_offsets[0])
         self.recovery_point = (
-            self.log_end_offset
-            if checked_from is None
-            else min(recovery_point, self.log_end_offset)
+            self.log_end_offset if unchecked is None else min(recovery_point, self.log_end_offset)
         )
 
-    def _unchecked_from(self, recovery_point: int) -> int | None:
-        """The index of the first segment that may not have reached the disk whole; None if the
-        log ends at the recovery point, as it does when nothing was written since it was closed."""
+    def _find_end(self, recovery_point: int, clean: bool) -> tuple[BatchHeader | None, int | None]:
+        """The active segment's last batch; and the index of the first segment that may not have
+        reached the disk whole, None if all have: the log was closed, and not written to since."""
+        unchecked = self._index_of(recovery_point)
         try:
-            if self._active.end_offset() == recovery_point:
-                return None
-        except CorruptData:
-            pass  # a torn tail, to be recovered
-        return self._index_of(recovery_point)
+            last = self._active.last_header()
+        except CorruptData:  # a torn tail; or, if clean, somebody else has touched the files
+            return None, 0 if clean else unchecked
+        self.log_end_offset = self._base_offsets[-1] if last is None else last.next_offset
+        return last, None if clean or self.log_end_offset == recovery_point else unchecked
 
     def _recover(self, first: int) -> None:
         """Checks the segments from the index `first` on. They must follow one another without a
         gap: what comes after one is dropped."""
 
         def seen(header: BatchHeader) -> None:
-            if not self.leader_epochs or header.leader_epoch > self.leader_epochs[-1].epoch:
-                self.leader_epochs.append(LeaderEpoch(header.leader_epoch, header.base_offset))
             if header.producer_id >= 0:
                 self.producers.append(header, header.base_offset, now)
 
@@ -521,7 +528,6 @@ class Log:
                 break
             segment.save_indexes()
             segment.seal()
-        self._write_epochs()
 
     def _begin_at(self, offset: int) -> None:
         segment = self._segment(offset)
@@ -552,9 +558,7 @@ class Log:
             self.producers = ProducerState(expiration_ms)
             start_offset = self._base_offsets[0]
         if start_offset < end_offset:
-            for header in self.headers(start_offset):
-                if header.base_offset >= end_offset:
-                    break
+            for header in self.headers(start_offset, end_offset):
                 if header.producer_id >= 0:
                     self.producers.append(header, header.base_offset, now)
 
@@ -603,8 +607,19 @@ class Log:
             _, _, *lines = content.decode("ascii").splitlines()
             pairs = [line.split() for line in lines]
             self.leader_epochs = [LeaderEpoch(int(epoch), int(start)) for epoch, start in pairs]
-        except ValueError:  # written without fsync: what recovery reads from the batches will do
+        except ValueError:  # torn: `_check_epochs` makes up for it
             self.leader_epochs = []
+
+    def _check_epochs(self, last: BatchHeader | None) -> None:
+        """The file is written without fsync, so a crash can leave it torn or out of date: if it
+        disagrees with the log's last batch, all batches are asked."""
+        known = self.leader_epochs[-1].epoch if self.leader_epochs else None
+        if last is not None and known != last.leader_epoch:
+            self.leader_epochs = []
+            for header in self.headers(self._base_offsets[0]):
+                if not self.leader_epochs or header.leader_epoch > self.leader_epochs[-1].epoch:
+                    self.leader_epochs.append(LeaderEpoch(header.leader_epoch, header.base_offset))
+            self._write_epochs()
 
     def _write_epochs(self) -> None:
         lines = ["0", str(len(self.leader_epochs))]

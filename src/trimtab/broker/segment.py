@@ -93,6 +93,11 @@ class Segment:
         """The path of one of the segment's files."""
         return f"{self._directory}/{self.base_offset:020d}{suffix}"
 
+    @property
+    def paths(self) -> tuple[str, str, str]:
+        """The paths of its files: batches, offset index, time index."""
+        return self.path(".log"), self.path(".index"), self.path(".timeindex")
+
     def create(self) -> None:
         """Makes the empty file, so that the segment's base offset is remembered."""
         self._file.append(b"")
@@ -136,14 +141,16 @@ class Segment:
         self._file.truncate(self.size)
 
     def flush(self) -> None:
+        """Returns once the batches are on disk, and the indexes too if they no longer grow."""
+        for path in self.paths[1:] if self._growing is None else ():
+            self._storage.open(path).flush()
         self._file.flush()
 
-    def save_indexes(self) -> None:
+    def save_indexes(self, durable: bool = False) -> None:
         """Writes the indexes if they have grown since they were read."""
         if self._growing is not None:
-            index, time_index = self._growing.encode()
-            self._storage.write_file(self.path(".index"), index, durable=False)
-            self._storage.write_file(self.path(".timeindex"), time_index, durable=False)
+            for path, content in zip(self.paths[1:], self._growing.encode(), strict=True):
+                self._storage.write_file(path, content, durable)
             self._forget_stored_indexes()
 
     def seal(self) -> None:
@@ -152,8 +159,8 @@ class Segment:
 
     def truncate(self, position: int) -> None:
         """Removes the batch at `position` and all that follow it."""
-        self._storage.delete(self.path(".index"))
-        self._storage.delete(self.path(".timeindex"))
+        for path in self.paths[1:]:
+            self._storage.delete(path)
         self._file.truncate(position)
         self.size = position
         self._growing = None
@@ -166,8 +173,8 @@ class Segment:
 
     def delete(self) -> None:
         self.close()
-        for suffix in (".log", ".index", ".timeindex"):
-            self._storage.delete(self.path(suffix))
+        for path in self.paths:
+            self._storage.delete(path)
 
     # -- reading
 
@@ -273,17 +280,23 @@ class Segment:
                         return found
         return None
 
-    def end_offset(self) -> int:
-        """The offset after the last batch, by the headers from the last index entry on.
+    def last_header(self) -> BatchHeader | None:
+        """The last batch's header, found from the last index entry on; None if there is none.
 
         Raises:
             CorruptData: as `headers`.
         """
-        positions = self._indexes.positions
-        end_offset = self.base_offset
-        for _, header in self.headers(positions[-1] if len(positions) else 0):
-            end_offset = header.next_offset
-        return end_offset
+        last = None
+        if self.size:
+            positions = self._indexes.positions
+            for _, header in self.headers(positions[-1] if len(positions) else 0):
+                last = header
+        return last
+
+    def end_offset(self) -> int:
+        """The offset after the last batch. Raises CorruptData as `headers`."""
+        last = self.last_header()
+        return self.base_offset if last is None else last.next_offset
 
     def recover(self, seen: Callable[[BatchHeader], None]) -> int:
         """Checks every batch, rebuilds the indexes, and cuts the file off at the first that is
@@ -353,9 +366,9 @@ class Segment:
 
     def _open_indexes(self) -> GrowingIndexes | StoredIndexes:
         """The indexes on disk, searched there; in memory if they are not all there."""
-        paths = self.path(".index"), self.path(".timeindex")
-        if all(self._storage.exists(path) for path in paths):
-            stored = StoredIndexes(*(self._storage.open(path) for path in paths))
+        _, index, time_index = self.paths
+        if self._storage.exists(index):
+            stored = StoredIndexes(self._storage.open(index), self._storage.open(time_index))
             if stored.fit(self.size):
                 self._stored = stored
                 return stored
@@ -365,8 +378,7 @@ class Segment:
         """The indexes in memory, from disk if they are there, otherwise from the batches."""
         indexes = GrowingIndexes(self.base_offset, self._index_interval_bytes)
         if self.size:
-            index = self._storage.read_file(self.path(".index"))
-            time_index = self._storage.read_file(self.path(".timeindex"))
+            index, time_index = (self._storage.read_file(path) for path in self.paths[1:])
             if (
                 index is None
                 or time_index is None

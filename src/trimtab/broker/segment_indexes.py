@@ -173,7 +173,8 @@ class _StoredColumn(Sequence[int]):
 def _fit(
     offsets: Sequence[int], positions: Sequence[int], timestamps: Sequence[int], log_size: int
 ) -> bool:
-    """Entries rise strictly and lie within the log; zeros from a lost write do not."""
-    if len(offsets) and not 0 < positions[-1] < log_size:
+    """Entries rise strictly and lie within the log, as zeros from a lost write do not; and some
+    batch was the first to have a timestamp. Where none had, the indexes are not worth keeping."""
+    if not len(timestamps) or (len(offsets) and not 0 < positions[-1] < log_size):
         return False
     return all(len(keys) < 2 or keys[0] < keys[-1] for keys in (offsets, positions, timestamps))

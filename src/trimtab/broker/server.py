@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from trimtab.broker.handlers import HANDLERS
 from trimtab.broker.handlers.api_versions import answer_unsupported_version
 from trimtab.broker.request import CloseConnection
-from trimtab.errors import CorruptData
+from trimtab.errors import CorruptData, UsageError
 from trimtab.wire.codec import decode
 from trimtab.wire.framing import (
     FrameProtocol,
@@ -27,7 +27,7 @@ from trimtab.wire.framing import (
     decode_request_header,
     encode_response,
 )
-from trimtab.wire.messages import APIS
+from trimtab.wire.messages import APIS, Api, MetadataRequest
 
 if TYPE_CHECKING:
     from trimtab.broker.broker import Broker
@@ -36,6 +36,18 @@ PRODUCE = 0
 API_VERSIONS = 18
 
 _log = logging.getLogger(__name__)
+
+
+def _decode_request(api: Api, header: RequestHeader, frame: memoryview) -> Any:
+    try:
+        return decode(api.request, header.api_version, frame, header.body)
+    except CorruptData:
+        if api.request is not MetadataRequest:
+            raise
+    # librdkafka (2.16) writes the null that asks for all topics as four zero bytes where a compact
+    # array takes one. Kafka does not look at what follows a request's last field, so it serves
+    # that as these bytes read.
+    return decode(api.request, header.api_version, frame[:-3], header.body)
 
 
 class ServerCounts:
@@ -146,7 +158,7 @@ class Connection(FrameProtocol):
                     f"{api.min_version} to {api.max_version}"
                 )
                 return
-            request: Any = decode(api.request, header.api_version, frame, header.body)
+            request = _decode_request(api, header, frame)
         except CorruptData as error:
             self._reject(str(error))
             return
@@ -165,7 +177,7 @@ class Connection(FrameProtocol):
                 self._broker.faults.produce_delay_s, self._finish_late, header, answer
             )
         elif isinstance(answer, api.response):
-            transport.writelines(encode_response(answer, header.api_version, header.correlation_id))
+            self._write(header, answer)
         elif answer is not None:
             self._answering = True
             self._pending = asyncio.ensure_future(answer)
@@ -186,11 +198,19 @@ class Connection(FrameProtocol):
     def _finish_late(self, header: RequestHeader, answer: Any) -> None:
         self._delay = None
         self._answering = False
-        if answer is not None and self.transport is not None:
-            self.transport.writelines(
-                encode_response(answer, header.api_version, header.correlation_id)
-            )
+        if answer is not None:
+            self._write(header, answer)
         self._serve_waiting()
+
+    def _write(self, header: RequestHeader, response: object) -> None:
+        if self.transport is None:
+            return
+        try:
+            frame = encode_response(response, header.api_version, header.correlation_id)
+        except UsageError:  # the handler has made something that the version cannot carry
+            self._fail(header)
+            return
+        self.transport.writelines(frame)
 
     def _serve_waiting(self) -> None:
         while self._waiting and self._writable and not self._answering:

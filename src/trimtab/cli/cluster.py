@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from trimtab.cli.options import read_pairs
-from trimtab.errors import UsageError
+from trimtab.errors import Unavailable, UsageError
 
 EXAMPLES = """\
   trimtab cluster up
@@ -70,8 +70,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     racks = choose_racks(arguments.brokers, arguments.racks)
     slow = read_delays(arguments.slow, arguments.brokers)
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(serve(arguments, racks, slow))
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(serve(arguments, racks, slow))
+    except OSError as error:
+        raise Unavailable(
+            f"the cluster cannot listen on {arguments.host}, port {arguments.port} and up: {error}; "
+            "name another --port, or 0 for any"
+        ) from error
     return 0
 
 
@@ -85,12 +91,11 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    port = arguments.port
     async with Cluster(
         brokers=arguments.brokers,
         racks=racks,
         data=arguments.data,
-        ports=[port + broker for broker in range(arguments.brokers)] if port else None,
+        ports=arguments.port or None,
         host=arguments.host,
         config=read_pairs(arguments.config),
     ) as cluster:

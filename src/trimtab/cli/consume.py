@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from trimtab.cli.options import add_client_options, read_client_options, read_pairs
+from trimtab.cli.selection import choose_partitions, connect_admin
 from trimtab.errors import UsageError
 from trimtab.records import Record, TimestampType, TopicPartition
 
@@ -81,14 +82,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from trimtab.client.admin import Admin
     from trimtab.client.consumer import Consumer
 
     write_record = (
         write_json if arguments.json else TextFormat(read_pairs(arguments.formatter)).write
     )
     options = read_client_options(arguments)
-    with Admin(**{"bootstrap.servers": options["bootstrap.servers"]}) as admin:
+    with connect_admin({"bootstrap.servers": options["bootstrap.servers"]}) as admin:
         partitions = choose_partitions(admin, arguments.topic, arguments.partition)
     output = sys.stdout.buffer
     printed = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -132,6 +133,7 @@ class Connection(FrameProtocol):
         self._correlation_id = 0
         self._versions: dict[int, tuple[int, int]] = {}
         self._watchdog: asyncio.TimerHandle | None = None
+        self._watch_at = math.inf
         self._error: KafkaError | None = None
         self.last_used = self._loop.time()
         self.bytes_sent = 0
@@ -247,8 +249,8 @@ class Connection(FrameProtocol):
             self._pending.append(
                 _Pending(self._correlation_id, api_key, version, deadline, on_response)
             )
-            if self._watchdog is None:
-                self._watchdog = self._loop.call_at(deadline, self._check_deadline)
+            if deadline < self._watch_at:
+                self._watch(deadline)
         transport.writelines(parts)
 
     async def request(
@@ -312,15 +314,22 @@ class Connection(FrameProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _check_deadline(self) -> None:
+    def _watch(self, deadline: float) -> None:
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        self._watch_at = deadline
+        self._watchdog = self._loop.call_at(deadline, self._check_deadlines)
+
+    def _check_deadlines(self) -> None:
         self._watchdog = None
+        self._watch_at = math.inf
         if not self._pending:
             return
-        oldest = self._pending[0]
-        if oldest.deadline > self._loop.time():
-            self._watchdog = self._loop.call_at(oldest.deadline, self._check_deadline)
+        next_due = min(self._pending, key=lambda waiting: waiting.deadline)
+        if next_due.deadline > self._loop.time():
+            self._watch(next_due.deadline)
             return
-        name = APIS[oldest.api_key].name
+        name = APIS[next_due.api_key].name
         # Kafka's rule: what comes after a lost response cannot be trusted to be in order.
         self._fail(Unavailable(f"{self.node} did not answer {name} in time"))
 

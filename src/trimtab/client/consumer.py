@@ -16,13 +16,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from random import Random
 from types import TracebackType
-from typing import TypeAlias
 
 from trimtab.client.fetcher import RESETS, Batches, Fetched, Fetcher, FetchOptions, Wish
 from trimtab.client.offsets import (
     EARLIEST,
     LATEST,
     OffsetAndTimestamp,
+    Partition,
+    checked_partition,
     found_or_none,
 )
 from trimtab.client.options import CONSUMER
@@ -34,9 +35,6 @@ from trimtab.wire.batch_cy import read_records
 from trimtab.wire.batch_header import read_header
 
 __all__ = ["AsyncConsumer", "Batches", "Consumer", "OffsetAndTimestamp"]
-
-Partition: TypeAlias = TopicPartition | tuple[str, int]
-"""A partition as callers may name it: `TopicPartition("t", 0)` or just `("t", 0)`."""
 
 
 class _Chunk:
@@ -149,7 +147,7 @@ class _Reader:
         A partition that was assigned before keeps its position; a new one begins where `seek` says
         or else by `auto.offset.reset`. None at all stops reading.
         """
-        wanted = [_checked(partition) for partition in partitions]
+        wanted = [checked_partition(partition) for partition in partitions]
         kept = {partition: self._wishes.get(partition) for partition in wanted}
         self._positions = {p: at for p, at in self._positions.items() if p in kept}
         self._wishes = {}
@@ -210,7 +208,7 @@ class _Reader:
         return Wish(self._epoch, start, False)
 
     def _assigned(self, partition: Partition) -> TopicPartition:
-        named = _checked(partition)
+        named = checked_partition(partition)
         if named not in self._wishes:
             raise UsageError(f"{named} is not assigned to this consumer; assign() it first")
         return named
@@ -396,7 +394,7 @@ class Consumer(_Reader):
 
         `poll` rides out what may pass, such as a broker that is down; this says what it rides out.
         """
-        return self._fetcher.problem(_checked(partition))
+        return self._fetcher.problem(checked_partition(partition))
 
     def close(self) -> None:
         """Close the connections. Closing again does nothing."""
@@ -437,7 +435,7 @@ class Consumer(_Reader):
         if self._closed:
             raise UsageError("the consumer is closed")
         session = self._session
-        named = {_checked(partition): at for partition, at in wanted.items()}
+        named = {checked_partition(partition): at for partition, at in wanted.items()}
         return self._thread.run(session.offsets.find(named, session.timeout, self._isolation))
 
 
@@ -507,7 +505,7 @@ class AsyncConsumer(_Reader):
 
     def problem(self, partition: Partition) -> KafkaError | None:
         """As `Consumer.problem`."""
-        return self._fetcher.problem(_checked(partition))
+        return self._fetcher.problem(checked_partition(partition))
 
     async def close(self) -> None:
         """Close the connections. Closing again does nothing."""
@@ -546,21 +544,12 @@ class AsyncConsumer(_Reader):
         if self._closed:
             raise UsageError("the consumer is closed")
         session = self._session
-        named = {_checked(partition): at for partition, at in wanted.items()}
+        named = {checked_partition(partition): at for partition, at in wanted.items()}
         return await session.offsets.find(named, session.timeout, self._isolation)
 
 
 _NOWHERE = -4
 """No offset, and none of ListOffsets' special timestamps either."""
-
-
-def _checked(partition: Partition) -> TopicPartition:
-    match partition:
-        case (str(topic), int(number)) if topic and number >= 0:
-            return TopicPartition(topic, number)
-    raise UsageError(
-        f"{partition!r} is no partition; name one as (topic, number), such as ('t', 0)"
-    )
 
 
 def _checked_times(timestamps: Mapping[Partition, int]) -> Mapping[Partition, int]:

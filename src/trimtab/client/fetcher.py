@@ -481,7 +481,10 @@ class Fetcher:
                     await self._next_arrival()
         except TimeoutError:
             why = self.problem(partition) or "its leader did not answer"
-            raise Unavailable(f"no position of {partition} within {timeout:g} s: {why}") from None
+            waited = f"within {timeout:g} s"
+            if isinstance(why, BrokerError):
+                raise BrokerError(why.code, f"{why.detail}; {waited}", why.subject) from None
+            raise Unavailable(f"no position of {partition} {waited}: {why}") from None
         return origin
 
     def problem(self, partition: TopicPartition) -> KafkaError | None:

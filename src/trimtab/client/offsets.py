@@ -7,11 +7,11 @@ import logging
 from collections.abc import Mapping
 from enum import IntEnum
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from trimtab.client.connections import ApiKey, Connections
 from trimtab.client.metadata import NO_LEADER, Metadata
-from trimtab.errors import BrokerError, ErrorCode, KafkaError, Unavailable, error_code
+from trimtab.errors import BrokerError, ErrorCode, KafkaError, Unavailable, UsageError, error_code
 from trimtab.records import NO_OFFSET, TopicPartition
 from trimtab.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -31,6 +31,10 @@ MAX_TIMESTAMP: Final = -3
 
 _CONSUMER: Final = -1
 _MAX_TIMESTAMP_SINCE: Final = 7
+
+
+Partition: TypeAlias = TopicPartition | tuple[str, int]
+"""A partition as callers may name it: `TopicPartition("t", 0)` or just `("t", 0)`."""
 
 
 class Isolation(IntEnum):
@@ -106,7 +110,7 @@ class Offsets:
                     attempt += 1
         except TimeoutError:
             raise self._explain(missing, troubles, timeout) from None
-        return found
+        return {partition: found[partition] for partition in wanted}
 
     def why_no_leader(self, partition: TopicPartition) -> BrokerError:
         """What metadata says of a partition for which it names no leader."""
@@ -234,3 +238,11 @@ class Offsets:
 def found_or_none(found: OffsetAndTimestamp) -> OffsetAndTimestamp | None:
     """None in place of the -1 by which a broker says that no record is that young."""
     return None if found.offset == NO_OFFSET else found
+
+
+def checked_partition(partition: Partition) -> TopicPartition:
+    """The partition that a caller names, if it can be one."""
+    match partition:
+        case (str(topic), int(number)) if topic and number >= 0:
+            return TopicPartition(topic, number)
+    raise UsageError(f"{partition!r} is no partition; name one as (topic, number), as in ('t', 0)")

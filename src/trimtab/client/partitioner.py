@@ -141,6 +141,10 @@ class BuiltInOptions:
     is_adaptive: bool = True
     rack: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.quantum < 1:
+            raise UsageError(f"the quantum of a turn is {self.quantum} bytes; it must be at least 1")
+
 
 class BuiltInPartitioner:
     """Kafka's own logic: turns of equal bytes, fewer of them for brokers that fall behind.

@@ -84,7 +84,7 @@ class ClusterImage:
         return self._configs.get((kind, name), _NOTHING)
 
     def colliding(self, name: str) -> str | None:
-        """The topic whose name is this one but for '.' and '_', or the same; None if there is none."""
+        """The topic whose name is this one or differs in '.' and '_' only, if any."""
         return self._names.get(collision_key(name))
 
     @property

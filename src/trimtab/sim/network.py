@@ -94,6 +94,11 @@ class Network:
         """The host that the current task runs on: `localhost`, unless `at` says otherwise."""
         return self._host.get()
 
+    @property
+    def servers(self) -> list[str]:
+        """`host:port` of every server that is bound, in the order of binding."""
+        return [name(address) for address in self._servers]
+
     @contextlib.contextmanager
     def at(self, host: str) -> Iterator[None]:
         """The block, and the tasks and servers that it starts, run on this host."""

@@ -93,7 +93,9 @@ def _find_partitions(options: SourceOptions) -> Sequence[TopicPartition]:
         topics = list(options.topics) or [
             topic for topic in admin.topics() if re.search(options.pattern, topic)
         ]
-        described = admin.describe_topics(topics)
+        described = admin.describe_topics(topics) if topics else {}
     return [
-        TopicPartition(topic.name, number) for topic in described for number in topic.partitions
+        TopicPartition(name, number)
+        for name, topic in described.items()
+        for number in range(topic.partition_count)
     ]

@@ -8,7 +8,8 @@ from typing import Final
 import pyarrow as pa
 
 from trimtab.spark.ranges import OffsetRange
-from trimtab.wire.batch_cy import BinaryColumn, Columns, ColumnScanner, HeadersColumn
+from trimtab.wire.columns import BinaryColumn, Columns, HeadersColumn
+from trimtab.wire.records_cy import ColumnScanner
 
 KAFKA_COLUMNS: Final = {
     "key": "binary",

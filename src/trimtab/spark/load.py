@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from pyspark.sql import functions as f
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 RECORDS: Final = "topic string, partition int, offset long, batchBaseOffset long, batchBytes int"
 """Schema of the records: what to ask the reader for."""
@@ -122,6 +122,6 @@ def _shares(part: DataFrame, whole: DataFrame) -> DataFrame:
     return part.join(totals, "topic").select(*part.columns, share)
 
 
-def _ratio(numerator: str, denominator: str) -> f.Column:
+def _ratio(numerator: str, denominator: str) -> Column:
     """Null, not an error, where the denominator is 0 (Spark 4 is strict about it)."""
     return f.try_divide(f.col(numerator).cast("double"), f.col(denominator))

@@ -154,7 +154,7 @@ def _compress_snappy(data: Buffer) -> bytes:
 
 def _decompress_snappy(data: memoryview, limit: int) -> bytes | bytearray:
     if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
-        return _decompress_snappy_block(data, limit)
+        return _decompress_snappy_block(data, limit, 0)
     whole = bytearray()
     position = len(_XERIAL_HEADER)
     while position < len(data):
@@ -168,16 +168,16 @@ def _decompress_snappy(data: memoryview, limit: int) -> bytes | bytearray:
                 f"snappy data cannot be decompressed: a block of {length} bytes, "
                 f"with {len(data) - start} left"
             )
-        whole += _decompress_snappy_block(data[start:position], limit - len(whole))
+        whole += _decompress_snappy_block(data[start:position], limit, len(whole))
     return whole
 
 
-def _decompress_snappy_block(block: memoryview, limit: int) -> bytearray:
+def _decompress_snappy_block(block: memoryview, limit: int, used: int) -> bytearray:
     from cramjam import DecompressionError, snappy
 
     try:
         size = snappy.decompress_raw_len(block)
-        if size > limit:
+        if size > limit - used:
             raise _too_large("snappy", limit)
         if size > _SNAPPY_EXPANSION * len(block):
             raise CorruptData(

@@ -108,6 +108,7 @@ class _RecordReader:
         self.limit = self.end
 
     @cython.cfunc
+    @cython.inline
     def read_varint(self) -> cython.longlong:
         octet: cython.ulonglong
         value: cython.ulonglong = 0
@@ -130,6 +131,7 @@ class _RecordReader:
         return (value >> 1) ^ -(value & 1)
 
     @cython.cfunc
+    @cython.inline
     def read_size(self) -> cython.Py_ssize_t:
         """A length of what follows; below zero is a null."""
         size: cython.longlong = self.read_varint()
@@ -181,6 +183,7 @@ class _RecordReader:
         return 0
 
     @cython.cfunc
+    @cython.inline
     def end_record(self) -> cython.int:
         if self.position != self.limit:
             raise CorruptBatch(
@@ -226,6 +229,7 @@ class _RecordReader:
 
 
 @cython.cfunc
+@cython.inline
 @cython.exceptval(check=False)
 def _adds_up(base: cython.longlong, delta: cython.longlong) -> cython.bint:
     """Whether base + delta is a number of 64 bits."""
@@ -368,18 +372,21 @@ class _Buffer:
         return None
 
     @cython.cfunc
+    @cython.inline
     def reserve(self, more: cython.Py_ssize_t) -> cython.int:
         if more > self.capacity - self.size:
             self.grow(self.size + more)
         return 0
 
     @cython.cfunc
+    @cython.inline
     @cython.exceptval(check=False)
     def put_octet(self, value: cython.uchar) -> cython.void:
         self.octets[self.size] = value
         self.size += 1
 
     @cython.cfunc
+    @cython.inline
     @cython.exceptval(check=False)
     def put(
         self, octets: cython.p_uchar, start: cython.Py_ssize_t, size: cython.Py_ssize_t
@@ -391,6 +398,7 @@ class _Buffer:
         self.size += size
 
     @cython.cfunc
+    @cython.inline
     @cython.exceptval(check=False)
     def put_int32(self, value: cython.int) -> cython.void:
         if cython.compiled:
@@ -400,6 +408,7 @@ class _Buffer:
         self.size += 4
 
     @cython.cfunc
+    @cython.inline
     @cython.exceptval(check=False)
     def put_int64(self, value: cython.longlong) -> cython.void:
         if cython.compiled:
@@ -436,6 +445,7 @@ class _Validity:
         self.nulls = 0
 
     @cython.cfunc
+    @cython.inline
     def put(self, valid: cython.bint) -> cython.int:
         if self.rows & 7 == 0:
             self.bits.reserve(1)
@@ -476,6 +486,7 @@ class _BinaryRows:
         return None
 
     @cython.cfunc
+    @cython.inline
     def put(
         self, octets: cython.p_uchar, start: cython.Py_ssize_t, size: cython.Py_ssize_t
     ) -> cython.int:

@@ -12,7 +12,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from trimtab.records import Headers
 from trimtab.spark import columns
 from trimtab.spark.ranges import OffsetRange
-from trimtab.wire.batch_cy import BatchBuilder, restamp
+from trimtab.wire.batch_cy import BatchBuilder
+from trimtab.wire.batch_header import restamp
 from trimtab.wire.compression import Compression
 
 EVERY = columns.KAFKA_COLUMNS | columns.HEADER_COLUMNS | columns.BATCH_COLUMNS

@@ -192,6 +192,12 @@ GOLDEN: list[tuple[object, int, str]] = [
         0,
         "00000001 000102030405060708090a0b0c0d0e0f  02  00 05 02 00000003  01 04 00000003",
     ),
+    (
+        PartitionChangeRecord(topic_id=ZERO_UUID, directories=[], eligible_leader_replicas=[]),
+        2,
+        # Declared the other way round: on the wire, tags rise.
+        "ffffffff 00000000000000000000000000000000  02  06 01 01  08 01 01",
+    ),
 ]
 
 
@@ -414,6 +420,7 @@ def test_unknown_tagged_fields_are_skipped() -> None:
         (ApiVersionsRequest, 3, "", "of 0 bytes"),
         (ApiVersionsRequest, 3, "00 02 61 00", "client_software_name has the length -1"),
         (ApiVersionsRequest, 3, "09 61", "client_software_name has the length 8"),
+        (ApiVersionsRequest, 3, "818002" + "61" * 32768 + "01 00", "name has the length 32768"),
         (ApiVersionsRequest, 3, "02 ff 02 61 00", "codec can't decode"),
         (ApiVersionsRequest, 3, "ffffffffff01 00 00", "more than 32 bits"),
         (ApiVersionsRequest, 3, "ffffffff7f 00 00", "more than 32 bits"),

@@ -52,6 +52,7 @@ _SINCE_VERSION = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 _NO_EPOCH = -1
+_EPOCHS_SINCE = 4
 
 _log = logging.getLogger(__name__)
 
@@ -79,6 +80,8 @@ def list_offsets(
                 partition = broker.find_partition(topic.name, wanted.partition_index)
                 partition.check_epoch(wanted.current_leader_epoch)
                 found = _find(partition, wanted)
+                if header.api_version < _EPOCHS_SINCE:
+                    found.leader_epoch = _NO_EPOCH
             except Refused as refused:
                 found = _answer(wanted, code=refused.code)
             except (StorageError, CorruptData) as error:

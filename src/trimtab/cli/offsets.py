@@ -1,0 +1,130 @@
+"""Print the offsets of partitions as topic:partition:offset, with the options of kafka-get-offsets.
+
+The latest offset is where the next record will go, so the sum over a topic is the number of records
+ever sent to it. By time, it is the first record at or after it; nothing after the last colon means
+that there is none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+from trimtab.cli.options import add_client_options, read_client_options, read_partition_ids
+from trimtab.cli.selection import connect_admin, list_partitions, match_names, select_topics
+from trimtab.errors import UsageError
+from trimtab.records import TopicPartition
+
+if TYPE_CHECKING:
+    from trimtab.client.admin import Moment
+
+EXAMPLES = """\
+  trimtab offsets --topic flights
+  trimtab offsets --topic flights --time earliest
+  trimtab offsets --topic-partitions flights:0,flights:2-4 --time 1767225600000
+"""
+
+_MOMENTS: dict[str, Literal["earliest", "latest", "max_timestamp"]] = {
+    "latest": "latest",
+    "-1": "latest",
+    "earliest": "earliest",
+    "-2": "earliest",
+    "max-timestamp": "max_timestamp",
+    "-3": "max_timestamp",
+}
+_PATTERN = re.compile(r"(?P<topic>[^:,]*)(?::(?P<low>\d*)(?P<range>-(?P<high>\d*))?)?")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--topic", help="a regular expression (default: all topics)")
+    which.add_argument(
+        "--topic-partitions",
+        metavar="TOPIC:PARTITION,…",
+        help="topics with partitions: t:1 one, t:0-3 from 0 to 2, t:5- from 5, t:-3 up to 2, t all",
+    )
+    parser.add_argument("--partitions", metavar="N,…", help="only these partitions of the topics")
+    parser.add_argument(
+        "--time",
+        default="latest",
+        help="latest or -1, earliest or -2, max-timestamp or -3, or milliseconds since the epoch "
+        "(default: latest)",
+    )
+    parser.add_argument(
+        "--exclude-internal-topics", action="store_true", help="leave out internal topics"
+    )
+    add_client_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    moment = read_moment(arguments.time)
+    if arguments.partitions and arguments.topic_partitions:
+        raise UsageError("--partitions and --topic-partitions are both given: give one")
+    include_internal = not arguments.exclude_internal_topics
+    with connect_admin(read_client_options(arguments)) as admin:
+        names = select_topics(admin, arguments.topic, include_internal)
+        views = admin.describe_topics(names) if names else {}
+        partitions = [each for name in names for each in list_partitions(views[name])]
+        if arguments.topic_partitions is not None:
+            is_wanted = read_topic_partitions(arguments.topic_partitions)
+            partitions = [each for each in partitions if is_wanted(each)]
+        if arguments.partitions is not None:
+            ids = set(read_partition_ids(arguments.partitions))
+            partitions = [each for each in partitions if each.partition in ids]
+        if not partitions:
+            raise UsageError("no partition matches; see `trimtab topics --list` for the topics")
+        found = admin.list_offsets(partitions, moment)
+    for partition in sorted(found):
+        offset = found[partition].offset
+        print(f"{partition.topic}:{partition.partition}:{offset if offset >= 0 else ''}")
+    return 0
+
+
+def read_moment(text: str) -> Moment:
+    """A word, one of Kafka's numbers for them, or a time in milliseconds.
+
+    Raises:
+        UsageError: something else.
+    """
+    if text in _MOMENTS:
+        return _MOMENTS[text]
+    if text.isdecimal():
+        return int(text)
+    raise UsageError(
+        f"--time {text!r}: write latest, earliest, max-timestamp, or milliseconds since the epoch"
+    )
+
+
+def read_topic_partitions(text: str) -> Callable[[TopicPartition], bool]:
+    """Whether a partition is one of `topic:1,topic:0-3,topic:5-,topic:-3,topic`; topics are regular
+    expressions, and none at all is any topic.
+
+    Raises:
+        UsageError: something else.
+    """
+    rules = [_read_rule(part) for part in text.split(",")]
+    return lambda partition: any(rule(partition) for rule in rules)
+
+
+def _read_rule(part: str) -> Callable[[TopicPartition], bool]:
+    found = _PATTERN.fullmatch(part)
+    if found is None:
+        raise UsageError(
+            f"--topic-partitions {part!r}: write topic:1, topic:0-3, topic:5- or topic"
+        )
+    topic, low, high = found["topic"], found["low"], found["high"]
+    if found["range"] is not None:
+        first = int(low) if low else 0
+        last = int(high) if high else None
+    elif low:
+        first, last = int(low), int(low) + 1
+    else:
+        first, last = 0, None
+
+    def rule(partition: TopicPartition) -> bool:
+        is_in = first <= partition.partition and (last is None or partition.partition < last)
+        return is_in and (not topic or bool(match_names(topic, [partition.topic])))
+
+    return rule

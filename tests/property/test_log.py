@@ -1,0 +1,168 @@
+"""The log against a plain list of records, through rolls, restarts, crashes and truncation."""
+
+from random import Random
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from trimtab.broker.log import Log, LogConfig
+from trimtab.broker.producer_state import ACCEPTED
+from trimtab.sim.disk import VirtualDisk
+from trimtab.wire.batch_cy import BatchBuilder, read_headers, read_records
+
+DIRECTORY = "flights-0"
+PRODUCER = 9
+
+
+class LogAgainstList(RuleBasedStateMachine):
+    """`records` is what was acknowledged: (timestamp, value) by offset. `durable` of them have
+    been flushed."""
+
+    @initialize(
+        segment_bytes=st.integers(200, 2000),
+        interval=st.sampled_from([0, 100, 500]),
+        start=st.sampled_from([0, 10**10]),
+    )
+    def begin(self, segment_bytes: int, interval: int, start: int) -> None:
+        self.config = LogConfig(
+            segment_bytes=segment_bytes, index_interval_bytes=interval, segment_ms=50
+        )
+        self.disk = VirtualDisk()
+        self.base = start
+        self.records: list[tuple[int, bytes]] = []
+        self.batches: list[int] = []  # where each begins, and the end
+        self.durable = 0
+        self.recovery_point = 0
+        self.open(clean=False)
+
+    def open(self, clean: bool) -> None:
+        self.log = Log.open(
+            self.disk,
+            DIRECTORY,
+            self.config,
+            lambda: 0,
+            log_start_offset=self.base,
+            recovery_point=self.recovery_point,
+            clean=clean,
+        )
+
+    @property
+    def end(self) -> int:
+        return self.base + len(self.records)
+
+    @rule(
+        timestamps=st.lists(st.integers(0, 100), min_size=1, max_size=5), size=st.integers(0, 300)
+    )
+    def append(self, timestamps: list[int], size: int) -> None:
+        builder = BatchBuilder(1 << 20)
+        for timestamp in timestamps:
+            value = b"%d" % len(self.records) + bytes(size)
+            builder.append(timestamp, None, value, [])
+            self.records.append((timestamp, value))
+        first = self.end - len(timestamps)
+        data = memoryview(
+            bytearray(
+                builder.build(
+                    producer_id=PRODUCER, producer_epoch=0, base_sequence=first & 0x7FFFFFFF
+                )
+            )
+        )
+        headers = read_headers(data)
+        assert self.log.producers.check(headers[0]) is ACCEPTED
+        info = self.log.append(data, 0, headers)
+        assert (info.first_offset, info.last_offset) == (first, self.end - 1)
+        duplicate = self.log.producers.check(headers[0]).duplicate
+        assert duplicate is not None
+        assert duplicate.first_offset == first
+        self.batches.append(first)
+
+    @rule()
+    def flush(self) -> None:
+        self.log.flush()
+        self.durable = len(self.records)
+
+    @rule()
+    def roll(self) -> None:
+        self.log.roll()
+
+    @rule()
+    def restart(self) -> None:
+        self.log.close()
+        self.durable = len(self.records)
+        self.recovery_point = self.log.recovery_point
+        self.open(clean=True)
+
+    @rule(seed=st.none() | st.integers(0, 2**32), killed=st.booleans())
+    def crash(self, seed: int | None, killed: bool) -> None:
+        """The machine loses power, or only the process is killed: then nothing is lost."""
+        if not killed:
+            self.disk.crash(None if seed is None else Random(seed))
+        self.open(clean=False)
+        kept = self.log.log_end_offset - self.base
+        assert kept >= (len(self.records) if killed else self.durable)
+        self.shorten(kept)
+        if not killed:
+            self.durable = min(self.durable, kept)
+            self.log.flush()
+            self.durable = kept
+
+    @rule(portion=st.floats(0, 1))
+    def truncate(self, portion: float) -> None:
+        if self.batches:
+            offset = self.batches[int(portion * (len(self.batches) - 1))]
+            self.log.truncate(offset)
+            assert self.log.log_end_offset == offset
+            self.shorten(offset - self.base)
+            self.durable = min(self.durable, len(self.records))
+            self.recovery_point = min(self.recovery_point, offset)
+
+    def shorten(self, kept: int) -> None:
+        del self.records[kept:]
+        self.batches = [first for first in self.batches if first < self.end]
+
+    @rule(
+        portion=st.floats(0, 1),
+        max_bytes=st.integers(0, 3000),
+        min_one=st.booleans(),
+        bound=st.floats(0, 1),
+    )
+    def read(self, portion: float, max_bytes: int, min_one: bool, bound: float) -> None:
+        offset = self.base + int(portion * len(self.records))
+        end_offset = self.base + int(bound * len(self.records))
+        data = self.log.read(offset, max_bytes, min_one, end_offset)
+        if not data:
+            return
+        headers = read_headers(data)
+        assert headers[0].base_offset <= offset <= headers[0].last_offset
+        assert headers[-1].last_offset < end_offset
+        assert len(data) <= max_bytes or (min_one and len(headers) == 1)
+        for record in read_records("flights", 0, data, 0):
+            expected = self.records[record.offset - self.base]
+            assert (record.timestamp, record.value) == expected
+
+    @rule(timestamp=st.integers(-1, 101))
+    def look_up(self, timestamp: int) -> None:
+        found = self.log.offset_for_timestamp(timestamp)
+        matching = [self.base + i for i, (at, _) in enumerate(self.records) if at >= timestamp]
+        assert (found.offset if found else None) == (matching[0] if matching else None)
+        newest = self.log.offset_of_max_timestamp()
+        latest = max((at for at, _ in self.records), default=None)
+        assert (newest.timestamp if newest else None) == latest
+
+    @invariant()
+    def everything_is_there_in_order(self) -> None:
+        if not hasattr(self, "log"):
+            return
+        assert self.log.log_end_offset == self.end
+        offset = self.base
+        while data := self.log.read(offset, 1 << 30):
+            for record in read_records("flights", 0, data, offset):
+                assert record.offset == offset
+                assert record.value == self.records[offset - self.base][1]
+                offset += 1
+        assert offset == self.end
+
+
+TestLogAgainstList = LogAgainstList.TestCase
+TestLogAgainstList.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

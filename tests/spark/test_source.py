@@ -1,0 +1,164 @@
+"""`format("trimtab")` against an embedded cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import AnalysisException, PythonException
+
+from trimtab import Admin, Cluster, Producer
+from trimtab.errors import BrokerError, Unavailable
+from trimtab.spark.cluster import read_range
+from trimtab.spark.ranges import DataLoss, OffsetRange
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TOPIC, OTHER, COMPRESSED = "flights", "flights-too", "compressed"
+COUNT = 300
+"""Records in each of the topic's three partitions."""
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[str]:
+    """A cluster of two brokers with three topics."""
+    with Cluster(brokers=2) as cluster:
+        servers = cluster.bootstrap_servers
+        with Admin(servers) as admin:
+            admin.create_topic(TOPIC, partitions=3)
+            admin.create_topic(OTHER, partitions=1)
+            admin.create_topic(COMPRESSED, partitions=1)
+        with Producer(servers) as producer:
+            for number in range(3 * COUNT):
+                headers = [("number", b"%d" % number)] if number % 2 else None
+                producer.send(
+                    TOPIC,
+                    b"value %d" % number,
+                    None if number % 5 == 0 else b"key",
+                    headers,
+                    partition=number % 3,
+                    timestamp=1_700_000_000_000 + number,
+                )
+            producer.send(OTHER, None, b"tombstone")
+        with Producer(servers, compression_type="zstd", linger_ms=50) as producer:
+            for number in range(COUNT):
+                producer.send(COMPRESSED, b"%d" % number)
+        yield servers
+
+
+def read(spark: SparkSession, servers: str, schema: str = "", **options: str) -> DataFrame:
+    reader = spark.read.format("trimtab").option("kafka.bootstrap.servers", servers)
+    return (reader.schema(schema) if schema else reader).options(**options).load()
+
+
+def test_rows_and_schema_are_those_of_sparks_kafka_source(
+    spark: SparkSession, servers: str
+) -> None:
+    frame = read(spark, servers, subscribe=TOPIC, includeHeaders="true")
+    assert frame.schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
+        "timestamp:timestamp,timestampType:int,headers:array<struct<key:string,value:binary>>>"
+    )
+    assert all(field.nullable for field in frame.schema)
+    rows = sorted(frame.collect(), key=lambda row: (row.offset, row.partition))
+    assert [bytes(row.value) for row in rows] == [b"value %d" % n for n in range(3 * COUNT)]
+    assert [row.partition for row in rows[:4]] == [0, 1, 2, 0]
+    assert rows[0].key is None
+    assert bytes(rows[1].key) == b"key"
+    assert rows[0].headers is None
+    assert [(header.key, bytes(header.value)) for header in rows[1].headers] == [("number", b"1")]
+    assert rows[1].timestamp.isoformat() == "2023-11-14T22:13:20.001000"
+    assert {row.timestampType for row in rows} == {0}
+    assert {row.topic for row in rows} == {TOPIC}
+
+
+def test_the_name_is_known_without_registration(spark: SparkSession, servers: str) -> None:
+    other = spark.newSession()  # registered sources belong to one session
+    assert read(other, servers, subscribe=OTHER).collect()[0].value is None
+
+
+def test_several_topics_and_a_schema_that_chooses_columns(
+    spark: SparkSession, servers: str
+) -> None:
+    schema = "batchBytes int, topic string, batchBaseOffset long, offset long"
+    frame = read(spark, servers, schema, subscribePattern="^(comp|flights-)")
+    assert frame.columns == ["batchBytes", "topic", "batchBaseOffset", "offset"]
+    rows = frame.collect()
+    assert sum(row.topic == COMPRESSED for row in rows) == COUNT
+    assert sum(row.topic == OTHER for row in rows) == 1
+    batches = {(row.topic, row.batchBaseOffset): row.batchBytes for row in rows}
+    assert len(batches) < COUNT / 10
+    # 61 bytes of header each, and what zstd makes of a few hundred numbers.
+    assert all(61 < size < 20_000 for size in batches.values())
+    assert all(row.batchBaseOffset <= row.offset for row in rows)
+
+
+def test_offsets_and_min_partitions(spark: SparkSession, servers: str) -> None:
+    frame = read(
+        spark,
+        servers,
+        "partition int, offset long",
+        assign=json.dumps({TOPIC: [0, 2]}),
+        startingOffsets=json.dumps({TOPIC: {"0": 10, "2": -2}}),
+        endingOffsets=json.dumps({TOPIC: {"0": 20, "2": -1}}),
+        minPartitions="5",
+    )
+    assert frame.rdd.getNumPartitions() == 6  # the ten stay whole, the 300 are cut
+    rows = {(row.partition, row.offset) for row in frame.collect()}
+    assert rows == {(0, n) for n in range(10, 20)} | {(2, n) for n in range(COUNT)}
+
+
+def test_nothing_to_read_is_an_empty_frame(spark: SparkSession, servers: str) -> None:
+    assert read(spark, servers, subscribePattern="no such topic").count() == 0
+    offsets = json.dumps({OTHER: {"0": 1}})
+    assert read(spark, servers, subscribe=OTHER, startingOffsets=offsets).collect() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "schema", "message"),
+    [
+        ({"subscribe": TOPIC, "startingOffset": "x"}, "", "did you mean startingOffsets"),
+        ({}, "", "exactly one of the options subscribe, subscribePattern, assign"),
+        ({"subscribe": TOPIC}, "valu binary", "did you mean value"),
+        ({"subscribe": TOPIC}, "offset int", "column offset is bigint, not int"),
+        ({"subscribe": "nowhere"}, "", "UNKNOWN_TOPIC_OR_PARTITION"),
+        ({"subscribe": TOPIC, "kafka.fetch.max.byte": "1"}, "", "did you mean fetch.max.bytes"),
+    ],
+)
+def test_refusals_reach_the_user(
+    spark: SparkSession, servers: str, options: dict[str, str], schema: str, message: str
+) -> None:
+    with pytest.raises((AnalysisException, PythonException), match=message):
+        read(spark, servers, schema, **options).count()
+
+
+def test_offsets_that_are_gone(spark: SparkSession, servers: str) -> None:
+    options = {"subscribe": OTHER, "endingOffsets": json.dumps({OTHER: {"0": 5}})}
+    with pytest.raises(AnalysisException, match="flights-too-0: offsets 0 to 5 were asked for"):
+        read(spark, servers, **options).count()
+    assert read(spark, servers, failOnDataLoss="false", **options).count() == 1
+
+
+def test_offsets_that_go_while_reading(servers: str, caplog: pytest.LogCaptureFixture) -> None:
+    client = {"bootstrap.servers": servers}
+    # Planned when the topic still had it, such as before it was deleted and made anew.
+    gone = OffsetRange(OTHER, 0, 7, 9)
+    with pytest.raises(DataLoss, match="flights-too-0: offset 7 is gone, the first one left is 0"):
+        list(read_range(client, gone, 10_000, fail_on_data_loss=True))
+    assert list(read_range(client, gone, 10_000, fail_on_data_loss=False)) == []
+    assert "offset 7 is gone" in caplog.text
+
+
+def test_silence_ends_in_an_error_that_says_where(servers: str) -> None:
+    beyond = OffsetRange(OTHER, 0, 1, 2)  # the next record, which never comes
+    with pytest.raises(Unavailable, match=r"flights-too-0: .* offset 1 on.*kafkaConsumer.pollTime"):
+        list(read_range({"bootstrap.servers": servers}, beyond, 1, fail_on_data_loss=True))
+
+
+def test_a_partition_that_is_not_there_is_an_error(servers: str) -> None:
+    client = {"bootstrap.servers": servers, "default.api.timeout.ms": "200"}
+    with pytest.raises((BrokerError, Unavailable), match="flights-too-9"):
+        list(read_range(client, OffsetRange(OTHER, 9, 0, 1), 500, fail_on_data_loss=True))

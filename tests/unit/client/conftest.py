@@ -1,0 +1,31 @@
+"""Topics as metadata would show them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from trimtab.client.metadata import PartitionView, TopicView
+
+MakeView = Callable[..., TopicView]
+
+
+def view_of(
+    leaders: Sequence[int], racks: Sequence[str | None] | None = None, name: str = "topic"
+) -> TopicView:
+    """A topic whose partition p is led by `leaders[p]`, -1 for nobody, in `racks[p]`."""
+    return TopicView(
+        name=name,
+        topic_id=bytes(16),
+        is_internal=False,
+        partitions=tuple(PartitionView(leader, 0, (leader,), (leader,), ()) for leader in leaders),
+        leaders=tuple(leaders),
+        racks=tuple(racks) if racks is not None else (None,) * len(leaders),
+        available=tuple(p for p, leader in enumerate(leaders) if leader >= 0),
+    )
+
+
+@pytest.fixture
+def make_view() -> MakeView:
+    return view_of

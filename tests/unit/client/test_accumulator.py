@@ -1,0 +1,488 @@
+"""Records into batches, turns between partitions, batches out, deliveries settled."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import pytest
+
+from trimtab.client.accumulator_cy import Accumulator, Batch, Delivery
+from trimtab.client.metadata import TopicView
+from trimtab.client.partitioner import (
+    BuiltInOptions,
+    BuiltInPartitioner,
+    RoundRobinPartitioner,
+    StickyPartitioner,
+)
+from trimtab.errors import Unavailable, UsageError
+from trimtab.records import Record, RecordMetadata
+from trimtab.wire.batch_cy import HEADER_BYTES, read_records
+from trimtab.wire.compression import Compression
+
+MakeView = Callable[..., TopicView]
+
+
+@dataclass
+class Bench:
+    """An accumulator, and what a sender would do with it."""
+
+    accumulator: Accumulator
+    wakes: list[None]
+    callback_errors: list[Exception]
+    time: list[float] = field(default_factory=lambda: [100.0])
+
+    def send(
+        self,
+        value: bytes | None = b"",
+        key: bytes | None = None,
+        partition: int | None = None,
+        headers: Any = None,
+        timestamp: int | None = 0,
+    ) -> Delivery:
+        delivery = self.accumulator.append("topic", value, key, headers, partition, timestamp)
+        assert delivery is not None
+        return delivery
+
+    def take_all(self) -> list[Batch]:
+        return [
+            self.accumulator.take(queue)
+            for queue in self.accumulator.active_queues()
+            for _ in range(len(queue.batches))
+        ]
+
+    def bytes_by_partition(self) -> Counter[int]:
+        return Counter(
+            {
+                queue.partition: sum(batch.size for batch in queue.batches)
+                for queue in self.accumulator.active_queues()
+            }
+        )
+
+    def records(self, batch: Batch) -> list[Record]:
+        return read_records("topic", batch.queue.partition, batch.builder.build(-1, -1, -1), 0)
+
+
+@pytest.fixture
+def make_bench(make_view: MakeView) -> Callable[..., Bench]:
+    def make(
+        leaders: tuple[int, ...] = (0, 1, 2),
+        batch_size: int = 1000,
+        make_partitioner: Callable[[], object] | None = None,
+        **options: Any,
+    ) -> Bench:
+        wakes: list[None] = []
+        errors: list[Exception] = []
+        time = [100.0]
+        accumulator = Accumulator(
+            batch_size=batch_size,
+            buffer_memory=options.pop("buffer_memory", 1 << 30),
+            max_request_size=options.pop("max_request_size", 1 << 20),
+            compression=options.pop("compression", Compression.NONE),
+            ignores_keys=options.pop("ignores_keys", False),
+            make_partitioner=make_partitioner
+            or (lambda: BuiltInPartitioner(BuiltInOptions(max(1, batch_size), False), Random(3))),
+            now=lambda: time[0],
+            wall_clock=lambda: 1_700_000_000.25,
+            lock=threading.Lock(),
+            wake=lambda: wakes.append(None),
+            on_callback_error=errors.append,
+        )
+        assert not options
+        accumulator.update_topic(make_view(leaders))
+        return Bench(accumulator, wakes, errors, time)
+
+    return make
+
+
+def test_a_topic_that_is_not_known_takes_nothing(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench()
+    assert bench.accumulator.append("other", b"", None, None, None, None) is None
+    assert not bench.accumulator.knows("other")
+
+
+def test_a_record_is_in_its_batch_as_it_was_sent(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench()
+    bench.send(b"value", b"key", partition=1, headers=[("h", b"1"), ("n", None)], timestamp=77)
+    bench.send(None, None, partition=1, timestamp=None)
+    (batch,) = bench.take_all()
+    first, second = bench.records(batch)
+    assert (first.key, first.value, first.timestamp) == (b"key", b"value", 77)
+    assert list(first.headers) == [("h", b"1"), ("n", None)]
+    assert (second.key, second.value, second.timestamp) == (None, None, 1_700_000_000_250)
+    assert batch.created == 100.0
+
+
+def test_keys_decide_unless_they_are_ignored(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench()
+    for _ in range(20):
+        bench.send(key=b"abc")
+    (batch,) = bench.take_all()
+    assert batch.queue.partition == 0  # 479470107 % 3
+    ignoring = make_bench(ignores_keys=True, batch_size=100)
+    for _ in range(20):
+        ignoring.send(b"x" * 50, key=b"abc")
+    assert {batch.queue.partition for batch in ignoring.take_all()} == {0, 1, 2}
+
+
+def test_an_empty_key_is_a_key(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(leaders=tuple(range(12)))
+    bench.send(key=b"")
+    (batch,) = bench.take_all()
+    assert batch.queue.partition == 9
+
+
+@pytest.mark.parametrize("partition", [-1, 3])
+def test_a_partition_that_does_not_exist_is_refused(
+    make_bench: Callable[..., Bench], partition: int
+) -> None:
+    with pytest.raises(UsageError, match=rf"partition {partition} of topic topic does not exist"):
+        make_bench().send(partition=partition)
+
+
+def test_batches_fill_to_batch_size(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(leaders=(0,))
+    for _ in range(100):
+        bench.send(b"x" * 90)
+    batches = bench.take_all()
+    assert sum(batch.count for batch in batches) == 100
+    for batch in batches[:-1]:
+        assert 1000 - 100 < batch.size <= 1000
+        assert len(batch.builder.build(-1, -1, -1)) == batch.size
+
+
+def test_a_record_larger_than_a_batch_has_one_of_its_own(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(leaders=(0,), batch_size=100)
+    for _ in range(3):
+        bench.send(b"x" * 500)
+    assert [batch.count for batch in bench.take_all()] == [1, 1, 1]
+
+
+def test_batch_size_zero_sends_each_record_alone(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(leaders=(0, 1), batch_size=0)
+    for _ in range(4):
+        bench.send(b"x")
+    assert [batch.count for batch in bench.take_all()] == [1, 1, 1, 1]
+
+
+def test_a_record_larger_than_a_request_is_refused(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(max_request_size=1000)
+    with pytest.raises(UsageError, match=r"max\.request\.size is 1000; raise it together with"):
+        bench.send(b"x" * 1000)
+    with pytest.raises(UsageError, match=r"max\.request\.size"):
+        bench.send(headers=[("h", b"x" * 1000)])
+
+
+@pytest.mark.parametrize("value", ["text", 7, {"a": 1}])
+def test_a_value_that_is_not_bytes_is_refused_and_leaves_nothing(
+    make_bench: Callable[..., Bench], value: Any
+) -> None:
+    bench = make_bench()
+    with pytest.raises((UsageError, TypeError)):
+        bench.send(value)
+    assert bench.take_all() == []
+    assert bench.accumulator.used == 0
+
+
+def test_nothing_is_taken_after_closing(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench()
+    bench.accumulator.closed = True
+    with pytest.raises(UsageError, match="the producer is closed"):
+        bench.send()
+
+
+@pytest.mark.kip(794)
+def test_turns_are_of_batch_size_and_even(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(batch_size=1000)
+    for _ in range(3000):
+        bench.send(b"x" * 43)
+    sizes = bench.bytes_by_partition()
+    assert set(sizes) == {0, 1, 2}
+    assert max(sizes.values()) - min(sizes.values()) <= 2 * 1000
+
+
+@pytest.mark.kip(794)
+@pytest.mark.parametrize("drained", [True, False])
+def test_a_slow_partition_gets_no_more_than_the_others(
+    make_bench: Callable[..., Bench], drained: bool
+) -> None:
+    """Everybody's batches are sent at once, but those of partition 0 stay and fill (KAFKA-14156)."""
+    bench = make_bench(batch_size=1000)
+    produced: Counter[int] = Counter()
+    for _ in range(20_000):
+        bench.send(b"x" * 43)
+        for queue in bench.accumulator.active_queues():
+            if queue.partition != 0 or (drained and len(queue.batches) > 3):
+                batch = bench.accumulator.take(queue)
+                produced[queue.partition] += batch.size
+                bench.accumulator.complete(batch, 0, -1)
+    produced.update(bench.bytes_by_partition())
+    mean = sum(produced.values()) / 3
+    for partition in range(3):
+        assert produced[partition] == pytest.approx(mean, rel=0.01)
+
+
+@pytest.mark.kip(794)
+def test_batches_of_a_turn_are_full_when_nothing_is_sent_meanwhile(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench = make_bench(batch_size=16_384, leaders=(0, 1, 2))
+    for _ in range(5000):
+        bench.send(b"x" * 512)
+    batches = bench.take_all()
+    partial = [batch for batch in batches if batch.size < 16_384 - 530]
+    assert len(partial) <= 3
+
+
+@pytest.mark.kip(480)
+def test_sticky_turns_with_each_new_batch(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(batch_size=300, make_partitioner=lambda: StickyPartitioner(Random(5)))
+    seen = []
+    for _ in range(50):
+        bench.send(b"x" * 100)
+        bench.send(b"x" * 100)
+        (batch,) = bench.take_all()
+        assert batch.count == 2
+        seen.append(batch.queue.partition)
+    assert all(a != b for a, b in zip(seen, seen[1:], strict=False))
+
+
+@pytest.mark.kip(480)
+def test_sticky_fills_exactly_one_batch_before_it_turns(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(
+        leaders=(0, 1), batch_size=300, make_partitioner=lambda: StickyPartitioner(Random(5))
+    )
+    for _ in range(4):
+        bench.send(b"x" * 100)
+    assert [batch.count for batch in bench.take_all()] == [2, 2]
+
+
+def test_round_robin_spreads_each_record_also_across_full_batches(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench = make_bench(leaders=(0, 1), batch_size=200, make_partitioner=RoundRobinPartitioner)
+    for _ in range(40):
+        bench.send(b"x" * 60)
+    by_partition: Counter[int] = Counter()
+    for batch in bench.take_all():
+        by_partition[batch.queue.partition] += batch.count
+    assert by_partition == {0: 20, 1: 20}
+
+
+def test_used_memory_is_what_waits(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench()
+    for _ in range(50):
+        bench.send(b"x" * 100)
+    batches = bench.take_all()
+    assert bench.accumulator.used == sum(batch.size for batch in batches)
+    for batch in batches:
+        bench.accumulator.complete(batch, 0, -1)
+    assert bench.accumulator.used == 0
+
+
+def test_a_full_buffer_takes_nothing_more_until_something_is_settled(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench = make_bench(leaders=(0,), buffer_memory=2000)
+    sent = 0
+    while bench.accumulator.append("topic", b"x" * 100, None, None, None, 0) is not None:
+        sent += 1
+    assert 10 <= sent < 20
+    assert not bench.accumulator.has_room(200)
+    bench.accumulator.fail(bench.take_all()[0], Unavailable("gone"))
+    assert bench.accumulator.has_room(200)
+    bench.send(b"x" * 100)
+
+
+def test_an_empty_buffer_takes_a_record_larger_than_itself(
+    make_bench: Callable[..., Bench],
+) -> None:
+    make_bench(buffer_memory=10).send(b"x" * 100)
+
+
+def test_the_sender_is_woken_for_a_first_record_and_for_a_complete_batch(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench = make_bench(leaders=(0,), batch_size=1000)
+    bench.send(b"x" * 100)
+    assert len(bench.wakes) == 1
+    for _ in range(7):
+        bench.send(b"x" * 100)
+    assert len(bench.wakes) == 1
+    bench.send(b"x" * 200)
+    assert len(bench.wakes) == 2
+    (queue,) = bench.accumulator.active_queues()
+    assert queue.head_is_complete
+
+
+def test_a_delivery_tells_where_its_record_is(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(leaders=(0,))
+    deliveries = [bench.send(b"x", timestamp=40 + i) for i in range(3)]
+    (batch,) = bench.take_all()
+    assert not deliveries[0].done()
+    bench.accumulator.complete(batch, 1000, -1)
+    assert [d.result() for d in deliveries] == [
+        RecordMetadata("topic", 0, 1000 + i, 40 + i) for i in range(3)
+    ]
+    assert deliveries[0].exception() is None
+    assert deliveries[0].done()
+
+
+def test_the_time_of_a_record_is_the_logs_where_the_log_gives_it(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench = make_bench(leaders=(0,))
+    delivery = bench.send(b"x", timestamp=40)
+    bench.accumulator.complete(bench.take_all()[0], 5, 99)
+    assert delivery.result() == RecordMetadata("topic", 0, 5, 99)
+
+
+def test_an_offset_that_nobody_told_is_minus_one(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(leaders=(0,))
+    bench.send(b"x")
+    delivery = bench.send(b"x")
+    bench.accumulator.complete(bench.take_all()[0], -1, -1)
+    assert delivery.result().offset == -1
+
+
+def test_a_delivery_raises_what_its_batch_ended_with(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(leaders=(0,))
+    delivery = bench.send(b"x")
+    bench.accumulator.fail(bench.take_all()[0], Unavailable("nobody there"))
+    with pytest.raises(Unavailable, match="nobody there"):
+        delivery.result()
+    assert isinstance(delivery.exception(), Unavailable)
+
+
+def test_waiting_ends_after_its_timeout(make_bench: Callable[..., Bench]) -> None:
+    with pytest.raises(TimeoutError):
+        make_bench().send(b"x").result(timeout=0)
+
+
+def test_callbacks_run_once_with_the_delivery(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(leaders=(0,))
+    seen: list[tuple[str, int]] = []
+    delivery = bench.send(b"x")
+    delivery.add_done_callback(lambda d: seen.append(("before", d.result().offset)))
+    bench.accumulator.complete(bench.take_all()[0], 8, -1)
+    delivery.add_done_callback(lambda d: seen.append(("after", d.result().offset)))
+    assert seen == [("before", 8), ("after", 8)]
+
+
+def test_a_callback_that_raises_is_reported_and_stops_no_other(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench = make_bench(leaders=(0,))
+    seen: list[Delivery] = []
+    bench.send(b"x").add_done_callback(lambda _: 1 / 0)
+    bench.send(b"x").add_done_callback(seen.append)
+    bench.accumulator.complete(bench.take_all()[0], 8, -1)
+    assert len(seen) == 1
+    assert [type(error) for error in bench.callback_errors] == [ZeroDivisionError]
+
+
+def test_a_delivery_can_be_awaited_by_many_and_given_up_by_some(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench = make_bench(leaders=(0,))
+
+    async def wait(delivery: Delivery) -> RecordMetadata:
+        return await delivery
+
+    async def run() -> RecordMetadata:
+        delivery = bench.send(b"x")
+        impatient = asyncio.create_task(wait(delivery))
+        patient = asyncio.create_task(wait(delivery))
+        await asyncio.sleep(0)
+        impatient.cancel()
+        await asyncio.sleep(0)
+        bench.accumulator.complete(bench.take_all()[0], 3, -1)
+        assert await wait(delivery) == await patient
+        return await delivery
+
+    assert asyncio.run(run()).offset == 3
+
+
+def test_what_is_put_back_goes_before_what_came_later(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(leaders=(0,), batch_size=200)
+    for _ in range(4):
+        bench.send(b"x" * 150)
+    first, second, third = (
+        bench.accumulator.take(bench.accumulator.active_queues()[0]) for _ in range(3)
+    )
+    for sequence, batch in enumerate([first, second, third]):
+        batch.base_sequence = sequence
+    bench.accumulator.put_back(second)
+    bench.accumulator.put_back(third)
+    bench.accumulator.put_back(first)
+    (queue,) = bench.accumulator.active_queues()
+    assert list(queue.batches)[:3] == [first, second, third]
+    assert list(queue.in_flight) == []
+
+
+def test_a_batch_that_waits_can_be_given_up(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(leaders=(0,))
+    delivery = bench.send(b"x")
+    (queue,) = bench.accumulator.active_queues()
+    bench.accumulator.fail(queue.batches[0], Unavailable("too late"))
+    assert bench.accumulator.active_queues() == []
+    assert bench.accumulator.incomplete_batches() == []
+    assert delivery.done()
+    assert bench.send(b"y").done() is False
+
+
+def test_partitions_that_are_added_are_used(make_bench: Callable[..., Bench], make_view: MakeView) -> None:
+    bench = make_bench(leaders=(0,), batch_size=100)
+    bench.accumulator.update_topic(make_view((0, 1)))
+    for _ in range(10):
+        bench.send(b"x" * 60)
+    assert {batch.queue.partition for batch in bench.take_all()} == {0, 1}
+
+
+def test_compressed_batches_are_filled_beyond_batch_size(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(leaders=(0,), batch_size=1000, compression=Compression.GZIP)
+    bench.accumulator.topic("topic").compression_ratio = 0.1
+    for _ in range(200):
+        bench.send(b"x" * 90)
+    first = bench.take_all()[0]
+    assert 5_000 < first.size < 10_000
+    assert len(first.builder.build(-1, -1, -1)) < 1000
+
+
+def test_many_threads_lose_and_mix_nothing(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(batch_size=500)
+
+    def work(name: int) -> None:
+        for i in range(2000):
+            bench.send(b"%d %d" % (name, i), partition=name % 3)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seen: dict[int, list[int]] = {}
+    for batch in bench.take_all():
+        for record in bench.records(batch):
+            assert record.value is not None
+            name, i = record.value.split()
+            seen.setdefault(int(name), []).append(int(i))
+    assert seen == {name: list(range(2000)) for name in range(4)}
+
+
+def test_header_bytes_count_towards_a_turn(make_bench: Callable[..., Bench]) -> None:
+    """Batches of one record each take their header's bytes too, as the log does."""
+    bench = make_bench(leaders=(0, 1), batch_size=1000)
+    turns: list[int] = []
+    for _ in range(200):
+        bench.send(b"")
+        (batch,) = bench.take_all()
+        assert batch.size > HEADER_BYTES
+        turns.append(batch.queue.partition)
+    lengths = [len(run) for run in "".join(map(str, turns)).replace("01", "0 1").replace("10", "1 0").split()]
+    assert max(lengths[:-1]) <= 2 * (1000 // HEADER_BYTES) + 1

@@ -1,0 +1,117 @@
+"""The virtual disk keeps the promises of a real one, and breaks them when told to."""
+
+import asyncio
+from errno import EIO, ENOSPC
+from random import Random
+
+import pytest
+
+from trimtab.broker.storage import StorageError
+from trimtab.errors import UsageError
+from trimtab.sim.disk import VirtualDisk
+
+
+def test_it_is_a_tree_of_files() -> None:
+    disk = VirtualDisk()
+    file = disk.open("t-0/0.log")
+    assert (file.size, file.read(0, 5), disk.exists("t-0")) == (0, b"", False)
+    file.append(b"abc")
+    file.append(memoryview(b"def"))
+    disk.write_file("t-0/meta", b"x")
+    assert disk.list("t-0") == ["0.log", "meta"]
+    assert file.read(2, 3) == b"cde"
+    file.truncate(4)
+    assert (file.size, disk.used) == (4, 5)
+    disk.rename("t-0", "t-1")
+    assert disk.list("") == ["t-1"]
+    assert disk.read_file("t-1/0.log") == b"abcd"
+    disk.delete("t-1")
+    assert (disk.list(""), disk.used) == ([], 0)
+
+
+def test_rename_replaces_a_file() -> None:
+    disk = VirtualDisk()
+    disk.write_file("a", b"1")
+    disk.write_file("b", b"22")
+    disk.rename("a", "b")
+    assert (disk.list(""), disk.read_file("b"), disk.used) == (["b"], b"1", 1)
+
+
+def test_a_crash_loses_what_was_not_flushed() -> None:
+    disk = VirtualDisk()
+    first, second = disk.open("first"), disk.open("second")
+    first.append(b"abc")
+    first.flush()
+    first.append(b"def")
+    second.append(b"ghi")
+    asyncio.run(disk.flush(["second", "gone"]))
+    second.append(b"jkl")
+    disk.write_file("durable", b"1")
+    disk.write_file("fleeting", b"2", durable=False)
+    disk.crash()
+    assert [disk.read_file(name) for name in ("first", "second", "durable", "fleeting")] == [
+        b"abc",
+        b"ghi",
+        b"1",
+        b"",
+    ]
+    assert disk.used == 7
+
+
+def test_a_crash_may_leave_a_torn_tail() -> None:
+    left = set()
+    for seed in range(300):
+        disk = VirtualDisk()
+        file = disk.open("log")
+        file.append(b"abc")
+        file.flush()
+        file.append(b"def")
+        disk.crash(Random(seed))
+        content = disk.read_file("log")
+        assert content is not None
+        assert content.startswith(b"abc")
+        assert content.rstrip(b"\0") == b"abcdef"[: len(content.rstrip(b"\0"))]
+        left.add(content)
+    assert {b"abc", b"abcdef", b"abcd\0\0"} <= left
+
+
+def test_files_opened_before_the_crash_are_dead() -> None:
+    disk = VirtualDisk()
+    file = disk.open("log")
+    file.append(b"abc")
+    disk.lock()
+    disk.crash()
+    with pytest.raises(StorageError, match="append after the crash"):
+        file.append(b"def")
+    disk.lock()
+    with pytest.raises(UsageError, match="in use"):
+        disk.lock()
+    assert disk.open("log").size == 0
+
+
+def test_a_full_disk_takes_what_fits() -> None:
+    disk = VirtualDisk(capacity=5)
+    file = disk.open("log")
+    file.append(b"abc")
+    with pytest.raises(StorageError) as info:
+        file.append(b"defg")
+    assert info.value.errno == ENOSPC
+    assert disk.read_file("log") == b"abcde"
+    with pytest.raises(StorageError):
+        disk.write_file("meta", b"x")
+    file.truncate(3)
+    disk.write_file("meta", b"x")
+    assert disk.used == 4
+
+
+def test_a_fault_fails_the_actions_it_names() -> None:
+    disk = VirtualDisk()
+    file = disk.open("log")
+    disk.fault = lambda action, path: EIO if (action, path) == ("append", "log") else 0
+    with pytest.raises(StorageError, match="EIO"):
+        file.append(b"abcd")
+    assert file.read(0, 10) == b"ab"
+    disk.open("other").append(b"x")
+    disk.fault = None
+    file.append(b"!")
+    assert file.read(0, 10) == b"ab!"

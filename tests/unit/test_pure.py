@@ -1,0 +1,61 @@
+"""The package itself: what importing it costs, what it offers, and its two speeds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import trimtab
+from trimtab._pure import SourceFinder
+
+
+def python(program: str, **environment: str) -> str:
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+    )
+    assert ran.stderr == ""
+    return ran.stdout
+
+
+def test_the_source_runs_although_a_compiled_module_lies_beside_it() -> None:
+    program = (
+        "import trimtab.wire.batch_cy as batch, trimtab.wire.records_cy as records;"
+        "print(batch.__file__.endswith('batch_cy.py'), records.__file__.endswith('records_cy.py'))"
+    )
+    assert python(program, TRIMTAB_PURE="1") == "True True\n"
+
+
+def test_the_finder_leaves_every_other_module_alone() -> None:
+    finder = SourceFinder("trimtab")
+    wire = [os.path.join(directory, "wire") for directory in trimtab.__path__]
+    found = finder.find_spec("trimtab.wire.batch_cy", wire)
+    assert found is not None
+    assert str(found.origin).endswith("batch_cy.py")
+    assert finder.find_spec("trimtab.wire.compression", wire) is None
+    assert finder.find_spec("elsewhere.batch_cy", wire) is None
+    assert finder.find_spec("trimtab.wire.absent_cy", wire) is None
+
+
+def test_importing_the_package_imports_nothing_of_it() -> None:
+    program = (
+        "import sys, trimtab; print([name for name in sys.modules if name.startswith('trimtab.')])"
+    )
+    assert python(program, TRIMTAB_PURE="") == "[]\n"
+
+
+@pytest.mark.parametrize("name", trimtab.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(trimtab, name).__name__ == name
+    assert name in dir(trimtab)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'trimtab' has no attribute 'Broker'"):
+        trimtab.Broker  # noqa: B018
