@@ -13,16 +13,19 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from benchmarks.processes import answers_metadata, free_ports
 from trimtab import Admin, Consumer, Producer, TopicPartition
+from trimtab.client.accumulator_cy import Delivery
 
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 BROKERS = 3
 PARTITIONS = 6
+BURST = 1000
 TOPIC = "killed"
 EXIT_SECONDS = 30
 
@@ -59,35 +62,36 @@ def port() -> int:
 def send_until_killed(
     process: subprocess.Popen[str], servers: str, first: int, acknowledgements: int
 ) -> tuple[int, dict[int, tuple[int, int]]]:
-    """Send numbers, and kill the process once so many are acknowledged, with more under way.
+    """Send numbers; once so many are acknowledged kill the process, with others under way.
 
     Returns:
         The next unused number, and (partition, offset) by acknowledged number.
     """
     acknowledged: dict[int, tuple[int, int]] = {}
-    number = first
+    deliveries: list[Delivery] = []
+
+    def note(number: int, delivery: Delivery) -> None:
+        if delivery.exception() is None:
+            acknowledged[number] = delivery.result()[1:3]
+
     with Producer(
         bootstrap_servers=servers,
         acks="all",
         linger_ms=1,
         request_timeout_ms=1000,
         delivery_timeout_ms=2000,
-        max_block_ms=1000,
     ) as producer:
-        deliveries = []
-        while len(acknowledged) < acknowledgements:
-            delivery = producer.send(TOPIC, b"%d" % number, partition=number % PARTITIONS)
-            deliveries.append(delivery)
-            delivery.add_done_callback(
-                lambda done, number=number: (
-                    done.exception() or acknowledged.__setitem__(number, done.result()[1:3])
-                )
-            )
-            number += 1
-        process.send_signal(signal.SIGKILL)
+        last_burst = False
+        while not last_burst:
+            last_burst = len(acknowledged) >= acknowledgements
+            for number in range(first + len(deliveries), first + len(deliveries) + BURST):
+                delivery = producer.send(TOPIC, b"%d" % number, partition=number % PARTITIONS)
+                delivery.add_done_callback(partial(note, number))
+                deliveries.append(delivery)
+        process.kill()
         assert process.wait(EXIT_SECONDS) == -signal.SIGKILL
     assert any(delivery.exception() for delivery in deliveries), "nothing was under way"
-    return number, acknowledged
+    return first + len(deliveries), acknowledged
 
 
 def read_everything(servers: str) -> dict[tuple[int, int], int]:

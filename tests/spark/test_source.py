@@ -106,7 +106,7 @@ def test_offsets_and_min_partitions(spark: SparkSession, servers: str) -> None:
         endingOffsets=json.dumps({TOPIC: {"0": 20, "2": -1}}),
         minPartitions="5",
     )
-    assert frame.rdd.getNumPartitions() == 6  # the ten stay whole, the 300 are cut
+    assert frame.rdd.getNumPartitions() == 5  # the ten stay whole, the 300 are cut into four
     rows = {(row.partition, row.offset) for row in frame.collect()}
     assert rows == {(0, n) for n in range(10, 20)} | {(2, n) for n in range(COUNT)}
 

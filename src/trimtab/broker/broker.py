@@ -86,7 +86,7 @@ class Broker:
         self.image = ClusterImage()
         self.faults = Faults()
         self.counts = ServerCounts()
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}
         self.partitions: dict[tuple[str, int], Partition] = {}
         self._now_ms = now_ms
         self._topic_defaults = config.inherit(self.config)
@@ -160,7 +160,7 @@ class Broker:
 
     def forget(self, connection: Connection) -> None:
         """A connection is gone."""
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         if self._closed is not None and not self.connections and not self._closed.done():
             self._closed.set_result(None)
 

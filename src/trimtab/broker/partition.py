@@ -85,7 +85,7 @@ class Partition:
         self.index = index
         self.leader_epoch = leader_epoch
         self.log = log
-        self.watchers: set[DelayedFetch] = set()
+        self.watchers: dict[DelayedFetch, None] = {}
         self._now_ms = now_ms
         self._max_message_bytes = cast(int, config["max.message.bytes"])
         self._after_ms = cast(int, config["message.timestamp.after.max.ms"])

@@ -16,7 +16,8 @@ class Watchable(Protocol):
     """A partition, as far as it is waited for."""
 
     @property
-    def watchers(self) -> set[DelayedFetch]: ...
+    def watchers(self) -> dict[DelayedFetch, None]:
+        """In the order in which they came: a simulation must repeat itself."""
 
 
 class DelayedFetch:
@@ -44,7 +45,7 @@ class DelayedFetch:
         self._room: dict[Watchable, int] = {}
         for partition, room in watched:
             self._room[partition] = self._room.get(partition, 0) + room
-            partition.watchers.add(self)
+            partition.watchers[self] = None
         self._timer: asyncio.Handle = loop.call_later(max_wait_s, self._answer)
         self.response: asyncio.Future[Any] = loop.create_future()
         # Cancelled from outside when its connection is lost.
@@ -78,4 +79,4 @@ class DelayedFetch:
     def _leave(self, _response: asyncio.Future[Any]) -> None:
         self._timer.cancel()
         for partition in self._room:
-            partition.watchers.discard(self)
+            partition.watchers.pop(self, None)

@@ -88,7 +88,7 @@ class Connection(FrameProtocol):
         counts = self._broker.counts
         counts.accepted += 1
         counts.open += 1
-        self._broker.connections.add(self)
+        self._broker.connections[self] = None
         self._last_frame = self._loop.time()
         limit = cast(int, self._broker.config["max.connections"])
         if counts.open > limit:

@@ -1,4 +1,4 @@
-"""The client's part of a record's path: from `send` to the wire, and from the wire to whoever reads.
+"""The client's part of a record's path: from `send` to the wire, and from there to whoever reads.
 
     send ─▶ partitioner ─▶ accumulator ─▶ sender ─▶ connections ═▶ broker
     whoever reads ◀─ consumer ◀─ fetcher ◀─ connections ◀══ broker

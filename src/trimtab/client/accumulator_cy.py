@@ -1,3 +1,4 @@
+# mypy: allow-untyped-decorators, no-warn-return-any
 """The accumulator: records on their way into batches, and batches on their way out.
 
     send ─▶ Accumulator.append ─▶ partition ─▶ its queue's open batch   (caller's thread)
@@ -10,7 +11,9 @@ Source: KIP-480, KIP-794; `org.apache.kafka.clients.producer.internals.RecordAcc
 """
 
 from collections import deque
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
+from typing import Any
 
 import cython
 
@@ -48,10 +51,10 @@ class Batch:
     error = cython.declare(object, visibility="readonly")
     base_offset = cython.declare(cython.longlong, visibility="readonly")
     log_append_time = cython.declare(cython.longlong, visibility="readonly")
-    _future: object
-    _callbacks: list
+    _future: Any
+    _callbacks: list[Any] | None
 
-    def __init__(self, queue, builder, created):
+    def __init__(self, queue: Any, builder: Any, created: float) -> None:
         self.queue = queue
         self.builder = builder
         self.created = created
@@ -67,26 +70,26 @@ class Batch:
         self._future = None
         self._callbacks = None
 
-    def complete(self, base_offset, log_append_time):
-        """The broker has it. Offsets count up from `base_offset`; -1 where it did not say (acks=0)."""
+    def complete(self, base_offset: cython.longlong, log_append_time: cython.longlong) -> Any:
+        """The broker has it, from `base_offset` on; -1 where it did not say (acks=0)."""
         self.base_offset = base_offset
         self.log_append_time = log_append_time
         return self._settle()
 
-    def fail(self, error):
+    def fail(self, error: Exception) -> Any:
         """It was given up for this error."""
         self.error = error
         return self._settle()
 
-    def _settle(self):
-        """Mark it done; returns what the caller is to run once the accumulator's lock is released."""
+    def _settle(self) -> Any:
+        """Mark it done; returns what the caller is to run once the lock is released."""
         self.is_done = True
         callbacks, self._callbacks = self._callbacks, None
         if self._future is not None:
             (callbacks := callbacks or []).append((self._future.set_result, None))
         return callbacks or ()
 
-    def future(self):
+    def future(self) -> Any:
         """A future that ends with the batch; made only when somebody waits. Under the lock."""
         if self._future is None:
             self._future = Future()
@@ -94,7 +97,7 @@ class Batch:
                 self._future.set_result(None)
         return self._future
 
-    def add_callback(self, function, argument):
+    def add_callback(self, function: Any, argument: Any) -> None:
         """Have `function(argument)` called when the batch is done. Under the lock."""
         if self._callbacks is None:
             self._callbacks = []
@@ -111,16 +114,16 @@ class Delivery:
     _index: cython.int
     _timestamp: cython.longlong
 
-    def __init__(self, batch: Batch, index: cython.int, timestamp: cython.longlong):
+    def __init__(self, batch: Batch, index: cython.int, timestamp: cython.longlong) -> None:
         self._batch = batch
         self._index = index
         self._timestamp = timestamp
 
-    def done(self):
+    def done(self) -> bool:
         """Whether the outcome is known."""
         return self._batch.is_done
 
-    def result(self, timeout=None):
+    def result(self, timeout: float | None = None) -> RecordMetadata:
         """Where the record was stored, waiting for it if need be.
 
         Args:
@@ -128,7 +131,7 @@ class Delivery:
 
         Raises:
             BrokerError: the broker refused the batch.
-            Unavailable: it was not acknowledged in time, or the connection went away; it may be stored.
+            Unavailable: it was not acknowledged in time; it may be stored.
             TimeoutError: no outcome within `timeout`.
         """
         if not self._batch.is_done:
@@ -137,13 +140,13 @@ class Delivery:
             raise self._batch.error
         return self._metadata()
 
-    def exception(self, timeout=None):
+    def exception(self, timeout: float | None = None) -> Exception | None:
         """The error the record ended with, None if it is stored; waits like `result`."""
         if not self._batch.is_done:
             self._batch.queue.accumulator.future_of(self._batch).result(timeout)
         return self._batch.error
 
-    def add_done_callback(self, function):
+    def add_done_callback(self, function: Callable[[Any], object]) -> None:
         """Have `function(delivery)` called once, on the client's thread, when the outcome is known.
 
         If it is known already the call happens at once, on this thread. Keep it short: nothing is
@@ -151,7 +154,7 @@ class Delivery:
         """
         self._batch.queue.accumulator.call_back(self._batch, function, self)
 
-    def __await__(self):
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
         if not self._batch.is_done:
             from asyncio import shield, wrap_future
 
@@ -162,7 +165,7 @@ class Delivery:
             raise self._batch.error
         return self._metadata()
 
-    def _metadata(self):
+    def _metadata(self) -> RecordMetadata:
         batch = self._batch
         offset = NO_OFFSET if batch.base_offset < 0 else batch.base_offset + self._index
         timestamp = self._timestamp if batch.log_append_time < 0 else batch.log_append_time
@@ -185,9 +188,11 @@ class PartitionQueue:
     batches = cython.declare(object, visibility="readonly")
     in_flight = cython.declare(list, visibility="readonly")
     next_sequence = cython.declare(cython.int, visibility="public")
-    _open: Batch
+    _open: Batch | None
 
-    def __init__(self, accumulator, topic_queues, topic, partition):
+    def __init__(
+        self, accumulator: Any, topic_queues: Any, topic: str, partition: cython.int
+    ) -> None:
         self.accumulator = accumulator
         self.topic_queues = topic_queues
         self.topic = topic
@@ -198,11 +203,11 @@ class PartitionQueue:
         self._open = None
 
     @property
-    def head_is_complete(self):
+    def head_is_complete(self) -> bool:
         """Whether the oldest batch takes no more records."""
         return len(self.batches) > 1 or (len(self.batches) == 1 and self._open is None)
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
 
 
@@ -225,12 +230,18 @@ class TopicQueues:
     _is_per_record: cython.bint
     _turns_by_batch: cython.bint
     _ignores_keys: cython.bint
-    _partitioner: object
+    _partitioner: Any
     _quantum: cython.longlong
     _current: cython.int
     _produced: cython.longlong
 
-    def __init__(self, view, ignores_keys, partitioner, quantum):
+    def __init__(
+        self,
+        view: Any,
+        ignores_keys: cython.bint,
+        partitioner: Any,
+        quantum: cython.longlong,
+    ) -> None:
         self.view = view
         self.queues = []
         self.active = {}
@@ -267,37 +278,37 @@ class Accumulator:
     lock = cython.declare(object, visibility="readonly")
     closed = cython.declare(cython.bint, visibility="public")
     records = cython.declare(cython.longlong, visibility="readonly")
-    _incomplete: dict
-    _topics: dict
+    _incomplete: dict[Any, None]
+    _topics: dict[str, Any]
     _batch_size: cython.longlong
     _buffer_memory: cython.longlong
     _max_request_size: cython.longlong
-    _compression: object
+    _compression: Any
     _is_compressed: cython.bint
     _ignores_keys: cython.bint
-    _make_partitioner: object
-    _now: object
-    _wall_clock: object
-    _wake: object
-    _on_callback_error: object
-    _acquire: object
-    _release: object
+    _make_partitioner: Any
+    _now: Any
+    _wall_clock: Any
+    _wake: Any
+    _on_callback_error: Any
+    _acquire: Any
+    _release: Any
 
     def __init__(
         self,
         *,
-        batch_size,
-        buffer_memory,
-        max_request_size,
-        compression,
-        ignores_keys,
-        make_partitioner,
-        now,
-        wall_clock,
-        lock,
-        wake,
-        on_callback_error,
-    ):
+        batch_size: cython.longlong,
+        buffer_memory: cython.longlong,
+        max_request_size: cython.longlong,
+        compression: Any,
+        ignores_keys: cython.bint,
+        make_partitioner: Callable[[], Any],
+        now: Callable[[], float],
+        wall_clock: Callable[[], float],
+        lock: Any,
+        wake: Callable[[], object],
+        on_callback_error: Callable[[Exception], object],
+    ) -> None:
         self.unavailable = frozenset
         self.used = 0
         self.lock = lock
@@ -327,7 +338,9 @@ class Accumulator:
         size=cython.longlong,
         time=cython.longlong,
     )
-    def append(self, topic, value, key, headers, partition, timestamp):
+    def append(
+        self, topic: Any, value: Any, key: Any, headers: Any, partition: Any, timestamp: Any
+    ) -> Delivery | None:
         """Add one record to its partition's open batch.
 
         Args:
@@ -337,8 +350,8 @@ class Accumulator:
             and the caller is to wait for that and try again.
 
         Raises:
-            UsageError: the producer is closed, the record is too large, the partition does not exist,
-                or key, value or headers are not bytes.
+            UsageError: the producer is closed, the record is too large, the partition does not
+                exist, or key, value or headers are not bytes.
         """
         topic_queues = self._topics.get(topic)
         if topic_queues is None:
@@ -359,13 +372,17 @@ class Accumulator:
         if cython.compiled:
             # No other thread runs until this has returned: it calls no Python code before its last
             # change, so that the interpreter lock is lock enough.
-            delivery = self._append_to_open(topic_queues, size, time, key, value, headers, partition)
+            delivery = self._append_to_open(
+                topic_queues, size, time, key, value, headers, partition
+            )
             if delivery is not None:
                 return delivery
         self._acquire()
         try:
             if self.closed:
-                raise UsageError("the producer is closed; send before closing it, or make a new one")
+                raise UsageError(
+                    "the producer is closed; send before closing it, or make a new one"
+                )
             if self.used + size > self._buffer_memory and self.used > 0:
                 return None
             if partition is None and topic_queues._is_per_record:
@@ -384,11 +401,11 @@ class Accumulator:
         topic_queues: TopicQueues,
         size: cython.longlong,
         time: cython.longlong,
-        key: object,
-        value: object,
-        headers: object,
-        partition: object,
-    ) -> object:
+        key: Any,
+        value: Any,
+        headers: Any,
+        partition: Any,
+    ) -> Any:
         """The common case: the record fits an open batch, and no decision is due. Else None."""
         if self.closed or self.used + size > self._buffer_memory:
             return None
@@ -414,17 +431,15 @@ class Accumulator:
 
     @cython.cfunc
     @cython.inline
-    def _choose(
-        self, topic_queues: TopicQueues, key: object, partition: object
-    ) -> PartitionQueue:
-        """The queue that was asked for or that the key says; None if the partitioner has its turn."""
+    def _choose(self, topic_queues: TopicQueues, key: Any, partition: Any) -> PartitionQueue | None:
+        """The queue that was asked for or that the key says; None to ask the partitioner."""
         chosen: cython.Py_ssize_t
         if partition is not None:
             chosen = partition
             if chosen < 0 or chosen >= len(topic_queues.queues):
                 raise UsageError(
-                    f"partition {partition} of topic {topic_queues.view.name} does not exist; it has"
-                    f" partitions 0 to {len(topic_queues.queues) - 1}"
+                    f"partition {partition} of topic {topic_queues.view.name} does not exist; it"
+                    f" has partitions 0 to {len(topic_queues.queues) - 1}"
                 )
         elif key is None or topic_queues._ignores_keys:
             return None
@@ -435,7 +450,7 @@ class Accumulator:
     @cython.cfunc
     @cython.inline
     def _turn_is_over(self, topic_queues: TopicQueues, queue: PartitionQueue) -> cython.bint:
-        """A turn by bytes lasts until its last batch is full (KAFKA-14156), for two quanta at most."""
+        """A turn by bytes ends with a full batch (KAFKA-14156), or after two quanta."""
         if topic_queues._turns_by_batch or topic_queues._produced < topic_queues._quantum:
             return False
         return queue._open is None or topic_queues._produced >= 2 * topic_queues._quantum
@@ -447,10 +462,10 @@ class Accumulator:
         topic_queues: TopicQueues,
         queue: PartitionQueue,
         time: cython.longlong,
-        key: object,
-        value: object,
-        headers: object,
-    ) -> object:
+        key: Any,
+        value: Any,
+        headers: Any,
+    ) -> Any:
         batch = queue._open
         if batch is not None:
             grown = batch.builder.append(time, key, value, headers)
@@ -460,18 +475,16 @@ class Accumulator:
         return self._append_to_new(topic_queues, queue, time, key, value, headers)
 
     @cython.cfunc
-    @cython.locals(
-        batch=Batch, queue=PartitionQueue, grown=cython.longlong, used=cython.longlong
-    )
+    @cython.locals(batch=Batch, queue=PartitionQueue, grown=cython.longlong, used=cython.longlong)
     def _append_to_turn(
         self,
         topic_queues: TopicQueues,
         time: cython.longlong,
-        key: object,
-        value: object,
-        headers: object,
-    ) -> object:
-        """Append to the partition whose turn it is, beginning another turn where the rules say so."""
+        key: Any,
+        value: Any,
+        headers: Any,
+    ) -> Any:
+        """Append to the partition whose turn it is, or whose turn begins."""
         queue = None
         if topic_queues._current >= 0:
             queue = topic_queues.queues[topic_queues._current]
@@ -484,7 +497,7 @@ class Accumulator:
                 self._count(topic_queues, grown)
                 return self._added(queue, batch, grown, time)
             self._complete_open(queue)
-        # A new batch is needed: that ends a turn by batches (KIP-480), or one that was over but for it.
+        # A new batch is needed: that ends a turn by batches (KIP-480), or one that was over.
         if topic_queues._turns_by_batch or topic_queues._produced >= topic_queues._quantum:
             queue = self._turn(topic_queues)
         used = self.used
@@ -519,10 +532,10 @@ class Accumulator:
         topic_queues: TopicQueues,
         queue: PartitionQueue,
         time: cython.longlong,
-        key: object,
-        value: object,
-        headers: object,
-    ) -> object:
+        key: Any,
+        value: Any,
+        headers: Any,
+    ) -> Any:
         limit = self._batch_size
         if self._is_compressed:
             # Fill it until it is expected to compress to batch.size, but never beyond what one
@@ -552,7 +565,7 @@ class Accumulator:
         batch: Batch,
         grown: cython.longlong,
         time: cython.longlong,
-    ) -> object:
+    ) -> Any:
         index: cython.int = batch.count
         batch.count += 1
         batch.size += grown
@@ -567,28 +580,28 @@ class Accumulator:
         queue._open = None
         self._wake()
 
-    def _too_large(self, topic, size):
+    def _too_large(self, topic: str, size: cython.longlong) -> UsageError:
         return UsageError(
             f"a record for topic {topic} needs up to {size} bytes, max.request.size is"
             f" {self._max_request_size}; raise it together with the topic's max.message.bytes"
         )
 
-    def knows(self, topic):
+    def knows(self, topic: str) -> bool:
         """Whether `append` can place records of this topic."""
         return topic in self._topics
 
-    def has_room(self, size):
+    def has_room(self, size: cython.longlong) -> bool:
         """Whether the buffer memory takes this many bytes more."""
         return self.used == 0 or self.used + size <= self._buffer_memory
 
-    def future_of(self, batch: Batch):
+    def future_of(self, batch: Batch) -> Any:
         self._acquire()
         try:
             return batch.future()
         finally:
             self._release()
 
-    def call_back(self, batch: Batch, function, delivery):
+    def call_back(self, batch: Batch, function: Any, delivery: Delivery) -> None:
         self._acquire()
         try:
             if not batch.is_done:
@@ -601,7 +614,7 @@ class Accumulator:
     # the sender's side
 
     @cython.locals(topic_queues=TopicQueues)
-    def update_topic(self, view):
+    def update_topic(self, view: Any) -> None:
         """Take over a topic's newest view; it may have gained partitions."""
         self._acquire()
         try:
@@ -622,15 +635,15 @@ class Accumulator:
             self._release()
 
     @cython.cfunc
-    def _grow(self, topic_queues: TopicQueues, view: object) -> cython.void:
+    def _grow(self, topic_queues: TopicQueues, view: Any) -> cython.void:
         for partition in range(len(topic_queues.queues), view.partition_count):
             topic_queues.queues.append(PartitionQueue(self, topic_queues, view.name, partition))
 
-    def topic(self, name):
+    def topic(self, name: str) -> Any:
         """One topic's queues; None if it is not known."""
         return self._topics.get(name)
 
-    def active_queues(self):
+    def active_queues(self) -> list[Any]:
         """The queues that hold batches."""
         self._acquire()
         try:
@@ -638,11 +651,11 @@ class Accumulator:
         finally:
             self._release()
 
-    def all_queues(self):
+    def all_queues(self) -> list[Any]:
         """Every queue there is."""
         return [queue for topic in self._topics.values() for queue in topic.queues]
 
-    def incomplete_batches(self):
+    def incomplete_batches(self) -> list[Any]:
         """Every batch that is neither acknowledged nor given up, oldest first."""
         self._acquire()
         try:
@@ -651,7 +664,7 @@ class Accumulator:
             self._release()
 
     @cython.locals(batch=Batch)
-    def take(self, queue: PartitionQueue):
+    def take(self, queue: PartitionQueue) -> Batch:
         """The oldest batch of a queue, which takes no more records from now on and is in flight."""
         self._acquire()
         try:
@@ -665,8 +678,8 @@ class Accumulator:
         finally:
             self._release()
 
-    @cython.locals(batch=Batch, queue=PartitionQueue)
-    def put_back(self, batch):
+    @cython.locals(queue=PartitionQueue)
+    def put_back(self, batch: Batch) -> None:
         """Queue a batch that was in flight again, before everything that was sent after it."""
         queue = batch.queue
         self._acquire()
@@ -683,13 +696,13 @@ class Accumulator:
         finally:
             self._release()
 
-    @cython.locals(batch=Batch)
-    def complete(self, batch, base_offset, log_append_time):
+    def complete(
+        self, batch: Batch, base_offset: cython.longlong, log_append_time: cython.longlong
+    ) -> None:
         """A batch in flight was acknowledged."""
         self._finish(batch, None, base_offset, log_append_time)
 
-    @cython.locals(batch=Batch)
-    def fail(self, batch, error):
+    def fail(self, batch: Batch, error: Exception) -> None:
         """A batch, in flight or waiting, was given up."""
         self._finish(batch, error, NO_OFFSET, NO_TIMESTAMP)
 
@@ -698,7 +711,7 @@ class Accumulator:
     def _finish(
         self,
         batch: Batch,
-        error: object,
+        error: Any,
         base_offset: cython.longlong,
         log_append_time: cython.longlong,
     ) -> cython.void:
@@ -729,7 +742,7 @@ class Accumulator:
 
 
 @cython.cfunc
-def _headers_bound(headers: object) -> cython.longlong:
+def _headers_bound(headers: Any) -> cython.longlong:
     """What the headers of one record take at most: four bytes for a character of their names."""
     size: cython.longlong = 0
     for name, value in headers:

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-decorators, no-warn-return-any
 """Murmur2 as Kafka's Java client computes it: the hash that decides where a key lives.
 
 Source: `org.apache.kafka.common.utils.Utils.murmur2` (32 bits, seed 0x9747b28c).
@@ -53,5 +54,5 @@ def murmur2(key: bytes) -> cython.uint:
 
 @cython.ccall
 def partition_for_key(key: bytes, partition_count: cython.int) -> cython.int:
-    """The partition of a key: `toPositive(murmur2(key)) % partition_count`, leaderless ones included."""
+    """The partition of a key, leaderless ones included: `toPositive(murmur2(key)) % count`."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count

@@ -8,7 +8,6 @@ from typing import cast
 from trimtab.client.connections import ConnectionOptions, Node, parse_bootstrap_servers
 from trimtab.config import (
     BOOLEAN,
-    DOUBLE,
     INT,
     INT_MAX,
     LIST,

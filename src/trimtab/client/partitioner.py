@@ -40,7 +40,7 @@ class TurnPartitioner(Protocol):
     """Chooses for a turn of many records.
 
     Attributes:
-        turns_by_batch: whether a turn ends when a new batch is needed, not after a quantum of bytes.
+        turns_by_batch: whether a turn ends when a new batch is needed, not after some bytes.
 
     Args of `next_turn`:
         previous: the partition whose turn ends, -1 at the first.
@@ -143,7 +143,9 @@ class BuiltInOptions:
 
     def __post_init__(self) -> None:
         if self.quantum < 1:
-            raise UsageError(f"the quantum of a turn is {self.quantum} bytes; it must be at least 1")
+            raise UsageError(
+                f"the quantum of a turn is {self.quantum} bytes; it must be at least 1"
+            )
 
 
 class BuiltInPartitioner:

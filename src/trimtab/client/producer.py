@@ -1,4 +1,4 @@
-"""Producers: `send` records to topics, on any thread (`Producer`) or on an event loop (`AsyncProducer`).
+"""Producers: `send` records to topics, on any thread or, with `AsyncProducer`, on an event loop.
 
 with Producer("127.0.0.1:9092", linger_ms=10) as producer:
     delivery = producer.send("flights", b"...", key=b"UA")
@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from trimtab.client.accumulator_cy import Accumulator, Delivery
 from trimtab.client.connections import Connections
@@ -36,6 +36,11 @@ from trimtab.runtime.loop_thread import LoopThread, new_lock, shared
 from trimtab.wire.compression import Compression
 
 logger = logging.getLogger("trimtab.client")
+
+
+Append: TypeAlias = Callable[
+    [str, bytes | None, bytes | None, Headers | None, int | None, int | None], Delivery | None
+]
 
 
 class Lock(Protocol):
@@ -125,7 +130,7 @@ class _Core:
         self.sender.look()
 
     async def wait_until_sendable(self, topic: str, size: int, deadline: float) -> None:
-        """Return when the topic is known and the buffer memory has room, or raise at the deadline."""
+        """Return when the topic is known and the buffer memory has room."""
         timeout = max(0.0, deadline - self.loop.time())
         if not self.accumulator.knows(topic):
             await self.metadata.wait_for_topic(topic, timeout)
@@ -178,7 +183,7 @@ class Producer:
         bootstrap_servers: `host:port, …` of the cluster; also as the option of that name.
         options: Kafka's producer options, dotted or in snake case, such as `linger_ms=10`.
             `partitioner_class` takes "round_robin", "sticky", a callable
-            `(topic, key, value, partitions, available) -> partition`, or None for the built-in logic.
+            `(topic, key, value, partitions, available) -> partition`, or None for Kafka's logic.
 
     Raises:
         UsageError: an unknown option, or a value that is out of range.
@@ -196,7 +201,7 @@ class Producer:
             return _Core(checked, custom, new_lock(), monotonic_clock, wall_clock, Random())
 
         self._core = self._thread.run(start())
-        self._append = self._core.accumulator.append
+        self._append: Append = self._core.accumulator.append
 
     def send(
         self,
@@ -258,7 +263,7 @@ class Producer:
         return self._core.metrics()
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush, then close the connections. What is not acknowledged within `timeout` seconds fails."""
+        """Flush, then close. What is not acknowledged within `timeout` seconds fails."""
         if self._closed:
             return
         self._closed = True
@@ -312,14 +317,15 @@ class AsyncProducer:
     ) -> Delivery:
         """Put one record on its way; `await` the returned delivery for the outcome."""
         core = self._core
-        delivery = core.accumulator.append(topic, value, key, headers, partition, timestamp)
+        append: Append = core.accumulator.append
+        delivery = append(topic, value, key, headers, partition, timestamp)
         if delivery is not None:
             return delivery
         deadline = core.loop.time() + core.max_block
         size = (len(value) if value else 0) + (len(key) if key else 0)
         while True:
             await core.wait_until_sendable(_checked_topic(topic), size, deadline)
-            delivery = core.accumulator.append(topic, value, key, headers, partition, timestamp)
+            delivery = append(topic, value, key, headers, partition, timestamp)
             if delivery is not None:
                 return delivery
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -115,7 +114,7 @@ class Sender:
             self._loop.call_soon(self.look)
 
     def unavailable_nodes(self) -> frozenset[int]:
-        """Brokers that could not take a ready batch for `partitioner.availability.timeout.ms` (KIP-794).
+        """Brokers that took nothing for `partitioner.availability.timeout.ms` (KIP-794).
 
         Called by the partitioner, on the sending thread: reads only.
         """
@@ -212,9 +211,11 @@ class Sender:
 
     def _due(self, queue: PartitionQueue) -> float:
         """Loop time from which the queue's oldest batch may be sent."""
-        head = queue.batches[0]
+        head: Batch = queue.batches[0]
+        if self._is_blocked(queue, head):
+            return math.inf
         if head.attempts > 0:
-            return head.not_before if not self._is_blocked(queue, head) else math.inf
+            return float(head.not_before)
         if (
             queue.head_is_complete
             or self._flushing
@@ -222,21 +223,21 @@ class Sender:
             or self._accumulator.closed
             or self._options.linger <= 0
         ):
-            return -math.inf if not self._is_blocked(queue, head) else math.inf
-        return head.created + self._options.linger
+            return -math.inf
+        return float(head.created) + self._options.linger
 
     def _is_blocked(self, queue: PartitionQueue, head: Batch) -> bool:
         """Whether order demands that what is in flight of this partition comes back first."""
         if not queue.in_flight or not self._options.is_idempotent:
             return False
-        return head.attempts > 0 or queue.in_flight[0].attempts > 1
+        return bool(head.attempts > 0 or queue.in_flight[0].attempts > 1)
 
     def _expire(self, queue: PartitionQueue, now: float) -> float:
         """Give up batches older than `delivery.timeout.ms`; returns when the next one would be."""
         timeout = self._options.delivery_timeout
         while queue.batches:
             head = queue.batches[0]
-            expiry = head.created + timeout
+            expiry: float = head.created + timeout
             if expiry > now:
                 return expiry
             leader = self._metadata.leader(queue.topic, queue.partition)
@@ -371,7 +372,7 @@ class Sender:
         for topic in response.responses:
             name = by_id.get(topic.topic_id, topic.name)
             for answer in topic.partition_responses:
-                batch = batches.pop((name, answer.index), None)
+                batch = batches.pop((name, answer.index), None)  # type: ignore[arg-type]
                 if batch is None:
                     continue
                 code = error_code(answer.error_code)

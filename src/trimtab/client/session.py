@@ -33,7 +33,7 @@ class Session:
     ) -> None:
         named = dict(given)
         if bootstrap_servers is not None:
-            named["bootstrap.servers"] = (
+            named["bootstrap_servers"] = (
                 bootstrap_servers
                 if isinstance(bootstrap_servers, str)
                 else tuple(bootstrap_servers)

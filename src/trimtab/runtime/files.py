@@ -88,7 +88,7 @@ class DirectoryStorage:
         durable = durable and self.durable
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         try:
-            descriptor = _open_with_parents(temporary, flags)
+            descriptor, new_parents = _open_with_parents(temporary, flags)
             try:
                 _write(descriptor, content)
                 if durable:
@@ -97,7 +97,10 @@ class DirectoryStorage:
                 os.close(descriptor)
             os.replace(temporary, absolute)
             if durable:
-                self._flush_parents([absolute])
+                if new_parents:
+                    self._flush_parents([absolute])
+                else:
+                    _flush_path(os.path.dirname(absolute))
         except OSError as error:
             raise _translate(path, "write", error) from error
 
@@ -254,19 +257,20 @@ class _DirectoryFile:
         except FileNotFoundError:
             if not create:
                 raise
-            descriptor = _open_with_parents(absolute, flags | os.O_CREAT)
+            descriptor, _ = _open_with_parents(absolute, flags | os.O_CREAT)
             self._created = True
         storage._admit(self)
         self._descriptor = descriptor
         return descriptor
 
 
-def _open_with_parents(absolute: str, flags: int) -> int:
+def _open_with_parents(absolute: str, flags: int) -> tuple[int, bool]:
+    """The descriptor, and whether directories had to be made for it."""
     try:
-        return os.open(absolute, flags, 0o644)
+        return os.open(absolute, flags, 0o644), False
     except FileNotFoundError:
         os.makedirs(os.path.dirname(absolute), exist_ok=True)
-        return os.open(absolute, flags, 0o644)
+        return os.open(absolute, flags, 0o644), True
 
 
 def _write(descriptor: int, data: BytesLike) -> None:

@@ -76,10 +76,7 @@ class VirtualDisk:
 
     def delete(self, path: str) -> None:
         self._fail("delete", path)
-        directory, name = self._parent(path)
-        node = directory.pop(name, None)
-        if node is not None:
-            self._used -= sum(len(content.data) for content in _contents(node))
+        self._remove(path)
 
     def rename(self, old: str, new: str) -> None:
         self._fail("rename", old)
@@ -87,7 +84,7 @@ class VirtualDisk:
         if name not in directory:
             raise StorageError(old, f"rename to {new}", ENOENT)
         node = directory.pop(name)
-        self.delete(new)
+        self._remove(new)
         directory, name = self._parent(new, create=True)
         directory[name] = node
 
@@ -100,7 +97,7 @@ class VirtualDisk:
         self._fail("write", path)
         if self.capacity is not None and self._used + len(content) > self.capacity:
             raise StorageError(path, "write", ENOSPC)
-        self.delete(path)
+        self._remove(path)
         written = self._create(path)
         written.data += content
         written.flushed = len(content) if durable else 0
@@ -127,6 +124,12 @@ class VirtualDisk:
         errno = self.fault(action, path) if self.fault else 0
         if errno:
             raise StorageError(path, action, errno)
+
+    def _remove(self, path: str) -> None:
+        directory, name = self._parent(path)
+        node = directory.pop(name, None)
+        if node is not None:
+            self._used -= sum(len(content.data) for content in _contents(node))
 
     def _find(self, path: str) -> _Node | None:
         node: _Node | None = self._root

@@ -534,7 +534,7 @@ class _DecoderSource(_Source):
         else:
             self.variable(declared, declared.type, target, subject)
 
-    def length(self, declared: Field, target: str) -> str:
+    def length(self, declared: Field) -> str:
         """Write how a length is read, with the run before it; return its variable."""
         length = self.local("length")
         if self.flexible:
@@ -561,7 +561,7 @@ class _DecoderSource(_Source):
             yield
 
     def variable(self, declared: Field, kind: WireType, target: str, subject: str) -> None:
-        length = self.length(declared, target)
+        length = self.length(declared)
         with self.unless_null(declared, length, target):
             end = self.local("end")
             if self.flexible:
@@ -582,7 +582,7 @@ class _DecoderSource(_Source):
             self.line(f"p = {end}")
 
     def array(self, declared: Field, target: str, subject: str) -> None:
-        length = self.length(declared, target)
+        length = self.length(declared)
         with self.unless_null(declared, length, target):
             if self.flexible:
                 self.line(f"{length} -= 1")

@@ -33,6 +33,8 @@ LENGTH_BYTES = 4
 MAX_FRAME_BYTES = 100 * 1024 * 1024
 """The default of Kafka's `socket.request.max.bytes`."""
 
+TRUSTED_BYTES = 1024 * 1024
+
 M = TypeVar("M")
 
 _API_VERSIONS = 18
@@ -195,14 +197,22 @@ class FrameProtocol(asyncio.BufferedProtocol):
     what it was for as long as somebody holds a view of it.
 
     The staging buffer starts small and grows fourfold when one read fills it. A frame's length is a
-    claim: at most 1 MiB is allocated on it, and then four times what has really come.
+    claim: at most `trusted_bytes` are allocated on it, and then four times what has really come.
 
     Subclasses give `frame_received`, may give `frame_refused`, and must call `super()` when they
     extend `connection_made` or `connection_lost`. They pause and resume reading by the transport.
+
+    Args:
+        max_frame_bytes: a longer frame is refused, and the connection closed.
+        trusted_bytes: what is allocated on a length alone. Raise it where the other side is trusted
+            and frames are of tens of megabytes: growing then costs several times the reading.
     """
 
-    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(
+        self, max_frame_bytes: int = MAX_FRAME_BYTES, trusted_bytes: int = TRUSTED_BYTES
+    ) -> None:
         self.max_frame_bytes = max_frame_bytes
+        self.trusted_bytes = trusted_bytes
         self.transport: asyncio.Transport | None = None
         self._staging_bytes = _FIRST_STAGING_BYTES
         self._view = memoryview(bytearray(_FIRST_STAGING_BYTES))
@@ -256,7 +266,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
             if capacity - end < capacity // 4:
                 self._begin(self._staging_bytes, b"")
         elif start + needed > capacity and (start or end == capacity):
-            size = max(self._staging_bytes, min(needed, max(_TRUSTED_BYTES, received * 4)))
+            size = max(self._staging_bytes, min(needed, max(self.trusted_bytes, received * 4)))
             self._begin(size, self._view[start:end])
 
     def _begin(self, size: int, received: BytesLike) -> None:
@@ -275,4 +285,3 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
 _FIRST_STAGING_BYTES = 8 * 1024
 _MAX_STAGING_BYTES = 128 * 1024
-_TRUSTED_BYTES = 1024 * 1024

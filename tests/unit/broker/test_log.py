@@ -364,16 +364,19 @@ class TestLeaderEpochs:
         rolled.enforce_retention(end_offset=9)
         assert rolled.leader_epochs == [LeaderEpoch(0, 8), LeaderEpoch(1, 10)]
 
-    @pytest.mark.parametrize("content", [b"", b"0\n1\nx 5\n", b"0\n"])
+    @pytest.mark.parametrize("content", [b"", b"0\n1\nx 5\n", b"0\n", b"0\n1\n3 0\n"])
+    @pytest.mark.parametrize("clean", [True, False])
     def test_come_back_from_the_batches(
-        self, disk: VirtualDisk, clock: Clock, content: bytes
+        self, disk: VirtualDisk, clock: Clock, content: bytes, clean: bool
     ) -> None:
-        log = Log.open(disk, DIRECTORY, LogConfig(), clock)
+        log = Log.open(disk, DIRECTORY, SMALL, clock)
         for epoch in (3, 5):
             append(log, batch(2), epoch)
+        log.roll()
+        log.close()
         disk.write_file(f"{DIRECTORY}/leader-epoch-checkpoint", content)
-        again = Log.open(disk, DIRECTORY, LogConfig(), clock)
-        assert again.leader_epochs == log.leader_epochs
+        again = Log.open(disk, DIRECTORY, SMALL, clock, clean=clean)
+        assert again.leader_epochs == log.leader_epochs == [LeaderEpoch(3, 0), LeaderEpoch(5, 2)]
 
 
 def producer_batch(sequence: int, records: int = 1) -> memoryview:

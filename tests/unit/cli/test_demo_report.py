@@ -103,7 +103,7 @@ def test_the_sentences_follow_the_figures(ways: dict[str, WaySummary]) -> None:
         "Rack-aware (0%) and adaptive (28%) avoid it: with rack-aware one record in a hundred "
         "waits longer than 4.2 ms, against 5.7 s with sticky.",
         "Round robin and uniform keep every partition within 2.0% of equal bytes, whether its "
-        "broker is slow or not; the fullest partition has by key 1.5 times the mean.",
+        "broker is slow or not; by key, the fullest partition has 1.5 times the mean.",
     ]
 
 

@@ -7,7 +7,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import groupby, pairwise
 from random import Random
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -69,7 +71,9 @@ class Bench:
 
 
 @pytest.fixture
-def make_bench(make_view: MakeView) -> Callable[..., Bench]:
+def make_bench(make_view: MakeView, in_form: Callable[[str], ModuleType]) -> Callable[..., Bench]:
+    form = in_form("trimtab.client.accumulator_cy")
+
     def make(
         leaders: tuple[int, ...] = (0, 1, 2),
         batch_size: int = 1000,
@@ -79,7 +83,7 @@ def make_bench(make_view: MakeView) -> Callable[..., Bench]:
         wakes: list[None] = []
         errors: list[Exception] = []
         time = [100.0]
-        accumulator = Accumulator(
+        accumulator = form.Accumulator(
             batch_size=batch_size,
             buffer_memory=options.pop("buffer_memory", 1 << 30),
             max_request_size=options.pop("max_request_size", 1 << 20),
@@ -211,7 +215,7 @@ def test_turns_are_of_batch_size_and_even(make_bench: Callable[..., Bench]) -> N
 def test_a_slow_partition_gets_no_more_than_the_others(
     make_bench: Callable[..., Bench], drained: bool
 ) -> None:
-    """Everybody's batches are sent at once, but those of partition 0 stay and fill (KAFKA-14156)."""
+    """All batches are sent at once, but those of partition 0 stay and fill (KAFKA-14156)."""
     bench = make_bench(batch_size=1000)
     produced: Counter[int] = Counter()
     for _ in range(20_000):
@@ -249,7 +253,7 @@ def test_sticky_turns_with_each_new_batch(make_bench: Callable[..., Bench]) -> N
         (batch,) = bench.take_all()
         assert batch.count == 2
         seen.append(batch.queue.partition)
-    assert all(a != b for a, b in zip(seen, seen[1:], strict=False))
+    assert all(a != b for a, b in pairwise(seen))
 
 
 @pytest.mark.kip(480)
@@ -436,7 +440,9 @@ def test_a_batch_that_waits_can_be_given_up(make_bench: Callable[..., Bench]) ->
     assert bench.send(b"y").done() is False
 
 
-def test_partitions_that_are_added_are_used(make_bench: Callable[..., Bench], make_view: MakeView) -> None:
+def test_partitions_that_are_added_are_used(
+    make_bench: Callable[..., Bench], make_view: MakeView
+) -> None:
     bench = make_bench(leaders=(0,), batch_size=100)
     bench.accumulator.update_topic(make_view((0, 1)))
     for _ in range(10):
@@ -484,5 +490,5 @@ def test_header_bytes_count_towards_a_turn(make_bench: Callable[..., Bench]) -> 
         (batch,) = bench.take_all()
         assert batch.size > HEADER_BYTES
         turns.append(batch.queue.partition)
-    lengths = [len(run) for run in "".join(map(str, turns)).replace("01", "0 1").replace("10", "1 0").split()]
+    lengths = [len(list(run)) for _, run in groupby(turns)]
     assert max(lengths[:-1]) <= 2 * (1000 // HEADER_BYTES) + 1

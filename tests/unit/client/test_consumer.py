@@ -194,6 +194,8 @@ def test_an_unknown_option_is_refused() -> None:
         AsyncConsumer("a:1", fetch_max_byte=1)
     with pytest.raises(UsageError, match=r"bootstrap\.servers is missing"):
         AsyncConsumer()
+    with pytest.raises(UsageError, match=r"bootstrap\.servers is given twice"):
+        AsyncConsumer("a:1", **{"bootstrap.servers": "b:1"})
 
 
 def test_max_records_cuts_inside_batches_and_the_position_follows(

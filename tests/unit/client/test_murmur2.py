@@ -1,8 +1,16 @@
 """The key hash, against the values that Kafka's own tests and other clients' tests assert."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+
 import pytest
 
-from trimtab.client.murmur2_cy import murmur2, partition_for_key
+
+@pytest.fixture
+def hashing(in_form: Callable[[str], ModuleType]) -> ModuleType:
+    return in_form("trimtab.client.murmur2_cy")
 
 
 def unsigned(number: int) -> int:
@@ -31,8 +39,8 @@ def unsigned(number: int) -> int:
         (b"1234", 0x9FC97B14),
     ],
 )
-def test_hashes_as_java(key: bytes, hashed: int) -> None:
-    assert murmur2(key) == unsigned(hashed)
+def test_hashes_as_java(hashing: ModuleType, key: bytes, hashed: int) -> None:
+    assert hashing.murmur2(key) == unsigned(hashed)
 
 
 @pytest.mark.parametrize(
@@ -46,5 +54,7 @@ def test_hashes_as_java(key: bytes, hashed: int) -> None:
         (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", 1000, 677),
     ],
 )
-def test_key_lives_where_java_puts_it(key: bytes, count: int, partition: int) -> None:
-    assert partition_for_key(key, count) == partition
+def test_key_lives_where_java_puts_it(
+    hashing: ModuleType, key: bytes, count: int, partition: int
+) -> None:
+    assert hashing.partition_for_key(key, count) == partition

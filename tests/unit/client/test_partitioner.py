@@ -46,7 +46,10 @@ def uniform(**options: object) -> BuiltInPartitioner:
 
 
 def adaptive(**options: object) -> BuiltInPartitioner:
-    return BuiltInPartitioner(BuiltInOptions(quantum=100, **options), Random(7))  # type: ignore[arg-type]
+    return BuiltInPartitioner(
+        BuiltInOptions(quantum=100, **options),  # type: ignore[arg-type]
+        Random(7),
+    )
 
 
 def test_round_robin_visits_every_partition_in_turn(make_view: MakeView) -> None:
@@ -96,7 +99,7 @@ def test_uniform_gives_every_partition_one_turn_of_each_round(make_view: MakeVie
 
 @pytest.mark.kip(794)
 def test_uniform_evens_out_what_turns_took_beyond_their_quantum(make_view: MakeView) -> None:
-    """Partition 1 always overshoots by 70 %, as a slow broker's does that keeps its batch partial."""
+    """Partition 1 always overshoots by 70 %, as a slow broker's does with its partial batch."""
     view = make_view([0, 1, 2])
     partitioner = uniform()
     produced: Counter[int] = Counter()
@@ -232,5 +235,5 @@ def test_a_callable_decides(make_view: MakeView) -> None:
 
 def test_a_callable_that_names_no_partition_is_refused(make_view: MakeView) -> None:
     partitioner = CallablePartitioner(lambda *_: 3)
-    with pytest.raises(UsageError, match=r"returned 3 for topic topic, which has partitions 0 to 2"):
+    with pytest.raises(UsageError, match=r"returned 3 for topic topic, .* 0 to 2"):
         partitioner.partition(make_view([0, 1, 2]), None, None)

@@ -23,10 +23,10 @@ _LATENCY_MARKS: tuple[tuple[str, Callable[[Latency], float], str], ...] = (
 
 _STYLE = """
 :root { color-scheme: light dark; --paper: #fcfcfa; --ink: #1f2430; --faint: #687083;
-  --line: #d9dce3; --slow: #d1495b; --b1: #3d7ea6; --b2: #7fb7be; --b3: #b8c4bb;
+  --line: #d9dce3; --slow: #d1495b; --b1: #3d7ea6; --b2: #4f9a94; --b3: #8a968d; --inside: #ffffff;
   --p50: #9db4c0; --p95: #5c94b8; --p99: #2a6496; --p999: #d1495b; --card: #ffffff; }
 @media (prefers-color-scheme: dark) { :root { --paper: #14171d; --ink: #e6e8ee; --faint: #98a1b3;
-  --line: #333a47; --slow: #ef6f7f; --b1: #5aa2cf; --b2: #79b8b0; --b3: #8b978f;
+  --line: #333a47; --slow: #ef6f7f; --b1: #5aa2cf; --b2: #79b8b0; --b3: #8b978f; --inside: #14171d;
   --p50: #6d8291; --p95: #5aa2cf; --p99: #a9d6f5; --p999: #ef6f7f; --card: #1b1f27; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink);
@@ -41,7 +41,7 @@ p { margin: 8px 0; max-width: 76ch; }
 figure { margin: 12px 0 0; overflow-x: auto; }
 svg { display: block; width: 100%; min-width: 640px; height: auto; font-size: 13px; }
 svg text { fill: var(--ink); } svg .faint { fill: var(--faint); font-size: 12px; }
-svg .inside { fill: #fff; font-size: 12px; font-weight: 600; }
+svg .inside { fill: var(--inside); font-size: 12px; font-weight: 600; }
 svg .grid { stroke: var(--line); } svg .even { stroke: var(--ink); stroke-dasharray: 4 3; }
 svg .range { stroke: var(--line); stroke-width: 4; stroke-linecap: round; }
 .slow { fill: var(--slow); } .b1 { fill: var(--b1); } .b2 { fill: var(--b2); }
@@ -223,7 +223,7 @@ def _tabulate_load(ways: Sequence[WaySummary], slow: str) -> str:
         [
             way["title"] if index == 0 else "",
             str(partition["partition"]),
-            _name_broker(str(partition["leader"]), slow),
+            _name_broker(str(partition["leader"]), slow).removeprefix("broker "),
             partition["rack"],
             f"{partition['TotalBatches']:,}",
             f"{partition['TotalBytes']:,}",

@@ -144,8 +144,11 @@ def _describe_level(level: Sequence[WaySummary], keyed: Sequence[WaySummary]) ->
         )
     else:
         sentence = f"No way keeps every partition within {LEVEL:.0%} of equal bytes"
-    tilts = _listed([f"{way['title']} {way['max_over_mean']:.1f} times" for way in keyed])
-    return sentence + (f"; the fullest partition has {tilts} the mean." if tilts else ".")
+    tilts = [
+        f"; {way['title']}, the fullest partition has {way['max_over_mean']:.1f} times the mean"
+        for way in keyed
+    ]
+    return f"{sentence}{''.join(tilts)}."
 
 
 def _distance_from_level(way: WaySummary) -> float:

@@ -1,0 +1,106 @@
+"""Kafka's own DumpLogSegments reads our files, and finds nothing to complain about."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from trimtab.broker.log import Log, LogConfig
+from trimtab.runtime.files import DirectoryStorage
+from trimtab.wire.batch_cy import BatchBuilder, read_headers
+from trimtab.wire.compression import Compression
+
+JARS = Path.home() / ".cache" / "trimtab-anchors" / "libs" / "kafka-4.3.0"
+PRODUCER = 9
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("java") is None or not JARS.is_dir(),
+    reason="needs java, and Apache Kafka 4.3.0's jars in ~/.cache/trimtab-anchors",
+)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log of 300 batches of three records, in several segments, with every codec."""
+    root = tmp_path_factory.mktemp("logs")
+    storage = DirectoryStorage(root)
+    log = Log.open(storage, "flights-0", LogConfig(segment_bytes=15_000), lambda: 0)
+    for i in range(300):
+        builder = BatchBuilder(1 << 20, list(Compression)[i % len(Compression)])
+        for j in range(3):
+            # Timestamps step back now and then: the time index must not.
+            builder.append(1_000_000 + 10 * i + j - 500 * (i % 7 == 0), b"key", b"v" * 200, [])
+        data = memoryview(
+            bytearray(builder.build(producer_id=PRODUCER, producer_epoch=1, base_sequence=3 * i))
+        )
+        log.append(data, i // 100, read_headers(data))
+    log.close()
+    storage.close()
+    return root / "flights-0"
+
+
+def dump(*arguments: str) -> tuple[str, list[str]]:
+    """What it prints, and what it complains about."""
+    command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{JARS}/*"]
+    command += ["org.apache.kafka.tools.DumpLogSegments", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    complaints = [
+        line
+        for line in done.stderr.splitlines()
+        if line and "log4j" not in line.lower() and "slf4j" not in line.lower()
+    ]
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout, complaints
+
+
+def files(directory: Path, suffix: str) -> str:
+    return ",".join(str(path) for path in sorted(directory.glob(f"*{suffix}")))
+
+
+def test_batches_and_records(directory: Path) -> None:
+    logs = sorted(directory.glob("*.log"))
+    assert len(logs) > 3
+    output, complaints = dump(
+        "--files", files(directory, ".log"), "--deep-iteration", "--print-data-log"
+    )
+    # It expects every file to begin at offset 0, and says so of Kafka's own segments too.
+    assert sorted(complaints) == sorted(
+        line
+        for log in logs[1:]
+        for line in (
+            f"Non-consecutive offsets in {log}",
+            f"  -1 is followed by {int(log.stem)}",
+        )
+    )
+    assert "invalid bytes" not in output
+    batches = re.findall(r"^baseOffset: (\d+) lastOffset: (\d+) .* isvalid: (\w+)$", output, re.M)
+    assert batches == [(str(3 * i), str(3 * i + 2), "true") for i in range(300)]
+    assert re.findall(r"partitionLeaderEpoch: (\d+)", output) == [str(i // 100) for i in range(300)]
+    records = re.findall(r"^\| offset: (\d+) .* payload: (v+)$", output, re.M)
+    assert records == [(str(offset), "v" * 200) for offset in range(900)]
+
+
+def test_indexes_point_at_the_batches(directory: Path) -> None:
+    indexes = f"{files(directory, '.index')},{files(directory, '.timeindex')}"
+    output, complaints = dump("--files", indexes)
+    assert complaints == []
+    entries = len(re.findall(r"^offset: \d+ position: \d+$", output, re.M))
+    assert entries == sum(path.stat().st_size for path in directory.glob("*.index")) // 8 > 10
+    assert len(re.findall(r"^timestamp: \d+ offset: \d+$", output, re.M)) > 10
+
+
+def test_indexes_pass_the_sanity_check_of_a_starting_broker(directory: Path) -> None:
+    indexes = f"{files(directory, '.index')},{files(directory, '.timeindex')}"
+    output, complaints = dump("--files", indexes, "--index-sanity-check")
+    assert complaints == []
+    assert output.count("passed sanity check") == len(indexes.split(","))
+
+
+def test_producer_snapshots(directory: Path) -> None:
+    output, complaints = dump("--files", files(directory, ".snapshot"))
+    assert complaints == []
+    last = output.splitlines()[-1]
+    assert f"producerId: {PRODUCER} producerEpoch: 1" in last
+    assert "firstSequence: 897 lastSequence: 899 lastOffset: 899 offsetDelta: 2" in last
