@@ -60,6 +60,12 @@ def answers_metadata(port: int) -> bool:
         return False
 
 
+def _ordinary_environment() -> dict[str, str]:
+    """Ours, but that Python keeps its bytecode, as it does unless told otherwise."""
+    unusual = ("PYTHONDONTWRITEBYTECODE", "PYTHONTRACEMALLOC", "PYTHONPROFILEIMPORTTIME")
+    return {name: value for name, value in os.environ.items() if name not in unusual}
+
+
 class Broker:
     """One broker process, of either side. A context manager that starts it and ends it."""
 
@@ -97,7 +103,11 @@ class Broker:
         with open(self.directory / "log", "wb") as log:
             began = time.perf_counter()
             self._process = subprocess.Popen(
-                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                self.command(),
+                env=_ordinary_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
         while not answers_metadata(self.port):
             ended = self._process.poll() is not None

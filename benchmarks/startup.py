@@ -20,6 +20,8 @@ def run(runs: int, records: int) -> None:
         note = str(missing)
     starts: dict[type[Broker], list[float]] = {Trimtab: [], ApacheKafka: []}
     memory: dict[type[Broker], list[float]] = {Trimtab: [], ApacheKafka: []}
+    with Trimtab():
+        pass  # as after any first start: Python keeps its bytecode from now on
     for number in range(runs):
         progress(f"startup: run {number + 1} of {runs}")
         for side in sides:

@@ -301,7 +301,8 @@ class Log:
         position = segment.locate(offset)
         if position is not None:
             segment.truncate(position)
-        self.log_end_offset = max(segment.end_offset(), min(offset, segment.base_offset))
+        last = segment.last_header()
+        self.log_end_offset = segment.base_offset if last is None else last.next_offset
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
         self.recovery_point = min(self.recovery_point, self.log_end_offset)
         self._forget_from(self.log_end_offset)

@@ -74,17 +74,22 @@ class LogDirectory:
 
         Raises:
             UsageError: it belongs to another broker or cluster, or is in use.
+            CorruptData: a checkpoint cannot be read.
             StorageError: the disk failed.
         """
         storage.lock()
-        directory_id = _identify(storage, node_id, cluster_id, random)
-        clean = storage.exists(_CLEAN_SHUTDOWN)
-        # A crash from now on leaves logs that need recovery.
-        storage.delete(_CLEAN_SHUTDOWN)
-        for name in storage.list(""):
-            if name.endswith(_DELETE_SUFFIX):
-                storage.delete(name)
-        return cls(storage, directory_id, now_ms, random, clean)
+        try:
+            directory_id = _identify(storage, node_id, cluster_id, random)
+            clean = storage.exists(_CLEAN_SHUTDOWN)
+            # A crash from now on leaves logs that need recovery.
+            storage.delete(_CLEAN_SHUTDOWN)
+            for name in storage.list(""):
+                if name.endswith(_DELETE_SUFFIX):
+                    storage.delete(name)
+            return cls(storage, directory_id, now_ms, random, clean)
+        except BaseException:
+            storage.close()
+            raise
 
     @property
     def logs(self) -> Mapping[TopicPartition, Log]:

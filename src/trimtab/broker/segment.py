@@ -218,6 +218,8 @@ class Segment:
         if length < _MIN_LENGTH:
             raise self._corrupt(position, f"length {length}")
         at = _BEFORE_LENGTH_ENDS + length
+        if position + at > self.size:
+            raise self._corrupt(position, "the file ends within a batch")
         end = base_offset + delta + 1
         if end > end_offset:
             return b"", base_offset
@@ -292,11 +294,6 @@ class Segment:
             for _, header in self.headers(positions[-1] if len(positions) else 0):
                 last = header
         return last
-
-    def end_offset(self) -> int:
-        """The offset after the last batch. Raises CorruptData as `headers`."""
-        last = self.last_header()
-        return self.base_offset if last is None else last.next_offset
 
     def recover(self, seen: Callable[[BatchHeader], None]) -> int:
         """Checks every batch, rebuilds the indexes, and cuts the file off at the first that is

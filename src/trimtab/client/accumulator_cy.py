@@ -356,13 +356,7 @@ class Accumulator:
         topic_queues = self._topics.get(topic)
         if topic_queues is None:
             return None
-        size = _RECORD_OVERHEAD + _HEADER_BYTES
-        if value is not None:
-            size += len(value)
-        if key is not None:
-            size += len(key)
-        if headers:
-            size += _headers_bound(headers)
+        size = _bound(value, key, headers)
         if size > self._max_request_size:
             raise self._too_large(topic, size)
         if timestamp is None:
@@ -741,12 +735,23 @@ class Accumulator:
                 self._on_callback_error(raised)
 
 
+@cython.ccall
+def bound(value: Any, key: Any, headers: Any) -> cython.longlong:
+    """The bytes that `append` wants to have room for: a batch of this record alone, at most."""
+    return _bound(value, key, headers)
+
+
 @cython.cfunc
-def _headers_bound(headers: Any) -> cython.longlong:
-    """What the headers of one record take at most: four bytes for a character of their names."""
-    size: cython.longlong = 0
-    for name, value in headers:
-        size += 4 * len(name) + 10
-        if value is not None:
-            size += len(value)
+@cython.inline
+def _bound(value: Any, key: Any, headers: Any) -> cython.longlong:
+    size: cython.longlong = _RECORD_OVERHEAD + _HEADER_BYTES
+    if value is not None:
+        size += len(value)
+    if key is not None:
+        size += len(key)
+    if headers:
+        for name, content in headers:
+            size += 4 * len(name) + 10  # a character takes four bytes at most
+            if content is not None:
+                size += len(content)
     return size

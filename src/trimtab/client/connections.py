@@ -80,8 +80,6 @@ class ConnectionOptions:
     connect_timeout: float
     backoff: float
     backoff_max: float
-    send_buffer_bytes: int = -1
-    receive_buffer_bytes: int = -1
 
 
 def parse_bootstrap_servers(text: str | Iterable[str]) -> list[Node]:

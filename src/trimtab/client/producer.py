@@ -15,7 +15,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, Protocol, TypeAlias
 
-from trimtab.client.accumulator_cy import Accumulator, Delivery
+from trimtab.client.accumulator_cy import Accumulator, Delivery, bound
 from trimtab.client.connections import Connections
 from trimtab.client.metadata import Metadata, TopicView
 from trimtab.client.options import PRODUCER, Options
@@ -238,7 +238,7 @@ class Producer:
     ) -> Delivery:
         core = self._core
         deadline = monotonic_clock() + core.max_block
-        size = (len(value) if value else 0) + (len(key) if key else 0)
+        size = bound(value, key, headers)
         while True:
             self._thread.run(core.wait_until_sendable(_checked_topic(topic), size, deadline))
             delivery = self._append(topic, value, key, headers, partition, timestamp)
@@ -322,7 +322,7 @@ class AsyncProducer:
         if delivery is not None:
             return delivery
         deadline = core.loop.time() + core.max_block
-        size = (len(value) if value else 0) + (len(key) if key else 0)
+        size = bound(value, key, headers)
         while True:
             await core.wait_until_sendable(_checked_topic(topic), size, deadline)
             delivery = append(topic, value, key, headers, partition, timestamp)

@@ -186,11 +186,10 @@ class Sender:
             ready.setdefault(leader, []).append(queue)
         for node_id in [n for n in self._not_ready_since if n not in ready]:
             del self._not_ready_since[node_id]
-        if ready and self._options.is_idempotent and not self._is_identified():
-            return
-        self._turn += 1
-        for node_id, queues in ready.items():
-            self._send_to(node_id, queues, now)
+        if ready and (not self._options.is_idempotent or self._is_identified()):
+            self._turn += 1
+            for node_id, queues in ready.items():
+                self._send_to(node_id, queues, now)
         self._look_again_at(next_look)
 
     # one look at the queues
@@ -502,8 +501,6 @@ class Sender:
                     self._options.retry_backoff_max,
                 )
                 attempt += 1
-                for queue in self._accumulator.active_queues():
-                    self._expire(queue, self._loop.time())
                 await asyncio.sleep(wait * (0.8 + 0.4 * self._random.random()))
         finally:
             self._identifying = None

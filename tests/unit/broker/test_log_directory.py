@@ -74,6 +74,7 @@ class TestIdentity:
         directory.close()
         with pytest.raises(UsageError, match=message):
             open_directory(disk, node_id, cluster_id)
+        open_directory(disk)
 
     def test_one_broker_at_a_time(self, disk: VirtualDisk, directory: LogDirectory) -> None:
         with pytest.raises(UsageError, match="in use"):

@@ -163,7 +163,9 @@ class TestLookUp:
         assert found.offset == BASE + 7
 
     def test_end_and_first_timestamp(self, segment: Segment, filler: Filler) -> None:
-        assert segment.end_offset() == filler.next_offset
+        last = segment.last_header()
+        assert last is not None
+        assert last.next_offset == filler.next_offset
         assert segment.first_timestamp == 1000
 
     def test_headers_come_in_order(self, segment: Segment, filler: Filler) -> None:
@@ -182,7 +184,7 @@ class TestLookUp:
     def test_an_empty_segment_has_nothing(self, disk: VirtualDisk) -> None:
         segment = open_segment(disk)
         assert (segment.max_timestamp, segment.first_timestamp) == (-1, -1)
-        assert segment.end_offset() == BASE
+        assert segment.last_header() is None
         assert segment.locate(BASE) is None
         assert list(segment.headers()) == []
 
@@ -256,4 +258,8 @@ def test_damage_met_in_passing_is_reported(disk: VirtualDisk, filler: Filler) ->
     with pytest.raises(CorruptData, match=rf"4711\.log: no batch at position {last}: length 1"):
         segment.locate(header.last_offset + 1)
     with pytest.raises(CorruptData, match="length 1"):
+        segment.read(last, 1000, True, 10**9, 10**9)
+    content[last + 8 : last + 12] = b"\0\1\0\0"
+    disk.write_file(path, content)
+    with pytest.raises(CorruptData, match="the file ends within a batch"):
         segment.read(last, 1000, True, 10**9, 10**9)

@@ -105,8 +105,8 @@ def _measure(records: int, display: Display) -> tuple[Summary, Tables]:
     from trimtab.cluster import Cluster
 
     began = time.perf_counter()
-    display.say("Flights: reading those that left New York City in 2013 …")
-    flights = load_flights(records)
+    with display.busy("Flights: reading those that left New York City in 2013 …"):
+        flights = load_flights(records)
     loaded = time.perf_counter()
     with Cluster(brokers=len(RACKS), racks=RACKS) as cluster:
         display.say(
@@ -118,8 +118,8 @@ def _measure(records: int, display: Display) -> tuple[Summary, Tables]:
         cluster.slow(SLOW_BROKER, SLOW_PRODUCE_MS)
         runs = _produce(cluster.bootstrap_servers, flights, display)
         produced = time.perf_counter()
-        display.say("Spark: reading the topics back …")
-        tables = _analyse(cluster.bootstrap_servers, partitions, records)
+        with display.busy("Spark: reading the topics back …"):
+            tables = _analyse(cluster.bootstrap_servers, partitions, records)
     ended = time.perf_counter()
     ways = {run.way.name: _summarize(run, flights, tables) for run in runs}
     summary: Summary = {

@@ -34,7 +34,17 @@ class Display:
 
     def say(self, text: str) -> None:
         """One line of what happens now."""
-        self._console.print(Text(text))
+        self._console.print(Text(text), soft_wrap=True)
+
+    @contextmanager
+    def busy(self, text: str) -> Iterator[None]:
+        """A line of what happens now, and on a terminal a sign that it still does."""
+        self.say(text)
+        if not self._console.is_terminal:
+            yield
+            return
+        with self._console.status(""):
+            yield
 
     @contextmanager
     def follow(self, ways: Sequence[Way], total: int) -> Iterator[Show]:
@@ -48,7 +58,10 @@ class Display:
             TaskProgressColumn(),
             TimeRemainingColumn(),
         )
-        with Progress(*columns, console=self._console, transient=True) as progress:
+        # Drawing takes time from the producers, which run in this process.
+        with Progress(
+            *columns, console=self._console, transient=True, refresh_per_second=2
+        ) as progress:
             bars = [progress.add_task(way.title, total=total) for way in ways]
 
             def show(runs: Sequence[Run]) -> None:

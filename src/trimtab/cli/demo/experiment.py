@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trimtab.cli.demo.flights import Flight
 from trimtab.cli.demo.summary import Latency
-from trimtab.errors import KafkaError
 
 if TYPE_CHECKING:
     from trimtab.client.accumulator_cy import Delivery
@@ -100,7 +99,7 @@ class Run:
     way: Way
     total: int
     acknowledged: int = 0
-    error: KafkaError | None = None
+    error: Exception | None = None
     seconds: float = 0.0
     """From the first `send` to the last acknowledgement."""
     _latencies: array[float] = field(default_factory=lambda: array("d"))

@@ -1,0 +1,429 @@
+"""The producer's way to the brokers and back, against brokers that do as they are told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.unit.client.scripted_broker import HANG_UP, NO_ANSWER, ScriptedCluster
+from trimtab.client.connections import ApiKey
+from trimtab.client.producer import AsyncProducer
+from trimtab.errors import BrokerError, ErrorCode, Unavailable, UsageError
+from trimtab.records import TopicPartition
+from trimtab.sim.world import World
+from trimtab.wire.batch_cy import read_header, read_records
+from trimtab.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from trimtab.wire.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+
+Refuse = Callable[[TopicPartition, int, int], ErrorCode]
+
+
+@dataclass
+class Desk:
+    """A scripted cluster that stores what is produced, and checks sequences as a broker does.
+
+    Attributes:
+        refuse: asked for each batch with (partition, how many were stored, broker); NONE stores it.
+        stored: the values of each partition in order.
+        late: seconds until a response.
+    """
+
+    world: World
+    cluster: ScriptedCluster
+    refuse: Refuse = lambda *_: ErrorCode.NONE
+    stored: dict[TopicPartition, list[bytes | None]] = field(default_factory=dict)
+    batches: list[tuple[float, int, TopicPartition, int]] = field(default_factory=list)
+    next_sequence: dict[tuple[int, TopicPartition], int] = field(default_factory=dict)
+    producer_ids: int = 0
+
+    def identify(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
+        self.producer_ids += 1
+        return InitProducerIdResponse(producer_id=self.producer_ids, producer_epoch=0)
+
+    def produce(self, broker: int, request: ProduceRequest) -> object:
+        response = ProduceResponse(responses=[])
+        for topic in request.topic_data:
+            name = topic.name or self.cluster.topic_of(topic.topic_id)
+            answers = []
+            for data in topic.partition_data:
+                partition = TopicPartition(name, data.index)
+                code, offset = self._store(broker, partition, data.records)
+                answers.append(
+                    PartitionProduceResponse(index=data.index, error_code=code, base_offset=offset)
+                )
+            response.responses.append(
+                TopicProduceResponse(
+                    name=topic.name, topic_id=topic.topic_id, partition_responses=answers
+                )
+            )
+        return response if request.acks else NO_ANSWER
+
+    def _store(self, broker: int, partition: TopicPartition, records: Any) -> tuple[int, int]:
+        header = read_header(records, 0)
+        log = self.stored.setdefault(partition, [])
+        self.batches.append((self.world.loop.time(), broker, partition, header.record_count))
+        code = self.refuse(partition, len(self.batches), broker)
+        if code is not ErrorCode.NONE:
+            return code, -1
+        if header.producer_id >= 0:
+            key = (header.producer_id, partition)
+            expected = self.next_sequence.get(key, 0)
+            if header.base_sequence < expected:
+                return ErrorCode.DUPLICATE_SEQUENCE_NUMBER, 0
+            if header.base_sequence > expected:
+                return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+            self.next_sequence[key] = expected + header.record_count
+        offset = len(log)
+        log.extend(r.value for r in read_records(partition.topic, partition.partition, records, 0))
+        return ErrorCode.NONE, offset
+
+    @asynccontextmanager
+    async def producer(self, **options: object) -> AsyncIterator[AsyncProducer]:
+        for broker in self.cluster.brokers.values():
+            await broker.start()
+        producer = AsyncProducer(
+            self.cluster.bootstrap,
+            wall_clock=self.world.wall_clock,
+            random=self.world.random("producer"),
+            **options,
+        )
+        try:
+            yield producer
+        finally:
+            await producer.close(timeout=5)
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    with World(11) as world:
+        cluster = ScriptedCluster(world, {"topic": [0, 1]})
+        made = Desk(world, cluster)
+        for node in range(2):
+            broker = cluster.broker(node)
+            broker.answers[ApiKey.INIT_PRODUCER_ID] = made.identify
+            broker.answers[ApiKey.PRODUCE] = lambda request, node=node: made.produce(node, request)
+        yield made
+
+
+def test_records_arrive_in_order_with_their_offsets(desk: Desk) -> None:
+    async def run() -> list[int]:
+        async with desk.producer(batch_size=200) as producer:
+            deliveries = [
+                await producer.send("topic", b"%d" % i, partition=i % 2) for i in range(1000)
+            ]
+            await producer.flush()
+            return [(await delivery).offset for delivery in deliveries]
+
+    offsets = desk.world.run(run())
+    assert offsets == [i // 2 for i in range(1000)]
+    for partition in range(2):
+        assert desk.stored[TopicPartition("topic", partition)] == [
+            b"%d" % i for i in range(partition, 1000, 2)
+        ]
+    assert desk.producer_ids == 1
+
+
+def test_a_batch_lingers_for_more_records(desk: Desk) -> None:
+    async def run() -> None:
+        async with desk.producer(linger_ms=100, acks="1") as producer:
+            await producer.partitions_for("topic")
+            begin = desk.world.loop.time()
+            first = await producer.send("topic", b"1", partition=0)
+            await asyncio.sleep(0.05)
+            await producer.send("topic", b"2", partition=0)
+            await first
+            (sent_at, _, _, count), *others = desk.batches
+            assert not others
+            assert count == 2
+            assert 0.1 <= sent_at - begin < 0.12
+
+    desk.world.run(run())
+
+
+def test_a_full_batch_does_not_linger(desk: Desk) -> None:
+    async def run() -> None:
+        async with desk.producer(linger_ms=10_000, batch_size=1000, acks="1") as producer:
+            begin = desk.world.loop.time()
+            for _ in range(11):
+                last = await producer.send("topic", b"x" * 90, partition=0)
+            assert not last.done()
+            await asyncio.sleep(1)
+            assert [count for *_, count in desk.batches] == [9]
+            assert desk.batches[0][0] - begin < 1
+
+    desk.world.run(run())
+
+
+def test_only_so_many_requests_are_in_flight(desk: Desk) -> None:
+    desk.cluster.brokers[0].answers[ApiKey.PRODUCE] = lambda _: NO_ANSWER
+
+    async def run() -> None:
+        async with desk.producer(linger_ms=0, max_in_flight_requests_per_connection=3) as producer:
+            for _ in range(10):
+                await producer.send("topic", b"x", partition=0)
+                await asyncio.sleep(0.1)
+            assert len(desk.cluster.brokers[0].requests(ApiKey.PRODUCE)) == 3
+
+    desk.world.run(run())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ],
+)
+def test_a_leader_that_moved_is_found(desk: Desk, code: ErrorCode) -> None:
+    desk.refuse = lambda partition, count, broker: code if broker == 0 else ErrorCode.NONE
+
+    async def run() -> None:
+        async with desk.producer() as producer:
+            delivery = await producer.send("topic", b"x", partition=0)
+            await asyncio.sleep(0.05)
+            desk.cluster.leaders["topic"] = [1, 1]
+            assert (await delivery).offset == 0
+
+    desk.world.run(run())
+    assert desk.stored[TopicPartition("topic", 0)] == [b"x"]
+
+
+def test_order_survives_refusals_with_five_in_flight(desk: Desk) -> None:
+    """Every seventh batch is refused once; what was under way behind it comes out of order."""
+    desk.refuse = lambda _, count, __: (
+        ErrorCode.NOT_ENOUGH_REPLICAS if count % 7 == 3 else ErrorCode.NONE
+    )
+
+    async def run() -> None:
+        async with desk.producer(linger_ms=0, retry_backoff_ms=10) as producer:
+            deliveries = []
+            for i in range(300):
+                deliveries.append(await producer.send("topic", b"%d" % i, partition=0))
+                if i % 3 == 0:
+                    await asyncio.sleep(0.0005)
+            await producer.flush()
+            for delivery in deliveries:
+                await delivery
+
+    desk.world.run(run())
+    assert desk.stored[TopicPartition("topic", 0)] == [b"%d" % i for i in range(300)]
+    assert desk.producer_ids == 1
+
+
+def test_a_connection_that_breaks_loses_and_doubles_nothing(desk: Desk) -> None:
+    answer = desk.cluster.brokers[0].answers[ApiKey.PRODUCE]
+    calls = [0]
+
+    def stores_then_sometimes_hangs_up(request: Any) -> object:
+        calls[0] += 1
+        response = answer(request)
+        return HANG_UP if calls[0] % 4 == 0 else response
+
+    desk.cluster.brokers[0].answers[ApiKey.PRODUCE] = stores_then_sometimes_hangs_up
+
+    async def run() -> None:
+        async with desk.producer(linger_ms=0, retry_backoff_ms=10) as producer:
+            for i in range(100):
+                await producer.send("topic", b"%d" % i, partition=0)
+                await asyncio.sleep(0.001)
+            await producer.flush()
+
+    desk.world.run(run())
+    assert desk.stored[TopicPartition("topic", 0)] == [b"%d" % i for i in range(100)]
+
+
+def test_a_batch_that_is_too_large_says_what_to_raise(desk: Desk) -> None:
+    desk.refuse = lambda *_: ErrorCode.MESSAGE_TOO_LARGE
+
+    async def run() -> None:
+        async with desk.producer() as producer:
+            delivery = await producer.send("topic", b"x" * 100, partition=1)
+            with pytest.raises(BrokerError, match=r"topic-1 on broker 1 .* raise that or lower"):
+                await delivery
+
+    desk.world.run(run())
+
+
+def test_after_a_batch_is_given_up_the_producer_begins_a_new_sequence(desk: Desk) -> None:
+    desk.refuse = lambda _, count, __: ErrorCode.INVALID_RECORD if count == 1 else ErrorCode.NONE
+
+    async def run() -> None:
+        async with desk.producer() as producer:
+            refused = await producer.send("topic", b"refused", partition=0)
+            with pytest.raises(BrokerError, match="INVALID_RECORD"):
+                await refused
+            assert (await (await producer.send("topic", b"next", partition=0))).offset == 0
+
+    desk.world.run(run())
+    assert desk.producer_ids == 2
+
+
+def test_what_nobody_takes_is_given_up_in_time(desk: Desk) -> None:
+    async def run() -> None:
+        async with desk.producer(delivery_timeout_ms=3000, request_timeout_ms=1000) as producer:
+            await producer.partitions_for("topic")
+            for broker in desk.cluster.brokers.values():
+                broker.stop()
+            begin = desk.world.loop.time()
+            delivery = await producer.send("topic", b"x", partition=0)
+            with pytest.raises(Unavailable, match=r"not acknowledged within 3 s"):
+                await delivery
+            assert 3 <= desk.world.loop.time() - begin < 3.2
+
+    desk.world.run(run())
+
+
+def test_without_acknowledgements_nobody_waits(desk: Desk) -> None:
+    async def run() -> None:
+        async with desk.producer(acks="0", linger_ms=0) as producer:
+            metadata = await (await producer.send("topic", b"x", partition=0))
+            assert metadata.offset == -1
+            await asyncio.sleep(1)
+
+    desk.world.run(run())
+    assert desk.stored[TopicPartition("topic", 0)] == [b"x"]
+    assert desk.producer_ids == 0
+
+
+def test_send_waits_for_buffer_memory_and_drops_nothing(desk: Desk) -> None:
+    async def run() -> None:
+        async with desk.producer(buffer_memory=5000, batch_size=1000) as producer:
+            for i in range(500):
+                await producer.send("topic", b"%100d" % i, partition=0)
+            await producer.flush()
+
+    desk.world.run(run())
+    assert desk.stored[TopicPartition("topic", 0)] == [b"%100d" % i for i in range(500)]
+
+
+def test_send_gives_up_waiting_for_buffer_memory(desk: Desk) -> None:
+    desk.cluster.brokers[0].answers[ApiKey.PRODUCE] = lambda _: NO_ANSWER
+
+    async def run() -> None:
+        async with desk.producer(buffer_memory=1000, max_block_ms=2000) as producer:
+
+            async def send_many() -> None:
+                for _ in range(100):
+                    await producer.send("topic", b"x" * 100, partition=0)
+
+            with pytest.raises(Unavailable, match=r"buffer memory is full .* for 2 s"):
+                await send_many()
+
+    desk.world.run(run())
+
+
+def test_a_topic_that_does_not_exist_is_named(desk: Desk) -> None:
+    async def run() -> None:
+        async with desk.producer(max_block_ms=1000) as producer:
+            with pytest.raises(BrokerError, match=r"topic nowhere: .* create it first"):
+                await producer.send("nowhere", b"x")
+
+    desk.world.run(run())
+
+
+def test_only_idempotence_asks_for_a_producer_id(desk: Desk) -> None:
+    async def run() -> None:
+        async with desk.producer(acks="1") as producer:
+            await (await producer.send("topic", b"x"))
+
+    desk.world.run(run())
+    assert desk.producer_ids == 0
+
+
+@pytest.mark.kip(794)
+def test_a_broker_that_takes_nothing_is_unavailable_until_it_takes_again(desk: Desk) -> None:
+    desk.cluster.brokers[0].answers[ApiKey.PRODUCE] = lambda _: NO_ANSWER
+
+    async def run() -> None:
+        async with desk.producer(
+            linger_ms=0,
+            acks="1",
+            partitioner_availability_timeout_ms=50,
+            max_in_flight_requests_per_connection=1,
+        ) as producer:
+            sender = producer._core.sender
+            await producer.send("topic", b"1", partition=0)
+            await asyncio.sleep(0.2)
+            assert sender.unavailable_nodes() == frozenset()  # nothing is ready for it
+            await producer.send("topic", b"2", partition=0)
+            await asyncio.sleep(0.04)
+            assert sender.unavailable_nodes() == frozenset()
+            await asyncio.sleep(0.02)
+            assert sender.unavailable_nodes() == {0}
+            for _ in range(20):
+                await producer.send("topic", b"x" * 20_000)
+            await asyncio.sleep(0.1)
+            assert len(desk.stored[TopicPartition("topic", 1)]) == 20
+
+    desk.world.run(run())
+
+
+def test_closing_sends_what_waits(desk: Desk) -> None:
+    async def run() -> None:
+        async with desk.producer(linger_ms=60_000) as producer:
+            await producer.send("topic", b"x", partition=0)
+            await producer.close()
+            with pytest.raises(UsageError, match="is closed"):
+                await producer.send("topic", b"y", partition=0)
+
+    desk.world.run(run())
+    assert desk.stored[TopicPartition("topic", 0)] == [b"x"]
+
+
+def test_closing_in_time_fails_what_is_not_acknowledged(desk: Desk) -> None:
+    desk.cluster.brokers[0].answers[ApiKey.PRODUCE] = lambda _: NO_ANSWER
+
+    async def run() -> None:
+        async with desk.producer() as producer:
+            delivery = await producer.send("topic", b"x", partition=0)
+            await producer.close(timeout=1)
+            with pytest.raises(Unavailable, match="closed before this was acknowledged"):
+                await delivery
+
+    desk.world.run(run())
+
+
+def test_topics_without_ids_are_named(desk: Desk) -> None:
+    desk.cluster.has_topic_ids = False
+
+    async def run() -> None:
+        async with desk.producer() as producer:
+            await (await producer.send("topic", b"x", partition=0))
+
+    desk.world.run(run())
+    versions = [a.version for a in desk.cluster.brokers[0].asked if a.api is ApiKey.PRODUCE]
+    assert versions == [12]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"enable_idempotence": True, "acks": "1"}, "needs acks=all"),
+        (
+            {"enable_idempotence": True, "max_in_flight_requests_per_connection": 6},
+            "of at most 5",
+        ),
+        ({"partitioner_class": "random"}, r"partitioner\.class='random' is not known"),
+        ({"lingerms": 5}, r"did you mean linger\.ms"),
+        ({"batch_size": "many"}, r"batch\.size='many'"),
+    ],
+)
+def test_options_that_contradict_or_are_unknown_are_refused(
+    desk: Desk, options: dict[str, object], message: str
+) -> None:
+    async def run() -> None:
+        with pytest.raises(UsageError, match=message):
+            AsyncProducer("broker-0:9092", **options)
+
+    desk.world.run(run())
