@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from benchmarks.jars import KAFKA_VERSION, RivalMissingError, find_java, kafka_jars
+from benchmarks.jars import KAFKA_VERSION, RivalMissing, find_java, kafka_jars
 from benchmarks.processes import ApacheKafka, Trimtab
 from benchmarks.report import progress, report
 from benchmarks.workload import Load, run_producer_performance
@@ -24,7 +24,7 @@ def run(runs: int, records: int) -> None:
     try:
         find_java()
         kafka_jars()
-    except RivalMissingError as missing:
+    except RivalMissing as missing:
         # The load itself is the rival's: without it there is nothing to measure with either.
         for name in SETTINGS:
             for side in ("fresh", "warm"):

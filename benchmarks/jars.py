@@ -20,7 +20,7 @@ KAFKA_VERSION = "4.3.0"
 CONNECTOR_VERSION = "4.2.0"
 
 
-class RivalMissingError(Exception):
+class RivalMissing(Exception):
     """A rival cannot be had on this machine; says why."""
 
 
@@ -67,7 +67,7 @@ def kafka_jars() -> Path:
     """The directory of Apache Kafka's jars; fetched if they are not there.
 
     Raises:
-        RivalMissingError: no Java, no Maven, or Maven could not get them.
+        RivalMissing: no Java, no Maven, or Maven could not get them.
     """
     return find_kafka_jars() or _fetch(_kafka_directory(), KAFKA)
 
@@ -76,7 +76,7 @@ def connector_jars() -> Path:
     """The directory of Spark's Kafka connector; fetched if it is not there.
 
     Raises:
-        RivalMissingError: no Maven, or it could not get them.
+        RivalMissing: no Maven, or it could not get them.
     """
     directory = cache_directory() / f"spark-sql-kafka-{CONNECTOR_VERSION}"
     if any(directory.glob("spark-sql-kafka-*.jar")):
@@ -88,11 +88,11 @@ def find_java() -> str:
     """The `java` to run Apache Kafka with.
 
     Raises:
-        RivalMissingError: none on PATH.
+        RivalMissing: none on PATH.
     """
     java = shutil.which("java")
     if java is None:
-        raise RivalMissingError("no java on PATH; Apache Kafka needs Java 17 or later")
+        raise RivalMissing("no java on PATH; Apache Kafka needs Java 17 or later")
     return java
 
 
@@ -103,7 +103,7 @@ def _kafka_directory() -> Path:
 def _fetch(directory: Path, artifacts: tuple[Artifact, ...]) -> Path:
     maven = shutil.which("mvn")
     if maven is None:
-        raise RivalMissingError("no mvn on PATH to fetch it with; install Maven")
+        raise RivalMissing("no mvn on PATH to fetch it with; install Maven")
     progress(f"fetching {artifacts[0].name} {artifacts[0].version} with Maven")
     directory.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory.parent) as work:
@@ -131,7 +131,7 @@ def _fetch(directory: Path, artifacts: tuple[Artifact, ...]) -> Path:
         )
         if done.returncode != 0:
             said = next((line for line in done.stdout.splitlines() if "ERROR" in line), "no reason")
-            raise RivalMissingError(f"Maven could not fetch {artifacts[0].name}: {said[:300]}")
+            raise RivalMissing(f"Maven could not fetch {artifacts[0].name}: {said[:300]}")
         # A half-filled directory must never look like a whole one.
         shutil.rmtree(directory, ignore_errors=True)
         jars.rename(directory)

@@ -150,7 +150,7 @@ class ApacheKafka(Broker):
     """One broker of Apache Kafka's, with the controller in the same process and its own JVM flags.
 
     Raises:
-        RivalMissingError: on entering, if Java or the jars cannot be had.
+        RivalMissing: on entering, if Java or the jars cannot be had.
     """
 
     name = "Apache Kafka"
@@ -199,7 +199,7 @@ def run_java(main: str, *arguments: str, heap: str = "512m") -> str:
     """Run one of Apache Kafka's tools to its end; what it printed.
 
     Raises:
-        RivalMissingError: no Java or no jars.
+        RivalMissing: no Java or no jars.
         RuntimeError: it failed.
     """
     done = subprocess.run(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from benchmarks.jars import CONNECTOR_VERSION, RivalMissingError, connector_jars
+from benchmarks.jars import CONNECTOR_VERSION, RivalMissing, connector_jars
 from benchmarks.processes import Trimtab
 from benchmarks.report import progress, report
 from benchmarks.workload import RECORD_BYTES, Topics, run_producer_loop
@@ -30,7 +30,7 @@ def run(runs: int, records: int) -> None:
         jars = sorted(map(str, connector_jars().glob("*.jar")))
         config["spark.jars"] = ",".join(jars)
         formats.append("kafka")
-    except RivalMissingError as missing:
+    except RivalMissing as missing:
         note = str(missing)
     with Trimtab() as broker:
         topic = Topics(broker.address).create()

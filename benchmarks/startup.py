@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.jars import KAFKA_VERSION, RivalMissingError, kafka_jars
+from benchmarks.jars import KAFKA_VERSION, RivalMissing, kafka_jars
 from benchmarks.processes import ApacheKafka, Broker, Trimtab, resident_mib
 from benchmarks.report import progress, report
 from benchmarks.workload import run_producer_loop
@@ -16,7 +16,7 @@ def run(runs: int, records: int) -> None:
     try:
         kafka_jars()
         sides.append(ApacheKafka)
-    except RivalMissingError as missing:
+    except RivalMissing as missing:
         note = str(missing)
     starts: dict[type[Broker], list[float]] = {Trimtab: [], ApacheKafka: []}
     memory: dict[type[Broker], list[float]] = {Trimtab: [], ApacheKafka: []}

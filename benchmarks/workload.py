@@ -67,7 +67,7 @@ def run_producer_performance(broker: Broker, records: int, properties: Mapping[s
     """Java's ProducerPerformance on a new topic; checks that every record is there.
 
     Raises:
-        RivalMissingError: no Java or no jars.
+        RivalMissing: no Java or no jars.
         RuntimeError: the tool failed, or records are missing.
     """
     topics = Topics(broker.address)

@@ -36,7 +36,7 @@ class TopicPartition(NamedTuple):
 class Record(NamedTuple):
     """One record as a consumer sees it.
 
-    Times are milliseconds since the Unix epoch, UTC; `timestamp` is -1 where the producer gave none.
+    Times are milliseconds since the Unix epoch, UTC; -1 where the producer gave none.
     """
 
     topic: str

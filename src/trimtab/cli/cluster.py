@@ -75,8 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
             runner.run(serve(arguments, racks, slow))
     except OSError as error:
         raise Unavailable(
-            f"the cluster cannot listen on {arguments.host}, port {arguments.port} and up: {error}; "
-            "name another --port, or 0 for any"
+            f"no cluster on {arguments.host}, port {arguments.port} and up: {error}; "
+            "if a port is taken name another --port, or 0 for any"
         ) from error
     return 0
 
