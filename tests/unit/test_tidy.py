@@ -104,27 +104,33 @@ def test_no_test_sleeps() -> None:
     assert found == []
 
 
+def named_modules(tree: ast.AST) -> Iterator[str]:
+    """The dotted names that a file imports, or spells in a string."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from re.findall(r"\btrimtab(?:\.\w+)+", node.value)
+
+
 def test_every_module_is_imported_or_named_by_a_test() -> None:
-    texts = "\n".join(path.read_text(encoding="utf-8") for path in TESTS)
-    helpers = "\n".join(
-        path.read_text(encoding="utf-8")
+    named = {
+        name
         for path in (ROOT / "tests").rglob("*.py")
-        if path not in TESTS
-    )
-    untested = []
-    for path in MODULES:
-        name = dotted(path)
-        if path.name in ("__init__.py", "__main__.py"):
-            continue
-        package, _, stem = name.rpartition(".")
-        spelled = re.compile(
-            rf"\b{re.escape(name)}\b|from {re.escape(package)} import [^\n]*\b{re.escape(stem)}\b"
-        )
-        if not spelled.search(texts + helpers) and not any(
-            test.stem == f"test_{stem}" for test in TESTS
-        ):
-            untested.append(name)
-    assert untested == []
+        for name in named_modules(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    subjects = {path.stem.removeprefix("test_") for path in TESTS}
+    untested = [
+        dotted(path)
+        for path in MODULES
+        if path.name not in ("__init__.py", "__main__.py")
+        and dotted(path) not in named
+        and path.stem not in subjects
+    ]
+    assert untested == [], f"no test names {', '.join(untested)}"
 
 
 def test_no_file_is_longer_than_a_sitting() -> None:

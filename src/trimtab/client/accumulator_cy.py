@@ -33,6 +33,7 @@ class Batch:
 
     Attributes:
         created: loop time of the first record, seconds.
+        serial: its number among all batches of the producer, in the order they were begun.
         attempts: how often it was sent.
         not_before: loop time before which it is not sent again.
         base_sequence: its place in the producer's sequence (KIP-98); -1 until it is first sent.
@@ -42,6 +43,7 @@ class Batch:
     queue = cython.declare(object, visibility="readonly")
     builder = cython.declare(object, visibility="readonly")
     created = cython.declare(cython.double, visibility="readonly")
+    serial = cython.declare(cython.longlong, visibility="readonly")
     attempts = cython.declare(cython.int, visibility="public")
     not_before = cython.declare(cython.double, visibility="public")
     base_sequence = cython.declare(cython.int, visibility="public")
@@ -54,10 +56,11 @@ class Batch:
     _future: Any
     _callbacks: list[Any] | None
 
-    def __init__(self, queue: Any, builder: Any, created: float) -> None:
+    def __init__(self, queue: Any, builder: Any, created: float, serial: cython.longlong) -> None:
         self.queue = queue
         self.builder = builder
         self.created = created
+        self.serial = serial
         self.attempts = 0
         self.not_before = 0.0
         self.base_sequence = -1
@@ -279,6 +282,7 @@ class Accumulator:
     closed = cython.declare(cython.bint, visibility="public")
     records = cython.declare(cython.longlong, visibility="readonly")
     _incomplete: dict[Any, None]
+    _batches: cython.longlong
     _topics: dict[str, Any]
     _batch_size: cython.longlong
     _buffer_memory: cython.longlong
@@ -315,6 +319,7 @@ class Accumulator:
         self.closed = False
         self.records = 0
         self._incomplete = {}
+        self._batches = 0
         self._topics = {}
         self._batch_size = max(1, batch_size)
         self._buffer_memory = buffer_memory
@@ -538,7 +543,8 @@ class Accumulator:
                 cython.longlong, limit / max(topic_queues.compression_ratio * 1.05, 0.01)
             )
             limit = max(self._batch_size, min(limit, self._max_request_size))
-        batch = Batch(queue, BatchBuilder(limit, self._compression), self._now())
+        self._batches += 1
+        batch = Batch(queue, BatchBuilder(limit, self._compression), self._now(), self._batches)
         grown = batch.builder.append(time, key, value, headers)
         batch.size = _HEADER_BYTES
         self.used += _HEADER_BYTES
@@ -679,12 +685,11 @@ class Accumulator:
         self._acquire()
         try:
             queue.in_flight.remove(batch)
-            later = [
-                waiting
-                for waiting in queue.batches
-                if batch.base_sequence < 0 or 0 <= waiting.base_sequence < batch.base_sequence
-            ]
-            place = 0 if batch.base_sequence < 0 else len(later)
+            place = 0
+            for waiting in queue.batches:
+                if waiting.serial > batch.serial:
+                    break
+                place += 1
             queue.batches.insert(place, batch)
             cython.cast(TopicQueues, queue.topic_queues).active[queue] = None
         finally:

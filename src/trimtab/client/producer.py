@@ -200,7 +200,11 @@ class Producer:
             # Not the loop's time(): uvloop's stands still while the loop waits for something to do.
             return _Core(checked, custom, new_lock(), monotonic_clock, wall_clock, Random())
 
-        self._core = self._thread.run(start())
+        try:
+            self._core = self._thread.run(start())
+        except BaseException:
+            self._thread.stop()
+            raise
         self._append: Append = self._core.accumulator.append
 
     def send(

@@ -307,7 +307,12 @@ class Sender:
             topic.compression_ratio = max(ratio - 0.005, observed)
 
     def _send(self, connection: Connection, taken: list[tuple[Batch, Any]]) -> None:
-        version = self._version_for(connection, taken)
+        try:
+            version = self._version_for(connection, taken)
+        except BrokerError as error:
+            for batch, _ in taken:
+                self._fail(batch, error)
+            return
         topics: dict[str, TopicProduceData] = {}
         by_id: dict[bytes, str] = {}
         traffic = self.traffic.setdefault(connection.node.id, NodeTraffic())
@@ -397,8 +402,9 @@ class Sender:
             self._metadata.request_update()
         may_retry = code is None or code.retriable
         if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            # Expected of what was under way behind a batch that has to be sent again.
-            may_retry = any(
+            # Expected of what was under way behind a batch that has to be sent again, or that was
+            # given up: then it goes under a new producer id.
+            may_retry = self._must_reidentify or any(
                 earlier.base_sequence < batch.base_sequence
                 for earlier in (*queue.in_flight, *queue.batches)
                 if earlier.base_sequence >= 0

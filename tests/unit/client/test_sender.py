@@ -243,6 +243,61 @@ def test_a_connection_that_breaks_loses_and_doubles_nothing(desk: Desk) -> None:
     assert desk.stored[TopicPartition("topic", 0)] == [b"%d" % i for i in range(100)]
 
 
+def test_what_was_under_way_when_a_connection_broke_keeps_its_order(desk: Desk) -> None:
+    """Without idempotence nothing but the order of putting back keeps it."""
+    answer = desk.cluster.brokers[0].answers[ApiKey.PRODUCE]
+    asked = [0]
+
+    def hangs_up_after_three(request: Any) -> object:
+        asked[0] += 1
+        return NO_ANSWER if asked[0] < 3 else HANG_UP if asked[0] == 3 else answer(request)
+
+    desk.cluster.brokers[0].answers[ApiKey.PRODUCE] = hangs_up_after_three
+
+    async def run() -> None:
+        async with desk.producer(acks="1", linger_ms=0, retry_backoff_ms=10) as producer:
+            for i in range(6):
+                await producer.send("topic", b"%d" % i, partition=0)
+                await asyncio.sleep(0.005)
+            await producer.flush()
+
+    desk.world.run(run())
+    assert desk.stored[TopicPartition("topic", 0)] == [b"%d" % i for i in range(6)]
+
+
+def test_a_batch_that_is_given_up_takes_no_other_with_it(desk: Desk) -> None:
+    desk.refuse = lambda _, count, __: ErrorCode.INVALID_RECORD if count == 2 else ErrorCode.NONE
+
+    async def run() -> None:
+        async with desk.producer(linger_ms=0, retry_backoff_ms=10) as producer:
+            await (await producer.send("topic", b"first", partition=0))
+            deliveries = []
+            for i in range(5):
+                deliveries.append(await producer.send("topic", b"%d" % i, partition=0))
+                await asyncio.sleep(0.0001)
+            with pytest.raises(BrokerError, match="INVALID_RECORD"):
+                await deliveries[0]
+            for delivery in deliveries[1:]:
+                await delivery
+
+    desk.world.run(run())
+    assert desk.stored[TopicPartition("topic", 0)] == [b"first", b"1", b"2", b"3", b"4"]
+    assert len(desk.batches) > 6  # some were sent twice
+    assert desk.producer_ids == 2
+
+
+def test_a_broker_that_cannot_be_produced_to_is_named(desk: Desk) -> None:
+    desk.cluster.brokers[0].versions[ApiKey.PRODUCE] = (0, 2)
+
+    async def run() -> None:
+        async with desk.producer() as producer:
+            delivery = await producer.send("topic", b"x", partition=0)
+            with pytest.raises(BrokerError, match="serves Produce 0 to 2; this client needs 3"):
+                await delivery
+
+    desk.world.run(run())
+
+
 def test_a_batch_that_is_too_large_says_what_to_raise(desk: Desk) -> None:
     desk.refuse = lambda *_: ErrorCode.MESSAGE_TOO_LARGE
 

@@ -146,11 +146,18 @@ async def run_ways(
         KafkaError: a record was not stored.
     """
     runs = [Run(way, len(flights)) for way in ways]
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_run(run, bootstrap_servers, flights)) for run in runs]
-        while not all(task.done() for task in tasks):
-            await asyncio.wait(tasks, timeout=_PROGRESS_S)
+    tasks = {asyncio.create_task(_run(run, bootstrap_servers, flights)) for run in runs}
+    running = tasks
+    try:
+        while running:
+            done, running = await asyncio.wait(running, timeout=_PROGRESS_S)
             show(runs)
+            for task in done:
+                task.result()  # raises what the way failed with
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
     return runs
 
 
