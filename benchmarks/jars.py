@@ -136,3 +136,10 @@ def _fetch(directory: Path, artifacts: tuple[Artifact, ...]) -> Path:
         shutil.rmtree(directory, ignore_errors=True)
         jars.rename(directory)
     return directory
+
+
+if __name__ == "__main__":
+    try:
+        print(kafka_jars())
+    except RivalMissing as missing:
+        raise SystemExit(f"Apache Kafka cannot be had: {missing}") from None

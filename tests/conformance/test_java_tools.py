@@ -1,6 +1,6 @@
 """Apache Kafka's own tools against our cluster and our files; skipped where they cannot be had.
 
-They are looked for in `TRIMTAB_KAFKA_JARS` and in trimtab's cache, which `make bench` fills.
+They are looked for in `TRIMTAB_KAFKA_JARS` and in trimtab's cache (`python -m benchmarks.jars`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trimtab import Admin, Cluster, Producer
 
 pytestmark = pytest.mark.skipif(
     shutil.which("java") is None or find_kafka_jars() is None,
-    reason="needs java and Apache Kafka's jars: TRIMTAB_KAFKA_JARS, or run `make bench` once",
+    reason="needs java and Apache Kafka's jars: TRIMTAB_KAFKA_JARS, or python -m benchmarks.jars",
 )
 
 RECORDS = 200_000

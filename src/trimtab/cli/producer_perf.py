@@ -8,12 +8,14 @@ carry over. A latency runs from the call of send to the acknowledgement, in mill
 from __future__ import annotations
 
 import argparse
+import gc
 import random
 import time
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
-from itertools import count
+from itertools import count, cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +38,9 @@ DISTINCT_PAYLOADS = 10_000
 
 SAMPLES = 500_000
 """Latencies kept for the percentiles, as in Kafka's tool; average and maximum are of all."""
+
+FOLD = 65_536
+"""Latencies that may wait to be added up."""
 
 SHORTEST_SLEEP_S = 0.002
 
@@ -89,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
     next_payload = choose_payloads(arguments, random.Random(0))
     total: int = arguments.num_records
     failures = Failures()
-    with Producer(**options) as producer:
+    with Producer(**options) as producer, collector_paused():
         statistics = Statistics(total, arguments.reporting_interval, _now_ms(), print)
 
         def acknowledged(sent_ms: float, size: int, delivery: Delivery) -> None:
@@ -119,6 +124,19 @@ def run(arguments: argparse.Namespace) -> int:
     return failures.report(total)
 
 
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Without Python's cycle collector: its pauses grow with what waits to be sent, nothing here
+    makes cycles, and they would count as latency."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class Statistics:
     """Counts acknowledgements and words them as Kafka's ProducerPerformance does.
 
@@ -131,69 +149,84 @@ class Statistics:
     def __init__(
         self, expected: int, interval_ms: float, now_ms: float, report: Callable[[str], object]
     ) -> None:
-        self.count = 0
         self._every = max(1, expected // SAMPLES)
         self._interval_ms = interval_ms
         self._report = report
         self._started_ms = self._window_started_ms = now_ms
-        self._latencies = array("i")
+        self._samples = array("i")
+        # What is not yet folded into the sums: `record` runs once per record and does little.
+        self._latencies: list[float] = []
         self._bytes = 0
-        self._latency_sum = self._latency_max = 0.0
-        self._window_count = self._window_bytes = 0
-        self._window_sum = self._window_max = 0.0
+        self._all = _Sums()
+        self._window = _Sums()
+
+    @property
+    def count(self) -> int:
+        """Records acknowledged so far."""
+        return self._all.count + len(self._latencies)
 
     def record(self, latency_ms: float, size: int, now_ms: float) -> None:
         """One record of `size` bytes was acknowledged."""
-        if self.count % self._every == 0:
-            self._latencies.append(int(latency_ms))
-        self.count += 1
+        self._latencies.append(latency_ms)
         self._bytes += size
-        self._latency_sum += latency_ms
-        self._window_count += 1
-        self._window_bytes += size
-        self._window_sum += latency_ms
-        if latency_ms > self._window_max:
-            self._window_max = latency_ms
-            if latency_ms > self._latency_max:
-                self._latency_max = latency_ms
         if now_ms - self._window_started_ms >= self._interval_ms:
-            self._report(self._window(now_ms))
-            self._reset_window(now_ms)
+            self._fold()
+            self._report(self._word_window(now_ms))
+            self._window = _Sums()
+            self._window_started_ms = now_ms
+        elif len(self._latencies) >= FOLD:
+            self._fold()
 
     def total(self, now_ms: float) -> str:
         """The closing line. At least one record must have been counted."""
-        rate, megabytes = self._rates(self.count, self._bytes, now_ms - self._started_ms)
-        ordered = sorted(self._latencies)
-        median, p95, p99, p999 = (
-            ordered[int(part * len(ordered))] for part in (0.5, 0.95, 0.99, 0.999)
-        )
+        self._fold()
+        sums = self._all
+        rate, megabytes = sums.rates(now_ms - self._started_ms)
+        ordered = sorted(self._samples)
+        p50, p95, p99, p999 = (ordered[int(p * len(ordered))] for p in (0.5, 0.95, 0.99, 0.999))
         return (
-            f"{self.count} records sent, {rate:.6f} records/sec ({megabytes:.2f} MB/sec), "
-            f"{self._latency_sum / self.count:.2f} ms avg latency, "
-            f"{self._latency_max:.2f} ms max latency, {median} ms 50th, {p95} ms 95th, "
+            f"{sums.count} records sent, {rate:.6f} records/sec ({megabytes:.2f} MB/sec), "
+            f"{sums.latency_sum / sums.count:.2f} ms avg latency, "
+            f"{sums.latency_max:.2f} ms max latency, {p50} ms 50th, {p95} ms 95th, "
             f"{p99} ms 99th, {p999} ms 99.9th."
         )
 
-    def _window(self, now_ms: float) -> str:
-        rate, megabytes = self._rates(
-            self._window_count, self._window_bytes, now_ms - self._window_started_ms
-        )
+    def _word_window(self, now_ms: float) -> str:
+        sums = self._window
+        rate, megabytes = sums.rates(now_ms - self._window_started_ms)
         return (
-            f"{self._window_count} records sent, {rate:.1f} records/sec ({megabytes:.2f} MB/sec), "
-            f"{self._window_sum / self._window_count:.1f} ms avg latency, "
-            f"{self._window_max:.1f} ms max latency."
+            f"{sums.count} records sent, {rate:.1f} records/sec ({megabytes:.2f} MB/sec), "
+            f"{sums.latency_sum / sums.count:.1f} ms avg latency, "
+            f"{sums.latency_max:.1f} ms max latency."
         )
 
-    def _reset_window(self, now_ms: float) -> None:
-        self._window_started_ms = now_ms
-        self._window_count = self._window_bytes = 0
-        self._window_sum = self._window_max = 0.0
+    def _fold(self) -> None:
+        first = -self._all.count % self._every  # of what is folded now, the next one to be kept
+        self._samples.extend(map(int, self._latencies[first :: self._every]))
+        for sums in (self._all, self._window):
+            sums.add(self._latencies, self._bytes)
+        self._latencies.clear()
+        self._bytes = 0
 
-    @staticmethod
-    def _rates(records: int, size: int, elapsed_ms: float) -> tuple[float, float]:
+
+class _Sums:
+    """Acknowledgements of some stretch of time, added up."""
+
+    def __init__(self) -> None:
+        self.count = self.bytes = 0
+        self.latency_sum = self.latency_max = 0.0
+
+    def add(self, latencies: Sequence[float], size: int) -> None:
+        if latencies:
+            self.count += len(latencies)
+            self.bytes += size
+            self.latency_sum += sum(latencies)
+            self.latency_max = max(self.latency_max, max(latencies))
+
+    def rates(self, elapsed_ms: float) -> tuple[float, float]:
         """Records and mebibytes a second."""
         seconds = max(elapsed_ms, 1e-3) / 1000
-        return records / seconds, size / seconds / 2**20
+        return self.count / seconds, self.bytes / seconds / 2**20
 
 
 def choose_payloads(arguments: argparse.Namespace, draw: random.Random) -> Callable[[], bytes]:
@@ -213,8 +246,7 @@ def choose_payloads(arguments: argparse.Namespace, draw: random.Random) -> Calla
         draw.randbytes(arguments.record_size).translate(letters)
         for _ in range(min(arguments.num_records, DISTINCT_PAYLOADS))
     ]
-    turns = count()
-    return lambda: payloads[next(turns) % len(payloads)]
+    return cycle(payloads).__next__
 
 
 def read_payloads(path: str, delimiter: str) -> Sequence[bytes]:

@@ -87,6 +87,7 @@ class Sender:
         self._random = random
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._next_look = math.inf
         self._scheduled = False
         self._closed = False
         self._flushing = 0
@@ -190,22 +191,22 @@ class Sender:
             self._turn += 1
             for node_id, queues in ready.items():
                 self._send_to(node_id, queues, now)
+        # Not the timer's when(): uvloop's handles have none where the delay rounds to nothing.
         self._look_again_at(next_look)
 
     # one look at the queues
 
     def _look_again_at(self, when: float) -> None:
-        timer = self._timer
-        if timer is not None:
-            if timer.when() <= when:
-                return
-            timer.cancel()
-            self._timer = None
-        if when < math.inf:
-            self._timer = self._loop.call_at(when, self._timer_fired)
+        if self._next_look <= when:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._next_look = when
+        self._timer = self._loop.call_at(when, self._timer_fired)
 
     def _timer_fired(self) -> None:
         self._timer = None
+        self._next_look = math.inf
         self.look()
 
     def _due(self, queue: PartitionQueue) -> float:

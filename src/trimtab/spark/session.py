@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from trimtab.spark.cache import cache_directory, write_atomically
@@ -79,8 +82,13 @@ def start_session(
     builder = SparkSession.builder.master(f"local[{cores}]").appName(app)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    register(session)
+    try:
+        with _interrupts_deferred():
+            session = builder.getOrCreate()
+        register(session)
+    except BaseException:
+        _end_jvm()
+        raise
     return session
 
 
@@ -89,21 +97,44 @@ def stop_session(session: SparkSession) -> None:
 
     `SparkSession.stop` alone leaves the JVM up until this process ends.
     """
+    try:
+        session.stop()
+    finally:
+        _end_jvm()
+
+
+def _end_jvm() -> None:
     from pyspark import SparkContext
 
-    session.stop()
-    gateway = SparkContext._gateway
-    if gateway is None:
+    gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
+    process = getattr(gateway, "proc", None)  # none if nothing, or somebody else, started it
+    if gateway is None or process is None:
         return
-    SparkContext._gateway = None
-    SparkContext._jvm = None
-    gateway.shutdown()
-    process = getattr(gateway, "proc", None)  # absent if somebody else started the JVM
-    if process is None:
-        return
-    process.stdin.close()  # the JVM ends with its input
     try:
+        gateway.shutdown()
+        process.stdin.close()  # the JVM ends with its input
         process.wait(_END_SECONDS)
-    except BaseException:
-        process.kill()
-        raise
+    finally:
+        process.kill()  # does nothing to one that has ended
+        process.wait()
+
+
+@contextmanager
+def _interrupts_deferred() -> Iterator[None]:
+    """Let signals wait until the block is done.
+
+    While Spark starts its JVM nobody else knows of it: an interrupted start would leave it behind.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals go to the main thread
+        return
+    arrived: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(each, lambda number, _: arrived.append(number)) for each in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+        if arrived:
+            signal.raise_signal(arrived[0])

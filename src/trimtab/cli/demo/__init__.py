@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     from trimtab.cli.demo.report import render_report
 
     out.mkdir(parents=True, exist_ok=True)
-    with _terminable():
+    with _interruptible():
         display = Display()
         summary, tables = _measure(records, display)
         from trimtab.cli.demo.pipeline import write_parquet
@@ -213,13 +213,15 @@ def _summarize(run: Run, flights: Sequence[Flight], tables: Tables) -> WaySummar
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
-    """Have SIGTERM unwind everything, as Ctrl-C does."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+def _interruptible() -> Iterator[None]:
+    """Have Ctrl-C and SIGTERM unwind everything, also where a shell has the first one ignored."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _version() -> str:

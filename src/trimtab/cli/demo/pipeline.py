@@ -71,12 +71,21 @@ def run_pipeline(
         )
     finally:
         table.unpersist()
-    for row in tables.skew.to_pylist():
+    check_totals(tables.skew, total)
+    return tables
+
+
+def check_totals(skew: pa.Table, total: int) -> None:
+    """Every topic must hold `total` records.
+
+    Raises:
+        CorruptData: a topic holds more or fewer.
+    """
+    for row in skew.to_pylist():
         if row["TotalRecords"] != total:
             raise CorruptData(
                 f"topic {row['topic']} holds {row['TotalRecords']:,} records, {total:,} were sent"
             )
-    return tables
 
 
 def count_flights(records: DataFrame) -> DataFrame:

@@ -1,0 +1,247 @@
+"""Brokers without sockets: frames go into a connection and come out of a transport in memory.
+
+Time is virtual, so what waits, waits no time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from random import Random
+from typing import Any, TypeVar
+
+import pytest
+
+from trimtab.broker.broker import Broker
+from trimtab.broker.server import Connection
+from trimtab.config import BROKER, read
+from trimtab.controller.controller import Controller
+from trimtab.sim.world import World
+from trimtab.wire.batch_cy import BatchBuilder
+from trimtab.wire.framing import decode_response, encode_request
+from trimtab.wire.messages import APIS
+from trimtab.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from trimtab.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from trimtab.wire.schema import schema
+
+T = TypeVar("T")
+
+
+class MemoryTransport(asyncio.Transport):
+    """The broker's end of a connection; the test is the other end."""
+
+    def __init__(self, protocol: Connection) -> None:
+        super().__init__()
+        self.protocol = protocol
+        self.written: list[bytes] = []
+        self.reading = True
+        self.closed = False
+
+    def writelines(self, parts: Any) -> None:
+        self.written.append(b"".join(bytes(part) for part in parts))
+
+    def write(self, data: Any) -> None:
+        self.written.append(bytes(data))
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
+
+    abort = close
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("192.0.2.1", 12345) if name == "peername" else default
+
+
+class Client:
+    """The other end of one connection."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.connection = Connection(broker)
+        self.transport = MemoryTransport(self.connection)
+        self.connection.connection_made(self.transport)
+        self._correlation_id = 0
+
+    @property
+    def responses(self) -> list[bytes]:
+        """Frames that came back, without their length prefix."""
+        return [frame[4:] for frame in self.transport.written]
+
+    def send_bytes(self, data: bytes) -> None:
+        """As they come off a socket: in pieces as large as the protocol takes them."""
+        while data and not self.transport.closed:
+            buffer = self.connection.get_buffer(-1)
+            count = min(len(buffer), len(data))
+            buffer[:count] = data[:count]
+            self.connection.buffer_updated(count)
+            data = data[count:]
+
+    def send_frame(self, frame: bytes) -> None:
+        self.send_bytes(len(frame).to_bytes(4, "big", signed=True) + frame)
+
+    def send(self, request: object, version: int) -> None:
+        self._correlation_id += 1
+        self.send_bytes(
+            b"".join(bytes(p) for p in encode_request(request, version, self._correlation_id, "t"))
+        )
+
+    async def ask(self, request: object, version: int) -> Any:
+        """Send, and wait for the response, which must carry the request's correlation id."""
+        count = len(self.transport.written)
+        self.send(request, version)
+        while len(self.transport.written) == count:
+            assert not self.transport.closed, "the broker closed the connection"
+            await asyncio.sleep(0.001)
+        return self.read(request, version)
+
+    def read(self, request: object, version: int) -> Any:
+        """The last response, as one to this request."""
+        frame = self.responses[-1]
+        assert int.from_bytes(frame[:4], "big") == self._correlation_id
+        key = schema(type(request)).api_key
+        assert key is not None
+        return decode_response(APIS[key].response, version, frame)
+
+
+class Lab:
+    """A controller and brokers on virtual disks."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.brokers: list[Broker] = []
+
+    def run(
+        self,
+        scenario: Callable[[], Awaitable[T]],
+        brokers: int = 1,
+        config: Mapping[str, object] | None = None,
+    ) -> T:
+        """Run the scenario with so many brokers up."""
+
+        async def run() -> T:
+            options = dict(config or {})
+            values = read(BROKER, options)
+            self.controller = Controller(
+                self.world.disk("controller"), values, self.world.now_ms, Random(1)
+            )
+            self.brokers = [
+                Broker(
+                    number,
+                    "lab",
+                    self.world.disk(f"broker-{number}"),
+                    self.controller,
+                    {**options, "node.id": number},
+                    self.world.now_ms,
+                    Random(number),
+                )
+                for number in range(brokers)
+            ]
+            self.controller.register_brokers(
+                (broker.id, "127.0.0.1", 9092 + broker.id, "abc"[broker.id % 3])
+                for broker in self.brokers
+            )
+            for broker in self.brokers:
+                self.controller.follow(broker)
+            result = await scenario()
+            for broker in self.brokers:
+                await broker.close()
+            self.controller.close()
+            return result
+
+        return self.world.run(run())
+
+    def connect(self, broker: int = 0) -> Client:
+        return Client(self.brokers[broker])
+
+    async def create_topic(
+        self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None
+    ) -> bytes:
+        """The new topic's id."""
+        response = await self.controller.create_topics(
+            CreateTopicsRequest(
+                topics=[
+                    CreatableTopic(
+                        name=name,
+                        num_partitions=partitions,
+                        replication_factor=1,
+                        assignments=[],
+                        configs=[
+                            CreatableTopicConfig(name=key, value=value)
+                            for key, value in (config or {}).items()
+                        ],
+                    )
+                ]
+            )
+        )
+        (result,) = response.topics
+        assert result.error_code == 0, result.error_message
+        return result.topic_id
+
+    def batch(
+        self,
+        *values: bytes,
+        compression: int = 0,
+        key: bytes | None = b"k",
+        timestamp: int | None = None,
+        **identity: Any,
+    ) -> bytearray:
+        """A producer's batch."""
+        builder = BatchBuilder(1 << 20, compression)
+        for value in values:
+            builder.append(
+                self.world.now_ms() if timestamp is None else timestamp, key, value, None
+            )
+        return builder.build(**identity)
+
+    def produce(
+        self,
+        topic: str,
+        records: bytes | bytearray | None,
+        acks: int = 1,
+        partition: int = 0,
+        topic_id: bytes = bytes(16),
+    ) -> ProduceRequest:
+        return ProduceRequest(
+            acks=acks,
+            timeout_ms=1000,
+            topic_data=[
+                TopicProduceData(
+                    name=topic,
+                    topic_id=topic_id,
+                    partition_data=[PartitionProduceData(index=partition, records=records)],
+                )
+            ],
+        )
+
+    async def append(self, topic: str, *values: bytes, partition: int = 0) -> int:
+        """Produce a batch at the broker that leads the partition; the batch's size."""
+        batch = self.batch(*values)
+        leader = self.controller.image.topics[topic].partitions[partition].leader
+        request = self.produce(topic, batch, partition=partition)
+        response = await self.connect(leader).ask(request, 9)
+        assert response.responses[0].partition_responses[0].error_code == 0
+        return len(batch)
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with World(seed=1) as world:
+        yield Lab(world)

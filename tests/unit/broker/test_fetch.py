@@ -1,0 +1,327 @@
+"""Fetch: limits, order, long polls and errors, as KIP-74 and Kafka's brokers have them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from trimtab.errors import ErrorCode
+from trimtab.wire.batch_cy import read_headers, read_records
+from trimtab.wire.messages import APIS
+from trimtab.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from trimtab.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+
+BIG = 1 << 20
+
+
+def fetch(
+    wanted: Sequence[tuple[str, int, int, int]],
+    max_bytes: int = BIG,
+    min_bytes: int = 0,
+    max_wait_ms: int = 0,
+    topic_ids: dict[str, bytes] | None = None,
+    epoch: int = -1,
+    **options: Any,
+) -> FetchRequest:
+    """A request for (topic, partition, offset, partition max bytes), each in an entry of its own."""
+    return FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        topics=[
+            FetchTopic(
+                topic=topic,
+                topic_id=(topic_ids or {}).get(topic, bytes(16)),
+                partitions=[
+                    FetchPartition(
+                        partition=partition,
+                        fetch_offset=offset,
+                        partition_max_bytes=limit,
+                        current_leader_epoch=epoch,
+                    )
+                ],
+            )
+            for topic, partition, offset, limit in wanted
+        ],
+        **options,
+    )
+
+
+def parts(response: Any) -> list[Any]:
+    return [partition for topic in response.responses for partition in topic.partitions]
+
+
+def sizes(response: Any) -> list[int]:
+    return [len(part.records) for part in parts(response)]
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_every_version_returns_what_was_produced(lab: Any, version: int) -> None:
+    async def scenario() -> None:
+        topic_id = await lab.create_topic("t")
+        await lab.append("t", b"a", b"b")
+        await lab.append("t", b"c")
+        request = fetch([("t", 0, 1, BIG)], topic_ids={"t": topic_id}, isolation_level=1)
+        response = await lab.connect().ask(request, version)
+        (part,) = parts(response)
+        assert (part.error_code, part.high_watermark, part.last_stable_offset) == (0, 3, 3)
+        assert part.aborted_transactions == []
+        # The whole batch that holds offset 1, and the next one.
+        assert [header.base_offset for header in read_headers(part.records)] == [0, 2]
+        assert [each.value for each in read_records("t", 0, part.records, 1)] == [b"b", b"c"]
+        topic = response.responses[0]
+        assert (topic.topic, topic.topic_id) == (
+            ("t", bytes(16)) if version < 13 else ("", topic_id)
+        )
+
+    lab.run(scenario)
+
+
+@pytest.mark.kip(74)
+def test_byte_limits(lab: Any) -> None:
+    """The table of edge cases: batches of 200 bytes or so, in three topics."""
+
+    async def scenario() -> None:
+        size = 0
+        for topic in "abc":
+            await lab.create_topic(topic)
+            for _ in range(3):
+                size = await lab.append(topic, b"x" * 100)
+        await lab.create_topic("empty")
+        client = lab.connect()
+
+        async def read(
+            max_bytes: int, *limits: tuple[str, int], offset: int = 0
+        ) -> list[int]:
+            wanted = [(topic, 0, offset, limit) for topic, limit in limits]
+            counts = sizes(await client.ask(fetch(wanted, max_bytes=max_bytes), 12))
+            assert all(count % size == 0 for count in counts)  # whole batches only
+            return [count // size for count in counts]
+
+        everything = ("a", BIG), ("b", BIG), ("c", BIG)
+        assert await read(BIG, *everything) == [3, 3, 3]
+        # The response's limit is spent in the order of the request.
+        assert await read(4 * size, *everything) == [3, 1, 0]
+        assert await read(4 * size, *reversed(everything)) == [3, 1, 0]
+        # What a partition leaves, a later one with smaller batches could use; here none has.
+        assert await read(4 * size + size // 2, *everything) == [3, 1, 0]
+        assert await read(BIG, ("a", 2 * size), ("b", size), ("c", size - 1)) == [2, 1, 0]
+        # At least one batch, from the first partition that has one, however small the limits.
+        assert await read(1, *everything) == [1, 0, 0]
+        assert await read(0, *everything) == [1, 0, 0]
+        assert await read(BIG, ("a", 0), ("b", 0), ("c", size)) == [1, 0, 1]
+        assert await read(1, ("empty", BIG), *everything, offset=0) == [0, 1, 0, 0]
+        assert await read(size, ("a", 1), ("b", BIG)) == [1, 0]
+        # An end beyond which there is nothing does not use the exemption up.
+        assert sizes(
+            await client.ask(fetch([("a", 0, 3, BIG), ("b", 0, 0, 1)], max_bytes=1), 12)
+        ) == [0, size]
+
+    lab.run(scenario)
+
+
+def test_the_broker_bounds_what_requests_ask_for(lab: Any) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        size = 0
+        for _ in range(4):
+            size = await lab.append("t", b"x" * 500)
+        response = await lab.connect().ask(fetch([("t", 0, 0, BIG)]), 12)
+        assert sizes(response) == [1024 // size * size]
+
+    lab.run(scenario, config={"fetch.max.bytes": 1024})
+
+
+def test_errors_come_per_partition_and_the_unknown_ones_last(lab: Any) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        await lab.append("t", b"v")
+        request = fetch(
+            [
+                ("nowhere", 0, 0, BIG),
+                ("t", 0, 2, BIG),
+                ("t", 5, 0, BIG),
+                ("t", 0, -1, BIG),
+            ]
+        )
+        response = await lab.connect().ask(request, 12)
+        assert [(part.partition_index, part.error_code) for part in parts(response)] == [
+            (0, ErrorCode.OFFSET_OUT_OF_RANGE),
+            (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            (5, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ]
+        assert {part.high_watermark for part in parts(response)} == {-1}
+        assert sizes(response) == [0, 0, 0]
+        unknown = await lab.connect().ask(fetch([("t", 0, 0, BIG)]), 13)
+        assert parts(unknown)[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+    lab.run(scenario)
+
+
+def test_a_partition_listed_twice_counts_once(lab: Any) -> None:
+    async def scenario() -> None:
+        for topic in "ab":
+            await lab.create_topic(topic)
+            await lab.append(topic, b"v", b"w")
+        request = fetch([("a", 0, 9, 1), ("b", 0, 0, BIG), ("a", 0, 0, BIG)], max_bytes=1)
+        response = await lab.connect().ask(request, 12)
+        assert [topic.topic for topic in response.responses if topic.partitions] == ["a", "b"]
+        assert [bool(size) for size in sizes(response)] == [True, False]
+
+    lab.run(scenario)
+
+
+@pytest.mark.kip(320)
+def test_leader_epochs_are_checked(lab: Any) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        client = lab.connect()
+        codes = [
+            parts(await client.ask(fetch([("t", 0, 0, BIG)], epoch=epoch), 12))[0].error_code
+            for epoch in (-1, 0, 1)
+        ]
+        assert codes == [0, 0, ErrorCode.UNKNOWN_LEADER_EPOCH]
+        lab.brokers[0].partitions["t", 0].leader_epoch = 2
+        fenced = await client.ask(fetch([("t", 0, 0, BIG)], epoch=1), 12)
+        assert parts(fenced)[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+    lab.run(scenario)
+
+
+@pytest.mark.kip(951)
+def test_a_broker_that_does_not_lead_says_who_does(lab: Any) -> None:
+    async def scenario() -> None:
+        topic_id = await lab.create_topic("t")
+        leader = lab.controller.image.topics["t"].partitions[0].leader
+        client = lab.connect(1 - leader)
+        request = fetch([("t", 0, 0, BIG)], topic_ids={"t": topic_id}, max_wait_ms=1000)
+        for version in (12, 16):
+            response = await client.ask(request, version)
+            assert parts(response)[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            endpoints = [(each.node_id, each.port) for each in response.node_endpoints]
+            assert endpoints == ([(leader, 9092 + leader)] if version >= 16 else [])
+        assert parts(response)[0].current_leader.leader_id == leader
+
+    lab.run(scenario, brokers=2)
+
+
+@pytest.mark.kip(227)
+@pytest.mark.parametrize(
+    ("session", "epoch", "code"),
+    [
+        (0, -1, ErrorCode.NONE),
+        (0, 0, ErrorCode.NONE),
+        (9, 0, ErrorCode.NONE),
+        (9, -1, ErrorCode.NONE),
+        (9, 1, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+        (0, 1, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+    ],
+)
+def test_no_session_is_ever_opened(lab: Any, session: int, epoch: int, code: ErrorCode) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        request = fetch([("t", 0, 0, BIG)], session_id=session, session_epoch=epoch)
+        response = await lab.connect().ask(request, 12)
+        assert (response.error_code, response.session_id) == (code, 0)
+        assert len(parts(response)) == (0 if code else 1)
+
+    lab.run(scenario)
+
+
+def test_an_empty_fetch_waits_until_its_time_is_up(lab: Any) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        loop = asyncio.get_running_loop()
+        for max_wait_ms, min_bytes, expected in ((500, 1, 0.5), (0, 1, 0.0), (500, 0, 0.0)):
+            began = loop.time()
+            request = fetch([("t", 0, 0, BIG)], max_wait_ms=max_wait_ms, min_bytes=min_bytes)
+            assert sizes(await lab.connect().ask(request, 12)) == [0]
+            assert loop.time() - began == pytest.approx(expected, abs=0.005)
+        assert not lab.brokers[0].partitions["t", 0].watchers
+
+    lab.run(scenario)
+
+
+def test_a_waiting_fetch_is_answered_when_enough_has_come(lab: Any) -> None:
+    async def scenario() -> None:
+        for topic in "ab":
+            await lab.create_topic(topic)
+        size = await lab.append("a", b"x" * 100)
+        client = lab.connect()
+        request = fetch(
+            [("a", 0, 0, BIG), ("b", 0, 0, BIG)], min_bytes=2 * size + 1, max_wait_ms=60_000
+        )
+        client.send(request, 12)
+        await lab.append("b", b"x" * 100)
+        await asyncio.sleep(1)
+        assert not client.responses
+        await lab.append("a", b"x" * 100)
+        await asyncio.sleep(0.001)
+        assert sizes(client.read(request, 12)) == [2 * size, size]
+
+    lab.run(scenario)
+
+
+def test_a_full_partition_does_not_end_the_wait_of_others(lab: Any) -> None:
+    """What does not fit `partition_max_bytes` is not counted towards `min_bytes`."""
+
+    async def scenario() -> None:
+        for topic in "ab":
+            await lab.create_topic(topic)
+        client = lab.connect()
+        size = await lab.append("a", b"x" * 100)
+        request = fetch(
+            [("a", 0, 0, size), ("b", 0, 0, BIG)], min_bytes=2 * size, max_wait_ms=60_000
+        )
+        client.send(request, 12)
+        for _ in range(5):
+            await lab.append("a", b"x" * 100)
+        await asyncio.sleep(1)
+        assert not client.responses
+        await lab.append("b", b"x" * 100)
+        await asyncio.sleep(0.001)
+        assert sizes(client.read(request, 12)) == [size, size]
+
+    lab.run(scenario)
+
+
+def test_a_waiting_fetch_learns_that_its_topic_is_gone(lab: Any) -> None:
+    async def scenario() -> None:
+        topic_id = await lab.create_topic("t")
+        client = lab.connect()
+        request = fetch(
+            [("t", 0, 0, BIG)], min_bytes=1, max_wait_ms=60_000, topic_ids={"t": topic_id}
+        )
+        client.send(request, 13)
+        deletion = DeleteTopicsRequest(
+            topics=[DeleteTopicState(name="t", topic_id=bytes(16))], topic_names=[], timeout_ms=1000
+        )
+        response = await lab.connect().ask(deletion, 6)
+        assert response.responses[0].error_code == 0
+        await asyncio.sleep(0.001)
+        assert parts(client.read(request, 13))[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+    lab.run(scenario)
+
+
+def test_a_client_that_leaves_takes_its_fetch_along(lab: Any) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        client = lab.connect()
+        client.send(fetch([("t", 0, 0, BIG)], min_bytes=1, max_wait_ms=60_000), 12)
+        watchers = lab.brokers[0].partitions["t", 0].watchers
+        assert len(watchers) == 1
+        client.transport.close()
+        await asyncio.sleep(0.001)
+        assert not watchers
+        await lab.append("t", b"v")
+        assert not client.responses
+
+    lab.run(scenario)
+
+
+def test_read_versions_are_those_advertised() -> None:
+    assert (APIS[1].min_version, APIS[1].max_version) == (4, 18)

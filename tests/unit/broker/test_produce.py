@@ -1,0 +1,247 @@
+"""Produce: what is stored, what is refused and with which code."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from trimtab.errors import ErrorCode
+from trimtab.records import TimestampType
+from trimtab.wire.batch_cy import read_header, read_records
+from trimtab.wire.compression import Compression
+
+
+def only(response: Any) -> Any:
+    """The one partition's part of a response."""
+    ((topic,),) = (response.responses,)
+    (partition,) = topic.partition_responses
+    return partition
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_batches_get_consecutive_offsets_in_every_version(lab: Any, version: int) -> None:
+    async def scenario() -> None:
+        topic_id = await lab.create_topic("t")
+        client = lab.connect()
+        offsets = []
+        for values in ([b"a"], [b"b", b"c"], [b"d"]):
+            request = lab.produce("t", lab.batch(*values), topic_id=topic_id)
+            response = await client.ask(request, version)
+            assert (response.responses[0].topic_id == topic_id) == (version >= 13)
+            assert only(response).error_code == 0
+            assert only(response).log_append_time_ms == -1
+            offsets.append(only(response).base_offset)
+        assert offsets == [0, 1, 3]
+        stored = lab.brokers[0].partitions["t", 0].read(0, 1 << 20, True)
+        assert [record.value for record in read_records("t", 0, stored)] == [b"a", b"b", b"c", b"d"]
+
+    lab.run(scenario)
+
+
+def damaged(batch: bytearray) -> bytearray:
+    batch[-1] ^= 1
+    return batch
+
+
+def changed(batch: bytearray, position: int, form: str, value: int) -> bytearray:
+    """A batch with another header field, where the CRC does not cover it."""
+    struct.pack_into(form, batch, position, value)
+    return batch
+
+
+REFUSED: list[tuple[str, Any, ErrorCode]] = [
+    ("nothing", lambda lab: None, ErrorCode.CORRUPT_MESSAGE),
+    ("no bytes", lambda lab: b"", ErrorCode.CORRUPT_MESSAGE),
+    ("a wrong CRC", lambda lab: damaged(lab.batch(b"v")), ErrorCode.CORRUPT_MESSAGE),
+    ("half a batch", lambda lab: lab.batch(b"v" * 100)[:90], ErrorCode.CORRUPT_MESSAGE),
+    ("two batches", lambda lab: lab.batch(b"v") + lab.batch(b"w"), ErrorCode.INVALID_RECORD),
+    ("magic 1", lambda lab: changed(lab.batch(b"v"), 16, ">b", 1), ErrorCode.INVALID_RECORD),
+    ("an offset", lambda lab: changed(lab.batch(b"v"), 0, ">q", 5), ErrorCode.INVALID_RECORD),
+    ("control", lambda lab: lab.batch(b"v", is_control=True), ErrorCode.INVALID_RECORD),
+    (
+        "a producer without a sequence",
+        lambda lab: lab.batch(b"v", producer_id=1, producer_epoch=0),
+        ErrorCode.INVALID_RECORD,
+    ),
+    (
+        "a transaction",
+        lambda lab: lab.batch(
+            b"v", producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True
+        ),
+        ErrorCode.INVALID_TXN_STATE,
+    ),
+    ("too large", lambda lab: lab.batch(b"v" * 2000), ErrorCode.MESSAGE_TOO_LARGE),
+    (
+        "from the future",
+        lambda lab: lab.batch(b"v", timestamp=lab.world.now_ms() + 3_600_001),
+        ErrorCode.INVALID_TIMESTAMP,
+    ),
+    (
+        "from too long ago",
+        lambda lab: lab.batch(b"v", timestamp=lab.world.now_ms() - 1001),
+        ErrorCode.INVALID_TIMESTAMP,
+    ),
+    ("without a key", lambda lab: lab.batch(b"v", key=None), ErrorCode.INVALID_RECORD),
+]
+
+
+@pytest.mark.parametrize(("what", "make", "code"), REFUSED, ids=[case[0] for case in REFUSED])
+def test_a_batch_that_breaks_a_rule_is_refused(
+    lab: Any, what: str, make: Any, code: ErrorCode
+) -> None:
+    async def scenario() -> None:
+        await lab.create_topic(
+            "t",
+            config={
+                "max.message.bytes": "1000",
+                "message.timestamp.before.max.ms": "1000",
+                "cleanup.policy": "compact",
+            },
+        )
+        client = lab.connect()
+        refused = only(await client.ask(lab.produce("t", make(lab)), 9))
+        assert refused.error_code == code
+        assert refused.base_offset == -1
+        assert refused.error_message.startswith("t-0: ")
+        good = only(await client.ask(lab.produce("t", lab.batch(b"v")), 9))
+        assert (good.error_code, good.base_offset) == (0, 0)
+
+    lab.run(scenario)
+
+
+def test_zstd_needs_version_7(lab: Any) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        client = lab.connect()
+        for version, code in ((6, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), (7, ErrorCode.NONE)):
+            batch = lab.batch(b"v" * 500, compression=Compression.ZSTD)
+            assert only(await client.ask(lab.produce("t", batch), version)).error_code == code
+
+    lab.run(scenario)
+
+
+@pytest.mark.parametrize("acks", [2, -2, 127])
+def test_other_acks_are_refused(lab: Any, acks: int) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        response = await lab.connect().ask(lab.produce("t", lab.batch(b"v"), acks=acks), 9)
+        assert only(response).error_code == ErrorCode.INVALID_REQUIRED_ACKS
+        assert lab.brokers[0].partitions["t", 0].high_watermark == 0
+
+    lab.run(scenario)
+
+
+def test_acks_all_is_answered_as_acks_1(lab: Any) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        response = await lab.connect().ask(lab.produce("t", lab.batch(b"v"), acks=-1), 9)
+        assert (only(response).error_code, only(response).base_offset) == (0, 0)
+
+    lab.run(scenario)
+
+
+def test_acks_0_is_not_answered_and_its_errors_close_the_connection(lab: Any) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        client = lab.connect()
+        client.send(lab.produce("t", lab.batch(b"v"), acks=0), 9)
+        assert lab.brokers[0].partitions["t", 0].high_watermark == 1
+        assert not client.responses
+        assert not client.transport.closed
+        client.send(lab.produce("t", damaged(lab.batch(b"v")), acks=0), 9)
+        assert not client.responses
+        assert client.transport.closed
+
+    lab.run(scenario)
+
+
+def test_a_batch_sent_twice_is_stored_once(lab: Any) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        client = lab.connect()
+
+        async def send(sequence: int, epoch: int = 0) -> tuple[int, int]:
+            batch = lab.batch(
+                b"a", b"b", producer_id=7, producer_epoch=epoch, base_sequence=sequence
+            )
+            answer = only(await client.ask(lab.produce("t", batch), 9))
+            return answer.error_code, answer.base_offset
+
+        assert [await send(0), await send(2), await send(4)] == [(0, 0), (0, 2), (0, 4)]
+        assert [await send(2), await send(0)] == [(0, 2), (0, 0)]
+        assert await send(8) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+        assert await send(0, epoch=1) == (0, 6)
+        assert await send(6, epoch=0) == (ErrorCode.INVALID_PRODUCER_EPOCH, -1)
+        assert lab.brokers[0].partitions["t", 0].high_watermark == 8
+
+    lab.run(scenario)
+
+
+def test_log_append_time_restamps_the_batch(lab: Any) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t", config={"message.timestamp.type": "LogAppendTime"})
+        now = lab.world.now_ms()
+        batch = lab.batch(b"v", timestamp=12345)
+        answer = only(await lab.connect().ask(lab.produce("t", batch), 9))
+        assert now <= answer.log_append_time_ms <= lab.world.now_ms()
+        stored = lab.brokers[0].partitions["t", 0].read(0, 1 << 20, True)
+        assert read_header(stored).timestamp_type is TimestampType.LOG_APPEND_TIME
+        (record,) = read_records("t", 0, stored)  # checks the CRC
+        assert record.timestamp == answer.log_append_time_ms
+
+    lab.run(scenario)
+
+
+def test_a_broker_that_does_not_lead_says_who_does(lab: Any) -> None:
+    async def scenario() -> None:
+        topic_id = await lab.create_topic("t", partitions=2)
+        leader = lab.controller.image.topics["t"].partitions[0].leader
+        client = lab.connect(1 - leader)
+        request = lab.produce("t", lab.batch(b"v"))
+        old = await client.ask(request, 9)
+        assert only(old).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        for version in (10, 13):
+            request = lab.produce("t", lab.batch(b"v"), topic_id=topic_id)
+            response = await client.ask(request, version)
+            current = only(response).current_leader
+            assert (current.leader_id, current.leader_epoch) == (leader, 0)
+            (endpoint,) = response.node_endpoints
+            assert (endpoint.node_id, endpoint.port) == (leader, 9092 + leader)
+            assert endpoint.rack == "ab"[leader]
+
+    lab.run(scenario, brokers=2)
+
+
+def test_what_nobody_has_is_unknown(lab: Any) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        client = lab.connect()
+        for topic, partition, version, code in (
+            ("other", 0, 9, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            ("t", 1, 9, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            ("t", -1, 9, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            ("t", 0, 13, ErrorCode.UNKNOWN_TOPIC_ID),
+        ):
+            request = lab.produce(
+                topic, lab.batch(b"v"), partition=partition, topic_id=b"\1" * 16
+            )
+            assert only(await client.ask(request, version)).error_code == code
+
+    lab.run(scenario)
+
+
+def test_a_full_disk_is_a_storage_error_and_nothing_is_stored(lab: Any) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        await lab.append("t", b"first")
+        disk = lab.world.disk("broker-0")
+        disk.capacity = disk.used + 100
+        refused = only(await lab.connect().ask(lab.produce("t", lab.batch(b"v" * 500)), 9))
+        assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        disk.capacity = None
+        stored = only(await lab.connect().ask(lab.produce("t", lab.batch(b"second")), 9))
+        assert (stored.error_code, stored.base_offset) == (0, 1)
+
+    lab.run(scenario)
