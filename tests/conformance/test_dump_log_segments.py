@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.jars import find_kafka_jars
 from trimtab.broker.log import Log, LogConfig
 from trimtab.runtime.files import DirectoryStorage
 from trimtab.wire.batch_cy import BatchBuilder, read_headers
 from trimtab.wire.compression import Compression
 
-JARS = Path.home() / ".cache" / "trimtab-anchors" / "libs" / "kafka-4.3.0"
+JARS = find_kafka_jars()
 PRODUCER = 9
 
 pytestmark = pytest.mark.skipif(
-    shutil.which("java") is None or not JARS.is_dir(),
-    reason="needs java, and Apache Kafka 4.3.0's jars in ~/.cache/trimtab-anchors",
+    shutil.which("java") is None or JARS is None,
+    reason="needs java, and Apache Kafka's jars: python -m benchmarks.jars",
 )
 
 
