@@ -213,15 +213,19 @@ class Cluster:
         for broker_id, port in enumerate(self._ports):
             name = f"broker-{broker_id}"
             broker_storage = make_storage(name)
-            broker = Broker(
-                broker_id,
-                cluster_id,
-                broker_storage,
-                controller,
-                {**self._options, **self._own_options(broker_id, name)},
-                self._now_ms,
-                self._random,
-            )
+            try:
+                broker = Broker(
+                    broker_id,
+                    cluster_id,
+                    broker_storage,
+                    controller,
+                    {**self._options, **self._own_options(broker_id, name)},
+                    self._now_ms,
+                    self._random,
+                )
+            except BaseException:
+                broker_storage.close()
+                raise
             self._brokers.append(broker)
             self._addresses.append((self._host, await broker.listen(self._host, port)))
         controller.register_brokers(

@@ -96,15 +96,20 @@ import sys
 from trimtab.cli import demo, main
 from trimtab.cli.demo.flights import Flight
 demo.load_flights = lambda count: [Flight(b"AA", b"x" * 300)] * count
-sys.exit(main(["demo", "--records", "300000", "--out", sys.argv[1]]))
+sys.exit(main(["demo", "--records", sys.argv[1], "--out", sys.argv[2]]))
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_demo_leaves_nothing_running(tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "stage", "records"),
+    [(signal.SIGINT, "Producers:", "300000"), (signal.SIGTERM, "Spark:", "100")],
+)
+def test_an_interrupted_demo_leaves_nothing_running(
+    tmp_path: Path, number: int, stage: str, records: str
+) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(tmp_path / "out")],
+        [sys.executable, "-c", SCRIPT, records, str(tmp_path / "out")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -113,7 +118,7 @@ def test_an_interrupted_demo_leaves_nothing_running(tmp_path: Path, number: int)
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            if line.startswith("Producers:"):
+            if line.startswith(stage):
                 break
         process.send_signal(number)
         _, errors = process.communicate(timeout=60)

@@ -90,12 +90,14 @@ class Broker:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self._now_ms = now_ms
         self._topic_defaults = config.inherit(self.config)
+        self._storage = storage
         self._logs = LogDirectory.open(
             storage, node_id=broker_id, cluster_id=cluster_id, now_ms=now_ms, random=random
         )
         self._offline: set[tuple[str, int]] = set()
         self._producer_ids = iter(range(0))
         self._server: asyncio.AbstractServer | None = None
+        self._serving = False
         self._upkeep: list[asyncio.Task[None]] = []
         self._closed: asyncio.Future[None] | None = None
 
@@ -126,6 +128,7 @@ class Broker:
         """Accept connections, and look after the logs, from now on."""
         assert self._server is not None
         await self._server.start_serving()
+        self._serving = True
         for option, look_after in (
             ("log.flush.offset.checkpoint.interval.ms", self._checkpoint),
             ("log.flush.scheduler.interval.ms", self._flush_due),
@@ -156,7 +159,11 @@ class Broker:
             for connection in tuple(self.connections):
                 connection.abort()
             await self._closed
-        self._logs.close()
+        if self._serving:
+            self._logs.close()
+        else:
+            # The logs may not have been looked at, so nothing may say that they are in order.
+            self._storage.close()
 
     def forget(self, connection: Connection) -> None:
         """A connection is gone."""

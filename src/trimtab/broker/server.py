@@ -215,9 +215,11 @@ class Connection(FrameProtocol):
     def _serve_waiting(self) -> None:
         while self._waiting and self._writable and not self._answering:
             self._serve(self._waiting.popleft())
-        if not self._waiting and not self._reading and self.transport is not None:
-            self._reading = True
-            self.transport.resume_reading()
+        transport = self.transport
+        if self._waiting or self._reading or transport is None or transport.is_closing():
+            return
+        self._reading = True
+        transport.resume_reading()
 
     # The end
 
@@ -251,8 +253,8 @@ class Connection(FrameProtocol):
 
     def _watch_idle(self, limit_s: float) -> None:
         idle_s = self._loop.time() - self._last_frame
-        if idle_s >= limit_s and not self._answering:
+        # Also while it waits for an answer: nobody may be there any more.
+        if idle_s >= limit_s:
             self.close()
-            return
-        wait_s = limit_s if self._answering else limit_s - idle_s
-        self._idle = self._loop.call_later(wait_s, self._watch_idle, limit_s)
+        else:
+            self._idle = self._loop.call_later(limit_s - idle_s, self._watch_idle, limit_s)

@@ -94,7 +94,10 @@ class Journal:
             position += size
 
     def append(self, records: Iterable[Any]) -> None:
-        """Write down one decision, whole, and force it to disk."""
+        """Write down one decision, whole, and force it to disk.
+
+        Whatever the file raises is raised; the decision is then not in the journal.
+        """
         builder = BatchBuilder(_BATCH_LIMIT)
         now = self._now_ms()
         for record in records:
@@ -104,8 +107,13 @@ class Journal:
             return
         batch = bytearray(builder.build())
         restamp(batch, 0, self.next_offset, LEADER_EPOCH)
-        self._file.append(batch)
-        self._file.flush()
+        size = self._file.size
+        try:
+            self._file.append(batch)
+            self._file.flush()
+        except BaseException:
+            self._file.truncate(size)
+            raise
         self.next_offset += count
 
     def close(self) -> None:

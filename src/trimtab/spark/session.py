@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -30,6 +32,27 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 """
 
 _END_SECONDS = 30
+
+
+@contextmanager
+def local_session(
+    app: str,
+    cores: int | None = None,
+    memory: str = "1g",
+    config: Mapping[str, str] | None = None,
+) -> Iterator[SparkSession]:
+    """`start_session`, and `stop_session` at the end of the block, on SIGINT and SIGTERM at once.
+
+    Raises:
+        KeyboardInterrupt: one of these signals came.
+        Unavailable: no Java 17 or later.
+    """
+    session = start_session(app, cores, memory, config)
+    with _interrupts_end_jvm():
+        try:
+            yield session
+        finally:
+            stop_session(session)
 
 
 def start_session(
@@ -98,7 +121,10 @@ def stop_session(session: SparkSession) -> None:
     `SparkSession.stop` alone leaves the JVM up until this process ends.
     """
     try:
-        session.stop()
+        with warnings.catch_warnings():
+            # That it could not shut the JVM down, after an interruption: we do.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            session.stop()
     finally:
         _end_jvm()
 
@@ -106,8 +132,8 @@ def stop_session(session: SparkSession) -> None:
 def _end_jvm() -> None:
     from pyspark import SparkContext
 
-    gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
-    process = getattr(gateway, "proc", None)  # none if nothing, or somebody else, started it
+    process, gateway = _jvm_process(), SparkContext._gateway
+    SparkContext._gateway = SparkContext._jvm = None
     if gateway is None or process is None:
         return
     try:
@@ -119,9 +145,47 @@ def _end_jvm() -> None:
         process.wait()
 
 
+def _jvm_process() -> subprocess.Popen[bytes] | None:
+    """The JVM of this process's session; None if there is none, or somebody else started it."""
+    from pyspark import SparkContext
+
+    return getattr(SparkContext._gateway, "proc", None)
+
+
+@contextmanager
+def _interrupts_end_jvm() -> Iterator[None]:
+    """Have SIGINT and SIGTERM end the JVM, and with it whatever waits for a job to be done.
+
+    An interruption alone does not: PySpark goes on to wait until the job has ended.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    is_interrupted = False
+
+    def interrupt(_number: int, _frame: object) -> None:
+        nonlocal is_interrupted
+        is_interrupted = True
+        process = _jvm_process()
+        if process is not None:
+            process.terminate()
+        raise KeyboardInterrupt
+
+    before = {each: signal.signal(each, interrupt) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except Exception as error:
+        if is_interrupted:  # nothing but a call that lost its JVM
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 @contextmanager
 def _interrupts_deferred() -> Iterator[None]:
-    """Let signals wait until the block is done.
+    """Let SIGINT and SIGTERM wait until the block is done.
 
     While Spark starts its JVM nobody else knows of it: an interrupted start would leave it behind.
     """
@@ -129,12 +193,15 @@ def _interrupts_deferred() -> Iterator[None]:
         yield  # signals go to the main thread
         return
     arrived: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(each, lambda number, _: arrived.append(number)) for each in numbers]
+
+    def note(number: int, _: object) -> None:
+        arrived.append(number)
+
+    before = {each: signal.signal(each, note) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, handler in zip(numbers, before, strict=True):
+        for number, handler in before.items():
             signal.signal(number, handler)
         if arrived:
             signal.raise_signal(arrived[0])

@@ -160,6 +160,9 @@ class Lab:
             )
             for broker in self.brokers:
                 self.controller.follow(broker)
+            for broker in self.brokers:
+                await broker.listen("127.0.0.1", 0)
+                await broker.serve()
             result = await scenario()
             for broker in self.brokers:
                 await broker.close()

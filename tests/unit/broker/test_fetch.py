@@ -1,4 +1,7 @@
-"""Fetch: limits, order, long polls and errors, as KIP-74 and Kafka's brokers have them."""
+"""Fetch: limits, order, long polls and errors, as KIP-74 and Kafka's brokers have them.
+
+Long polls wait in `trimtab.broker.purgatory`.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def fetch(
     epoch: int = -1,
     **options: Any,
 ) -> FetchRequest:
-    """A request for (topic, partition, offset, partition max bytes), each in an entry of its own."""
+    """A request for (topic, partition, offset, partition max bytes), each a topic entry."""
     return FetchRequest(
         max_wait_ms=max_wait_ms,
         min_bytes=min_bytes,
@@ -93,9 +96,7 @@ def test_byte_limits(lab: Any) -> None:
         await lab.create_topic("empty")
         client = lab.connect()
 
-        async def read(
-            max_bytes: int, *limits: tuple[str, int], offset: int = 0
-        ) -> list[int]:
+        async def read(max_bytes: int, *limits: tuple[str, int], offset: int = 0) -> list[int]:
             wanted = [(topic, 0, offset, limit) for topic, limit in limits]
             counts = sizes(await client.ask(fetch(wanted, max_bytes=max_bytes), 12))
             assert all(count % size == 0 for count in counts)  # whole batches only

@@ -147,9 +147,7 @@ def test_topics_come_and_go(lab: Any) -> None:
                 assert deleted.error_code == 0
             (gone,) = (await client.ask(deletion, 6 if version == 7 else 5)).responses
             assert gone.error_code == (
-                ErrorCode.UNKNOWN_TOPIC_ID
-                if version == 7
-                else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                ErrorCode.UNKNOWN_TOPIC_ID if version == 7 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             )
             for number in (0, 1):
                 assert not lab.brokers[number].partitions

@@ -1,4 +1,4 @@
-"""ListOffsets and DescribeConfigs."""
+"""ListOffsets, and DescribeConfigs (`trimtab.broker.handlers.configs`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Produce: what is stored, what is refused and with which code."""
+"""Produce (`trimtab.broker.partition`): what is stored, what is refused and with which code."""
 
 from __future__ import annotations
 
@@ -224,9 +224,7 @@ def test_what_nobody_has_is_unknown(lab: Any) -> None:
             ("t", -1, 9, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             ("t", 0, 13, ErrorCode.UNKNOWN_TOPIC_ID),
         ):
-            request = lab.produce(
-                topic, lab.batch(b"v"), partition=partition, topic_id=b"\1" * 16
-            )
+            request = lab.produce(topic, lab.batch(b"v"), partition=partition, topic_id=b"\1" * 16)
             assert only(await client.ask(request, version)).error_code == code
 
     lab.run(scenario)

@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import importlib.util
 import json
+import logging
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -175,13 +176,10 @@ def _produce(bootstrap_servers: str, flights: Sequence[Flight], display: Display
 
 def _analyse(bootstrap_servers: str, partitions: Sequence[Partition], records: int) -> Tables:
     from trimtab.cli.demo.pipeline import run_pipeline
-    from trimtab.spark.session import start_session, stop_session
+    from trimtab.spark.session import local_session
 
-    session = start_session("trimtab demo")
-    try:
+    with local_session("trimtab demo") as session:
         return run_pipeline(session, bootstrap_servers, partitions, WAYS[0].topic, records)
-    finally:
-        stop_session(session)
 
 
 def _summarize(run: Run, flights: Sequence[Flight], tables: Tables) -> WaySummary:
@@ -215,6 +213,10 @@ def _summarize(run: Run, flights: Sequence[Flight], tables: Tables) -> WaySummar
 @contextmanager
 def _interruptible() -> Iterator[None]:
     """Have Ctrl-C and SIGTERM unwind everything, also where a shell has the first one ignored."""
+    # Py4J logs an interruption as an error, with its stack; it raises whatever matters.
+    logs = logging.StreamHandler()
+    logs.addFilter(lambda record: "py4j" not in record.pathname)
+    logging.basicConfig(handlers=[logs])
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, signal.default_int_handler) for number in numbers]
     try:

@@ -1,0 +1,209 @@
+"""Ten thousand random and mutated frames at a real broker: it still serves, and keeps its size."""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from trimtab.cluster import Cluster
+from trimtab.wire.batch_cy import BatchBuilder
+from trimtab.wire.framing import decode_response, encode_request
+from trimtab.wire.messages.api_versions import ApiVersionsRequest
+from trimtab.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from trimtab.wire.messages.delete_topics import DeleteTopicsRequest
+from trimtab.wire.messages.describe_cluster import DescribeClusterRequest
+from trimtab.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from trimtab.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from trimtab.wire.messages.find_coordinator import FindCoordinatorRequest
+from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
+from trimtab.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from trimtab.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from trimtab.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+FRAMES = 10_000
+SEED = 20_261_121
+GROWTH_KIB = 24 * 1024
+
+STATUS = Path("/proc/self/status")
+pytestmark = pytest.mark.skipif(not STATUS.exists(), reason="resident memory is read from /proc")
+
+
+def batch() -> bytearray:
+    builder = BatchBuilder(1 << 16)
+    for number in range(10):
+        builder.append(1_700_000_000_000 + number, b"key", b"value" * 10, None)
+    return builder.build(producer_id=5, producer_epoch=0, base_sequence=0)
+
+
+def requests() -> list[tuple[object, int]]:
+    """One of every API, in an old and a new version where that makes a difference."""
+    produce = ProduceRequest(
+        acks=1,
+        timeout_ms=100,
+        topic_data=[
+            TopicProduceData(
+                name="t", partition_data=[PartitionProduceData(index=0, records=batch())]
+            )
+        ],
+    )
+    fetch = FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        topics=[
+            FetchTopic(
+                topic="t",
+                partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)],
+            )
+        ],
+    )
+    offsets = ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=0,
+        topics=[
+            ListOffsetsTopic(
+                name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)]
+            )
+        ],
+    )
+    create = CreateTopicsRequest(
+        topics=[
+            CreatableTopic(
+                name="u", num_partitions=1, replication_factor=1, assignments=[], configs=[]
+            )
+        ],
+        validate_only=True,
+    )
+    configs = DescribeConfigsRequest(
+        resources=[
+            DescribeConfigsResource(resource_type=2, resource_name="t", configuration_keys=["x"])
+        ]
+    )
+    return [
+        (produce, 3),
+        (produce, 9),
+        (fetch, 4),
+        (fetch, 12),
+        (offsets, 1),
+        (offsets, 7),
+        (MetadataRequest(topics=None), 1),
+        (
+            MetadataRequest(
+                topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=False
+            ),
+            12,
+        ),
+        (FindCoordinatorRequest(key="g", coordinator_keys=[]), 2),
+        (FindCoordinatorRequest(coordinator_keys=["g"]), 6),
+        (ApiVersionsRequest(client_software_name="x", client_software_version="1"), 4),
+        (create, 5),
+        (DeleteTopicsRequest(topics=[], topic_names=["nowhere"], timeout_ms=100), 4),
+        (InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0), 4),
+        (configs, 4),
+        (DescribeClusterRequest(), 1),
+    ]
+
+
+def mutate(frame: bytes, random: Random) -> bytes:
+    """A frame with a few bytes changed, taken out, doubled or cut off; now and then its length."""
+    body = bytearray(frame[4:])
+    for _ in range(random.choice((1, 1, 2))):
+        if not body:
+            break
+        at = random.randrange(len(body))
+        kind = random.choice((0, 0, 0, 0, 0, 0, 1, 2, 3, 4))
+        if kind == 0:
+            body[at] = random.randrange(256)
+        elif kind == 1:
+            body[at : at + 4] = random.choice([b"\x7f\xff\xff\xff", b"\xff" * 4, b"\x80\0\0\0"])
+        elif kind == 2:
+            del body[at : at + random.randrange(1, 9)]
+        elif kind == 3:
+            body[at:at] = body[at : at + random.randrange(1, 9)]
+        else:
+            del body[at:]
+    length = len(body)
+    if random.random() < 0.05:
+        length = random.choice([-1, 0, length + 3, 2**31 - 1, -(2**31)])
+    return length.to_bytes(4, "big", signed=True) + bytes(body)
+
+
+def noise(random: Random) -> bytes:
+    body = random.randbytes(random.randrange(64))
+    if random.random() < 0.5:
+        return body
+    return len(body).to_bytes(4, "big") + body
+
+
+def resident_kib() -> int:
+    return int(STATUS.read_text().split("VmRSS:")[1].split()[0])
+
+
+def attack(address: tuple[str, int], frames: list[bytes]) -> int:
+    """Send frames, say that there are no more, read to the end: the bytes that came back."""
+    received = 0
+    with socket.create_connection(address, timeout=1) as connection:
+        try:
+            connection.sendall(b"".join(frames))
+            # A broker gives up what it is about when the client's end comes; leave it a moment.
+            select.select([connection], [], [], 0.002)
+            connection.shutdown(socket.SHUT_WR)
+            while data := connection.recv(1 << 16):
+                received += len(data)
+        except (OSError, TimeoutError):
+            # It closed with bytes unread, or has been talked into a very long poll.
+            return received
+    return received
+
+
+def ask(address: tuple[str, int], frame: bytes) -> bytes:
+    """The response to one good frame."""
+    with socket.create_connection(address, timeout=10) as connection:
+        connection.sendall(frame)
+        stream = connection.makefile("rb")
+        return stream.read(int.from_bytes(stream.read(4), "big"))
+
+
+def serves(address: tuple[str, int]) -> bool:
+    """Whether a fresh connection gets its Metadata."""
+    frame = b"".join(map(bytes, encode_request(MetadataRequest(topics=None), 12, 77, "check")))
+    response = decode_response(MetadataResponse, 12, ask(address, frame))
+    # Some frames ask for topics in earnest, so there may be others.
+    return "t" in [topic.name for topic in response.topics]
+
+
+def test_hostile_frames(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)  # each of the closed connections is a warning
+    random = Random(SEED)
+    frames = [b"".join(map(bytes, encode_request(*each, 1, "x"))) for each in requests()]
+    create = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
+    config = {"socket.request.max.bytes": 1 << 20, "auto.create.topics.enable": True}
+    with Cluster(config=config) as cluster:
+        (address,) = cluster.addresses
+        for frame in [b"".join(map(bytes, encode_request(create, 9, 1, "x"))), *frames]:
+            assert ask(address, frame), "a frame to mutate is wrong to begin with"
+        sent = answered = bursts = before = 0
+        while sent < FRAMES:
+            burst = [
+                noise(random) if random.random() < 0.1 else mutate(random.choice(frames), random)
+                for _ in range(random.choice((1, 1, 1, 5)))
+            ]
+            answered += attack(address, burst) > 0
+            sent += len(burst)
+            bursts += 1
+            if not before and sent > FRAMES // 5:
+                assert serves(address)
+                before = resident_kib()
+        grown = resident_kib() - before
+        assert serves(address)
+    assert not caplog.records, "a request failed inside the broker"
+    assert bursts // 10 < answered < bursts * 9 // 10, "the frames are all good or all bad"
+    assert grown < GROWTH_KIB, f"{grown} KiB more after {sent} frames"

@@ -1,0 +1,154 @@
+"""A cluster on real sockets and real files, from both faces."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trimtab.cluster import Cluster
+from trimtab.errors import UsageError
+from trimtab.sim.world import World
+from trimtab.wire.framing import decode_response, encode_request
+from trimtab.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+
+def metadata(address: tuple[str, int], *create: str) -> Any:
+    """Ask a broker for all topics, or have it create some, over a plain socket."""
+    topics = [MetadataRequestTopic(name=name) for name in create] if create else None
+    frame = b"".join(bytes(p) for p in encode_request(MetadataRequest(topics=topics), 9, 1, "t"))
+    with socket.create_connection(address, timeout=10) as connection:
+        connection.sendall(frame)
+        stream = connection.makefile("rb")
+        size = int.from_bytes(stream.read(4), "big")
+        return decode_response(MetadataResponse, 9, stream.read(size))
+
+
+def test_brokers_answer_with_their_racks_and_addresses() -> None:
+    with Cluster(brokers=3, racks=["a", "b", "c"]) as cluster:
+        addresses = cluster.addresses
+        assert cluster.bootstrap_servers == ",".join(f"{host}:{port}" for host, port in addresses)
+        for address in addresses:
+            response = metadata(address)
+            assert [(each.host, each.port) for each in response.brokers] == addresses
+            assert [each.rack for each in response.brokers] == ["a", "b", "c"]
+    assert cluster.addresses == []
+    with pytest.raises(ConnectionRefusedError):
+        metadata(addresses[0])
+
+
+def test_topics_and_identity_survive_a_restart(tmp_path: Path) -> None:
+    cluster = Cluster(brokers=2, data=tmp_path, config={"num_partitions": 2})
+    seen = []
+    for _ in range(2):
+        with cluster:
+            metadata(cluster.addresses[0], "t")
+            response = metadata(cluster.addresses[1])
+            leaders = [part.leader_id for part in response.topics[0].partitions]
+            seen.append((response.cluster_id, [t.name for t in response.topics], leaders))
+    assert seen[0] == seen[1]
+    assert {path.name for path in tmp_path.iterdir()} == {"controller", "broker-0", "broker-1"}
+    for broker in (0, 1):
+        assert (tmp_path / f"broker-{broker}" / ".kafka_cleanshutdown").exists()
+    with pytest.raises(UsageError, match="brokers=1: the data are those of 2 brokers"):
+        Cluster(brokers=1, data=tmp_path).start()
+
+
+def test_data_in_use_are_refused(tmp_path: Path) -> None:
+    with (
+        Cluster(data=tmp_path) as cluster,
+        pytest.raises(UsageError, match="in use"),
+        Cluster(data=tmp_path),
+    ):
+        pass
+    with cluster:  # and they are free again
+        metadata(cluster.addresses[0])
+
+
+def test_temporary_data_go_with_the_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with Cluster() as cluster:
+        metadata(cluster.addresses[0], "t")
+        assert list(tmp_path.glob("trimtab-*/broker-0/t-0/*"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_ports_can_be_chosen() -> None:
+    with Cluster(brokers=2) as free:
+        ports = [port for _, port in free.addresses]
+    with Cluster(brokers=2, ports=ports) as cluster:
+        assert [port for _, port in cluster.addresses] == ports
+        taken = Cluster(ports=ports[0])
+        with pytest.raises(OSError, match="in use"):
+            taken.start()
+        assert taken.addresses == []
+
+
+def test_a_start_that_fails_does_not_vouch_for_the_logs(tmp_path: Path) -> None:
+    with Cluster(data=tmp_path):
+        pass
+    mark = tmp_path / "broker-0" / ".kafka_cleanshutdown"
+    assert mark.exists()
+    with Cluster() as other:
+        port = other.addresses[0][1]
+        with pytest.raises(OSError, match="in use"):
+            Cluster(data=tmp_path, ports=port).start()
+    assert not mark.exists()
+    with Cluster(data=tmp_path) as cluster:
+        metadata(cluster.addresses[0])
+    assert mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"brokers": 0}, "at least one"),
+        ({"brokers": 2, "racks": ["a"]}, "1 racks for 2 brokers"),
+        ({"brokers": 2, "ports": [1]}, "1 ports for 2 brokers"),
+        ({"brokers": 2, "ports": 65535}, "65536 is no port"),
+        ({"config": {"num.partition": 1}}, "did you mean num.partitions"),
+        ({"config": {"broker.rack": "a"}}, "broker.rack differs from broker to broker"),
+    ],
+)
+def test_arguments_that_do_not_fit(arguments: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        Cluster(**arguments)
+
+
+def test_a_fault_needs_a_broker_that_is_up() -> None:
+    cluster = Cluster()
+    with pytest.raises(UsageError, match="broker=0: 0 brokers are up"):
+        cluster.slow()
+    with cluster:
+        cluster.slow(produce_ms=5)
+        with pytest.raises(UsageError, match="broker=1"):
+            cluster.slow(broker=1)
+        with pytest.raises(UsageError, match="up already"):
+            cluster.start()
+    cluster.stop()  # once more does nothing
+
+
+def test_the_asynchronous_face_runs_on_the_running_loop() -> None:
+    async def scenario() -> None:
+        async with Cluster() as cluster:
+            response = await asyncio.to_thread(metadata, cluster.addresses[0])
+            assert len(response.brokers) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_cluster_runs_in_a_virtual_world() -> None:
+    async def scenario(world: World) -> list[str]:
+        async with Cluster(
+            brokers=3, storage=world.disk, now_ms=world.now_ms, random=world.random("cluster")
+        ) as cluster:
+            return [host for host, _ in cluster.addresses]
+
+    with World(seed=1) as world:
+        assert world.run(scenario(world)) == ["127.0.0.1"] * 3
+        assert world.disk("broker-2").exists("meta.properties")
