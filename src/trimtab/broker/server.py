@@ -27,7 +27,7 @@ from trimtab.wire.framing import (
     decode_request_header,
     encode_response,
 )
-from trimtab.wire.messages import APIS, Api, MetadataRequest
+from trimtab.wire.messages import APIS
 
 if TYPE_CHECKING:
     from trimtab.broker.broker import Broker
@@ -36,18 +36,6 @@ PRODUCE = 0
 API_VERSIONS = 18
 
 _log = logging.getLogger(__name__)
-
-
-def _decode_request(api: Api, header: RequestHeader, frame: memoryview) -> Any:
-    try:
-        return decode(api.request, header.api_version, frame, header.body)
-    except CorruptData:
-        if api.request is not MetadataRequest:
-            raise
-    # librdkafka (2.16) writes the null that asks for all topics as four zero bytes where a compact
-    # array takes one. Kafka does not look at what follows a request's last field, so it serves
-    # that as these bytes read.
-    return decode(api.request, header.api_version, frame[:-3], header.body)
 
 
 class ServerCounts:
@@ -158,7 +146,7 @@ class Connection(FrameProtocol):
                     f"{api.min_version} to {api.max_version}"
                 )
                 return
-            request = _decode_request(api, header, frame)
+            request: Any = decode(api.request, header.api_version, frame, header.body, True)
         except CorruptData as error:
             self._reject(str(error))
             return

@@ -138,6 +138,7 @@ def _end_jvm() -> None:
         return
     try:
         gateway.shutdown()
+        assert process.stdin is not None  # PySpark made it a pipe
         process.stdin.close()  # the JVM ends with its input
         process.wait(_END_SECONDS)
     finally:

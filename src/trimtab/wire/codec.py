@@ -74,13 +74,19 @@ def encode_parts(message: object, version: int) -> list[BytesLike]:
     return parts
 
 
-def decode(cls: type[M], version: int, buffer: BytesLike, position: int = 0) -> M:
+def decode(
+    cls: type[M], version: int, buffer: BytesLike, position: int = 0, allow_rest: bool = False
+) -> M:
     """The message of `cls` that fills `buffer` from `position` to its end.
 
     `records` are views into `buffer`: it must not change while they live.
 
+    Args:
+        allow_rest: whether bytes may follow. Kafka does not look at what follows a request's last
+            field, and librdkafka 2.16 does leave three bytes behind there.
+
     Raises:
-        CorruptData: the bytes are no such message, or more follow it.
+        CorruptData: the bytes are no such message, or more follow it where none may.
         UsageError: the class has no such version.
     """
     view = memoryview(buffer)
@@ -95,7 +101,7 @@ def decode(cls: type[M], version: int, buffer: BytesLike, position: int = 0) -> 
         raise CorruptData(
             f"{cls.__name__} v{version} of {size - position} bytes: {error}"
         ) from error
-    if end != size:
+    if end != size and not allow_rest:
         raise CorruptData(f"{cls.__name__} v{version}: {size - end} bytes too many")
     return message  # type: ignore[no-any-return]
 

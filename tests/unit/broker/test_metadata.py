@@ -112,7 +112,7 @@ def test_describe_cluster(lab: Any, version: int) -> None:
         if version:
             controllers = DescribeClusterRequest(endpoint_type=2)
             refused = await client.ask(controllers, version)
-            assert refused.error_code == ErrorCode.INVALID_REQUEST
+            assert refused.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
 
     lab.run(scenario, brokers=2)
 

@@ -100,8 +100,9 @@ def test_the_sentences_follow_the_figures(ways: dict[str, WaySummary]) -> None:
     assert describe_findings(ways, 0) == [
         "Sticky overloads the slow broker 0: it sends it 72% of its bytes, 2.2 times an even "
         "share, and one record in a hundred waits longer than 5.7 s.",
-        "Rack-aware (0%) and adaptive (28%) avoid it: with rack-aware one record in a hundred "
-        "waits longer than 4.2 ms, against 5.7 s with sticky.",
+        "Rack-aware (0%) avoids it altogether, adaptive (28%) sends it less than an even share: "
+        "with rack-aware one record in a hundred waits longer than 4.2 ms, against 5.7 s with "
+        "sticky.",
         "Round robin and uniform keep every partition within 2.0% of equal bytes, whether its "
         "broker is slow or not; by key, the fullest partition has 1.5 times the mean.",
     ]

@@ -1,7 +1,7 @@
 """DescribeCluster (60), versions 0-2: the brokers and the controller.
 
-Endpoint type 2 (controllers) is refused with INVALID_REQUEST: the controller has no listener of its
-own. No authorized operations are given.
+Endpoint type 2 (controllers) is refused with MISMATCHED_ENDPOINT_TYPE: this is a broker (KIP-919).
+No authorized operations are given.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trimtab.broker.broker import Broker
 
 _BROKERS = 1
+_CONTROLLERS = 2
 
 
 def describe_cluster(
@@ -29,7 +30,9 @@ def describe_cluster(
     if request.endpoint_type != _BROKERS:
         return DescribeClusterResponse(
             throttle_time_ms=0,
-            error_code=ErrorCode.INVALID_REQUEST,
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE
+            if request.endpoint_type == _CONTROLLERS
+            else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message=f"Endpoint type {request.endpoint_type} is not served here; ask for "
             f"{_BROKERS}, the brokers.",
             endpoint_type=_BROKERS,

@@ -1,9 +1,8 @@
 """InitProducerId (22), versions 0-5: an id for an idempotent producer.
 
-The broker takes ids from the controller a thousand at a time and never gives one out twice. A
-producer that names an id and epoch gets that id with the next epoch (KIP-360), or a new id where
-the epochs are used up; the broker does not check that the pair is the latest, which Kafka does for
-transactional ids only.
+The broker takes ids from the controller a thousand at a time and never gives one out twice. An id
+and epoch that the producer names are not looked at: without a transactional id it gets a new id, as
+from Kafka (`TransactionCoordinator.handleInitProducerId`).
 
 A transactional id is refused with UNSUPPORTED_VERSION, which clients treat as fatal; the response
 has no room for a message.

@@ -50,9 +50,9 @@ svg .range { stroke: var(--line); stroke-width: 4; stroke-linecap: round; }
 .scroll { overflow-x: auto; margin-top: 12px; }
 table { border-collapse: collapse; width: 100%; font-size: 14px;
   font-variant-numeric: tabular-nums; }
-th { text-align: right; font-weight: 600; color: var(--faint); padding: 6px 8px;
+th { text-align: right; font-weight: 600; color: var(--faint); padding: 6px 6px;
   border-bottom: 1px solid var(--line); white-space: nowrap; vertical-align: bottom; }
-td { text-align: right; padding: 5px 8px; border-bottom: 1px solid var(--line);
+td { text-align: right; padding: 5px 6px; border-bottom: 1px solid var(--line);
   white-space: nowrap; }
 th.text, td.text { text-align: left; }
 tr.group td { border-top: 2px solid var(--line); }

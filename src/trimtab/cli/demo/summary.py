@@ -11,6 +11,9 @@ OVERLOADED = 1.25
 SPARED = 0.92
 """Times an even share up to which a broker counts as spared."""
 
+AVOIDED = 0.01
+"""Share of a way's bytes below which it avoids a broker altogether."""
+
 LEVEL = 0.05
 """How far a partition's bytes may be from the mean in a level topic."""
 
@@ -115,7 +118,7 @@ def _describe_overload(
     worst: WaySummary, others: Sequence[WaySummary], slow: str, even: float
 ) -> str:
     times = worst["share_by_broker"][slow] / even
-    also = _listed([f"{way['title']} ({_share(way, slow)})" for way in reversed(others)])
+    also = _listed_with_share(list(reversed(others)), slow)
     return (
         f"{_capitalized(worst['title'])} overloads the slow broker {slow}: it sends it "
         f"{_share(worst, slow)} of its bytes, {times:.1f} times an even share, and one record in a "
@@ -124,11 +127,18 @@ def _describe_overload(
 
 
 def _describe_sparing(spared: Sequence[WaySummary], fullest: WaySummary, slow: str) -> str:
-    listed = _listed([f"{way['title']} ({_share(way, slow)})" for way in spared])
+    avoiding = [way for way in spared if way["share_by_broker"][slow] < AVOIDED]
+    sparing = [way for way in spared if way not in avoiding]
+    clauses = []
+    if avoiding:
+        clauses.append(f"{_listed_with_share(avoiding, slow)} avoid{_s(avoiding)} it altogether")
+    if sparing:
+        clauses.append(
+            f"{_listed_with_share(sparing, slow)} send{_s(sparing)} it less than an even share"
+        )
     quickest = min(spared, key=lambda way: way["latency_ms"]["p99"])
     return (
-        f"{_capitalized(listed)} "
-        f"avoid{'s' if len(spared) == 1 else ''} it: with {quickest['title']} one record in a "
+        f"{_capitalized(', '.join(clauses))}: with {quickest['title']} one record in a "
         f"hundred waits longer than {format_duration(quickest['latency_ms']['p99'])}, against "
         f"{format_duration(fullest['latency_ms']['p99'])} with {fullest['title']}."
     )
@@ -139,7 +149,7 @@ def _describe_level(level: Sequence[WaySummary], keyed: Sequence[WaySummary]) ->
         furthest = max(map(_distance_from_level, level))
         sentence = (
             f"{_capitalized(_listed([way['title'] for way in level]))} "
-            f"keep{'s' if len(level) == 1 else ''} every partition within {furthest:.1%} of equal "
+            f"keep{_s(level)} every partition within {furthest:.1%} of equal "
             "bytes, whether its broker is slow or not"
         )
     else:
@@ -160,13 +170,22 @@ def _distance_from_level(way: WaySummary) -> float:
 
 def format_duration(milliseconds: float) -> str:
     """Such as `5.1 s`, `32 ms`, `1.4 ms`."""
-    if milliseconds >= 1000:
+    if milliseconds >= 999.5:
         return f"{milliseconds / 1000:.1f} s"
     return f"{milliseconds:.0f} ms" if milliseconds >= 10 else f"{milliseconds:.1f} ms"
 
 
 def _share(way: WaySummary, broker: str) -> str:
     return f"{way['share_by_broker'][broker]:.0%}"
+
+
+def _listed_with_share(ways: Sequence[WaySummary], broker: str) -> str:
+    return _listed([f"{way['title']} ({_share(way, broker)})" for way in ways])
+
+
+def _s(subjects: Sequence[object]) -> str:
+    """The ending of a verb."""
+    return "s" if len(subjects) == 1 else ""
 
 
 def _listed(items: Sequence[str]) -> str:
