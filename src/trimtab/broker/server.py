@@ -28,6 +28,7 @@ from trimtab.wire.framing import (
     encode_response,
 )
 from trimtab.wire.messages import APIS
+from trimtab.wire.types import BytesLike
 
 if TYPE_CHECKING:
     from trimtab.broker.broker import Broker
@@ -61,6 +62,8 @@ class Connection(FrameProtocol):
         self._broker = broker
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[memoryview] = deque()
+        self._holding = False
+        self._held: list[BytesLike] = []
         self._answering = False
         self._writable = True
         self._reading = True
@@ -102,6 +105,13 @@ class Connection(FrameProtocol):
         self._writable = True
         self._serve_waiting()
 
+    def buffer_updated(self, count: int) -> None:
+        # Small responses to requests that came together go out together: one call to the kernel.
+        self._holding = True
+        super().buffer_updated(count)
+        self._holding = False
+        self._release()
+
     def frame_received(self, frame: memoryview) -> None:
         self._last_frame = self._loop.time()
         if self._answering or not self._writable or self._waiting:
@@ -119,6 +129,7 @@ class Connection(FrameProtocol):
 
     def close(self) -> None:
         """Close after what is written; a pending response is given up."""
+        self._release()
         if self.transport is not None:
             self.transport.close()
 
@@ -139,7 +150,7 @@ class Connection(FrameProtocol):
             if not api.serves(header.api_version):
                 if header.api_key == API_VERSIONS:
                     response = answer_unsupported_version()
-                    transport.writelines(encode_response(response, 0, header.correlation_id))
+                    self._send(encode_response(response, 0, header.correlation_id))
                     return
                 self._reject(
                     f"{api.name} version {header.api_version} is not served, only "
@@ -198,7 +209,18 @@ class Connection(FrameProtocol):
         except UsageError:  # the handler has made something that the version cannot carry
             self._fail(header)
             return
-        self.transport.writelines(frame)
+        self._send(frame)
+
+    def _send(self, frame: list[BytesLike]) -> None:
+        self._held += frame
+        # What has large parts goes at once, so that back-pressure is felt before the next request.
+        if not self._holding or len(frame) > 1:
+            self._release()
+
+    def _release(self) -> None:
+        held, self._held = self._held, []
+        if held and self.transport is not None:
+            self.transport.writelines(held)
 
     def _serve_waiting(self) -> None:
         while self._waiting and self._writable and not self._answering:
