@@ -15,7 +15,7 @@ from trimtab.cli.demo.experiment import Run, Way
 from trimtab.cli.demo.summary import Summary, format_duration
 
 _PLAIN_WIDTH = 150
-_PLAIN_STEP = 0.1
+_PLAIN_STEPS = 10
 
 
 class Show(Protocol):
@@ -71,12 +71,12 @@ class Display:
             yield show
 
     def _follow_plainly(self) -> Show:
-        said = 0.0
+        said = 0
 
         def show(runs: Sequence[Run]) -> None:
             nonlocal said
-            done = min(run.acknowledged / run.total for run in runs)
-            if done >= said + _PLAIN_STEP:
+            done = min(run.acknowledged * _PLAIN_STEPS // run.total for run in runs)
+            if done > said:
                 said = done
                 shares = ", ".join(
                     f"{run.way.title} {run.acknowledged / run.total:.0%}" for run in runs

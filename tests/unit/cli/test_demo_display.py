@@ -1,0 +1,29 @@
+"""What the demo says where nobody looks at a terminal."""
+
+from __future__ import annotations
+
+import pytest
+
+from trimtab.cli.demo.display import Display
+from trimtab.cli.demo.experiment import WAYS, Run
+
+
+def test_progress_is_a_line_for_every_tenth(capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [Run(way, 100) for way in WAYS[:2]]
+    with Display().follow(WAYS[:2], 100) as show:
+        for done in range(0, 101, 5):
+            runs[0].acknowledged = 100
+            runs[1].acknowledged = done
+            show(runs)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 10
+    assert lines[0] == "  round robin 100%, sticky 10%"
+    assert lines[-1] == "  round robin 100%, sticky 100%"
+
+
+def test_what_happens_now_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    display = Display()
+    display.say("first [1/2]")
+    with display.busy("second …"):
+        pass
+    assert capsys.readouterr().out.splitlines() == ["first [1/2]", "second …"]
