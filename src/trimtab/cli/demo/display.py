@@ -14,7 +14,7 @@ from rich.text import Text
 from trimtab.cli.demo.experiment import Run, Way
 from trimtab.cli.demo.summary import Summary, format_duration
 
-_PLAIN_WIDTH = 150
+_PLAIN_WIDTH = 170
 _PLAIN_STEPS = 10
 
 
