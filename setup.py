@@ -34,6 +34,16 @@ class Compile(build_ext):
                 file=sys.stderr,
             )
 
+    def build_extension(self, extension: Extension) -> None:
+        try:
+            super().build_extension(extension)
+        except Exception as error:
+            # An optional extension may fail, but setuptools looks for a CompileError of another
+            # module than the one it raises, depending on who imported distutils first.
+            if required:
+                raise
+            self.warn(f"{extension.name}: {error}")
+
 
 extensions = [
     Extension(
