@@ -34,33 +34,18 @@ class Compile(build_ext):
                 file=sys.stderr,
             )
 
-    def build_extension(self, extension: Extension) -> None:
-        try:
-            super().build_extension(extension)
-        except Exception as error:
-            # An optional extension may fail, but setuptools looks for a CompileError of another
-            # module than the one it raises, depending on who imported distutils first.
-            if required:
-                raise
-            self.warn(f"{extension.name}: {error}")
 
-
-extensions = [
-    Extension(
-        ".".join(path.relative_to(SOURCE).with_suffix("").parts),
-        [str(path)],
-        extra_compile_args=["-O3"],
-        optional=not required,
-    )
-    for path in sorted(SOURCE.rglob("*_cy.py"))
-]
-
-setup(
-    cmdclass={"build_ext": Compile},
-    ext_modules=[]
-    if pure
-    else cythonize(
-        extensions,
+def extensions() -> list[Extension]:
+    """One for every hot module."""
+    made: list[Extension] = cythonize(
+        [
+            Extension(
+                ".".join(path.relative_to(SOURCE).with_suffix("").parts),
+                [str(path)],
+                extra_compile_args=["-O3"],
+            )
+            for path in sorted(SOURCE.rglob("*_cy.py"))
+        ],
         build_dir="build/cython",
         compiler_directives={
             "language_level": 3,
@@ -70,5 +55,10 @@ setup(
             "initializedcheck": False,
             "freethreading_compatible": False,
         },
-    ),
-)
+    )
+    for extension in made:
+        extension.optional = not required  # cythonize does not keep what it was
+    return made
+
+
+setup(cmdclass={"build_ext": Compile}, ext_modules=[] if pure else extensions())
