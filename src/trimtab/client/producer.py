@@ -116,6 +116,7 @@ class _Core:
                 if options.flag("partitioner.adaptive.partitioning.enable")
                 else 0.0,
             ),
+            now,
             random,
         )
 

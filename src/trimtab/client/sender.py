@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -70,7 +71,11 @@ class NodeTraffic:
 
 
 class Sender:
-    """One producer's sender. All methods run on its loop."""
+    """One producer's sender. All methods run on its loop, but for `unavailable_nodes`.
+
+    Args:
+        now: the loop's time in seconds, right on every thread.
+    """
 
     def __init__(
         self,
@@ -78,8 +83,10 @@ class Sender:
         connections: Connections,
         metadata: Metadata,
         options: SenderOptions,
+        now: Callable[[], float],
         random: Random,
     ) -> None:
+        self._now = now
         self._accumulator = accumulator
         self._connections = connections
         self._metadata = metadata
@@ -117,12 +124,12 @@ class Sender:
     def unavailable_nodes(self) -> frozenset[int]:
         """Brokers that took nothing for `partitioner.availability.timeout.ms` (KIP-794).
 
-        Called by the partitioner, on the sending thread: reads only.
+        Called by the partitioner, on the sending thread: reads only, and not the loop's clock.
         """
         timeout = self._options.availability_timeout
         if timeout <= 0 or not self._not_ready_since:
             return frozenset()
-        now = self._loop.time()
+        now = self._now()
         return frozenset(
             node for node, since in list(self._not_ready_since.items()) if now - since > timeout
         )
