@@ -222,14 +222,12 @@ class TopicQueues:
         view: the topic as metadata last described it.
         active: the queues that hold batches.
         compression_ratio: compressed to uncompressed bytes, as lately seen.
-        turns: turns begun since the start.
     """
 
     view = cython.declare(object, visibility="readonly")
     queues = cython.declare(list, visibility="readonly")
     active = cython.declare(dict, visibility="readonly")
     compression_ratio = cython.declare(cython.double, visibility="public")
-    turns = cython.declare(cython.longlong, visibility="readonly")
     _is_per_record: cython.bint
     _turns_by_batch: cython.bint
     _ignores_keys: cython.bint
@@ -249,7 +247,6 @@ class TopicQueues:
         self.queues = []
         self.active = {}
         self.compression_ratio = 1.0
-        self.turns = 0
         self._is_per_record = hasattr(partitioner, "partition")
         self._turns_by_batch = getattr(partitioner, "turns_by_batch", False)
         self._ignores_keys = ignores_keys
@@ -278,7 +275,6 @@ class Accumulator:
 
     unavailable = cython.declare(object, visibility="public")
     used = cython.declare(cython.longlong, visibility="readonly")
-    lock = cython.declare(object, visibility="readonly")
     closed = cython.declare(cython.bint, visibility="public")
     records = cython.declare(cython.longlong, visibility="readonly")
     _incomplete: dict[Any, None]
@@ -315,7 +311,6 @@ class Accumulator:
     ) -> None:
         self.unavailable = frozenset
         self.used = 0
-        self.lock = lock
         self.closed = False
         self.records = 0
         self._incomplete = {}
@@ -521,7 +516,6 @@ class Accumulator:
         )
         topic_queues._current = chosen
         topic_queues._produced = used_up
-        topic_queues.turns += 1
         return topic_queues.queues[chosen]
 
     @cython.cfunc

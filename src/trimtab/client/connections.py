@@ -133,10 +133,7 @@ class Connection(FrameProtocol):
         self._watchdog: asyncio.TimerHandle | None = None
         self._watch_at = math.inf
         self._error: KafkaError | None = None
-        self.last_used = self._loop.time()
         self.bytes_sent = 0
-        self.bytes_received = 0
-        self.requests_sent = 0
 
     @property
     def in_flight(self) -> int:
@@ -167,7 +164,6 @@ class Connection(FrameProtocol):
             waiting.on_response(None, error)
 
     def frame_received(self, frame: memoryview) -> None:
-        self.bytes_received += len(frame) + 4
         if not self._pending:
             self._fail(CorruptData(f"{self.node} sent a response that nobody asked for"))
             return
@@ -239,8 +235,6 @@ class Connection(FrameProtocol):
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         parts = encode_request(request, version, self._correlation_id, self._options.client_id)
         now = self._loop.time()
-        self.last_used = now
-        self.requests_sent += 1
         self.bytes_sent += sum(map(len, parts))
         if on_response is not None:
             deadline = now + (self._options.request_timeout if timeout is None else timeout)
