@@ -1,0 +1,305 @@
+"""What a producer measures of itself, under Kafka's names.
+
+    sender, connections ─▶ events ─▶ totals, and windows of the last minute ─▶ snapshot()
+
+A total counts from the beginning. A rate, an average or a maximum is of the last
+`metrics.num.samples` windows of `metrics.sample.window.ms` each, as in Kafka: old windows are
+dropped whole. An event costs a few additions; everything else is worked out when it is asked for.
+
+Source: `org.apache.kafka.clients.producer.internals.SenderMetricsRegistry`, `KafkaProducerMetrics`,
+`BufferPool`; `org.apache.kafka.common.metrics.stats.SampledStat`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeAlias
+
+Values: TypeAlias = dict[str, float]
+Snapshot: TypeAlias = dict[str, Values | dict[str, Values]]
+"""Group to metrics; those of nodes and topics hold a set for each: `node-0`, the topic's name."""
+
+
+class SentBatch(Protocol):
+    """What is measured of a batch. `size` is in bytes, uncompressed; `created` in loop seconds."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def created(self) -> float: ...
+
+
+class _Sum:
+    """What came in during one window: how much, how often, and the largest."""
+
+    __slots__ = ("amount", "count", "largest")
+
+    def __init__(self) -> None:
+        self.amount = 0.0
+        self.count = 0
+        self.largest = -math.inf
+
+
+class Sampled:
+    """One measured quantity: its total, and its recent rate, average and maximum.
+
+    Args:
+        window: seconds of a window.
+        samples: windows that are kept.
+    """
+
+    __slots__ = ("_current", "_ends", "_samples", "_window", "_windows", "count", "total")
+
+    def __init__(self, window: float, samples: int) -> None:
+        self._window = window
+        self._samples = samples
+        self._windows: deque[tuple[float, _Sum]] = deque()
+        self._current = _Sum()
+        self._ends = -math.inf
+        self.total = 0.0
+        self.count = 0
+
+    def add(self, amount: float, now: float) -> None:
+        if now >= self._ends:
+            self._begin_window(now)
+        current = self._current
+        current.amount += amount
+        current.count += 1
+        if amount > current.largest:
+            current.largest = amount
+        self.total += amount
+        self.count += 1
+
+    def rate(self, now: float) -> float:
+        """Amount a second. As in Kafka, over no less than all windows but one, full length."""
+        windows = self._recent(now)
+        if not windows:
+            return 0.0
+        elapsed = now - windows[0][0]
+        missing = self._samples - 1 - int(elapsed // self._window)
+        seconds = max(elapsed + max(0, missing) * self._window, self._window)
+        return sum(of.amount for _, of in windows) / seconds
+
+    def average(self, now: float) -> float:
+        """The mean amount; NaN if nothing came lately."""
+        windows = self._recent(now)
+        count = sum(of.count for _, of in windows)
+        return sum(of.amount for _, of in windows) / count if count else math.nan
+
+    def maximum(self, now: float) -> float:
+        """The largest amount; NaN if nothing came lately."""
+        largest = max((of.largest for _, of in self._recent(now)), default=-math.inf)
+        return math.nan if largest == -math.inf else largest
+
+    def _begin_window(self, now: float) -> None:
+        self._recent(now)
+        self._current = _Sum()
+        self._windows.append((now, self._current))
+        if len(self._windows) > self._samples:
+            self._windows.popleft()
+        self._ends = now + self._window
+
+    def _recent(self, now: float) -> deque[tuple[float, _Sum]]:
+        """The windows that are not too old, which are all that is kept."""
+        oldest = now - self._window * self._samples
+        while self._windows and self._windows[0][0] <= oldest:
+            self._windows.popleft()
+        return self._windows
+
+
+class _Sensors:
+    """Quantities by name, made when first measured."""
+
+    __slots__ = ("_by_name", "_samples", "_window")
+
+    def __init__(self, window: float, samples: int, names: tuple[str, ...]) -> None:
+        self._window = window
+        self._samples = samples
+        self._by_name = {name: Sampled(window, samples) for name in names}
+
+    def __getitem__(self, name: str) -> Sampled:
+        return self._by_name[name]
+
+
+_PRODUCER = (
+    *("batch-size", "batch-split", "bufferpool-wait", "compression", "produce-throttle-time"),
+    *("record-error", "record-queue-time", "record-retry", "record-send", "record-size"),
+    *("records-per-request", "request-latency"),
+)
+_NODE = ("incoming-byte", "outgoing-byte", "request-latency", "request-size", "batch", "record")
+_TOPIC = ("byte", "compression", "record-error", "record-retry", "record-send")
+
+
+class ProducerMetrics:
+    """One producer's measurements. Fed by its sender, on the loop; read from any thread.
+
+    Args:
+        now: the loop's time in seconds, right on every thread.
+        window: seconds (`metrics.sample.window.ms`).
+        samples: `metrics.num.samples`.
+    """
+
+    def __init__(self, now: Callable[[], float], window: float, samples: int) -> None:
+        self._now = now
+        self._window = window
+        self._samples = samples
+        self._producer = self._sensors(_PRODUCER)
+        self._nodes: dict[int, _Sensors] = {}
+        self._topics: dict[str, _Sensors] = {}
+
+    # events
+
+    def request_sent(self, node_id: int, size: int, records: int, batches: int) -> None:
+        """A Produce request of `size` bytes went to a broker."""
+        now = self._now()
+        node = self._node(node_id)
+        node["outgoing-byte"].add(size, now)
+        node["request-size"].add(size, now)
+        node["record"].add(records, now)
+        node["batch"].add(batches, now)
+        self._producer["records-per-request"].add(records, now)
+
+    def response_received(self, node_id: int, size: int, latency: float) -> None:
+        """Its response of `size` bytes came, `latency` seconds after it was sent."""
+        now = self._now()
+        node = self._node(node_id)
+        node["incoming-byte"].add(size, now)
+        node["request-latency"].add(latency * 1000, now)
+        self._producer["request-latency"].add(latency * 1000, now)
+
+    def batch_sent(self, topic: str, batch: SentBatch, size: int, is_first: bool) -> None:
+        """A batch, `size` bytes as built, is part of a request; `is_first`: not sent before."""
+        if not is_first:
+            return
+        now = self._now()
+        producer, of_topic, count = self._producer, self._topic(topic), batch.count
+        compression = size / batch.size if batch.size else 1.0
+        producer["batch-size"].add(size, now)
+        producer["compression"].add(compression, now)
+        producer["record-queue-time"].add((now - batch.created) * 1000, now)
+        producer["record-send"].add(count, now)
+        producer["record-size"].add(batch.size / count, now)
+        of_topic["byte"].add(size, now)
+        of_topic["compression"].add(compression, now)
+        of_topic["record-send"].add(count, now)
+
+    def batch_retried(self, topic: str, batch: SentBatch) -> None:
+        now = self._now()
+        self._producer["record-retry"].add(batch.count, now)
+        self._topic(topic)["record-retry"].add(batch.count, now)
+
+    def batch_failed(self, topic: str, batch: SentBatch) -> None:
+        now = self._now()
+        self._producer["record-error"].add(batch.count, now)
+        self._topic(topic)["record-error"].add(batch.count, now)
+
+    def batch_split(self) -> None:
+        self._producer["batch-split"].add(1, self._now())
+
+    def throttled(self, seconds: float) -> None:
+        """A broker asked for a pause (KIP-219); 0 if its response asked for none."""
+        self._producer["produce-throttle-time"].add(seconds * 1000, self._now())
+
+    def waited_for_memory(self, seconds: float) -> None:
+        """A send had waited this long for buffer memory."""
+        self._producer["bufferpool-wait"].add(seconds, self._now())
+
+    # readings
+
+    def snapshot(self, gauges: Mapping[str, float]) -> Snapshot:
+        """All metrics as they are now. Times are in milliseconds unless a name says otherwise.
+
+        Args:
+            gauges: what the producer's parts know themselves, such as `buffer-available-bytes`;
+                becomes part of `producer-metrics`.
+        """
+        now = self._now()
+        return {
+            "producer-metrics": {**self._of_producer(now), **gauges},
+            "producer-node-metrics": {
+                f"node-{node}": self._of_node(sensors, now)
+                for node, sensors in sorted(self._nodes.items())
+            },
+            "producer-topic-metrics": {
+                topic: self._of_topic(sensors, now)
+                for topic, sensors in sorted(self._topics.items())
+            },
+        }
+
+    def _of_producer(self, now: float) -> Values:
+        sensors, nodes = self._producer, self._nodes.values()
+        wait = sensors["bufferpool-wait"]
+        values = {
+            "batch-size-avg": sensors["batch-size"].average(now),
+            "batch-size-max": sensors["batch-size"].maximum(now),
+            "batch-split-rate": sensors["batch-split"].rate(now),
+            "batch-split-total": sensors["batch-split"].total,
+            "bufferpool-wait-ratio": wait.rate(now),
+            "bufferpool-wait-time-ns-total": wait.total * 1e9,
+            "compression-rate-avg": sensors["compression"].average(now),
+            "produce-throttle-time-avg": sensors["produce-throttle-time"].average(now),
+            "produce-throttle-time-max": sensors["produce-throttle-time"].maximum(now),
+            "record-queue-time-avg": sensors["record-queue-time"].average(now),
+            "record-queue-time-max": sensors["record-queue-time"].maximum(now),
+            "record-size-avg": sensors["record-size"].average(now),
+            "records-per-request-avg": sensors["records-per-request"].average(now),
+            "request-latency-avg": sensors["request-latency"].average(now),
+            "request-latency-max": sensors["request-latency"].maximum(now),
+        }
+        for name in ("record-error", "record-retry", "record-send"):
+            values[f"{name}-rate"] = sensors[name].rate(now)
+            values[f"{name}-total"] = sensors[name].total
+        for name, of, is_counted in (
+            ("incoming-byte", "incoming-byte", False),
+            ("outgoing-byte", "outgoing-byte", False),
+            ("request", "request-size", True),
+            ("response", "request-latency", True),
+        ):
+            values[f"{name}-total"] = sum(
+                node[of].count if is_counted else node[of].total for node in nodes
+            )
+        return values
+
+    def _of_node(self, sensors: _Sensors, now: float) -> Values:
+        return {
+            "batch-total": sensors["batch"].total,
+            "incoming-byte-rate": sensors["incoming-byte"].rate(now),
+            "incoming-byte-total": sensors["incoming-byte"].total,
+            "outgoing-byte-rate": sensors["outgoing-byte"].rate(now),
+            "outgoing-byte-total": sensors["outgoing-byte"].total,
+            "record-total": sensors["record"].total,
+            "request-latency-avg": sensors["request-latency"].average(now),
+            "request-latency-max": sensors["request-latency"].maximum(now),
+            "request-size-avg": sensors["request-size"].average(now),
+            "request-size-max": sensors["request-size"].maximum(now),
+            "request-total": sensors["request-size"].count,
+            "response-total": sensors["request-latency"].count,
+        }
+
+    def _of_topic(self, sensors: _Sensors, now: float) -> Values:
+        values = {"compression-rate": sensors["compression"].average(now)}
+        for name in ("byte", "record-error", "record-retry", "record-send"):
+            values[f"{name}-rate"] = sensors[name].rate(now)
+            values[f"{name}-total"] = sensors[name].total
+        return values
+
+    def _node(self, node_id: int) -> _Sensors:
+        sensors = self._nodes.get(node_id)
+        if sensors is None:
+            sensors = self._nodes[node_id] = self._sensors(_NODE)
+        return sensors
+
+    def _topic(self, topic: str) -> _Sensors:
+        sensors = self._topics.get(topic)
+        if sensors is None:
+            sensors = self._topics[topic] = self._sensors(_TOPIC)
+        return sensors
+
+    def _sensors(self, names: tuple[str, ...]) -> _Sensors:
+        return _Sensors(self._window, self._samples, names)

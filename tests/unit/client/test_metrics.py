@@ -1,0 +1,135 @@
+"""What a producer measures: windows as Kafka's, and the snapshot's names."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pytest
+
+from trimtab.client.metrics import ProducerMetrics, Sampled
+
+WINDOW = 30.0
+
+
+@dataclass
+class Sent:
+    count: int = 10
+    size: int = 1_000
+    created: float = 0.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def sampled(samples: int = 2) -> Sampled:
+    return Sampled(WINDOW, samples)
+
+
+def test_a_rate_counts_a_full_window_before_one_has_passed() -> None:
+    quantity = sampled()
+    quantity.add(300, 0.0)
+    assert quantity.rate(1.0) == pytest.approx(300 / 31)
+
+
+def test_a_rate_is_of_the_time_since_the_oldest_window_began() -> None:
+    quantity = sampled()
+    for second in range(50):
+        quantity.add(10, float(second))
+    assert quantity.rate(50.0) == pytest.approx(10.0)
+
+
+def test_windows_that_are_too_old_count_no_more_but_in_the_total() -> None:
+    quantity = sampled()
+    quantity.add(300, 0.0)
+    assert quantity.rate(60.0) == 0.0
+    assert math.isnan(quantity.average(60.0))
+    assert math.isnan(quantity.maximum(60.0))
+    assert (quantity.total, quantity.count) == (300, 1)
+
+
+def test_an_average_and_a_maximum_are_of_the_recent_windows() -> None:
+    quantity = sampled()
+    quantity.add(1_000, 0.0)
+    quantity.add(20, 40.0)
+    quantity.add(40, 75.0)
+    assert quantity.average(75.0) == 30.0
+    assert quantity.maximum(75.0) == 40.0
+
+
+def test_no_more_windows_are_kept_than_asked_for() -> None:
+    quantity = sampled(samples=3)
+    for minute in range(1_000):
+        quantity.add(1, minute * WINDOW)
+    assert len(quantity._windows) <= 3
+
+
+def measured() -> tuple[ProducerMetrics, Clock]:
+    clock = Clock()
+    return ProducerMetrics(clock, WINDOW, 2), clock
+
+
+def test_a_sent_batch_counts_for_producer_node_and_topic() -> None:
+    metrics, clock = measured()
+    clock.now = 0.25
+    metrics.batch_sent("flights", Sent(), 500, is_first=True)
+    metrics.request_sent(0, 600, records=10, batches=1)
+    metrics.response_received(0, 80, 0.02)
+    clock.now = 1.0
+    snapshot = metrics.snapshot({"buffer-total-bytes": 32.0})
+    producer = snapshot["producer-metrics"]
+    assert producer["record-send-total"] == 10
+    assert producer["batch-size-avg"] == 500
+    assert producer["compression-rate-avg"] == 0.5
+    assert producer["record-queue-time-avg"] == 250
+    assert producer["records-per-request-avg"] == 10
+    assert producer["request-latency-max"] == 20
+    assert producer["outgoing-byte-total"] == 600
+    assert producer["request-total"] == producer["response-total"] == 1
+    assert producer["buffer-total-bytes"] == 32
+    node = snapshot["producer-node-metrics"]["node-0"]
+    assert isinstance(node, dict)
+    assert node["outgoing-byte-total"] == 600
+    assert node["incoming-byte-total"] == 80
+    assert node["record-total"] == 10
+    topic = snapshot["producer-topic-metrics"]["flights"]
+    assert isinstance(topic, dict)
+    assert topic["byte-total"] == 500
+    assert topic["record-send-total"] == 10
+
+
+def test_a_batch_sent_again_is_a_retry_and_not_sent_twice() -> None:
+    metrics, _ = measured()
+    metrics.batch_sent("flights", Sent(), 500, is_first=True)
+    metrics.batch_retried("flights", Sent())
+    metrics.batch_sent("flights", Sent(), 500, is_first=False)
+    metrics.batch_failed("flights", Sent())
+    producer = metrics.snapshot({})["producer-metrics"]
+    assert producer["record-send-total"] == 10
+    assert producer["record-retry-total"] == 10
+    assert producer["record-error-total"] == 10
+
+
+def test_waiting_for_memory_is_a_share_of_the_time() -> None:
+    metrics, clock = measured()
+    metrics.waited_for_memory(0.5)
+    clock.now = 30.0
+    metrics.waited_for_memory(1.0)
+    clock.now = 50.0
+    producer = metrics.snapshot({})["producer-metrics"]
+    assert producer["bufferpool-wait-ratio"] == pytest.approx(1.5 / 50)
+    assert producer["bufferpool-wait-time-ns-total"] == 1.5e9
+
+
+def test_throttling_and_splits_are_counted() -> None:
+    metrics, _ = measured()
+    metrics.throttled(0.1)
+    metrics.batch_split()
+    producer = metrics.snapshot({})["producer-metrics"]
+    assert producer["produce-throttle-time-max"] == 100
+    assert producer["batch-split-total"] == 1
