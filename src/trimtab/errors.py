@@ -4,7 +4,9 @@
     ├── UsageError     the caller broke a rule; never retried
     ├── CorruptData    bytes that cannot be right: a frame, a message, a batch
     ├── Unavailable    nobody answered in time, or the connection went away; may have happened
-    └── BrokerError    a broker said no, with one of Kafka's codes
+    ├── AuthenticationFailed    a broker does not take us for who we are, or we it; never retried
+    ├── BrokerError    a broker said no, with one of Kafka's codes
+    └── TransactionError   a transaction cannot be committed: abort it, or close the producer
 
 Handlers return codes as values inside responses; only the public API raises.
 """
@@ -229,6 +231,10 @@ class Unavailable(KafkaError):
     """No answer in time, or the connection went away. The request may have been carried out."""
 
 
+class AuthenticationFailed(KafkaError):
+    """Credentials or a certificate were refused, by a broker or by us. The same ones always are."""
+
+
 class BrokerError(KafkaError):
     """A broker refused, with one of Kafka's codes.
 
@@ -254,3 +260,20 @@ class BrokerError(KafkaError):
     @property
     def retriable(self) -> bool:
         return self.code.retriable
+
+
+class TransactionError(KafkaError):
+    """A transaction cannot be committed. Says what to do next; its `__cause__` is what happened.
+
+    Attributes:
+        code: the broker's code, if one was the cause.
+        is_fatal: whether only a new producer helps; otherwise abort the transaction and repeat it.
+    """
+
+    def __init__(self, text: str, code: ErrorCode | None = None, is_fatal: bool = False) -> None:
+        self.code = code
+        self.is_fatal = is_fatal
+        super().__init__(text)
+
+    def __reduce__(self) -> tuple[type[TransactionError], tuple[str, ErrorCode | None, bool]]:
+        return TransactionError, (str(self), self.code, self.is_fatal)

@@ -19,7 +19,7 @@ import pytest
 from trimtab.wire.messages import APIS
 from trimtab.wire.messages.metadata_records import RECORDS
 from trimtab.wire.schema import Field, Schema, schema
-from trimtab.wire.types import NO_VERSIONS, ZERO_UUID, Versions
+from trimtab.wire.types import MAX_INT16, NO_VERSIONS, ZERO_UUID, Versions
 
 VERSION = "4.3.0"
 CLIENTS_JAR = f"kafka-clients-{VERSION}.jar"
@@ -62,7 +62,18 @@ def metadata_jar(clients_jar: zipfile.ZipFile) -> Iterator[zipfile.ZipFile]:
 def read_definition(jar: zipfile.ZipFile, path: str) -> dict[str, Any]:
     text = jar.read(path).decode()
     definition: dict[str, Any] = json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
+    common = {each["name"]: each["fields"] for each in definition.get("commonStructs", [])}
+    _spell_out(definition["fields"], common)
     return definition
+
+
+def _spell_out(fields: list[dict[str, Any]], common: dict[str, list[dict[str, Any]]]) -> None:
+    """Put the fields of structs that are defined once at the end where these are used."""
+    for declared in fields:
+        kind = declared["type"].removeprefix("[]")
+        if kind in common:
+            declared["fields"] = common[kind]
+        _spell_out(declared.get("fields", []), common)
 
 
 def snake_case(name: str) -> str:
@@ -182,11 +193,12 @@ def test_api_serves_every_stable_version(api: Any, clients_jar: zipfile.ZipFile)
     definition = read_definition(clients_jar, f"common/message/{api.name}Request.json")
     valid = versions(definition["validVersions"])
     highest = valid.high - int(definition.get("latestVersionUnstable", False))
+    flexible = versions(definition["flexibleVersions"])
     assert (api.key, api.min_version, api.max_version, api.flexible_from) == (
         definition["apiKey"],
         valid.low,
         highest,
-        versions(definition["flexibleVersions"]).low,
+        flexible.low if flexible else MAX_INT16 + 1,
     )
 
 

@@ -27,7 +27,7 @@ from trimtab.wire.framing import (
     decode_request_header,
     encode_response,
 )
-from trimtab.wire.messages import APIS
+from trimtab.wire.messages import SERVED
 from trimtab.wire.types import BytesLike
 
 if TYPE_CHECKING:
@@ -146,7 +146,10 @@ class Connection(FrameProtocol):
             return
         try:
             header = decode_request_header(frame)
-            api = APIS[header.api_key]
+            api = SERVED.get(header.api_key)
+            if api is None:
+                self._reject(f"API {header.api_key} is not served")
+                return
             if not api.serves(header.api_version):
                 if header.api_key == API_VERSIONS:
                     response = answer_unsupported_version()

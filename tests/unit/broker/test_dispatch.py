@@ -16,7 +16,7 @@ import pytest
 from trimtab.broker.handlers import HANDLERS
 from trimtab.errors import ErrorCode, UsageError
 from trimtab.wire.framing import decode_correlation_id, decode_response, encode_request
-from trimtab.wire.messages import APIS
+from trimtab.wire.messages import SERVED
 from trimtab.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from trimtab.wire.messages.find_coordinator import FindCoordinatorRequest
 from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
@@ -27,7 +27,7 @@ ALL_TOPICS = MetadataRequest(topics=None)
 
 
 def test_every_api_has_a_handler() -> None:
-    assert HANDLERS.keys() == APIS.keys()
+    assert HANDLERS.keys() == SERVED.keys()
 
 
 def test_api_versions_advertises_what_is_served(lab: Any) -> None:
@@ -36,7 +36,7 @@ def test_api_versions_advertises_what_is_served(lab: Any) -> None:
         ranges = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
         assert ranges.pop(0) == (0, 13)  # librdkafka stops compressing where it is not 0
         assert ranges == {
-            key: (api.min_version, api.max_version) for key, api in APIS.items() if key
+            key: (api.min_version, api.max_version) for key, api in SERVED.items() if key
         }
 
     lab.run(scenario)

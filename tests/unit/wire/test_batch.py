@@ -153,7 +153,120 @@ def test_a_batch_is_filled_to_its_limit_and_no_further(batch: ModuleType) -> Non
 def test_the_first_record_always_fits(batch: ModuleType, limit: int) -> None:
     builder = batch.BatchBuilder(limit)
     assert builder.append(0, None, b"x" * 1000, None) > 1000
+    assert builder.append(0, None, b"x" * 10, None) == 0
+    # Java allocates for the largest overhead that a record can have, and fills what is left of it.
+    assert builder.append(0, None, None, None) == 7
+    assert builder.append(0, None, None, None) == 7
     assert builder.append(0, None, None, None) == 0
+
+
+@pytest.mark.parametrize(("codec", "ratio"), [(Compression.LZ4, 0.5), (Compression.GZIP, 0.123)])
+def test_a_compressed_batch_is_filled_to_what_it_is_expected_to_come_to(
+    batch: ModuleType, codec: Compression, ratio: float
+) -> None:
+    limit = 10_000
+    builder = batch.BatchBuilder(limit, codec, ratio=ratio)
+    estimates = []
+    while grown := builder.append(5, None, b"x" * 100, None):
+        estimates.append(builder.estimate())
+        expected = batch.HEADER_BYTES + (builder.size - batch.HEADER_BYTES) * ratio * 1.05
+        assert abs(builder.estimate() - expected) <= 1.01
+        last = grown
+    assert estimates[-2] + last <= limit < estimates[-1] + last
+    assert builder.size > limit / (ratio * 1.05) - 2 * limit * 0.1
+
+
+def test_estimates_are_rounded_as_java_rounds_them(batch: ModuleType) -> None:
+    # (int) (n * 0.7f * 1.05f) in Java, where doubles give 735.
+    builder = batch.BatchBuilder(1 << 30, Compression.LZ4, ratio=0.7)
+    builder.append(0, None, bytes(991), None)
+    assert builder.size == batch.HEADER_BYTES + 1000
+    assert builder.estimate() == batch.HEADER_BYTES + 734
+
+
+def test_without_a_codec_the_estimate_is_exact(batch: ModuleType) -> None:
+    builder = batch.BatchBuilder(1 << 20, ratio=0.1)
+    builder.append(5, b"k", b"v", None)
+    assert builder.estimate() == builder.size == len(builder.build())
+
+
+def test_the_memory_of_a_batch_grows_to_its_limit_and_ends_as_what_is_sent(
+    batch: ModuleType,
+) -> None:
+    builder = batch.BatchBuilder(100_000, Compression.LZ4)
+    capacities = [builder.capacity]
+    while builder.append(5, None, b"x" * 10, None):
+        assert builder.size <= builder.capacity <= 100_000
+        if builder.capacity != capacities[-1]:
+            capacities.append(builder.capacity)
+    assert capacities == [64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 100_000]
+    assert len(builder.build()) == builder.capacity < 100_000
+
+
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4])
+def test_the_memory_of_a_finished_batch_serves_the_next(
+    batch: ModuleType, codec: Compression
+) -> None:
+    size = 10_000
+    pool = batch.BufferPool(size, 25_000)
+
+    def fill(value: bytes) -> Any:
+        builder = batch.BatchBuilder(size, codec, pool=pool)
+        while builder.append(5, None, value, None):
+            pass
+        return builder
+
+    first, second, third = (fill(value) for value in (b"a" * 100, b"b" * 100, b"c" * 100))
+    expected = bytes(second.build())
+    assert pool.kept == (0 if codec == Compression.NONE else size)  # once compressed
+    for builder in (first, second, third):
+        builder.build()
+        builder.release()
+        assert builder.capacity == 0
+    assert pool.kept == 20_000  # and the third is beyond its limit
+    again = fill(b"b" * 100)
+    assert pool.kept == 10_000
+    assert again.capacity == size
+    assert bytes(again.build()) == expected
+
+
+def test_memory_that_others_refer_to_is_left_to_them(batch: ModuleType) -> None:
+    pool = batch.BufferPool(1000, 10_000)
+    builder = batch.BatchBuilder(1000, pool=pool)
+    builder.append(5, None, bytes(800), None)
+    built = builder.build()
+    kept = bytes(built)
+    builder.release()
+    assert pool.kept == 0
+    other = batch.BatchBuilder(1000, pool=pool)
+    other.append(5, None, b"x" * 800, None)
+    assert bytes(built) == kept
+    part = memoryview(other.build())[100:200]
+    other.release()
+    assert pool.kept == 0
+    assert bytes(part[-10:]) == b"x" * 10
+
+
+def test_a_small_batch_is_not_kept(batch: ModuleType) -> None:
+    pool = batch.BufferPool(1000, 10_000)
+    builder = batch.BatchBuilder(1000, pool=pool)
+    builder.append(5, None, b"x", None)
+    builder.release()
+    assert pool.kept == 0
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+@pytest.mark.parametrize("is_built", [True, False])
+def test_the_records_of_a_builder_come_back_for_splitting(
+    batch: ModuleType, codec: Compression, is_built: bool
+) -> None:
+    builder = batch.BatchBuilder(1 << 30, codec)
+    for timestamp, key, value, headers in RECORDS:
+        builder.append(timestamp, key, value, headers)
+    if is_built:
+        builder.build(producer_id=5, producer_epoch=1, base_sequence=9)
+    found = [(r.timestamp, r.key, r.value, list(r.headers)) for r in builder.records()]
+    assert found == RECORDS
 
 
 @pytest.mark.parametrize("wrap", [bytearray, memoryview, lambda data: memoryview(data)[::1]])

@@ -27,4 +27,4 @@ HANDLERS: dict[int, Handler] = {
     32: describe_configs,
     60: describe_cluster,
 }
-"""By API key: every API in `trimtab.wire.messages.APIS`."""
+"""By API key: every API in `trimtab.wire.messages.SERVED`."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from trimtab.errors import ErrorCode
 from trimtab.wire.framing import RequestHeader
-from trimtab.wire.messages import APIS
+from trimtab.wire.messages import SERVED
 from trimtab.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _API_VERSIONS = 18
 
 
 def _advertised(key: int) -> ApiVersion:
-    api = APIS[key]
+    api = SERVED[key]
     low = 0 if key == _PRODUCE else api.min_version
     return ApiVersion(api_key=key, min_version=low, max_version=api.max_version)
 
@@ -39,7 +39,7 @@ def describe_api_versions(
     if header.api_version >= 3 and not _is_valid(request):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
     return ApiVersionsResponse(
-        error_code=ErrorCode.NONE, api_keys=[_advertised(key) for key in sorted(APIS)]
+        error_code=ErrorCode.NONE, api_keys=[_advertised(key) for key in sorted(SERVED)]
     )
 
 

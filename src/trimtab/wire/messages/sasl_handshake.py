@@ -1,0 +1,21 @@
+"""SaslHandshake (API 17): which SASL mechanism the connection will authenticate with."""
+
+from __future__ import annotations
+
+from trimtab.wire.schema import field, message
+from trimtab.wire.types import int16, string
+
+
+@message(api_key=17, versions="0-1")
+class SaslHandshakeRequest:
+    """Propose a mechanism. v1 says that SaslAuthenticate requests follow, not bare SASL tokens."""
+
+    mechanism: string
+
+
+@message(api_key=17, versions="0-1")
+class SaslHandshakeResponse:
+    """Whether the mechanism will do, and which ones the broker has."""
+
+    error_code: int16 = 0
+    mechanisms: list[string] = field(default_factory=list)
