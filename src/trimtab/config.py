@@ -1,20 +1,33 @@
 """Every option once: its name, type, default, range, unit, meaning and source.
 
-The names and defaults are Apache Kafka's (4.3), so that a configuration moves over as it is.
-`read` accepts them dotted (`batch.size`) and in snake case (`batch_size`), as Python values or as
-the strings that arrive on the wire and on the command line, and refuses what it does not know.
+The names and defaults are Apache Kafka's (brokers 4.3, clients 4.4), so that a configuration moves
+over as it is. `read` accepts them dotted (`batch.size`) and in snake case (`batch_size`), as Python
+values or as the strings that arrive on the wire and on the command line, and refuses what it does
+not know.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
 from trimtab.errors import UsageError
 
-Value: TypeAlias = bool | int | float | str | tuple[str, ...] | None
+
+class Password(NamedTuple):
+    """A secret as an option holds it: `text` gives it away, `str` and `repr` do not."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return "[hidden]"
+
+
+Value: TypeAlias = (
+    bool | int | float | str | tuple[str, ...] | Password | Callable[..., object] | None
+)
 """A checked value. Lists are tuples; None means "not set", where the default is None."""
 
 INT_MAX = 2**31 - 1
@@ -31,6 +44,8 @@ class OptionType(IntEnum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    CLASS = 8
+    PASSWORD = 9
 
 
 BOOLEAN = OptionType.BOOLEAN
@@ -40,6 +55,9 @@ SHORT = OptionType.SHORT
 LONG = OptionType.LONG
 DOUBLE = OptionType.DOUBLE
 LIST = OptionType.LIST
+CLASS = OptionType.CLASS
+"""A callable; Kafka's options of this type name a Java class."""
+PASSWORD = OptionType.PASSWORD
 
 _WIDTH_BITS = {INT: 32, SHORT: 16, LONG: 64}
 
@@ -91,7 +109,8 @@ class Option(NamedTuple):
             return None
         value = _convert(self.type, given)
         if value is None:
-            raise UsageError(f"{kind} {self.name}={given!r}: must be {_TYPE_WORDS[self.type]}")
+            shown = "[hidden]" if self.type is PASSWORD else repr(given)
+            raise UsageError(f"{kind} {self.name}={shown}: must be {_TYPE_WORDS[self.type]}")
         if isinstance(self.valid, Range):
             if value not in self.valid.also and not self.valid.low <= value <= self.valid.high:  # type: ignore[operator]
                 raise UsageError(f"{kind} {self.name}={given!r}: must be {self.valid}")
@@ -104,12 +123,20 @@ class Option(NamedTuple):
 
 
 class OptionTable:
-    """The options of one kind of thing (`topic`, `broker`, `producer`, …), by dotted name."""
+    """The options of one kind of thing (`topic`, `broker`, `producer`, …), by dotted name.
 
-    def __init__(self, kind: str, options: Iterable[Option]) -> None:
+    Args:
+        refused: Kafka's options that have no meaning here, and what to do instead. A name that
+            ends in a dot stands for all that begin with it.
+    """
+
+    def __init__(
+        self, kind: str, options: Iterable[Option], refused: Mapping[str, str] | None = None
+    ) -> None:
         self.kind = kind
         self._options = {option.name: option for option in options}
         self._dotted = {name.replace(".", "_"): name for name in self._options}
+        self._refused = dict(refused or {})
 
     def __getitem__(self, name: str) -> Option:
         return self._options[name]
@@ -127,11 +154,15 @@ class OptionTable:
         """The option of this dotted or snake-case name.
 
         Raises:
-            UsageError: there is none; suggests the nearest name.
+            UsageError: there is none; says why not, or suggests the nearest name.
         """
         option = self._options.get(self._dotted.get(name, name))
         if option is not None:
             return option
+        for refused, instead in self._refused.items():
+            dotted = name.replace("_", ".")
+            if dotted == refused or (refused.endswith(".") and dotted.startswith(refused)):
+                raise UsageError(f"{self.kind} option {dotted} is not for trimtab: {instead}")
         import difflib  # only on the way to an error: importing it costs a start-up millisecond
 
         near = difflib.get_close_matches(name.replace("_", "."), self._options, n=1)
@@ -164,8 +195,10 @@ def read_given(table: OptionTable, given: Mapping[str, object]) -> dict[str, Val
 
 
 def write(value: Value) -> str | None:
-    """The value as the text that Kafka's DescribeConfigs shows; None if not set."""
-    if value is None or isinstance(value, str):
+    """The value as the text that Kafka's DescribeConfigs shows; None if not set or secret."""
+    if value is None or isinstance(value, Password):
+        return None
+    if isinstance(value, str):
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -206,6 +239,8 @@ _TYPE_WORDS = {
     LONG: "a whole number that fits 64 bits",
     DOUBLE: "a number",
     LIST: "a list of strings, or one string with commas",
+    CLASS: "a callable",
+    PASSWORD: "a string",
 }
 
 
@@ -214,6 +249,10 @@ def _convert(kind: OptionType, given: object) -> Value:
     text = given.strip() if isinstance(given, str) else None
     if kind is STRING:
         return text
+    if kind is CLASS:
+        return given if callable(given) else None
+    if kind is PASSWORD:
+        return Password(given) if isinstance(given, str) else None
     if kind is LIST:
         if text is not None:
             return tuple(word.strip() for word in text.split(",")) if text else ()

@@ -7,15 +7,18 @@ import pytest
 from trimtab.config import (
     BOOLEAN,
     BROKER,
+    CLASS,
     DOUBLE,
     INT,
     LIST,
     LONG,
+    PASSWORD,
     SHORT,
     STRING,
     TOPIC,
     Option,
     OptionTable,
+    Password,
     Range,
     inherit,
     read,
@@ -146,3 +149,34 @@ def test_topics_inherit_the_strongest_broker_option_in_their_unit() -> None:
     assert retention(log_retention_hours=2, log_retention_minutes=3) == 180_000
     assert retention(log_retention_minutes=3, log_retention_ms=4) == 4
     assert retention(log_retention_hours=-1) == -1
+
+
+def test_passwords_are_kept_from_sight() -> None:
+    table = OptionTable("lab", (Option("a.secret", PASSWORD, None, ""),))
+    secret = read(table, {"a.secret": " s3cret "})["a.secret"]
+    assert secret == Password(" s3cret ")
+    assert f"{secret} {secret!r} {[secret]}" == "[hidden] [hidden] [[hidden]]"
+    assert write(secret) is None
+    with pytest.raises(UsageError) as refusal:
+        read(table, {"a.secret": 12345})
+    assert str(refusal.value) == "lab a.secret=[hidden]: must be a string"
+
+
+def test_a_class_is_a_callable() -> None:
+    table = OptionTable("lab", (Option("a.class", CLASS, None, ""),))
+    assert read(table, {"a.class": max})["a.class"] is max
+    with pytest.raises(UsageError, match=r"lab a\.class='max': must be a callable"):
+        read(table, {"a.class": "max"})
+
+
+def test_what_has_no_meaning_here_is_refused_with_what_to_do() -> None:
+    refused = {"a.codec": "use a.number", "a.family.": "there is no family"}
+    table = OptionTable("lab", (Option("a.family.name", STRING, "", ""),), refused)
+    for name in ("a.codec", "a_codec"):
+        with pytest.raises(UsageError, match=r"lab option a\.codec is not for .*: use a\.number"):
+            table.find(name)
+    with pytest.raises(UsageError, match=r"a\.family\.size is not for .*: there is no family"):
+        table.find("a.family.size")
+    assert table.find("a.family.name").name == "a.family.name"
+    with pytest.raises(UsageError, match="unknown lab option"):
+        table.find("a.codecs")

@@ -15,6 +15,7 @@ import concurrent.futures
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, TypeVar
@@ -91,7 +92,7 @@ class LoopThread:
         """
         try:
             self._refuse_unusable()
-            if threading.current_thread() is self._engine.thread:
+            if self.is_current:
                 raise UsageError(
                     f"run() on loop thread {self.name!r} was called from that thread, which would "
                     "wait for itself; use the async face there and await the coroutine"
@@ -117,6 +118,11 @@ class LoopThread:
             # Nothing to do for a finished one; otherwise the wait ended before the coroutine did.
             future.cancel()
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller is on this thread, and so must not wait for it."""
+        return threading.current_thread() is self._engine.thread
+
     def stop(self) -> None:
         """Give up this hold. The last one cancels all tasks, closes the loop, joins the thread.
 
@@ -128,7 +134,7 @@ class LoopThread:
         """
         if self._released or self._engine.is_forked:
             return
-        if threading.current_thread() is self._engine.thread:
+        if self.is_current:
             raise UsageError(
                 f"stop() of loop thread {self.name!r} was called from that thread; "
                 "call it from the thread that started it"
@@ -247,14 +253,31 @@ def shared() -> LoopThread:
         return hold
 
 
-def _forget_shared() -> None:
-    """In a forked child: the parent's thread is not there, and its lock may have been held."""
+_heirs: list[weakref.WeakMethod[Callable[[], object]]] = []
+
+
+def call_in_forked_child(method: Callable[[], object]) -> None:
+    """Have a bound method called in every process forked from this one, while its object lives.
+
+    It runs before `fork` returns there. No other thread exists, and locks may be held for ever.
+    """
+    with _shared_lock:
+        _heirs[:] = [heir for heir in _heirs if heir() is not None]
+        _heirs.append(weakref.WeakMethod(method))
+
+
+def _begin_as_child() -> None:
+    """The parent's thread is not here, and its lock may have been held."""
     global _shared, _shared_lock
     _shared = None
     _shared_lock = threading.Lock()
+    for heir in _heirs:
+        method = heir()
+        if method is not None:
+            method()
 
 
-os.register_at_fork(after_in_child=_forget_shared)
+os.register_at_fork(after_in_child=_begin_as_child)
 
 
 def new_lock() -> threading.Lock:

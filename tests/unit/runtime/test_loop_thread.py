@@ -12,7 +12,7 @@ import pytest
 
 from trimtab.errors import Unavailable, UsageError
 from trimtab.runtime.event_loop import new_event_loop
-from trimtab.runtime.loop_thread import LoopThread, shared
+from trimtab.runtime.loop_thread import LoopThread, call_in_forked_child, shared
 
 
 async def _never() -> None:
@@ -267,11 +267,38 @@ def test_shared_in_a_forked_child_is_a_thread_of_its_own():
         assert parents.run(asyncio.sleep(0, 2)) == 2
 
 
+def test_a_forked_child_tells_those_who_asked_for_it_and_still_live():
+    class Heir:
+        def __init__(self) -> None:
+            self.called_in: list[int] = []
+
+        def inherit(self) -> None:
+            self.called_in.append(os.getpid())
+
+    alive, gone = Heir(), Heir()
+    call_in_forked_child(alive.inherit)
+    call_in_forked_child(gone.inherit)
+    called_in = gone.called_in
+    del gone
+    gc.collect()
+    assert _fork(lambda: [alive.called_in == [os.getpid()], called_in]) == "[True, []]"
+    assert alive.called_in == []
+
+
+def test_a_thread_knows_whether_the_caller_is_on_it():
+    async def ask() -> bool:
+        return thread.is_current
+
+    with LoopThread("road") as thread:
+        assert not thread.is_current
+        assert thread.run(ask())
+
+
 @pytest.mark.parametrize("start", ["LoopThread('road')", "shared()"])
 def test_the_interpreter_exits_when_a_thread_was_never_stopped(start):
     script = f"""
 import asyncio
-from trimtab.runtime.loop_thread import LoopThread, shared
+from trimtab.runtime.loop_thread import LoopThread, call_in_forked_child, shared
 thread = {start}
 async def wait():
     try:
