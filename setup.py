@@ -1,5 +1,7 @@
 """Compile every `*_cy.py` of the package; where no C compiler is at hand they run as Python.
 
+A `.pxd` beside such a module declares what other compiled modules may call and read in C.
+
 `TRIMTAB_PURE=1` compiles nothing. `TRIMTAB_REQUIRE_COMPILED=1` turns a failed compilation into an
 error (CI sets it).
 """
@@ -18,16 +20,18 @@ required = os.environ.get("TRIMTAB_REQUIRE_COMPILED") == "1"
 
 
 class Compile(build_ext):
-    """Says at the end which modules will run interpreted, and what to install to change that."""
+    """All modules compiled, or none: they call each other in C. Says so, and what to install."""
 
     def run(self) -> None:
         super().run()
-        names = (extension.name for extension in self.extensions)
-        missing = [name for name in names if not Path(self.get_ext_fullpath(name)).exists()]
+        built = {each.name: Path(self.get_ext_fullpath(each.name)) for each in self.extensions}
+        missing = [name for name, path in built.items() if not path.exists()]
         if missing:
+            for path in built.values():
+                path.unlink(missing_ok=True)
             print(
                 f"\nNot compiled: {', '.join(missing)}.\n"
-                "They run as Python, about ten times slower.\n"
+                "All of them run as Python, about ten times slower.\n"
                 "The compiler's message is above. If Python.h or gcc is missing, on Debian:\n"
                 "    apt install gcc python3-dev\n"
                 "and then: rm -f .venv/built\n",
@@ -47,6 +51,7 @@ def extensions() -> list[Extension]:
             for path in sorted(SOURCE.rglob("*_cy.py"))
         ],
         build_dir="build/cython",
+        include_path=[str(SOURCE)],  # where a module finds the .pxd of another
         compiler_directives={
             "language_level": 3,
             "boundscheck": False,

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
-from collections.abc import Callable
-from importlib.machinery import EXTENSION_SUFFIXES
-from importlib.util import module_from_spec, spec_from_file_location
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src"
+HOT = re.compile(r"trimtab\.[\w.]+_cy")
+INTERPRETED = "_interpreted"
 
 
 @pytest.fixture(scope="session", params=["compiled", "interpreted"])
 def in_form(request: pytest.FixtureRequest) -> Callable[[str], ModuleType]:
     """Loads a `*_cy` module by its dotted name, in one form and then the other.
 
-    A module that another of the two loads in turn comes in the form that the process runs. The
-    compiled form is skipped where it was not built, unless TRIMTAB_REQUIRE_COMPILED=1.
+    The `*_cy` modules that it imports in turn come in the same form: they share what is not shown
+    to Python. The compiled form is skipped where it was not built, unless
+    TRIMTAB_REQUIRE_COMPILED=1.
     """
     return _interpreted if request.param == "interpreted" else _compiled
 
@@ -35,13 +40,38 @@ def _compiled(name: str) -> ModuleType:
 
 
 def _interpreted(name: str) -> ModuleType:
-    alias = f"{name}_interpreted"
+    alias = name + INTERPRETED
     if alias not in sys.modules:
-        path = (SOURCE / Path(*name.split("."))).with_suffix(".py")
-        spec = spec_from_file_location(alias, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = module_from_spec(spec)
-        sys.modules[alias] = module
-        spec.loader.exec_module(module)
+        importlib.import_module(name)  # whatever else it needs comes as the process runs it
+        usual = {each: module for each, module in sys.modules.items() if HOT.fullmatch(each)}
+        twins = {
+            each.removesuffix(INTERPRETED): sys.modules[each]
+            for each in sys.modules
+            if each.endswith(INTERPRETED)
+        }
+        for each in usual:
+            del sys.modules[each]
+        sys.modules.update(twins)
+        sys.meta_path.insert(0, _Sources())
+        try:
+            importlib.import_module(name)
+        finally:
+            del sys.meta_path[0]
+            for each in [each for each in sys.modules if HOT.fullmatch(each)]:
+                sys.modules[each + INTERPRETED] = sys.modules.pop(each)
+            for each, module in usual.items():
+                sys.modules[each] = module
+                package, _, child = each.rpartition(".")
+                setattr(sys.modules[package], child, module)
     return sys.modules[alias]
+
+
+class _Sources(MetaPathFinder):
+    """Finds the source of `*_cy` modules, and never what was compiled from it."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not HOT.fullmatch(name):
+            return None
+        return spec_from_file_location(name, (SOURCE / Path(*name.split("."))).with_suffix(".py"))

@@ -7,13 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
 from trimtab.client.connections import ApiKey, Connections, Node
-from trimtab.errors import BrokerError, ErrorCode, KafkaError, Unavailable, error_code
+from trimtab.errors import (
+    AuthenticationFailed,
+    BrokerError,
+    ErrorCode,
+    KafkaError,
+    Unavailable,
+    error_code,
+)
 from trimtab.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -112,12 +120,17 @@ class Metadata:
         self._random = random
         self._topics: dict[str, TopicView] = {}
         self._errors: dict[str, BrokerError] = {}
-        self._wanted: dict[str, None] = {}
+        self._wanted: dict[str, float] = {}
+        """The topics to keep fresh, with the loop's time when they were last asked for."""
         self._on_update: list[Callable[[], None]] = []
         self._changed: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._ageing: asyncio.TimerHandle | None = None
         self._failure: KafkaError | None = None
+        self._failing_since: float | None = None
+        self._max_idle = math.inf
+        self._last_used: Callable[[str], float] = lambda topic: math.inf
+        self._on_forget: list[Callable[[str], None]] = []
         self._closed = False
         self.nodes: dict[int, Node] = {}
         self.cluster_id: str | None = None
@@ -142,14 +155,69 @@ class Metadata:
             return NO_LEADER
         return view.leaders[partition]
 
+    def learn_leaders(self, topic: str, leaders: Mapping[int, tuple[int, int]]) -> bool:
+        """Take over leaders that a broker named in its answer (KIP-951).
+
+        Args:
+            leaders: by partition, the leader's node id and the leader epoch.
+
+        Returns:
+            Whether any of it is news: a known broker, in a later epoch than was known.
+        """
+        view = self._topics.get(topic)
+        if view is None:
+            return False
+        news = {
+            partition: view.partitions[partition]._replace(leader=leader, leader_epoch=epoch)
+            for partition, (leader, epoch) in leaders.items()
+            if partition < len(view.partitions)
+            and leader in self.nodes
+            and epoch > view.partitions[partition].leader_epoch
+        }
+        if not news:
+            return False
+        self._topics[topic] = self._with_partitions(
+            view, tuple(news.get(index, known) for index, known in enumerate(view.partitions))
+        )
+        return True
+
+    def learn_nodes(self, nodes: Iterable[Node]) -> None:
+        """Take over addresses that a broker named in its answer (KIP-951)."""
+        for node in nodes:
+            self.nodes[node.id] = node
+        self._connections.update(self.nodes.values())
+
     def error(self, name: str) -> BrokerError | None:
         """Why the cluster last refused to describe a topic; None if it did not."""
         return self._errors.get(name)
 
+    @property
+    def failure(self) -> KafkaError | None:
+        """Why no broker told the metadata when last asked; None if one did."""
+        return self._failure
+
     def add(self, topics: Iterable[str]) -> None:
         """Keep these topics' views fresh from now on."""
+        now = asyncio.get_running_loop().time()
         for topic in topics:
-            self._wanted[topic] = None
+            self._wanted[topic] = now
+
+    def forget_idle(
+        self,
+        max_idle: float,
+        last_used: Callable[[str], float],
+        on_forget: Callable[[str], None],
+    ) -> None:
+        """Forget topics that were not used for long, at the next refresh after that.
+
+        Args:
+            max_idle: seconds (`metadata.max.idle.ms`, KIP-526).
+            last_used: the loop's time when a topic was last used; infinite while it must be kept.
+            on_forget: called with each topic that is forgotten; `add` takes it up again.
+        """
+        self._max_idle = max_idle
+        self._last_used = last_used
+        self._on_forget.append(on_forget)
 
     def request_update(self) -> None:
         """Refresh soon: something showed that the views are wrong or missing."""
@@ -162,6 +230,7 @@ class Metadata:
 
         Raises:
             BrokerError: the cluster refuses the topic for good.
+            AuthenticationFailed: no broker lets us in, so that waiting longer is of no use.
             Unavailable: no usable answer within `timeout` seconds; says what was the matter.
         """
         self.add([name])
@@ -175,8 +244,9 @@ class Metadata:
                     if error is not None and not error.retriable:
                         del self._errors[name]
                         raise error
-                    self.request_update()
-                    await self._next_update()
+                    await self.wait_for_update()
+                    if isinstance(self._failure, AuthenticationFailed):
+                        raise self._failure
         except TimeoutError:
             raise self._unknown(name, timeout) from None
 
@@ -195,6 +265,16 @@ class Metadata:
 
     async def fetch(self, topics: list[str] | None, create: bool = False) -> MetadataResponse:
         """Ask any broker for these topics (None: all of them) and take over what it says."""
+        try:
+            response = await self._ask(topics, create)
+        except KafkaError as error:
+            self._failure = error
+            raise
+        self._failure = self._failing_since = None
+        self._take_over(response)
+        return response
+
+    async def _ask(self, topics: list[str] | None, create: bool) -> MetadataResponse:
         connection = await self._connections.connect_any()
         version = connection.version_of(ApiKey.METADATA)
         request = MetadataRequest(
@@ -204,7 +284,13 @@ class Metadata:
         if topics is None and version == 0:
             request.topics = []
         response: MetadataResponse = await connection.request(request, ApiKey.METADATA, version)
-        self._take_over(response)
+        if response.error_code != ErrorCode.NONE:
+            if response.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
+                self._rebootstrap()
+                raise Unavailable(f"{connection.node} tells its clients to begin anew elsewhere")
+            raise BrokerError(
+                error_code(response.error_code), "asked for metadata", str(connection.node)
+            )
         return response
 
     def _take_over(self, response: MetadataResponse) -> None:
@@ -241,8 +327,9 @@ class Metadata:
                 strict=False,
             )
         )
-        if partitions == view.partitions:
-            return view
+        return view if partitions == view.partitions else self._with_partitions(view, partitions)
+
+    def _with_partitions(self, view: TopicView, partitions: tuple[PartitionView, ...]) -> TopicView:
         leaders = tuple(p.leader if p.leader in self.nodes else NO_LEADER for p in partitions)
         return TopicView(
             view.name,
@@ -255,12 +342,15 @@ class Metadata:
         )
 
     async def _refresh_until_known(self) -> None:
-        """Refresh; again, with back-off, as long as a wanted topic or a leader is missing."""
+        """Refresh; again, with back-off, as long as a wanted topic or a leader is missing.
+
+        Nobody is asked again who refused us, until somebody wants an update again.
+        """
+        self._forget_idle_topics()
         attempt = 0
         while True:
             try:
                 await self.fetch(list(self._wanted), self._create_topics)
-                self._failure = None
                 complete = all(
                     (
                         (view := self._topics.get(name)) is not None
@@ -271,16 +361,45 @@ class Metadata:
                 )
             except KafkaError as error:
                 logger.debug("metadata refresh failed: %s", error)
-                self._failure = error
                 complete = False
+                self._rebootstrap_if_late()
             if complete:
                 self._age()
             self._announce()
-            if complete:
+            if complete or isinstance(self._failure, AuthenticationFailed):
                 return
             wait = min(self._backoff * 2.0 ** min(attempt, 20), self._backoff_max)
             attempt += 1
             await asyncio.sleep(wait * (0.8 + 0.4 * self._random.random()))
+
+    def _forget_idle_topics(self) -> None:
+        now = asyncio.get_running_loop().time()
+        idle = [
+            topic
+            for topic, asked_at in self._wanted.items()
+            if now - max(asked_at, self._last_used(topic)) > self._max_idle
+        ]
+        for topic in idle:
+            del self._wanted[topic]
+            self._topics.pop(topic, None)
+            self._errors.pop(topic, None)
+            for callback in self._on_forget:
+                callback(topic)
+
+    def _rebootstrap_if_late(self) -> None:
+        """Begin again at the bootstrap servers if the known brokers told nothing for too long."""
+        now = asyncio.get_running_loop().time()
+        if self._failing_since is None:
+            self._failing_since = now
+        after = self._connections.options.rebootstrap_after
+        if after is not None and now - self._failing_since >= after:
+            self._rebootstrap()
+
+    def _rebootstrap(self) -> None:
+        if self._connections.options.rebootstrap_after is None:
+            return
+        self._failing_since = None
+        self._connections.rebootstrap()
 
     def _announce(self) -> None:
         changed, self._changed = self._changed, None

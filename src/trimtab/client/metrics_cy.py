@@ -1,3 +1,4 @@
+# mypy: allow-untyped-decorators, no-warn-return-any
 """What a producer measures of itself, under Kafka's names.
 
     sender, connections ─▶ events ─▶ totals, and windows of the last minute ─▶ snapshot()
@@ -10,12 +11,11 @@ Source: `org.apache.kafka.clients.producer.internals.SenderMetricsRegistry`, `Ka
 `BufferPool`; `org.apache.kafka.common.metrics.stats.SampledStat`.
 """
 
-from __future__ import annotations
-
 import math
-from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
+
+import cython
 
 Values: TypeAlias = dict[str, float]
 Snapshot: TypeAlias = dict[str, Values | dict[str, Values]]
@@ -35,37 +35,57 @@ class SentBatch(Protocol):
     def created(self) -> float: ...
 
 
-class _Sum:
-    """What came in during one window: how much, how often, and the largest."""
+@cython.final
+@cython.cclass
+class _Window:
+    """What came in during one window: since when, how much, how often, and the largest."""
 
-    __slots__ = ("amount", "count", "largest")
+    began = cython.declare(cython.double, visibility="readonly")
+    amount = cython.declare(cython.double, visibility="readonly")
+    count = cython.declare(cython.longlong, visibility="readonly")
+    largest = cython.declare(cython.double, visibility="readonly")
 
-    def __init__(self) -> None:
+    def __init__(self, began: cython.double) -> None:
+        self.began = began
         self.amount = 0.0
         self.count = 0
         self.largest = -math.inf
 
 
+@cython.final
+@cython.cclass
 class Sampled:
     """One measured quantity: its total, and its recent rate, average and maximum.
 
     Args:
-        window: seconds of a window.
+        length: seconds of a window.
         samples: windows that are kept.
     """
 
-    __slots__ = ("_current", "_ends", "_samples", "_window", "_windows", "count", "total")
+    total = cython.declare(cython.double, visibility="readonly")
+    count = cython.declare(cython.longlong, visibility="readonly")
+    _length: cython.double
+    _samples: cython.int
+    _windows: list[Any]
+    _current: _Window
+    _ends: cython.double
 
-    def __init__(self, window: float, samples: int) -> None:
-        self._window = window
-        self._samples = samples
-        self._windows: deque[tuple[float, _Sum]] = deque()
-        self._current = _Sum()
-        self._ends = -math.inf
+    def __init__(self, length: cython.double, samples: cython.int) -> None:
         self.total = 0.0
         self.count = 0
+        self._length = length
+        self._samples = samples
+        self._windows = []
+        self._current = _Window(-math.inf)
+        self._ends = -math.inf
 
-    def add(self, amount: float, now: float) -> None:
+    @property
+    def windows(self) -> int:
+        """How many windows are kept."""
+        return len(self._windows)
+
+    @cython.ccall
+    def add(self, amount: cython.double, now: cython.double) -> cython.void:
         if now >= self._ends:
             self._begin_window(now)
         current = self._current
@@ -76,41 +96,36 @@ class Sampled:
         self.total += amount
         self.count += 1
 
-    def rate(self, now: float) -> float:
+    def rate(self, now: cython.double) -> float:
         """Amount a second. As in Kafka, over no less than all windows but one, full length."""
         windows = self._recent(now)
         if not windows:
             return 0.0
-        elapsed = now - windows[0][0]
-        missing = self._samples - 1 - int(elapsed // self._window)
-        seconds = max(elapsed + max(0, missing) * self._window, self._window)
-        return sum(of.amount for _, of in windows) / seconds
+        elapsed = now - min(window.began for window in windows)
+        missing = self._samples - 1 - int(elapsed // self._length)
+        seconds = max(elapsed + max(0, missing) * self._length, self._length)
+        return sum(window.amount for window in windows) / seconds
 
-    def average(self, now: float) -> float:
+    def average(self, now: cython.double) -> float:
         """The mean amount; NaN if nothing came lately."""
         windows = self._recent(now)
-        count = sum(of.count for _, of in windows)
-        return sum(of.amount for _, of in windows) / count if count else math.nan
+        count = sum(window.count for window in windows)
+        return sum(window.amount for window in windows) / count if count else math.nan
 
-    def maximum(self, now: float) -> float:
+    def maximum(self, now: cython.double) -> float:
         """The largest amount; NaN if nothing came lately."""
-        largest = max((of.largest for _, of in self._recent(now)), default=-math.inf)
-        return math.nan if largest == -math.inf else largest
+        return max((window.largest for window in self._recent(now)), default=math.nan)
 
-    def _begin_window(self, now: float) -> None:
-        self._recent(now)
-        self._current = _Sum()
-        self._windows.append((now, self._current))
-        if len(self._windows) > self._samples:
-            self._windows.popleft()
-        self._ends = now + self._window
+    @cython.cfunc
+    def _begin_window(self, now: cython.double) -> cython.void:
+        self._current = _Window(now)
+        self._windows = [*self._recent(now), self._current][-self._samples :]
+        self._ends = now + self._length
 
-    def _recent(self, now: float) -> deque[tuple[float, _Sum]]:
-        """The windows that are not too old, which are all that is kept."""
-        oldest = now - self._window * self._samples
-        while self._windows and self._windows[0][0] <= oldest:
-            self._windows.popleft()
-        return self._windows
+    def _recent(self, now: cython.double) -> list[Any]:
+        """The windows that are not too old; a reader on another thread changes nothing."""
+        oldest = now - self._length * self._samples
+        return [window for window in self._windows if window.began > oldest]
 
 
 class _Sensors:

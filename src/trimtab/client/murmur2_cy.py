@@ -6,53 +6,69 @@ Source: `org.apache.kafka.common.utils.Utils.murmur2` (32 bits, seed 0x9747b28c)
 
 import cython
 
-_SEED = 0x9747B28C
-_M = 0x5BD1E995
+_SEED = cython.declare(cython.uint, 0x9747B28C)
+_M = cython.declare(cython.uint, 0x5BD1E995)
+# Interpreted, numbers do not wrap by themselves. Declared: a literal this large is a Python int.
+_32_BITS = cython.declare(cython.uint, 0xFFFFFFFF)
 
 
-@cython.ccall
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
 @cython.locals(
-    data="const unsigned char *",
-    length=cython.Py_ssize_t,
     position=cython.Py_ssize_t,
     tail=cython.Py_ssize_t,
     h=cython.uint,
     k=cython.uint,
 )
-def murmur2(key: bytes) -> cython.uint:
-    """The hash of a key, as an unsigned 32-bit number; Java shows the same bits as a signed one."""
-    length = len(key)
-    data = key
-    h = (_SEED ^ length) & 0xFFFFFFFF
-    position = 0
-    while position + 4 <= length:
+def _murmur2(
+    data: cython.p_const_uchar, start: cython.Py_ssize_t, length: cython.Py_ssize_t
+) -> cython.uint:
+    h = (_SEED ^ length) & _32_BITS
+    position = start
+    tail = length
+    while tail >= 4:
         k = (
             data[position]
             | data[position + 1] << 8
             | data[position + 2] << 16
             | cython.cast(cython.uint, data[position + 3]) << 24
         )
-        k = (k * _M) & 0xFFFFFFFF
+        k = (k * _M) & _32_BITS
         k ^= k >> 24
-        k = (k * _M) & 0xFFFFFFFF
-        h = (h * _M) & 0xFFFFFFFF
+        k = (k * _M) & _32_BITS
+        h = (h * _M) & _32_BITS
         h ^= k
         position += 4
-    tail = length - position
+        tail -= 4
     if tail == 3:
         h ^= data[position + 2] << 16
     if tail >= 2:
         h ^= data[position + 1] << 8
     if tail >= 1:
         h ^= data[position]
-        h = (h * _M) & 0xFFFFFFFF
+        h = (h * _M) & _32_BITS
     h ^= h >> 13
-    h = (h * _M) & 0xFFFFFFFF
+    h = (h * _M) & _32_BITS
     h ^= h >> 15
     return h
 
 
-@cython.ccall
-def partition_for_key(key: bytes, partition_count: cython.int) -> cython.int:
+def murmur2(key: bytes) -> int:
+    """The hash of a key, as an unsigned 32-bit number; Java shows the same bits as a signed one."""
+    return _murmur2(key, 0, len(key))
+
+
+def partition_for_key(key: bytes, partition_count: cython.int) -> int:
     """The partition of a key, leaderless ones included: `toPositive(murmur2(key)) % count`."""
-    return (murmur2(key) & 0x7FFFFFFF) % partition_count
+    return partition_for_octets(key, 0, len(key), partition_count)
+
+
+def partition_for_octets(
+    octets: cython.p_const_uchar,
+    start: cython.Py_ssize_t,
+    size: cython.Py_ssize_t,
+    partition_count: cython.int,
+) -> int:
+    """`partition_for_key` of the `size` bytes at `start`, for compiled modules: makes no object."""
+    return (_murmur2(octets, start, size) & 0x7FFFFFFF) % partition_count

@@ -11,7 +11,15 @@ from typing import Final, NamedTuple, TypeAlias
 
 from trimtab.client.connections import ApiKey, Connections
 from trimtab.client.metadata import NO_LEADER, Metadata
-from trimtab.errors import BrokerError, ErrorCode, KafkaError, Unavailable, UsageError, error_code
+from trimtab.errors import (
+    AuthenticationFailed,
+    BrokerError,
+    ErrorCode,
+    KafkaError,
+    Unavailable,
+    UsageError,
+    error_code,
+)
 from trimtab.records import NO_OFFSET, TopicPartition
 from trimtab.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -112,9 +120,11 @@ class Offsets:
             raise self._explain(missing, troubles, timeout) from None
         return {partition: found[partition] for partition in wanted}
 
-    def why_no_leader(self, partition: TopicPartition) -> BrokerError:
-        """What metadata says of a partition for which it names no leader."""
+    def why_no_leader(self, partition: TopicPartition) -> KafkaError:
+        """What metadata says of a partition without a leader, or why there is no metadata."""
         view = self._metadata.topic(partition.topic)
+        if view is None and self._metadata.failure is not None:
+            return self._metadata.failure
         if view is None:
             return BrokerError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -141,7 +151,7 @@ class Offsets:
     ) -> None:
         try:
             await self._metadata.fetch(sorted({partition.topic for partition in missing}))
-        except BrokerError:
+        except (AuthenticationFailed, BrokerError):
             raise
         except KafkaError as error:
             troubles.update(dict.fromkeys(missing, error))
@@ -165,7 +175,9 @@ class Offsets:
             return_exceptions=True,
         )
         for asked, answer in zip(by_leader.values(), answers, strict=True):
-            if isinstance(answer, BrokerError) or not isinstance(answer, KafkaError | dict):
+            if isinstance(answer, BrokerError | AuthenticationFailed) or not isinstance(
+                answer, KafkaError | dict
+            ):
                 raise answer
             for partition in asked:
                 result = answer if isinstance(answer, KafkaError) else answer.get(partition)

@@ -2,79 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import cast
 
+from trimtab.client.connection_options import (
+    REFUSED,
+    connection_options,
+    make_connection_options,
+)
 from trimtab.client.connections import ConnectionOptions, Node, parse_bootstrap_servers
 from trimtab.config import (
     BOOLEAN,
     INT,
     INT_MAX,
-    LIST,
     LONG,
     STRING,
     Option,
     OptionTable,
     Range,
     Value,
-    read,
+    read_given,
 )
 from trimtab.errors import UsageError
-
-_COMMON = (
-    Option(
-        "bootstrap.servers", LIST, (), "Where to reach the cluster first: host:port, host:port, …"
-    ),
-    Option("client.id", STRING, "", "A name for this client in the brokers' logs and metrics."),
-    Option(
-        "client.rack", STRING, "", "The rack (availability zone) of this client.", kip="KIP-392"
-    ),
-    Option("request.timeout.ms", INT, 30_000, "How long to wait for a response.", Range(1), "ms"),
-    Option(
-        "metadata.max.age.ms",
-        LONG,
-        300_000,
-        "Ask for the cluster's metadata anew this often.",
-        Range(0),
-        "ms",
-    ),
-    Option(
-        "reconnect.backoff.ms", LONG, 50, "Wait this long before connecting again.", Range(0), "ms"
-    ),
-    Option(
-        "reconnect.backoff.max.ms",
-        LONG,
-        1000,
-        "That wait doubles with each failure up to this.",
-        Range(0),
-        "ms",
-        "KIP-144",
-    ),
-    Option("retry.backoff.ms", LONG, 100, "Wait this long before sending again.", Range(0), "ms"),
-    Option(
-        "retry.backoff.max.ms",
-        LONG,
-        1000,
-        "That wait doubles with each failure up to this.",
-        Range(0),
-        "ms",
-        "KIP-580",
-    ),
-    Option(
-        "socket.connection.setup.timeout.ms",
-        LONG,
-        10_000,
-        "How long opening a connection may take.",
-        Range(1),
-        "ms",
-        "KIP-601",
-    ),
-)
 
 PRODUCER = OptionTable(
     "producer",
     (
-        *_COMMON,
+        *connection_options(receive_buffer=32_768, max_idle_ms=540_000),
         Option(
             "acks",
             STRING,
@@ -101,11 +55,35 @@ PRODUCER = OptionTable(
             "bytes",
         ),
         Option(
+            "compression.gzip.level",
+            INT,
+            -1,
+            "The level with compression.type=gzip; -1 is zlib's own.",
+            Range(1, 9, (-1,)),
+            kip="KIP-390",
+        ),
+        Option(
+            "compression.lz4.level",
+            INT,
+            9,
+            "The level with compression.type=lz4.",
+            Range(1, 17),
+            kip="KIP-390",
+        ),
+        Option(
             "compression.type",
             STRING,
             "none",
             "How batches are compressed.",
             ("none", "gzip", "snappy", "lz4", "zstd"),
+        ),
+        Option(
+            "compression.zstd.level",
+            INT,
+            3,
+            "The level with compression.type=zstd.",
+            Range(-131_072, 22),
+            kip="KIP-390",
         ),
         Option(
             "delivery.timeout.ms",
@@ -148,10 +126,35 @@ PRODUCER = OptionTable(
             "bytes",
         ),
         Option(
+            "metadata.max.idle.ms",
+            LONG,
+            300_000,
+            "Forget the metadata of a topic that was not sent to for this long.",
+            Range(5000),
+            "ms",
+            "KIP-526",
+        ),
+        Option(
+            "metrics.num.samples",
+            INT,
+            2,
+            "Of how many windows rates, averages and maxima are made.",
+            Range(1),
+        ),
+        Option(
+            "metrics.sample.window.ms",
+            LONG,
+            30_000,
+            "How long each of these windows is.",
+            Range(0),
+            "ms",
+        ),
+        Option(
             "partitioner.class",
             STRING,
             None,
-            "round_robin, sticky (KIP-480), a callable, or None for the built-in logic (KIP-794).",
+            "round_robin, sticky (KIP-480), a callable or a class, also as module:Name, or None for"
+            " the built-in logic (KIP-794).",
             kip="KIP-480",
         ),
         Option(
@@ -162,6 +165,14 @@ PRODUCER = OptionTable(
             kip="KIP-794",
         ),
         Option(
+            "partitioner.adaptive.signal",
+            STRING,
+            "queue",
+            "What adaptive partitioning goes by: batches waiting in each queue (KIP-794), or the"
+            " brokers' measured latency and drain rate.",
+            ("queue", "latency"),
+        ),
+        Option(
             "partitioner.availability.timeout.ms",
             LONG,
             0,
@@ -170,6 +181,13 @@ PRODUCER = OptionTable(
             Range(0),
             "ms",
             "KIP-794",
+        ),
+        Option(
+            "partitioner.compat",
+            STRING,
+            "kip",
+            "Whose built-in logic: the KIPs' as written, or the Java producer's bit for bit.",
+            ("kip", "java"),
         ),
         Option(
             "partitioner.ignore.keys",
@@ -185,14 +203,48 @@ PRODUCER = OptionTable(
             "Whether the built-in logic prefers partitions led in client.rack.",
             kip="KIP-1123",
         ),
+        Option(
+            "partitioner.rack.aware.strict",
+            BOOLEAN,
+            False,
+            "Whether rack-aware partitioning without client.rack is an error, as in Apache Kafka,"
+            " and not a warning.",
+        ),
         Option("retries", INT, INT_MAX, "How often a batch is sent again.", Range(0)),
+        Option(
+            "transaction.timeout.ms",
+            INT,
+            60_000,
+            "After this long the coordinator aborts a transaction that was not ended.",
+            Range(1),
+            "ms",
+            "KIP-98",
+        ),
+        Option(
+            "transactional.id",
+            STRING,
+            None,
+            "Who this producer is in transactions, also after a restart; without it there are"
+            " none.",
+            kip="KIP-98",
+        ),
     ),
+    {
+        **REFUSED,
+        "buffer.memory.allocation.strategy": (
+            "a batch always grows as records come, which is Kafka's incremental; leave it out"
+        ),
+        "transaction.two.phase.commit.enable": (
+            "two-phase commit (KIP-939) is not built; leave it out"
+        ),
+    },
 )
 
 CONSUMER = OptionTable(
     "consumer",
     (
-        *_COMMON,
+        # Kafka's 65536 costs a third more CPU per byte than the system's, which grows by itself.
+        *connection_options(receive_buffer=-1, max_idle_ms=540_000),
         Option(
             "auto.offset.reset",
             STRING,
@@ -254,12 +306,27 @@ CONSUMER = OptionTable(
             "KIP-266",
         ),
     ),
+    {
+        **REFUSED,
+        **dict.fromkeys(
+            (
+                "auto.commit.interval.ms",
+                "enable.auto.commit",
+                "group.",
+                "heartbeat.interval.ms",
+                "max.poll.interval.ms",
+                "partition.assignment.strategy",
+                "session.timeout.ms",
+            ),
+            "consumer groups are not built yet; assign partitions with assign()",
+        ),
+    },
 )
 
 ADMIN = OptionTable(
     "admin",
     (
-        *_COMMON,
+        *connection_options(receive_buffer=65_536, max_idle_ms=300_000),
         Option(
             "default.api.timeout.ms",
             INT,
@@ -270,6 +337,7 @@ ADMIN = OptionTable(
             "KIP-533",
         ),
     ),
+    REFUSED,
 )
 
 
@@ -281,12 +349,17 @@ class Options:
         given: what the user set, by dotted or snake-case name.
 
     Raises:
-        UsageError: an unknown name, a wrong type, a value out of range, or no bootstrap servers.
+        UsageError: an unknown name, a wrong type, a value out of range, no bootstrap servers, or
+            options of security that contradict each other.
     """
 
     def __init__(self, table: OptionTable, given: Mapping[str, object]) -> None:
         self.kind = table.kind
-        self._values = read(table, given)
+        set_by_user = read_given(table, given)
+        self.given = frozenset(set_by_user)
+        """The dotted names of those that the user set."""
+        self._values: dict[str, Value] = {option.name: option.default for option in table}
+        self._values.update(set_by_user)
         servers = cast(tuple[str, ...], self._values["bootstrap.servers"])
         if not servers:
             raise UsageError(
@@ -294,9 +367,17 @@ class Options:
                 " such as 127.0.0.1:9092"
             )
         self.bootstrap: list[Node] = parse_bootstrap_servers(servers)
+        if "reconnect.backoff.ms" in self.given and "reconnect.backoff.max.ms" not in self.given:
+            # As in Kafka: it is then the same each time.
+            self.adjust("reconnect.backoff.max.ms", self["reconnect.backoff.ms"])
+        self._connection_options = make_connection_options(self)
 
     def __getitem__(self, name: str) -> Value:
         return self._values[name]
+
+    def adjust(self, name: str, value: Value) -> None:
+        """Replace a default that does not go with what was given."""
+        self._values[name] = value
 
     def integer(self, name: str) -> int:
         return cast(int, self._values[name])
@@ -315,10 +396,92 @@ class Options:
         return cast(bool, self._values[name])
 
     def connection_options(self) -> ConnectionOptions:
-        return ConnectionOptions(
-            client_id=self.text("client.id") or f"trimtab-{self.kind}",
-            request_timeout=self.seconds("request.timeout.ms"),
-            connect_timeout=self.seconds("socket.connection.setup.timeout.ms"),
-            backoff=self.seconds("reconnect.backoff.ms"),
-            backoff_max=self.seconds("reconnect.backoff.max.ms"),
+        return self._connection_options
+
+
+def producer_options(
+    bootstrap_servers: str | Iterable[str] | None, given: Mapping[str, object]
+) -> tuple[Options, object | None]:
+    """The checked options of a producer, and what was given as `partitioner.class` if no text.
+
+    `enable.idempotence` is what holds in the end: as in Kafka, quietly off if it was not asked for
+    and `acks` or `retries` do not allow it. `delivery.timeout.ms` grows with what it spans.
+
+    Args:
+        bootstrap_servers: as the option of that name, if given.
+        given: what the user set, dotted or in snake case.
+
+    Raises:
+        UsageError: as for `Options`, or options that contradict each other; names both values and
+            the fix (Kafka's `ProducerConfig`).
+    """
+    named = dict(given)
+    if bootstrap_servers is not None:
+        named["bootstrap.servers"] = (
+            bootstrap_servers if isinstance(bootstrap_servers, str) else tuple(bootstrap_servers)
         )
+    custom: object | None = None
+    for name in ("partitioner.class", "partitioner_class"):
+        if not isinstance(named.get(name), str | None):
+            custom = named.pop(name)
+            break
+    options = Options(PRODUCER, named)
+    _settle_idempotence(options)
+    _settle_delivery_timeout(options)
+    return options, custom
+
+
+_MOST_IN_FLIGHT = 5
+"""With idempotence a broker remembers the last five batches of a producer and partition."""
+
+
+def _settle_idempotence(options: Options) -> None:
+    transactional_id = cast(str | None, options["transactional.id"])
+    if transactional_id == "":
+        raise UsageError(
+            "producer option transactional.id='': must not be empty; leave it out to do without"
+            " transactions"
+        )
+    acks, retries = options.text("acks"), options.integer("retries")
+    in_flight = options.integer("max.in.flight.requests.per.connection")
+    if options.flag("enable.idempotence"):
+        hindrance = ""
+        if acks not in ("all", "-1"):
+            hindrance = f"acks=all, acks is {acks}"
+        elif retries == 0:
+            hindrance = "retries of at least 1, retries is 0"
+        if hindrance and "enable.idempotence" in options.given:
+            raise UsageError(
+                f"enable.idempotence=true needs {hindrance}; correct that, or set"
+                " enable.idempotence=false"
+            )
+        if hindrance:
+            options.adjust("enable.idempotence", False)
+            if transactional_id is not None:
+                raise UsageError(
+                    f"transactional.id={transactional_id!r} needs {hindrance}; correct that, or"
+                    " leave transactional.id out"
+                )
+        elif in_flight > _MOST_IN_FLIGHT:
+            raise UsageError(
+                "enable.idempotence=true needs max.in.flight.requests.per.connection of at most"
+                f" {_MOST_IN_FLIGHT}, it is {in_flight}; lower it or set enable.idempotence=false"
+            )
+    elif transactional_id is not None:
+        raise UsageError(
+            f"transactional.id={transactional_id!r} needs enable.idempotence=true, it is false;"
+            " leave out one of the two"
+        )
+
+
+def _settle_delivery_timeout(options: Options) -> None:
+    linger, request = options.integer("linger.ms"), options.integer("request.timeout.ms")
+    delivery = options.integer("delivery.timeout.ms")
+    if delivery >= linger + request:
+        return
+    if "delivery.timeout.ms" in options.given:
+        raise UsageError(
+            f"delivery.timeout.ms={delivery} must be at least linger.ms + request.timeout.ms ="
+            f" {linger} + {request} = {linger + request}; raise it, or lower one of these"
+        )
+    options.adjust("delivery.timeout.ms", min(linger + request, INT_MAX))

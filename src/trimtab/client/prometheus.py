@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-    from trimtab.client.metrics import Snapshot, Values
+    from trimtab.client.metrics_cy import Snapshot, Values
 
 _TOTAL = "-total"
 _LABELS = {"producer-node-metrics": "node", "producer-topic-metrics": "topic"}

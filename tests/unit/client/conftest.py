@@ -1,12 +1,14 @@
-"""Topics as metadata would show them."""
+"""Topics as metadata would show them, and a cluster that takes what is produced."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from tests.unit.client.produce_desk import Desk, make_desk
 from trimtab.client.metadata import PartitionView, TopicView
+from trimtab.sim.world import World
 
 MakeView = Callable[..., TopicView]
 
@@ -29,3 +31,10 @@ def view_of(
 @pytest.fixture
 def make_view() -> MakeView:
     return view_of
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    """Two brokers; each leads one partition of "topic"."""
+    with World(11) as world:
+        yield make_desk(world, 0, 1)

@@ -14,14 +14,11 @@ from typing import Any
 
 import pytest
 
-from trimtab.client.accumulator_cy import Accumulator, Batch, Delivery
+from trimtab.client.accumulator_cy import Accumulator
+from trimtab.client.built_in_partitioner import BuiltInOptions, BuiltInPartitioner
 from trimtab.client.metadata import TopicView
-from trimtab.client.partitioner import (
-    BuiltInOptions,
-    BuiltInPartitioner,
-    RoundRobinPartitioner,
-    StickyPartitioner,
-)
+from trimtab.client.partitioner import RoundRobinPartitioner, StickyPartitioner
+from trimtab.client.queues_cy import Batch, Delivery, PartitionQueue
 from trimtab.errors import Unavailable, UsageError
 from trimtab.records import Record, RecordMetadata
 from trimtab.wire.batch_cy import HEADER_BYTES, read_records
@@ -51,10 +48,14 @@ class Bench:
         assert delivery is not None
         return delivery
 
+    def busy_queues(self) -> list[PartitionQueue]:
+        topic = self.accumulator.topic("topic")
+        return [topic.queues[partition] for partition in topic.busy()]
+
     def take_all(self) -> list[Batch]:
         return [
             self.accumulator.take(queue)
-            for queue in self.accumulator.active_queues()
+            for queue in self.busy_queues()
             for _ in range(len(queue.batches))
         ]
 
@@ -62,7 +63,7 @@ class Bench:
         return Counter(
             {
                 queue.partition: sum(batch.size for batch in queue.batches)
-                for queue in self.accumulator.active_queues()
+                for queue in self.busy_queues()
             }
         )
 
@@ -195,7 +196,7 @@ def test_a_value_that_is_not_bytes_is_refused_and_leaves_nothing(
 
 def test_nothing_is_taken_after_closing(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench()
-    bench.accumulator.closed = True
+    bench.accumulator.close(UsageError("the producer is closed"))
     with pytest.raises(UsageError, match="the producer is closed"):
         bench.send()
 
@@ -220,7 +221,7 @@ def test_a_slow_partition_gets_no_more_than_the_others(
     produced: Counter[int] = Counter()
     for _ in range(20_000):
         bench.send(b"x" * 43)
-        for queue in bench.accumulator.active_queues():
+        for queue in bench.busy_queues():
             if queue.partition != 0 or (drained and len(queue.batches) > 3):
                 batch = bench.accumulator.take(queue)
                 produced[queue.partition] += batch.size
@@ -283,7 +284,8 @@ def test_used_memory_is_what_waits(make_bench: Callable[..., Bench]) -> None:
     for _ in range(50):
         bench.send(b"x" * 100)
     batches = bench.take_all()
-    assert bench.accumulator.used == sum(batch.size for batch in batches)
+    assert bench.accumulator.used == sum(batch.memory for batch in batches)
+    assert all(batch.size <= batch.memory <= 1000 for batch in batches)
     for batch in batches:
         bench.accumulator.complete(batch, 0, -1)
     assert bench.accumulator.used == 0
@@ -297,9 +299,7 @@ def test_a_full_buffer_takes_nothing_more_until_something_is_settled(
     while bench.accumulator.append("topic", b"x" * 100, None, None, None, 0) is not None:
         sent += 1
     assert 10 <= sent < 20
-    assert not bench.accumulator.has_room(200)
     bench.accumulator.fail(bench.take_all()[0], Unavailable("gone"))
-    assert bench.accumulator.has_room(200)
     bench.send(b"x" * 100)
 
 
@@ -315,12 +315,15 @@ def test_the_sender_is_woken_for_a_first_record_and_for_a_complete_batch(
     bench = make_bench(leaders=(0,), batch_size=1000)
     bench.send(b"x" * 100)
     assert len(bench.wakes) == 1
+    assert bench.accumulator.take_changed() == bench.busy_queues()
     for _ in range(7):
         bench.send(b"x" * 100)
     assert len(bench.wakes) == 1
     bench.send(b"x" * 200)
     assert len(bench.wakes) == 2
-    (queue,) = bench.accumulator.active_queues()
+    assert bench.accumulator.take_changed() == bench.busy_queues()
+    assert bench.accumulator.take_changed() == []
+    (queue,) = bench.busy_queues()
     assert queue.head_is_complete
 
 
@@ -416,15 +419,13 @@ def test_what_is_put_back_goes_before_what_came_later(make_bench: Callable[..., 
     bench = make_bench(leaders=(0,), batch_size=200)
     for _ in range(4):
         bench.send(b"x" * 150)
-    first, second, third = (
-        bench.accumulator.take(bench.accumulator.active_queues()[0]) for _ in range(3)
-    )
+    first, second, third = (bench.accumulator.take(bench.busy_queues()[0]) for _ in range(3))
     for sequence, batch in enumerate([first, second, third]):
         batch.base_sequence = sequence
     bench.accumulator.put_back(second)
     bench.accumulator.put_back(third)
     bench.accumulator.put_back(first)
-    (queue,) = bench.accumulator.active_queues()
+    (queue,) = bench.busy_queues()
     assert list(queue.batches)[:3] == [first, second, third]
     assert list(queue.in_flight) == []
 
@@ -432,9 +433,9 @@ def test_what_is_put_back_goes_before_what_came_later(make_bench: Callable[..., 
 def test_a_batch_that_waits_can_be_given_up(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(leaders=(0,))
     delivery = bench.send(b"x")
-    (queue,) = bench.accumulator.active_queues()
+    (queue,) = bench.busy_queues()
     bench.accumulator.fail(queue.batches[0], Unavailable("too late"))
-    assert bench.accumulator.active_queues() == []
+    assert bench.busy_queues() == []
     assert bench.accumulator.incomplete_batches() == []
     assert delivery.done()
     assert bench.send(b"y").done() is False

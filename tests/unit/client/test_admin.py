@@ -449,7 +449,9 @@ def test_the_options_of_a_topic(world: World, cluster: ScriptedCluster) -> None:
                     OptionType.INT,
                     "How many.",
                 ),
-                ConfigEntry("z.secret", None, ConfigSource.UNKNOWN, True, True, None, None),
+                ConfigEntry(
+                    "z.secret", None, ConfigSource.UNKNOWN, True, True, OptionType.PASSWORD, None
+                ),
             ]
             assert [entry.is_default for entry in entries] == [True, False]
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
+import ssl
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -21,10 +25,17 @@ from trimtab.client.connections import (
     Node,
     parse_bootstrap_servers,
 )
-from trimtab.errors import BrokerError, CorruptData, ErrorCode, Unavailable, UsageError
+from trimtab.errors import (
+    AuthenticationFailed,
+    BrokerError,
+    CorruptData,
+    ErrorCode,
+    Unavailable,
+    UsageError,
+)
 from trimtab.records import TopicPartition
 from trimtab.sim.world import World
-from trimtab.wire.messages.api_versions import ApiVersionsResponse
+from trimtab.wire.messages.api_versions import ApiVersionsResponse, FinalizedFeatureKey
 from trimtab.wire.messages.metadata import MetadataRequest
 
 OPTIONS = ConnectionOptions(
@@ -43,9 +54,11 @@ def cluster(world: World) -> ScriptedCluster:
     return ScriptedCluster(world)
 
 
-def connections_to(cluster: ScriptedCluster) -> Connections:
-    nodes = parse_bootstrap_servers(cluster.bootstrap)
-    return Connections(nodes, OPTIONS, cluster.world.random("client"))
+def connections_to(
+    cluster: ScriptedCluster, bootstrap: str | None = None, **options: Any
+) -> Connections:
+    nodes = parse_bootstrap_servers(bootstrap or cluster.bootstrap)
+    return Connections(nodes, replace(OPTIONS, **options), cluster.world.random("client"))
 
 
 def anything() -> MetadataRequest:
@@ -444,5 +457,366 @@ def test_close_does_not_wait_for_a_broker_that_reads_nothing(
             connection.send(names, ApiKey.METADATA, 13, None)
         await connections.close()
         assert world.loop.time() == pytest.approx(OPTIONS.connect_timeout, abs=0.1)
+
+    world.run(scenario())
+
+
+@pytest.mark.kip(584)
+def test_the_features_that_the_cluster_has_settled_on(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    broker = cluster.broker(0)
+    answer = broker.answer_api_versions
+
+    def with_features(version: int) -> tuple[ApiVersionsResponse, int]:
+        response, answered = answer(version)
+        response.finalized_features = [
+            FinalizedFeatureKey(
+                name="transaction.version", max_version_level=2, min_version_level=1
+            )
+        ]
+        return response, answered
+
+    broker.answer_api_versions = with_features  # type: ignore[method-assign]
+
+    async def scenario() -> None:
+        await broker.start()
+        connection = await connections_to(cluster).connect(-1)
+        assert connection.feature("transaction.version") == 2
+        assert connection.feature("group.version") == 0
+
+    world.run(scenario())
+
+
+KAFKA_2_1 = {
+    ApiKey.PRODUCE: (0, 7),
+    ApiKey.FETCH: (0, 10),
+    ApiKey.LIST_OFFSETS: (0, 4),
+    ApiKey.METADATA: (0, 7),
+    ApiKey.FIND_COORDINATOR: (0, 2),
+    ApiKey.SASL_HANDSHAKE: (0, 1),
+    ApiKey.API_VERSIONS: (0, 2),
+    ApiKey.CREATE_TOPICS: (0, 3),
+    ApiKey.DELETE_TOPICS: (0, 3),
+    ApiKey.INIT_PRODUCER_ID: (0, 1),
+    ApiKey.ADD_PARTITIONS_TO_TXN: (0, 1),
+    ApiKey.ADD_OFFSETS_TO_TXN: (0, 1),
+    ApiKey.END_TXN: (0, 1),
+    ApiKey.TXN_OFFSET_COMMIT: (0, 2),
+    ApiKey.DESCRIBE_CONFIGS: (0, 2),
+    ApiKey.SASL_AUTHENTICATE: (0, 0),
+}
+"""What Apache Kafka 2.1.1 says it serves."""
+
+
+def test_every_api_has_a_version_that_kafka_2_1_serves(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    broker = cluster.broker(0)
+    broker.versions = dict(KAFKA_2_1)
+
+    async def scenario() -> None:
+        await broker.start()
+        connection = await connections_to(cluster).connect(-1)
+        agreed = {api: connection.version_of(api) for api in KAFKA_2_1}
+        assert agreed == {api: newest for api, (_, newest) in KAFKA_2_1.items()}
+        missing = set(ApiKey) - set(KAFKA_2_1)
+        assert missing == {ApiKey.DESCRIBE_CLUSTER}  # never needed: metadata tells as much
+
+    world.run(scenario())
+
+
+# --- names and addresses -------------------------------------------------------------------------
+
+
+def resolve_to(
+    world: World, monkeypatch: pytest.MonkeyPatch, names: dict[str, list[str]]
+) -> list[str]:
+    """Have these names resolve to these virtual hosts, others not at all; what is asked for."""
+    asked: list[str] = []
+
+    async def getaddrinfo(host: str, port: int, **_options: object) -> list[Any]:
+        asked.append(host)
+        if host not in names:
+            raise socket.gaierror(-2, "Name or service not known")
+        kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM)
+        return [(2, kind, 0, "", (each, port)) for each in names[host] for kind in kinds]
+
+    async def getnameinfo(address: tuple[str, int], flags: int = 0) -> tuple[str, str]:
+        return f"canonical-{address[0]}", str(address[1])
+
+    monkeypatch.setattr(world.loop, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(world.loop, "getnameinfo", getnameinfo)
+    return asked
+
+
+@pytest.mark.kip(302)
+def test_the_addresses_of_a_name_are_tried_in_turn(
+    world: World, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up = [cluster.broker(0), cluster.broker(2)]
+    asked = resolve_to(world, monkeypatch, {"kafka": ["broker-0", "broker-1", "broker-2"]})
+
+    async def scenario() -> None:
+        for broker in up:
+            await broker.start()
+        connections = connections_to(cluster, "kafka:9092")
+        first = await connections.connect(-1)
+        assert len(up[0].links) == 1
+        first.close()
+        await asyncio.sleep(0.1)
+        await connections.connect(-1)  # the next address that answers, without resolving again
+        assert (len(up[0].links), len(up[1].links)) == (1, 1)
+        assert asked == ["kafka"]
+        up[1].stop()
+        await asyncio.sleep(0.1)
+        await connections.connect(-1)
+        assert len(up[0].links) == 2
+        assert asked == ["kafka", "kafka"]
+
+    world.run(scenario())
+
+
+@pytest.mark.kip(601)
+def test_each_address_and_each_attempt_has_its_time(
+    world: World, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An address that swallows everything does not keep the next from being tried."""
+    dead, alive = cluster.broker(0), cluster.broker(1)
+    resolve_to(world, monkeypatch, {"kafka": ["broker-0", "broker-1"], "broker-0": ["broker-0"]})
+
+    async def scenario() -> None:
+        await dead.start()
+        await alive.start()
+        world.network.cut("localhost", "broker-0")
+        connections = connections_to(
+            cluster, "kafka:9092,broker-0:9092", connect_timeout=2.0, connect_timeout_max=6.0
+        )
+        await connections.connect(-1)
+        assert world.loop.time() == pytest.approx(2.0, abs=0.1)
+        for nominal in (2.0, 4.0, 6.0, 6.0):
+            await asyncio.sleep(2)  # past the back-off
+            began = world.loop.time()
+            with pytest.raises(Unavailable, match="did not accept a connection in time"):
+                await connections.connect(-2)
+            assert 0.8 * nominal <= world.loop.time() - began <= 1.2 * nominal + 0.01
+
+    world.run(scenario())
+
+
+def test_a_name_that_does_not_resolve_is_said_so(
+    world: World, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.broker(0)
+    resolve_to(world, monkeypatch, {})
+
+    async def scenario() -> None:
+        connections = connections_to(cluster, "kafka.example:9092")
+        with pytest.raises(Unavailable) as caught:
+            await connections.connect_any()
+        assert str(caught.value) == (
+            "no broker can be reached: broker -1 (kafka.example:9092) cannot be reached:"
+            " its name does not resolve (Name or service not known)"
+        )
+        connections.update([Node(3, "inside", 9092)])
+        with pytest.raises(Unavailable, match=r"does not resolve.*correct advertised\.listeners"):
+            await connections.connect(3)
+
+    world.run(scenario())
+
+
+def test_a_name_that_resolves_too_slowly(
+    world: World, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.broker(0)
+
+    async def hang(host: str, port: int, **_options: object) -> list[Any]:
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(world.loop, "getaddrinfo", hang)
+
+    async def scenario() -> None:
+        with pytest.raises(Unavailable, match="its name did not resolve within 10 s"):
+            await connections_to(cluster).connect(-1)
+
+    world.run(scenario())
+
+
+@pytest.mark.kip(235)
+def test_bootstrap_names_are_replaced_by_canonical_ones_where_asked_for(
+    world: World, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = cluster.broker(1)
+    names = {"kafka": ["a", "b"], "canonical-a": ["broker-0"], "canonical-b": ["broker-1"]}
+    resolve_to(world, monkeypatch, names)
+
+    async def scenario() -> None:
+        await broker.start()
+        connections = connections_to(cluster, "kafka:9092,gone:9092", canonical_bootstrap=True)
+        connection = await connections.connect_any()
+        assert connection.node.host == "canonical-b"
+        hosts = [node.host for node in connections.bootstrap]
+        assert hosts == ["canonical-a", "canonical-b", "gone"]
+
+    world.run(scenario())
+
+
+# --- idle connections, and beginning anew --------------------------------------------------------
+
+
+def test_an_idle_connection_is_closed_and_opened_again_without_back_off(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    broker = cluster.broker(0)
+
+    async def scenario() -> None:
+        await broker.start()
+        connections = connections_to(cluster, max_idle=10.0)
+        await connections.connect(-1)
+        for _ in range(5):
+            await asyncio.sleep(9)
+            await connections.request(-1, anything(), ApiKey.METADATA)
+        assert len(broker.links) == 1
+        await asyncio.sleep(9.5)
+        assert connections.ready(-1) is not None
+        await asyncio.sleep(1)
+        assert connections.ready(-1) is None
+        assert connections.last_error(-1) is None
+        began = world.loop.time()
+        await connections.request(-1, anything(), ApiKey.METADATA)
+        assert world.loop.time() - began < 0.01
+
+    world.run(scenario())
+
+
+def test_a_connection_that_waits_for_a_response_is_not_idle(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    broker = cluster.broker(0)
+    broker.answers[ApiKey.METADATA] = lambda request: NO_ANSWER
+
+    async def scenario() -> None:
+        await broker.start()
+        connections = connections_to(cluster, max_idle=5.0)
+        connection = await connections.connect(-1)
+        with pytest.raises(Unavailable, match="did not answer Metadata in time"):
+            await connection.request(anything(), ApiKey.METADATA, timeout=20.0)
+        assert world.loop.time() == pytest.approx(20.0, abs=0.1)
+
+    world.run(scenario())
+
+
+@pytest.mark.kip(899)
+@pytest.mark.parametrize("rebootstrap_after", [60.0, None])
+def test_bootstrap_servers_are_asked_again_unless_that_is_off(
+    world: World, cluster: ScriptedCluster, rebootstrap_after: float | None
+) -> None:
+    seed = cluster.broker(0)
+
+    async def scenario() -> None:
+        await seed.start()
+        connections = connections_to(cluster, rebootstrap_after=rebootstrap_after)
+        connections.update([Node(5, "gone", 9092)])
+        if rebootstrap_after is None:
+            with pytest.raises(Unavailable, match=r"metadata\.recovery\.strategy=none"):
+                await connections.connect_any()
+            assert seed.links == []
+        else:
+            assert (await connections.connect_any()).node.id == -1
+
+    world.run(scenario())
+
+
+@pytest.mark.kip(899)
+def test_beginning_anew_forgets_the_brokers_that_were_known(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    seed, other = cluster.broker(0), cluster.broker(1)
+
+    async def scenario() -> None:
+        await seed.start()
+        await other.start()
+        connections = connections_to(cluster, "broker-0:9092")
+        connections.update([Node(5, other.host, 9092)])
+        old = await connections.connect(5)
+        connections.rebootstrap()
+        assert not old.is_open
+        with pytest.raises(Unavailable, match="broker 5 is not in the cluster's metadata"):
+            await connections.connect(5)
+        assert (await connections.connect_any()).node.host == seed.host
+
+    world.run(scenario())
+
+
+# --- security ------------------------------------------------------------------------------------
+
+
+def test_a_connection_that_ends_at_once_hints_at_the_protocol(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    broker = cluster.broker(0)
+
+    def hang_up(version: int) -> tuple[ApiVersionsResponse, int]:
+        transport = broker.links[-1].transport
+        assert transport is not None
+        transport.abort()
+        return ApiVersionsResponse(api_keys=[]), version
+
+    broker.answer_api_versions = hang_up  # type: ignore[method-assign]
+
+    async def scenario() -> None:
+        await broker.start()
+        with pytest.raises(Unavailable, match=r"listener speak security\.protocol=PLAINTEXT\?"):
+            await connections_to(cluster).connect(-1)
+
+    world.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "fix"),
+    [
+        (62, "Hostname mismatch", r"ssl\.endpoint\.identification\.algorithm"),
+        (64, "IP address mismatch", r"ssl\.endpoint\.identification\.algorithm"),
+        (20, "unable to get local issuer certificate", r"ssl\.truststore\.location"),
+        (10, "certificate has expired", "$"),
+    ],
+)
+def test_a_certificate_that_is_not_accepted(
+    world: World,
+    cluster: ScriptedCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    message: str,
+    fix: str,
+) -> None:
+    """Once one broker is not who it claims to be, that is the error, whatever others say."""
+    cluster.broker(0)
+    cluster.broker(1)
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.verify_code, error.verify_message = code, message
+
+    async def refuse_certificate(make: object, host: str, port: int, **_options: object) -> None:
+        raise error if host == "broker-0" else ConnectionRefusedError("refused")
+
+    monkeypatch.setattr(world.loop, "create_connection", refuse_certificate)
+
+    async def scenario() -> None:
+        connections = connections_to(cluster)
+        with pytest.raises(AuthenticationFailed, match=rf"broker-0:9092\).*{message}.*{fix}"):
+            await connections.connect(-1)
+        with pytest.raises(AuthenticationFailed, match="refused"):
+            await connections.connect_any()
+
+    world.run(scenario())
+
+
+def test_each_new_transport_is_prepared(world: World, cluster: ScriptedCluster) -> None:
+    broker = cluster.broker(0)
+    prepared: list[asyncio.BaseTransport] = []
+
+    async def scenario() -> None:
+        await broker.start()
+        connection = await connections_to(cluster, prepare=prepared.append).connect(-1)
+        assert prepared == [connection.transport]
 
     world.run(scenario())

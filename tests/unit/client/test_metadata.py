@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,9 +18,10 @@ from trimtab.client.connections import (
     parse_bootstrap_servers,
 )
 from trimtab.client.metadata import Metadata
-from trimtab.errors import BrokerError, ErrorCode, Unavailable
+from trimtab.errors import AuthenticationFailed, BrokerError, ErrorCode, Unavailable
 from trimtab.sim.world import World
 from trimtab.wire.messages.metadata import MetadataRequest, MetadataResponse
+from trimtab.wire.messages.sasl_handshake import SaslHandshakeResponse
 
 MAX_AGE = 300.0
 
@@ -37,11 +40,11 @@ def cluster(world: World) -> ScriptedCluster:
     return cluster
 
 
-async def open_metadata(cluster: ScriptedCluster) -> Metadata:
+async def open_metadata(cluster: ScriptedCluster, **more: Any) -> Metadata:
     for broker in cluster.brokers.values():
         await broker.start()
     random = cluster.world.random("client")
-    options = ConnectionOptions("test", 30.0, 10.0, 0.05, 1.0)
+    options = replace(ConnectionOptions("test", 30.0, 10.0, 0.05, 1.0), **more)
     connections = Connections(parse_bootstrap_servers(cluster.bootstrap), options, random)
     return Metadata(
         connections,
@@ -256,5 +259,114 @@ def test_without_any_broker_all_addresses_are_named(world: World, cluster: Scrip
             await metadata.wait_for_topic("t", 5.0)
         assert "broker-0:9092" in str(caught.value)
         assert "broker-1:9092" in str(caught.value)
+
+    world.run(scenario())
+
+
+@pytest.mark.kip(526)
+def test_idle_topics_are_forgotten_at_the_next_refresh(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    last_used = {"t": 0.0, "u": 0.0}
+    forgotten: list[str] = []
+
+    async def scenario() -> None:
+        metadata = await open_metadata(cluster)
+        metadata.forget_idle(MAX_AGE, last_used.__getitem__, forgotten.append)
+        await metadata.wait_for_topic("t", 10.0)
+        await metadata.wait_for_topic("u", 10.0)
+        await asyncio.sleep(MAX_AGE - 1)
+        last_used["u"] = world.loop.time()
+        await asyncio.sleep(5)
+        assert forgotten == ["t"]
+        assert metadata.topic("t") is None
+        assert metadata.topic("u") is not None
+        asked = [asked for broker in cluster.brokers.values() for asked in broker.asked]
+        assert [topic.name for topic in asked[-1].request.topics] == ["u"]
+        await metadata.wait_for_topic("t", 10.0)
+        assert metadata.topic("t") is not None
+
+    world.run(scenario())
+
+
+class Refused:
+    """Credentials that no broker takes."""
+
+    mechanism = "NONE"
+
+    async def start(self) -> Any:
+        raise AuthenticationFailed("nobody knows you")
+
+
+def test_who_is_refused_everywhere_is_told_at_once_and_nobody_is_asked_on(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    for broker in cluster.brokers.values():
+        broker.answers[ApiKey.SASL_HANDSHAKE] = lambda request: SaslHandshakeResponse()
+
+    async def scenario() -> None:
+        metadata = await open_metadata(cluster, credentials=Refused())
+        with pytest.raises(AuthenticationFailed, match="nobody knows you"):
+            await metadata.wait_for_topic("t", 60.0)
+        assert world.loop.time() < 1.0
+        links = sum(len(broker.links) for broker in cluster.brokers.values())
+        await asyncio.sleep(30)
+        assert sum(len(broker.links) for broker in cluster.brokers.values()) == links
+
+    world.run(scenario())
+
+
+@pytest.mark.kip(1102)
+def test_brokers_that_tell_nothing_for_long_are_forgotten(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    """The known brokers live, but have nothing to say; a new one stands at the seed's address."""
+    seed = cluster.broker(2)
+
+    def say_nothing(request: MetadataRequest) -> object:
+        return HANG_UP
+
+    async def scenario() -> None:
+        metadata = await open_metadata(cluster, rebootstrap_after=60.0)
+        metadata._connections.bootstrap[:] = parse_bootstrap_servers("broker-2:9092")
+        metadata._connections._nodes = {-1: metadata._connections.bootstrap[0]}
+        await metadata.wait_for_topic("t", 10.0)
+        seed.stop()
+        for broker in (cluster.brokers[0], cluster.brokers[1]):
+            broker.answers[ApiKey.METADATA] = say_nothing
+        await asyncio.sleep(MAX_AGE + 30)
+        known = metadata._connections._nodes
+        assert set(known) == {-1, 0, 1, 2}
+        await asyncio.sleep(60)
+        assert set(known) == {-1}
+        await seed.start()
+        await metadata.wait_for_update()
+        assert set(known) == {-1, 0, 1, 2}
+
+    world.run(scenario())
+
+
+@pytest.mark.kip(1102)
+def test_a_broker_may_send_its_clients_back_to_the_bootstrap_servers(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    codes = [ErrorCode.REBOOTSTRAP_REQUIRED]
+
+    def answer(request: MetadataRequest) -> MetadataResponse:
+        response = cluster.metadata(request)
+        if codes:
+            response.error_code = codes.pop()
+        return response
+
+    async def scenario() -> None:
+        metadata = await open_metadata(cluster)
+        await metadata.wait_for_topic("t", 10.0)
+        for broker in cluster.brokers.values():
+            broker.answers[ApiKey.METADATA] = answer
+        with pytest.raises(Unavailable, match="tells its clients to begin anew"):
+            await metadata.fetch([])
+        assert all(node < 0 for node in metadata._connections._nodes)
+        await metadata.wait_for_update()
+        assert {0, 1} <= set(metadata._connections._nodes)
 
     world.run(scenario())

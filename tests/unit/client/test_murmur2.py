@@ -44,17 +44,30 @@ def test_hashes_as_java(hashing: ModuleType, key: bytes, hashed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "count", "partition"),
+    ("key", "partitions"),
     [
-        (b"21", 1000, 340),
-        (b"foobar", 10, 6),
-        (b"abc", 12, 3),
-        (b"", 12, 9),
-        (b"TT0124", 15, 10),
-        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", 1000, 677),
+        (b"21", {3: 0, 10: 0, 12: 0, 1000: 340}),
+        (b"foobar", {3: 0, 10: 6, 12: 6, 1000: 166}),
+        (b"a-little-bit-long-string", {3: 2, 10: 2, 12: 8, 1000: 112}),
+        (b"a-little-bit-longer-string", {3: 2, 10: 9, 12: 11, 1000: 819}),
+        (
+            b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8",
+            {3: 2, 10: 7, 12: 5, 1000: 677},
+        ),
+        (b"abc", {3: 0, 10: 7, 12: 3, 1000: 107}),
+        (b"", {3: 0, 10: 1, 12: 9, 1000: 681}),
+        (b"a", {3: 1, 10: 4, 12: 4, 1000: 524}),
+        (b"ab", {3: 2, 10: 4, 12: 2, 1000: 434}),
+        (b"123456789", {3: 0, 10: 6, 12: 6, 1000: 566}),
+        (b"\x00\x20", {3: 0, 10: 2, 12: 6, 1000: 742}),
+        (b"0", {3: 2, 10: 6, 12: 8, 1000: 396}),
+        (b"1", {3: 0, 10: 9, 12: 3, 1000: 159}),
+        (b"128", {3: 2, 10: 3, 12: 5, 1000: 473}),
+        (b"kafka", {3: 1, 10: 0, 12: 4, 1000: 580}),
+        (b"TT0124", {15: 10}),
     ],
 )
 def test_key_lives_where_java_puts_it(
-    hashing: ModuleType, key: bytes, count: int, partition: int
+    hashing: ModuleType, key: bytes, partitions: dict[int, int]
 ) -> None:
-    assert hashing.partition_for_key(key, count) == partition
+    assert {n: hashing.partition_for_key(key, n) for n in partitions} == partitions

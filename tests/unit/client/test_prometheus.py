@@ -8,7 +8,7 @@ pytest.importorskip("prometheus_client")
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from trimtab.client.metrics import ProducerMetrics, Snapshot
+from trimtab.client.metrics_cy import ProducerMetrics, Snapshot
 from trimtab.client.prometheus import ProducerCollector
 
 

@@ -3,116 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from tests.unit.client.scripted_broker import HANG_UP, NO_ANSWER, ScriptedCluster
+from tests.unit.client.produce_desk import Desk
+from tests.unit.client.scripted_broker import HANG_UP, NO_ANSWER
 from trimtab.client.connections import ApiKey
 from trimtab.client.producer import AsyncProducer
 from trimtab.errors import BrokerError, ErrorCode, Unavailable, UsageError
 from trimtab.records import TopicPartition
-from trimtab.sim.world import World
-from trimtab.wire.batch_cy import read_header, read_records
-from trimtab.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from trimtab.wire.messages.produce import (
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceResponse,
-)
-
-Refuse = Callable[[TopicPartition, int, int], ErrorCode]
-
-
-@dataclass
-class Desk:
-    """A scripted cluster that stores what is produced, and checks sequences as a broker does.
-
-    Attributes:
-        refuse: asked for each batch with (partition, how many were stored, broker); NONE stores it.
-        stored: the values of each partition in order.
-        late: seconds until a response.
-    """
-
-    world: World
-    cluster: ScriptedCluster
-    refuse: Refuse = lambda *_: ErrorCode.NONE
-    stored: dict[TopicPartition, list[bytes | None]] = field(default_factory=dict)
-    batches: list[tuple[float, int, TopicPartition, int]] = field(default_factory=list)
-    next_sequence: dict[tuple[int, TopicPartition], int] = field(default_factory=dict)
-    producer_ids: int = 0
-
-    def identify(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
-        self.producer_ids += 1
-        return InitProducerIdResponse(producer_id=self.producer_ids, producer_epoch=0)
-
-    def produce(self, broker: int, request: ProduceRequest) -> object:
-        response = ProduceResponse(responses=[])
-        for topic in request.topic_data:
-            name = topic.name or self.cluster.topic_of(topic.topic_id)
-            answers = []
-            for data in topic.partition_data:
-                partition = TopicPartition(name, data.index)
-                code, offset = self._store(broker, partition, data.records)
-                answers.append(
-                    PartitionProduceResponse(index=data.index, error_code=code, base_offset=offset)
-                )
-            response.responses.append(
-                TopicProduceResponse(
-                    name=topic.name, topic_id=topic.topic_id, partition_responses=answers
-                )
-            )
-        return response if request.acks else NO_ANSWER
-
-    def _store(self, broker: int, partition: TopicPartition, records: Any) -> tuple[int, int]:
-        header = read_header(records, 0)
-        log = self.stored.setdefault(partition, [])
-        self.batches.append((self.world.loop.time(), broker, partition, header.record_count))
-        code = self.refuse(partition, len(self.batches), broker)
-        if code is not ErrorCode.NONE:
-            return code, -1
-        if header.producer_id >= 0:
-            key = (header.producer_id, partition)
-            expected = self.next_sequence.get(key, 0)
-            if header.base_sequence < expected:
-                return ErrorCode.DUPLICATE_SEQUENCE_NUMBER, 0
-            if header.base_sequence > expected:
-                return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
-            self.next_sequence[key] = expected + header.record_count
-        offset = len(log)
-        log.extend(r.value for r in read_records(partition.topic, partition.partition, records, 0))
-        return ErrorCode.NONE, offset
-
-    @asynccontextmanager
-    async def producer(self, **options: object) -> AsyncIterator[AsyncProducer]:
-        for broker in self.cluster.brokers.values():
-            await broker.start()
-        producer = AsyncProducer(
-            self.cluster.bootstrap,
-            wall_clock=self.world.wall_clock,
-            random=self.world.random("producer"),
-            **options,
-        )
-        try:
-            yield producer
-        finally:
-            await producer.close(timeout=5)
-
-
-@pytest.fixture
-def desk() -> Iterator[Desk]:
-    with World(11) as world:
-        cluster = ScriptedCluster(world, {"topic": [0, 1]})
-        made = Desk(world, cluster)
-        for node in range(2):
-            broker = cluster.broker(node)
-            broker.answers[ApiKey.INIT_PRODUCER_ID] = made.identify
-            broker.answers[ApiKey.PRODUCE] = lambda request, node=node: made.produce(node, request)
-        yield made
 
 
 def test_records_arrive_in_order_with_their_offsets(desk: Desk) -> None:
@@ -165,14 +65,14 @@ def test_a_full_batch_does_not_linger(desk: Desk) -> None:
 
 
 def test_only_so_many_requests_are_in_flight(desk: Desk) -> None:
-    desk.cluster.brokers[0].answers[ApiKey.PRODUCE] = lambda _: NO_ANSWER
-
     async def run() -> None:
         async with desk.producer(linger_ms=0, max_in_flight_requests_per_connection=3) as producer:
+            await (await producer.send("topic", b"x", partition=0))
+            desk.cluster.brokers[0].answers[ApiKey.PRODUCE] = lambda _: NO_ANSWER
             for _ in range(10):
                 await producer.send("topic", b"x", partition=0)
                 await asyncio.sleep(0.1)
-            assert len(desk.cluster.brokers[0].requests(ApiKey.PRODUCE)) == 3
+            assert len(desk.cluster.brokers[0].requests(ApiKey.PRODUCE)) == 1 + 3
 
     desk.world.run(run())
 
@@ -283,7 +183,8 @@ def test_a_batch_that_is_given_up_takes_no_other_with_it(desk: Desk) -> None:
     desk.world.run(run())
     assert desk.stored[TopicPartition("topic", 0)] == [b"first", b"1", b"2", b"3", b"4"]
     assert len(desk.batches) > 6  # some were sent twice
-    assert desk.producer_ids == 2
+    assert desk.producer_ids == 1
+    assert max(desk.epochs) == 1
 
 
 def test_a_broker_that_cannot_be_produced_to_is_named(desk: Desk) -> None:
@@ -304,7 +205,8 @@ def test_a_batch_that_is_too_large_says_what_to_raise(desk: Desk) -> None:
     async def run() -> None:
         async with desk.producer() as producer:
             delivery = await producer.send("topic", b"x" * 100, partition=1)
-            with pytest.raises(BrokerError, match=r"topic-1 on broker 1 .* raise that or lower"):
+            said = r"topic-1 on broker 1 .*: a record of 1\d\d bytes.* topic's max\.message\.bytes"
+            with pytest.raises(BrokerError, match=said):
                 await delivery
 
     desk.world.run(run())
@@ -321,7 +223,8 @@ def test_after_a_batch_is_given_up_the_producer_begins_a_new_sequence(desk: Desk
             assert (await (await producer.send("topic", b"next", partition=0))).offset == 0
 
     desk.world.run(run())
-    assert desk.producer_ids == 2
+    assert desk.producer_ids == 1
+    assert desk.epochs == [0, 1]
 
 
 def test_what_nobody_takes_is_given_up_in_time(desk: Desk) -> None:

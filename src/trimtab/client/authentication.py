@@ -1,0 +1,306 @@
+"""Who a client is to the brokers: SASL's mechanisms, and one authentication over a connection.
+
+    client                                    broker
+    SaslHandshake(mechanism)         ─▶  ◀─   agreed, or the mechanisms it has
+    SaslAuthenticate(first message)  ─▶  ◀─   challenge
+    SaslAuthenticate(answer)         ─▶  ◀─   outcome, and how long the session lasts (KIP-368)
+
+A mechanism's `Exchange` says what to send; what is in it is never logged, nor part of an error.
+
+Source: RFC 4616 (PLAIN), 5802 and 7677 (SCRAM), 7628 (OAUTHBEARER); Kafka's
+`SaslClientAuthenticator`, `ScramSaslClient`, `OAuthBearerSaslClient`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import inspect
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from trimtab.config import Password
+from trimtab.errors import AuthenticationFailed, ErrorCode, Unavailable, error_code
+from trimtab.wire.messages.sasl_authenticate import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+)
+from trimtab.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+
+Token: TypeAlias = str | tuple[str, float]
+"""An OAuth bearer token, alone or with the seconds it is good for."""
+TokenSource: TypeAlias = Callable[[], Token | Awaitable[Token]]
+Ask: TypeAlias = Callable[[Any], Awaitable[Any]]
+"""Sends one request over the connection that is being authenticated, and awaits the response."""
+
+SCRAM_HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+_LEAST_ITERATIONS = 4096
+_MOST_ITERATIONS = 100_000
+"""What a broker may make us compute; its own default is 4096 and its most 16,384."""
+_TOKEN_REFRESH_FACTOR = 0.8
+"""The part of a token's lifetime after which the next is asked for (Kafka's default for
+`sasl.login.refresh.window.factor`)."""
+
+
+class Exchange(Protocol):
+    """One authentication by one mechanism."""
+
+    def begin(self) -> bytes:
+        """The first message."""
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        """What to answer; None once there is nothing left to say.
+
+        Raises:
+            AuthenticationFailed: the broker did not prove itself, or refuses; without its name.
+        """
+
+
+class Credentials(Protocol):
+    """What a client proves itself with, over any number of connections."""
+
+    @property
+    def mechanism(self) -> str:
+        """Its name in SASL."""
+
+    async def start(self) -> Exchange:
+        """A new exchange.
+
+        Raises:
+            Unavailable: what it needs, such as a token, cannot be had now.
+        """
+
+
+class Plain(NamedTuple):
+    """PLAIN: user and password as they are. Only for connections that TLS keeps secret."""
+
+    username: str
+    password: Password
+    mechanism: str = "PLAIN"
+
+    async def start(self) -> Exchange:
+        return _SingleMessage(f"\0{self.username}\0{self.password.text}".encode())
+
+
+class Scram(NamedTuple):
+    """SCRAM: both sides prove that they know the password, and none sends it.
+
+    Attributes:
+        mechanism: a key of `SCRAM_HASHES`.
+        make_nonce: printable text without commas that never comes twice.
+    """
+
+    mechanism: str
+    username: str
+    password: Password
+    make_nonce: Callable[[], str]
+
+    async def start(self) -> Exchange:
+        return ScramExchange(
+            SCRAM_HASHES[self.mechanism], self.username, self.password.text, self.make_nonce()
+        )
+
+
+class OAuthBearer:
+    """OAUTHBEARER: a token that `source` gives, kept until 80 % of its lifetime is over.
+
+    A plain `source` runs on another thread, so that it may wait; one that is `async` runs on the
+    client's loop. A token without a lifetime is asked for at each authentication.
+    """
+
+    mechanism = "OAUTHBEARER"
+
+    def __init__(self, source: TokenSource) -> None:
+        self._source = source
+        self._token = ""
+        self._renew_at = 0.0
+        self._asking = asyncio.Lock()
+
+    async def start(self) -> Exchange:
+        async with self._asking:  # many brokers, one token
+            if asyncio.get_running_loop().time() >= self._renew_at:
+                await self._renew()
+            return _SingleMessage(f"n,,\x01auth=Bearer {self._token}\x01\x01".encode())
+
+    async def _renew(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            if inspect.iscoroutinefunction(self._source):
+                given = await self._source()
+            else:
+                given = await loop.run_in_executor(None, self._source)
+        except Exception as error:  # whatever the caller's code raises
+            raise Unavailable(f"sasl.oauthbearer.token raised {error!r}") from error
+        token, lifetime = (given, 0.0) if isinstance(given, str) else _checked_token(given)
+        if not token or not token.isascii() or not token.isprintable() or " " in token:
+            raise AuthenticationFailed("sasl.oauthbearer.token returned something that is no token")
+        self._token = token
+        self._renew_at = loop.time() + lifetime * _TOKEN_REFRESH_FACTOR
+
+
+def _checked_token(given: object) -> tuple[str, float]:
+    match given:
+        case (str(token), int() | float() as lifetime) if lifetime > 0:
+            return token, float(lifetime)
+    raise AuthenticationFailed(
+        f"sasl.oauthbearer.token returned a {type(given).__name__} that is neither a string nor"
+        " (token, seconds it is good for)"
+    )
+
+
+class _SingleMessage:
+    """A mechanism in which the client speaks once."""
+
+    def __init__(self, message: bytes) -> None:
+        self._message = message
+
+    def begin(self) -> bytes:
+        return self._message
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        if not challenge:
+            return None
+        # OAUTHBEARER's refusal: the broker tells why, and fails once we have taken note.
+        raise AuthenticationFailed(_refusal(challenge))
+
+
+def _refusal(challenge: bytes) -> str:
+    try:
+        said = json.loads(challenge)
+    except ValueError:
+        said = None
+    status = said.get("status") if isinstance(said, dict) else None
+    return f"the token was refused ({status if isinstance(status, str) else 'no reason given'})"
+
+
+class ScramExchange:
+    """The client's side of RFC 5802, without channel binding.
+
+    Args:
+        hash_name: as `hashlib` knows it.
+        nonce: the client's.
+    """
+
+    def __init__(self, hash_name: str, username: str, password: str, nonce: str) -> None:
+        self._hash = hash_name
+        self._password = password.encode()
+        self._nonce = nonce
+        name = username.replace("=", "=3D").replace(",", "=2C")
+        self._first_bare = f"n={name},r={nonce}"
+        self._server_signature: bytes | None = None
+        self._is_done = False
+
+    def begin(self) -> bytes:
+        return f"n,,{self._first_bare}".encode()
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        if self._is_done:
+            return None
+        if self._server_signature is None:
+            return self._prove(challenge)
+        self._verify(challenge)
+        self._is_done = True
+        return None
+
+    def _prove(self, server_first: bytes) -> bytes:
+        said = _attributes(server_first)
+        try:
+            nonce = said["r"]
+            salt = base64.b64decode(said["s"], validate=True)
+            iterations = int(said["i"])
+        except (KeyError, ValueError) as error:
+            raise AuthenticationFailed("the broker's SCRAM challenge cannot be read") from error
+        if "m" in said:
+            raise AuthenticationFailed("the broker asks for a SCRAM extension that is not known")
+        if not nonce.startswith(self._nonce) or nonce == self._nonce:
+            raise AuthenticationFailed("the broker's SCRAM nonce does not continue the client's")
+        if not _LEAST_ITERATIONS <= iterations <= _MOST_ITERATIONS:
+            raise AuthenticationFailed(
+                f"the broker asks for {iterations} SCRAM iterations; {_LEAST_ITERATIONS} to"
+                f" {_MOST_ITERATIONS} are accepted"
+            )
+        without_proof = f"c=biws,r={nonce}"
+        message = b",".join((self._first_bare.encode(), server_first, without_proof.encode()))
+        salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, iterations)
+        client_key = self._sign(salted, b"Client Key")
+        signature = self._sign(hashlib.new(self._hash, client_key).digest(), message)
+        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+        self._server_signature = self._sign(self._sign(salted, b"Server Key"), message)
+        return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
+
+    def _verify(self, server_final: bytes) -> None:
+        said = _attributes(server_final)
+        if "e" in said:
+            raise AuthenticationFailed(f"the broker says {said['e']}")
+        try:
+            signature = base64.b64decode(said.get("v", ""), validate=True)
+        except binascii.Error:
+            signature = b""
+        if not hmac.compare_digest(signature, self._server_signature or b""):
+            raise AuthenticationFailed(
+                "the broker could not prove that it knows the password: this is not the broker it"
+                " claims to be"
+            )
+
+    def _sign(self, key: bytes, message: bytes) -> bytes:
+        return hmac.digest(key, message, self._hash)
+
+
+def _attributes(message: bytes) -> dict[str, str]:
+    """`k=value,k=value`, RFC 5802's form of every message."""
+    pairs = (part.partition("=") for part in message.decode("utf-8", "replace").split(","))
+    return {name: value for name, _, value in pairs}
+
+
+async def authenticate(ask: Ask, credentials: Credentials, broker: str) -> float:
+    """Prove who we are over one connection.
+
+    Args:
+        ask: sends over that connection.
+        broker: what errors call the broker.
+
+    Returns:
+        The seconds after which the broker wants to see it proved anew; 0 for never.
+
+    Raises:
+        AuthenticationFailed: the broker refuses, or does not prove itself; says why.
+        Unavailable: the connection was lost, or a token cannot be had now.
+    """
+    mechanism = credentials.mechanism
+    handshake: SaslHandshakeResponse = await ask(SaslHandshakeRequest(mechanism=mechanism))
+    if handshake.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+        has = ", ".join(handshake.mechanisms) or "none"
+        raise AuthenticationFailed(
+            f"{broker} does not do sasl.mechanism={mechanism} on this listener; it does {has}"
+        )
+    if handshake.error_code != ErrorCode.NONE:
+        raise AuthenticationFailed(
+            f"{broker} refuses SASL: {error_code(handshake.error_code).name}; is its listener"
+            " SASL_PLAINTEXT or SASL_SSL, as security.protocol says?"
+        )
+    exchange = await credentials.start()
+    message: bytes | None = exchange.begin()
+    lifetime = 0.0
+    try:
+        while message is not None:
+            response: SaslAuthenticateResponse = await ask(
+                SaslAuthenticateRequest(auth_bytes=message)
+            )
+            if response.error_code != ErrorCode.NONE:
+                raise _refused(response)
+            lifetime = response.session_lifetime_ms / 1000
+            message = exchange.answer(response.auth_bytes)
+    except AuthenticationFailed as error:
+        raise AuthenticationFailed(f"{broker}, {mechanism}: {error}") from None
+    return lifetime
+
+
+def _refused(response: SaslAuthenticateResponse) -> AuthenticationFailed:
+    code = error_code(response.error_code)
+    return AuthenticationFailed(
+        f"{code.name} ({int(code)}): {response.error_message or 'no reason'}"
+    )

@@ -1,0 +1,22 @@
+# C declarations of memory_cy.py. What a name means is said in memory_cy.py.
+
+cdef class Place:
+    cdef readonly long long size
+    cdef readonly object served
+    cdef bint _is_served
+
+cdef class BufferMemory:
+    cdef readonly long long size
+    cdef readonly long long used
+    cdef long long room
+    cdef long long _set_aside
+    cdef bint _is_shut
+    cdef object _line
+
+    cdef bint has_room(self, long long size)
+    cdef object shut(self, bint is_shut)
+    cdef object give_back(self, long long size)
+    cdef object stand(self, Place place)
+    cdef object leave(self, Place place)
+    cdef object send_away(self, object error)
+    cdef object _serve(self)

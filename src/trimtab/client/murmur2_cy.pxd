@@ -1,0 +1,7 @@
+# C declarations of murmur2_cy.py, as wire/batch_cy.pxd has those of batch_cy.py.
+
+cpdef unsigned int murmur2(bytes key)
+cpdef int partition_for_key(bytes key, int partition_count)
+cdef int partition_for_octets(
+    const unsigned char *octets, Py_ssize_t start, Py_ssize_t size, int partition_count
+) noexcept

@@ -1,0 +1,18 @@
+# C declarations of outgoing_cy.py. What a name means is said in outgoing_cy.py.
+
+from trimtab.wire.batch_cy cimport BatchBuilder
+from trimtab.wire.rows_cy cimport Rows
+
+cdef class OutgoingRecord:
+    cdef object key
+    cdef object value
+    cdef object headers
+    cdef long long timestamp
+    cdef Rows rows
+
+    cdef long long write(self, BatchBuilder builder)
+    cdef object key_bytes(self)
+    cdef object value_bytes(self)
+    cdef Py_ssize_t keyed_partition(self, int partition_count)
+
+cpdef long long bound(object value, object key, object headers)

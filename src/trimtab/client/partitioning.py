@@ -1,0 +1,94 @@
+"""The live view of how a topic's records are spread: what `Producer.partitioning` returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLoad:
+    """One partition, as the producer sees it at this moment.
+
+    Attributes:
+        leader: the node id of its leader; -1 while there is none.
+        rack: its leader's rack; None if it has none or it is not known.
+        queued_batches: batches that wait to be sent.
+        queued_bytes: their bytes, uncompressed.
+        in_flight_batches: batches that were sent and await their acknowledgement.
+        in_flight_bytes: their bytes, uncompressed.
+        weight: the probability that the partitioner chooses it next, 0 to 1; None where records,
+            not turns, are assigned (round robin, custom partitioners).
+        excluded_because: why it cannot be chosen now; None if it can.
+        chosen_bytes: bytes that came to it by the partitioner's choice, as they are expected to be
+            sent: those with keys or an explicit partition are not counted.
+        turns: how often it was chosen.
+    """
+
+    leader: int
+    rack: str | None
+    queued_batches: int
+    queued_bytes: int
+    in_flight_batches: int
+    in_flight_bytes: int
+    weight: float | None
+    excluded_because: str | None
+    chosen_bytes: int
+    turns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Partitioning:
+    """How a topic's records are spread at this moment (KIP-794, KIP-1123).
+
+    Attributes:
+        topic: its name.
+        partitioner: the class that chooses.
+        current: the partition whose turn it is; None before the first, or if there are no turns.
+        switches: turns that began in another partition than the last one.
+        in_rack_share: part of the chosen bytes, 0 to 1, whose leader was in the client's rack when
+            they were chosen; None without rack awareness or before the first byte.
+        partitions: by number.
+    """
+
+    topic: str
+    partitioner: str
+    current: int | None
+    switches: int
+    in_rack_share: float | None
+    partitions: tuple[PartitionLoad, ...]
+
+
+def describe(topic_queues: Any, rack: str | None) -> Partitioning:
+    """The view of one topic's `TopicQueues`; `rack` is the client's. Under the lock."""
+    view, partitioner = topic_queues.view, topic_queues.partitioner
+    weigh = getattr(partitioner, "weigh", None)
+    weights = weigh(view, topic_queues) if weigh is not None else {}
+    loads = []
+    for queue, leader, leader_rack in zip(
+        topic_queues.queues, view.leaders, view.racks, strict=False
+    ):
+        weight = weights.get(queue.partition)
+        loads.append(
+            PartitionLoad(
+                leader=leader,
+                rack=leader_rack,
+                queued_batches=len(queue.batches),
+                queued_bytes=queue.queued_bytes,
+                in_flight_batches=len(queue.in_flight),
+                in_flight_bytes=sum(batch.size for batch in queue.in_flight),
+                weight=None if weight is None else weight.probability,
+                excluded_because=None if weight is None else weight.excluded,
+                chosen_bytes=queue.chosen_bytes,
+                turns=queue.turns,
+            )
+        )
+    chosen = sum(load.chosen_bytes for load in loads)
+    return Partitioning(
+        topic=view.name,
+        partitioner=type(partitioner).__name__,
+        current=topic_queues.current if topic_queues.current >= 0 else None,
+        switches=topic_queues.switches,
+        in_rack_share=topic_queues.chosen_rack_bytes / chosen if rack and chosen else None,
+        partitions=tuple(loads),
+    )

@@ -1,0 +1,123 @@
+# C declarations of queues_cy.py, for the accumulator. What a name means is said in queues_cy.py.
+
+from trimtab.wire.batch_cy cimport BatchBuilder
+
+cdef class NodeLoad:
+    cdef readonly int node_id
+    cdef readonly long long queued_batches
+    cdef readonly long long queued_bytes
+    cdef readonly long long in_flight_batches
+    cdef readonly long long in_flight_bytes
+    cdef public double latency
+    cdef public double drain_rate
+    cdef public double not_ready_since
+    cdef public double last_acknowledged
+
+cdef class Batch:
+    cdef readonly PartitionQueue queue
+    cdef readonly BatchBuilder builder
+    cdef readonly double created
+    cdef readonly long long serial
+    cdef public int attempts
+    cdef public double not_before
+    cdef public int base_sequence
+    cdef readonly long long size
+    cdef readonly long long memory
+    cdef readonly int count
+    cdef readonly bint is_done
+    cdef readonly object error
+    cdef readonly long long base_offset
+    cdef readonly long long log_append_time
+    cdef NodeLoad _sent_to
+    cdef int _first
+    cdef list _parts
+    cdef object _future
+    cdef list _callbacks
+    cdef Share _share
+    cdef Batch _older
+    cdef Batch _newer
+
+    cdef list _settle(self, object error, long long base_offset, long long log_append_time)
+    cdef list _replace(self, list parts)
+    cdef object _call_back(self, object function, object delivery)
+
+cdef class Delivery:
+    cdef Batch _batch
+    cdef int _index
+    cdef long long _timestamp
+
+    cdef Batch _holder(self)
+    cdef Batch _wait(self, object timeout)
+    cdef object _metadata(self, Batch batch)
+
+cdef class Share:
+    cdef readonly Batch batch
+    cdef readonly int count
+    cdef int _index
+    cdef object _settle
+
+    cdef object _follow(self)
+
+cdef class PartitionQueue:
+    cdef readonly object accumulator
+    cdef readonly TopicQueues topic_queues
+    cdef readonly str topic
+    cdef readonly int partition
+    cdef readonly object batches
+    cdef readonly list in_flight
+    cdef readonly NodeLoad node
+    cdef readonly long long queued_bytes
+    cdef readonly long long turns
+    cdef public object state
+    cdef long long _chosen_bytes
+    cdef Batch _open
+    cdef bint _is_noted
+
+    cdef object _lead(self, NodeLoad node)
+    cdef object _count(self, Batch batch, int sign)
+    cdef object _send(self, Batch batch)
+    cdef object _end_flight(self, Batch batch)
+
+cdef class TopicQueues:
+    cdef readonly object view
+    cdef readonly list queues
+    cdef readonly object partitioner
+    cdef public double compression_ratio
+    cdef readonly int longest
+    cdef readonly long long switches
+    cdef readonly int current
+    cdef object _accumulator
+    cdef object _rack
+    cdef long long _rack_bytes
+    cdef dict _busy
+    cdef dict _used
+    cdef list _lengths
+    cdef bint _is_in_doubt
+    cdef bint _is_due
+    cdef bint _observes
+    cdef long long _unsettled
+    cdef double _last_used
+    cdef int _partition_count
+    cdef bint _is_per_record
+    cdef bint _is_told_of_new_batches
+    cdef bint _turns_by_batch
+    cdef bint _is_eager
+    cdef bint _ignores_keys
+    cdef long long _quantum
+    cdef long long _produced
+    cdef long long _brought
+
+    cdef bint _is_over(self, PartitionQueue queue) noexcept
+    cdef bint _may_stay(self)
+    cdef PartitionQueue _turn(self)
+    cdef object _end_turn(self)
+    cdef bint _is_in_rack(self, Py_ssize_t partition)
+    cdef object _lengthen(self, PartitionQueue queue)
+    cdef object _shorten(self, PartitionQueue queue)
+
+cdef class BatchChain:
+    cdef readonly Batch oldest
+    cdef readonly Batch newest
+
+    cdef object add(self, Batch batch, Batch older)
+    cdef object remove(self, Batch batch)

@@ -1,0 +1,614 @@
+# mypy: allow-untyped-decorators, no-warn-return-any
+"""What a producer holds: topics' queues of batches, brokers' loads, and what became of each record.
+
+    TopicQueues ─▶ PartitionQueue ─▶ Batch ◀─ Delivery
+                        └─▶ NodeLoad (of its leader)
+
+`queues_cy.pxd` has the C types of the fields. Everything here is changed by the accumulator alone,
+under its lock; what is public is read by partitioners and the sender.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection, Generator
+from concurrent.futures import Future
+from typing import Any
+
+import cython
+
+from trimtab.records import NO_OFFSET, NO_TIMESTAMP, RecordMetadata
+
+if cython.compiled:
+    pass
+
+
+@cython.final
+@cython.cclass
+class NodeLoad:
+    """One broker, as this producer loads it.
+
+    Attributes:
+        node_id: the broker's.
+        queued_batches: batches that wait for it, in the queues of the partitions it leads.
+        queued_bytes: their bytes, uncompressed.
+        in_flight_batches: batches sent to it that it has not answered.
+        in_flight_bytes: their bytes, uncompressed.
+        latency: seconds from sending to acknowledgement, a moving average; 0 while unknown.
+        drain_rate: bytes a second that it takes, a moving average; 0 while unknown.
+        not_ready_since: loop time since which it takes nothing; -1 while it does.
+        last_acknowledged: loop time of its last acknowledgement; -1 before the first.
+    """
+
+    def __init__(self, node_id: cython.int) -> None:
+        self.node_id = node_id
+        self.queued_batches = 0
+        self.queued_bytes = 0
+        self.in_flight_batches = 0
+        self.in_flight_bytes = 0
+        self.latency = 0.0
+        self.drain_rate = 0.0
+        self.not_ready_since = -1.0
+        self.last_acknowledged = -1.0
+
+
+@cython.final
+@cython.cclass
+class Batch:
+    """One batch of one partition, from its first record to its acknowledgement.
+
+    Attributes:
+        queue: the queue it belongs to.
+        builder: its bytes; None once it is settled or split.
+        created: loop time of the first record, seconds.
+        serial: its place in the queue: greater than that of every batch that goes before it.
+        attempts: how often it was sent.
+        not_before: loop time before which it is not sent again.
+        base_sequence: its place in the producer's sequence (KIP-98); -1 until it is first sent.
+        size: bytes of its header and records, uncompressed.
+        memory: bytes it holds of the buffer memory.
+        count: records.
+        is_done: whether it was acknowledged or given up.
+        error: what it was given up for; None otherwise.
+        base_offset: where the log has its first record; -1 if that is not known.
+        log_append_time: milliseconds since the Unix epoch if the log stamps its records, else -1.
+    """
+
+    def __init__(
+        self, queue: Any, builder: Any, created: float, serial: cython.longlong, first: cython.int
+    ) -> None:
+        self.queue = queue
+        self.builder = builder
+        self.created = created
+        self.serial = serial
+        self.attempts = 0
+        self.not_before = 0.0
+        self.base_sequence = -1
+        self.size = builder.size
+        self.memory = 0
+        self.count = 0
+        self.is_done = False
+        self.error = None
+        self.base_offset = NO_OFFSET
+        self.log_append_time = NO_TIMESTAMP
+        self._sent_to: Any = None
+        self._first = first  # its first record's index in the batch that it was split from
+        self._parts: list[Any] | None = None
+        self._future: Future[None] | None = None
+        self._callbacks: list[Any] | None = None
+        self._share: Any = None
+        self._older: Any = None
+        self._newer: Any = None
+
+    @cython.cfunc
+    def _settle(
+        self, error: Any, base_offset: cython.longlong, log_append_time: cython.longlong
+    ) -> list[Any]:
+        """Mark it done; returns functions and their deliveries, in turn, to be called unlocked."""
+        self.error = error
+        self.base_offset = base_offset
+        self.log_append_time = log_append_time
+        self.is_done = True
+        return self._let_go()
+
+    @cython.cfunc
+    def _replace(self, parts: list[Any]) -> list[Any]:
+        """Leave its records to these; returns as `_settle`, for the parts to call."""
+        self._parts = parts
+        return self._let_go()
+
+    def _let_go(self) -> list[Any]:
+        # Deliveries that are kept must not keep the bytes.
+        self.builder = None
+        self._share = None
+        future, self._future = self._future, None
+        if future is not None:
+            future.set_result(None)
+        callbacks, self._callbacks = self._callbacks, None
+        return callbacks if callbacks is not None else []
+
+    def future(self) -> Any:
+        """A future that ends when the batch is settled or split. Under the lock."""
+        if self._future is None:
+            future: Future[None] = Future()
+            if self.is_done or self._parts is not None:
+                future.set_result(None)
+                return future
+            self._future = future
+        return self._future
+
+    @cython.cfunc
+    def _call_back(self, function: Any, delivery: Any) -> Any:
+        """Have `function(delivery)` called when the batch is settled."""
+        if self._callbacks is None:
+            self._callbacks = []
+        self._callbacks.append(function)
+        self._callbacks.append(delivery)
+        return None
+
+
+# Without the garbage collector: it refers to its batch alone, and that refers to deliveries only
+# until it is settled. Millions of them may live, and none is worth a visit.
+@cython.final
+@cython.no_gc
+@cython.freelist(4096)
+@cython.cclass
+class Delivery:
+    """What becomes of one sent record. Wait with `.result()` or `await`, or be called back."""
+
+    _batch: Batch
+    _index: cython.int
+    _timestamp: cython.longlong
+
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self._holder().is_done
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Where the record was stored, waiting for it if need be.
+
+        Args:
+            timeout: seconds to wait at most; None waits as long as `delivery.timeout.ms` lets it.
+
+        Raises:
+            BrokerError: the broker refused the batch.
+            Unavailable: it was not acknowledged in time; it may be stored.
+            UsageError: the producer belongs to the process that this one was forked from.
+            TimeoutError: no outcome within `timeout`.
+        """
+        return self._metadata(self._wait(timeout))
+
+    def exception(self, timeout: float | None = None) -> Exception | None:
+        """The error the record ended with, None if it is stored; waits like `result`."""
+        batch = self._wait(timeout)
+        return None if batch.error is None else copy_of(batch.error)
+
+    def add_done_callback(self, function: Callable[[Any], object]) -> None:
+        """Have `function(delivery)` called once, on the client's thread, when the outcome is known.
+
+        If it is known already the call happens at once, on this thread. Keep it short: nothing is
+        sent or received while it runs. An exception it raises is logged.
+        """
+        if not self._holder().queue.accumulator.call_back(self, function):
+            function(self)
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        batch = self._holder()
+        while not batch.is_done:
+            from asyncio import shield, wrap_future
+
+            # Shielded: whoever stops waiting must not end the wait of others.
+            future = batch.queue.accumulator.future_of(batch)
+            yield from shield(wrap_future(future)).__await__()
+            batch = self._holder()
+        return self._metadata(batch)
+
+    @cython.cfunc
+    @cython.locals(batch=Batch, part=Batch)
+    def _holder(self) -> Batch:
+        """The batch that has the record now: one that was too large was split."""
+        batch = self._batch
+        while batch._parts is not None:
+            for part in batch._parts:
+                if part._first > self._index:
+                    break
+                batch = part
+        return batch
+
+    @cython.cfunc
+    @cython.locals(batch=Batch)
+    def _wait(self, timeout: Any) -> Batch:
+        batch = self._holder()
+        if batch.is_done:
+            return batch
+        accumulator = batch.queue.accumulator
+        deadline = None if timeout is None else accumulator.now() + timeout
+        while not batch.is_done:
+            accumulator.future_of(batch).result(timeout)
+            batch = self._holder()
+            if deadline is not None:
+                timeout = max(0.0, deadline - accumulator.now())
+        return batch
+
+    @cython.cfunc
+    def _metadata(self, batch: Batch) -> RecordMetadata:
+        if batch.error is not None:
+            raise copy_of(batch.error)
+        offset: cython.longlong = batch.base_offset
+        if offset >= 0:
+            offset += self._index - batch._first
+        timestamp: cython.longlong = batch.log_append_time
+        if timestamp < 0:
+            timestamp = self._timestamp
+        return RecordMetadata(batch.queue.topic, batch.queue.partition, offset, timestamp)
+
+
+@cython.final
+@cython.cclass
+class Share:
+    """What one batch took of the rows of a table, one after the other.
+
+    Attributes:
+        batch: which tells what became of them.
+        count: rows.
+        first, last: their places in the batch, from 0.
+    """
+
+    def __init__(
+        self, batch: Batch, index: cython.int, count: cython.int, settle: Callable[[Any], object]
+    ) -> None:
+        self.batch = batch
+        self.count = count
+        self._index = index
+        self._settle = settle
+
+    @property
+    def first(self) -> int:
+        return self._index - self.batch._first
+
+    @property
+    def last(self) -> int:
+        return self._index - self.batch._first + self.count - 1
+
+    @cython.cfunc
+    @cython.locals(part=Batch, begin=cython.int, end=cython.int)
+    def _follow(self) -> Any:
+        """Its batch was split: divide it among the parts."""
+        for part in self.batch._parts or ():
+            begin = max(self._index, part._first)
+            end = min(self._index + self.count, part._first + part.count)
+            if begin < end:
+                part._call_back(self._settle, Share(part, begin, end - begin, self._settle))
+        return None
+
+
+def copy_of(error: Any) -> Any:
+    """One that can be raised: many records share a batch's error, and raising one changes it."""
+    copy = type(error).__new__(type(error), *error.args)
+    copy.args = error.args
+    copy.__dict__.update(error.__dict__)
+    copy.__cause__ = error.__cause__
+    return copy
+
+
+@cython.final
+@cython.cclass
+class PartitionQueue:
+    """One partition's batches that wait to be sent, oldest first; only the last can be open.
+
+    Attributes:
+        topic_queues: the topic's.
+        batches: those that wait.
+        in_flight: those that await their acknowledgement, in the order they were sent.
+        node: its leader's load; None while there is no leader.
+        queued_bytes: bytes of `batches`, uncompressed.
+        turns: how often the partitioner chose it.
+        state: the sender's own.
+    """
+
+    def __init__(
+        self, accumulator: Any, topic_queues: Any, topic: str, partition: cython.int
+    ) -> None:
+        self.accumulator = accumulator
+        self.topic_queues = topic_queues
+        self.topic = topic
+        self.partition = partition
+        self.batches: deque[Batch] = deque()
+        self.in_flight: list[Batch] = []
+        self.node: NodeLoad | None = None
+        self.queued_bytes = 0
+        self.turns = 0
+        self.state: Any = None
+        self._chosen_bytes = 0
+        self._open: Any = None  # the last batch, while it takes records
+        self._is_noted = False
+
+    @property
+    def head_is_complete(self) -> bool:
+        """Whether the oldest batch takes no more records."""
+        return len(self.batches) > 1 or (len(self.batches) == 1 and self._open is None)
+
+    @property
+    def chosen_bytes(self) -> int:
+        """Bytes that came by the partitioner's choice, as they are expected to be sent."""
+        topic_queues = self.topic_queues
+        if topic_queues.current != self.partition:
+            return self._chosen_bytes
+        return self._chosen_bytes + topic_queues._produced - topic_queues._brought
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    @cython.cfunc
+    def _lead(self, node: NodeLoad | None) -> Any:
+        """Another broker leads it from now on: its queue is that broker's load."""
+        batches: cython.Py_ssize_t = len(self.batches)
+        if self.node is not None:
+            self.node.queued_batches -= batches
+            self.node.queued_bytes -= self.queued_bytes
+        self.node = node
+        if node is not None:
+            node.queued_batches += batches
+            node.queued_bytes += self.queued_bytes
+        return None
+
+    @cython.cfunc
+    def _count(self, batch: Batch, sign: cython.int) -> Any:
+        """A batch came into the queue (1) or left it (-1)."""
+        self.queued_bytes += sign * batch.size
+        if self.node is not None:
+            self.node.queued_batches += sign
+            self.node.queued_bytes += sign * batch.size
+        if sign > 0:
+            self.topic_queues._lengthen(self)
+        else:
+            self.topic_queues._shorten(self)
+        return None
+
+    @cython.cfunc
+    def _send(self, batch: Batch) -> Any:
+        self.in_flight.append(batch)
+        batch._sent_to = self.node
+        if self.node is not None:
+            self.node.in_flight_batches += 1
+            self.node.in_flight_bytes += batch.size
+        return None
+
+    @cython.cfunc
+    def _end_flight(self, batch: Batch) -> Any:
+        self.in_flight.remove(batch)
+        node = batch._sent_to
+        if node is not None:
+            node.in_flight_batches -= 1
+            node.in_flight_bytes -= batch.size
+            batch._sent_to = None
+        return None
+
+
+@cython.final
+@cython.cclass
+class TopicQueues:
+    """One topic's queues, and the turn that its partitioner has given.
+
+    To partitioners it is the load they decide with: every answer costs O(1).
+
+    Attributes:
+        view: the topic as metadata last described it.
+        queues: by partition.
+        partitioner: what was made for this topic.
+        compression_ratio: compressed to uncompressed bytes, as lately seen.
+        longest: batches of the longest queue.
+        current: the partition whose turn it is, -1 before the first.
+        switches: turns that began in another partition than the last one.
+    """
+
+    def __init__(
+        self,
+        accumulator: Any,
+        view: Any,
+        partitioner: Any,
+        quantum: cython.longlong,
+        ignores_keys: cython.bint,
+        rack: str | None,
+    ) -> None:
+        self.view = view
+        self.queues: list[PartitionQueue] = []
+        self.partitioner = partitioner
+        self.compression_ratio = 1.0
+        self.longest = 0
+        self.switches = 0
+        self.current = -1
+        self._rack_bytes = 0
+        self._accumulator = accumulator
+        self._rack = rack
+        self._busy: dict[int, None] = {}
+        self._used: dict[int, None] = {}
+        self._is_in_doubt = False
+        self._is_due = False  # whether an eager partitioner is to be asked
+        self._unsettled = 0  # batches
+        self._last_used = accumulator.now()
+        self._lengths = [0]
+        self._partition_count = 0
+        self._is_per_record = hasattr(partitioner, "partition")
+        self._is_told_of_new_batches = hasattr(partitioner, "on_new_batch")
+        self._turns_by_batch = getattr(partitioner, "turns_by_batch", False)
+        self._observes = hasattr(partitioner, "observe")
+        self._is_eager = getattr(partitioner, "is_eager", False)
+        self._ignores_keys = ignores_keys
+        self._quantum = quantum
+        self._produced = 0  # of the current turn
+        self._brought = 0  # with which it began
+
+    @property
+    def chosen_rack_bytes(self) -> int:
+        """Bytes that came by the partitioner's choice while their leader was in the client's rack.
+
+        As they are expected to be sent; 0 without rack awareness.
+        """
+        if self.current < 0 or not self._is_in_rack(self.current):
+            return self._rack_bytes
+        return self._rack_bytes + self._produced - self._brought
+
+    # what partitioners ask
+
+    def queued_batches(self, partition: cython.int) -> int:
+        """Batches that wait in a partition's queue."""
+        return len(self.queues[partition].batches)
+
+    @cython.locals(queue=PartitionQueue)
+    def queued_bytes(self, partition: cython.int) -> int:
+        """Bytes that wait in a partition's queue, uncompressed."""
+        queue = self.queues[partition]
+        return queue.queued_bytes
+
+    def busy(self) -> Collection[int]:
+        """The partitions that hold batches."""
+        return self._busy.keys()
+
+    def used(self) -> Collection[int]:
+        """The partitions that ever had a batch."""
+        return self._used.keys()
+
+    @cython.locals(queue=PartitionQueue)
+    def node(self, partition: cython.int) -> NodeLoad | None:
+        """The load of a partition's leader; None while there is no leader."""
+        queue = self.queues[partition]
+        return queue.node
+
+    def unavailable(self) -> frozenset[int]:
+        """Node ids of leaders that take nothing at the moment (KIP-794)."""
+        ask = self._accumulator.unavailable
+        return self._accumulator.published if ask is None else ask()
+
+    def now(self) -> float:
+        """The loop's time, seconds."""
+        return self._accumulator.now()
+
+    # turns
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def _is_over(self, queue: PartitionQueue) -> cython.bint:
+        """A turn by bytes ends with a full batch (KAFKA-14156), or after two quanta."""
+        if self._turns_by_batch or self._produced < self._quantum:
+            return False
+        return queue._open is None or self._produced >= 2 * self._quantum
+
+    @cython.cfunc
+    def _may_stay(self) -> cython.bint:
+        """Ask the partitioner whether the turn may go on."""
+        self._is_in_doubt = False
+        return self.partitioner.may_stay(self.view, self.current, self)
+
+    @cython.cfunc
+    @cython.locals(queue=PartitionQueue)
+    def _turn(self) -> PartitionQueue:
+        """Ask the partitioner whose turn it is now."""
+        overshoot = max(0, self._produced - self._quantum)
+        self._is_in_doubt = False
+        chosen, brought = self.partitioner.next_turn(self.view, self.current, overshoot, self)
+        self._end_turn()
+        if chosen != self.current:
+            self.switches += 1
+        self.current = chosen
+        self._produced = brought
+        self._brought = brought
+        queue = self.queues[chosen]
+        queue.turns += 1
+        return queue
+
+    @cython.cfunc
+    @cython.locals(queue=PartitionQueue, produced=cython.longlong)
+    def _end_turn(self) -> Any:
+        if self.current >= 0:
+            produced = self._produced - self._brought
+            queue = self.queues[self.current]
+            queue._chosen_bytes += produced
+            if self._is_in_rack(self.current):
+                self._rack_bytes += produced
+        return None
+
+    @cython.cfunc
+    def _is_in_rack(self, partition: cython.Py_ssize_t) -> cython.bint:
+        racks = self.view.racks
+        return self._rack is not None and partition < len(racks) and racks[partition] == self._rack
+
+    # lengths of queues: how many have each, so that the longest is known without a search
+
+    @cython.cfunc
+    def _lengthen(self, queue: PartitionQueue) -> Any:
+        length: cython.Py_ssize_t = len(queue.batches)
+        if length == 1:
+            self._busy[queue.partition] = None
+            self._used[queue.partition] = None
+        else:
+            self._lengths[length - 1] -= 1
+        if length == len(self._lengths):
+            self._lengths.append(0)
+        self._lengths[length] += 1
+        if length > self.longest:
+            self.longest = length
+        return None
+
+    @cython.cfunc
+    def _shorten(self, queue: PartitionQueue) -> Any:
+        length: cython.Py_ssize_t = len(queue.batches)
+        if length == 0:
+            del self._busy[queue.partition]
+        else:
+            self._lengths[length] += 1
+        self._lengths[length + 1] -= 1
+        if self._lengths[self.longest] == 0:
+            self.longest -= 1  # the one that got shorter
+        return None
+
+
+@cython.final
+@cython.cclass
+class BatchChain:
+    """All batches that are neither acknowledged nor given up, from the oldest to the newest.
+
+    Any of them leaves it in O(1), and the oldest is known without a search.
+    """
+
+    def __init__(self) -> None:
+        self.oldest: Batch | None = None
+        self.newest: Batch | None = None
+
+    @cython.cfunc
+    @cython.locals(newer=Batch)
+    def add(self, batch: Batch, older: Batch | None) -> Any:
+        """Add a batch after `older`; at the beginning if that is None."""
+        batch._older = older
+        if older is None:
+            newer, self.oldest = self.oldest, batch
+        else:
+            newer, older._newer = older._newer, batch
+        batch._newer = newer
+        if newer is None:
+            self.newest = batch
+        else:
+            newer._older = batch
+        return None
+
+    @cython.cfunc
+    @cython.locals(older=Batch, newer=Batch)
+    def remove(self, batch: Batch) -> Any:
+        older, newer = batch._older, batch._newer
+        batch._older = batch._newer = None
+        if older is None:
+            self.oldest = newer
+        else:
+            older._newer = newer
+        if newer is None:
+            self.newest = older
+        else:
+            newer._older = older
+        return None
+
+    @cython.locals(batch=Batch)
+    def all(self) -> list[Batch]:
+        found: list[Batch] = []
+        batch = self.oldest
+        while batch is not None:
+            found.append(batch)
+            batch = batch._newer
+        return found

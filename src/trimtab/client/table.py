@@ -1,0 +1,446 @@
+"""Tables to records: `Producer.send_table` takes Arrow's columns, and what becomes of them.
+
+    table ─▶ slices of 65,536 rows ─▶ Rows (wire/rows_cy.py) ─▶ accumulator.append_rows ─▶ batches
+                                                                                            │
+    TableDelivery ◀──────── settle(share of a batch) ◀──────────────────────────── acknowledged
+
+A row costs no Python object; a batch costs one call of `settle`. pyarrow is imported on first use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from itertools import count
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from trimtab.errors import KafkaError, UsageError
+from trimtab.records import NO_OFFSET, TopicPartition
+from trimtab.wire.rows_cy import NO_TIME, BytesColumn, HeadersColumn, Rows
+
+SLICE_ROWS = 65_536
+"""Rows handed to the accumulator at once: few calls, and what must be converted stays small."""
+
+Column: TypeAlias = Any
+"""A column's name in the table, or a pyarrow array of the table's length; None: there is none."""
+
+
+class PartitionSummary(NamedTuple):
+    """What one partition took of a table. Offsets are -1 with acks=0, when nobody says."""
+
+    records: int
+    first_offset: int
+    last_offset: int
+
+
+class TableSummary(NamedTuple):
+    """Where a table's rows were stored.
+
+    Between a partition's first and last offset there may be records of other senders.
+    """
+
+    topic: str
+    records: int
+    partitions: Mapping[int, PartitionSummary]
+
+
+class TableError(KafkaError):
+    """Rows of a table that were not delivered. Its cause is the error of the first to fail.
+
+    Attributes:
+        failed: how many, for each partition that has some, the first to fail first.
+        delivered: what became of the others.
+    """
+
+    def __init__(
+        self, error: Exception, failed: Mapping[int, int], delivered: TableSummary
+    ) -> None:
+        first = TopicPartition(delivered.topic, next(iter(failed)))
+        lost = sum(failed.values())
+        super().__init__(
+            f"{lost} of {lost + delivered.records} records of a table were not delivered, in"
+            f" {len(failed)} partitions, the first of them {first}: {error}"
+        )
+        self.failed = failed
+        self.delivered = delivered
+        self.__cause__ = error
+
+
+class BatchShare(Protocol):
+    """The rows of one table in one batch, as the accumulator counts them."""
+
+    @property
+    def batch(self) -> Any:
+        """`accumulator_cy.Batch`."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def first(self) -> int:
+        """The first row's place in the batch."""
+
+    @property
+    def last(self) -> int: ...
+
+
+class TableDelivery:
+    """What becomes of one table. Wait with `.result()` or `await`, or be called back."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self._sent = -1  # not known before the end
+        self._settled = 0
+        self._delivered: dict[int, PartitionSummary] = {}
+        self._failed: dict[int, int] = {}
+        self._error: Exception | None = None
+        self._future: Future[TableSummary] = Future()
+        self._endings = count()
+
+    def settle(self, share: BatchShare) -> None:
+        """A batch that has rows of the table is done; on the client's thread only."""
+        batch, records = share.batch, share.count
+        partition = batch.queue.partition
+        if batch.error is not None:
+            self._error = self._error or batch.error
+            self._failed[partition] = self._failed.get(partition, 0) + records
+        else:
+            base = batch.base_offset
+            first, last = (base + share.first, base + share.last) if base >= 0 else (NO_OFFSET,) * 2
+            before = self._delivered.get(partition)
+            if before is not None:
+                records += before.records
+                first, last = min(first, before.first_offset), max(last, before.last_offset)
+            self._delivered[partition] = PartitionSummary(records, first, last)
+        self._settled += share.count
+        self._end_if_complete()
+
+    def end(self, records: int) -> None:
+        """All rows are in batches; on the sender's thread."""
+        self._sent = records
+        self._end_if_complete()
+
+    def _end_if_complete(self) -> None:
+        # Both threads may find it complete; next() is one step, so only one of them goes on.
+        if self._settled != self._sent or next(self._endings) > 0:
+            return
+        delivered = TableSummary(
+            self.topic,
+            sum(each.records for each in self._delivered.values()),
+            dict(sorted(self._delivered.items())),
+        )
+        if self._error is None:
+            self._future.set_result(delivered)
+        else:
+            self._future.set_exception(TableError(self._error, self._failed, delivered))
+
+    def done(self) -> bool:
+        """Whether the outcome of every row is known."""
+        return self._future.done()
+
+    def result(self, timeout: float | None = None) -> TableSummary:
+        """Where the rows were stored, waiting for all of them.
+
+        Args:
+            timeout: seconds to wait at most; None waits as long as `delivery.timeout.ms` lets it.
+
+        Raises:
+            TableError: rows were not delivered; says how many and why.
+            TimeoutError: not all outcomes are known within `timeout`.
+        """
+        return self._future.result(timeout)
+
+    def exception(self, timeout: float | None = None) -> TableError | None:
+        """The error the table ended with, None if all of it is stored; waits like `result`."""
+        error = self._future.exception(timeout)
+        assert error is None or isinstance(error, TableError)
+        return error
+
+    def add_done_callback(self, function: Callable[[TableDelivery], object]) -> None:
+        """Have `function(delivery)` called once, on the client's thread, when all is known.
+
+        If it is known already the call happens at once, on this thread. Keep it short: nothing is
+        sent or received while it runs. An exception it raises is logged.
+        """
+        self._future.add_done_callback(lambda future: function(self))
+
+    def __await__(self) -> Generator[Any, None, TableSummary]:
+        # Shielded: whoever stops waiting must not end the wait of others.
+        return asyncio.shield(asyncio.wrap_future(self._future)).__await__()
+
+
+def append_table(
+    append_rows: Callable[[str, Rows, int], int],
+    delivery: TableDelivery,
+    data: object,
+    *,
+    value: Column = "value",
+    key: Column = None,
+    headers: Column = None,
+    partition: Column = None,
+    timestamp: Column = None,
+) -> Iterator[int]:
+    """Append every row; yields the bytes it needs free whenever the accumulator takes no more.
+
+    Args:
+        append_rows: `Accumulator.append_rows`: takes rows from one on, returns the first not taken.
+        data: a pyarrow Table, RecordBatch or RecordBatchReader; anything else that streams Arrow
+            (`__arrow_c_stream__`: polars, DuckDB, pandas from 2.2 on) or is one Arrow batch
+            (`__arrow_c_array__`); or an iterable of those.
+        value: binary, string (both also large, as view, or in a dictionary) or fixed-size binary.
+            None makes every value null: tombstones, which need keys.
+        key: likewise; where it is null the partitioner chooses.
+        headers: list<struct<key: string, value: binary>> or map<string, binary>; null for none.
+        partition: any integer; where it is null, key or partitioner decide.
+        timestamp: timestamp, date64, or int64 in milliseconds since the Unix epoch; finer ones are
+            cut to milliseconds. Where it is null the record gets the time at which it is sent.
+
+    Raises:
+        UsageError: the table cannot be sent as it is; says which column and what to do. What came
+            before the faulty batch is on its way.
+    """
+    arrow = _import_pyarrow()
+    given = {
+        "value": value,
+        "key": key,
+        "headers": headers,
+        "partition": partition,
+        "timestamp": timestamp,
+    }
+    columns = {role: column for role, column in given.items() if column is not None}
+    if value is None and key is None:
+        raise UsageError(
+            "a table without value and key makes empty records: name its value column, or with"
+            " value=None the key column of its tombstones"
+        )
+    sent = 0
+    try:
+        for batch in _read_batches(arrow, data, columns):
+            rows = _read_rows(arrow, batch, delivery.settle)
+            first = 0
+            while (first := append_rows(delivery.topic, rows, first)) < rows.length:
+                rows.seek(first)
+                yield rows.bound
+            sent += rows.length
+    except UsageError as error:
+        error.add_note(
+            f"the table's first {sent} rows are on their way; a row's number counts from there"
+        )
+        raise
+    delivery.end(sent)
+
+
+def _import_pyarrow() -> Any:
+    try:
+        import pyarrow
+        import pyarrow.compute
+    except ImportError as error:
+        raise UsageError(
+            "send_table needs pyarrow, which is not installed: pip install 'trimtab[arrow]'"
+        ) from error
+    return pyarrow
+
+
+def _read_batches(arrow: Any, data: Any, columns: Mapping[str, Column]) -> Iterator[Any]:
+    """The table in slices: record batches of the asked columns, under their roles' names."""
+    if isinstance(data, arrow.Table):
+        yield from _slice(_select(arrow, data, columns))
+    elif hasattr(data, "__arrow_c_stream__"):
+        stream = arrow.RecordBatchReader.from_stream(data)
+        if any(not isinstance(column, str) for column in columns.values()):
+            yield from _slice(_select(arrow, stream.read_all(), columns))
+            return
+        _select(arrow, stream.schema.empty_table(), columns)  # a stream without rows is checked too
+        for batch in stream:
+            yield from _slice(_select(arrow, arrow.Table.from_batches([batch]), columns))
+    elif hasattr(data, "__arrow_c_array__"):
+        table = arrow.Table.from_batches([arrow.record_batch(data)])
+        yield from _slice(_select(arrow, table, columns))
+    elif isinstance(data, Iterable) and not isinstance(data, (str, bytes, Mapping)):
+        if any(not isinstance(column, str) for column in columns.values()):
+            raise UsageError("columns given as arrays go with one table, and not with several")
+        for each in data:
+            yield from _read_batches(arrow, each, columns)
+    else:
+        raise UsageError(
+            f"a table cannot be of type {type(data).__name__}: give a pyarrow Table, RecordBatch or"
+            " RecordBatchReader, anything with __arrow_c_stream__, or several of those"
+        )
+
+
+def _select(arrow: Any, table: Any, columns: Mapping[str, Column]) -> Any:
+    """A table of the asked columns alone, under their roles' names."""
+    selected = []
+    for role, column in columns.items():
+        if not isinstance(column, str):
+            if not isinstance(column, (arrow.Array, arrow.ChunkedArray)):
+                raise UsageError(
+                    f"{role} is of type {type(column).__name__}: give a column's name, a pyarrow"
+                    " array, or None"
+                )
+            if len(column) != table.num_rows:
+                raise UsageError(
+                    f"the array given for {role} has {len(column)} rows, the table {table.num_rows}"
+                )
+            selected.append(column)
+            continue
+        found = table.schema.get_all_field_indices(column)
+        if len(found) > 1:
+            raise UsageError(f"the table has {len(found)} columns {column!r}: rename all but one")
+        if not found:
+            names = table.schema.names
+            nearest = difflib.get_close_matches(column, names, n=1)
+            has = (
+                f"did you mean {nearest[0]!r}?"
+                if nearest
+                else f"it has {', '.join(names) or 'none'}"
+            )
+            raise UsageError(f"the table has no column {column!r} ({role}): {has}")
+        selected.append(table.column(found[0]))
+    return arrow.table(selected, names=list(columns))
+
+
+def _slice(table: Any) -> Iterator[Any]:
+    for batch in table.to_batches(max_chunksize=SLICE_ROWS):
+        batch.validate()  # what came over the C interface may be anything
+        yield batch
+
+
+def _read_rows(arrow: Any, batch: Any, settle: Callable[[BatchShare], None]) -> Rows:
+    def column(role: str) -> Any:
+        """None where it is not there, or of the type that has only nulls."""
+        if role not in batch.schema.names:
+            return None
+        array = batch.column(role)
+        return None if arrow.types.is_null(array.type) else array
+
+    key, value, headers = column("key"), column("value"), column("headers")
+    partitions, timestamps = column("partition"), column("timestamp")
+    return Rows(
+        batch.num_rows,
+        None if key is None else _read_bytes(arrow, "key", key),
+        None if value is None else _read_bytes(arrow, "value", value),
+        None if headers is None else _read_headers(arrow, headers),
+        None if partitions is None else _read_partitions(arrow, partitions),
+        None if timestamps is None else _read_timestamps(arrow, timestamps),
+        settle,
+    )
+
+
+def _read_bytes(arrow: Any, role: str, array: Any) -> BytesColumn:
+    types = arrow.types
+    given = array.type
+    if isinstance(array, arrow.ExtensionArray):
+        array = array.storage
+    indices = None
+    if types.is_dictionary(array.type):
+        indices, array = array.indices, array.dictionary
+    if types.is_binary_view(array.type) or types.is_string_view(array.type):
+        array = array.cast(arrow.large_binary())
+    if indices is not None:
+        array = array.take(indices)
+    kind = array.type
+    if types.is_fixed_size_binary(kind):
+        validity, data = array.buffers()
+        offsets, width = None, kind.byte_width
+    elif types.is_binary(kind) or types.is_string(kind):
+        (validity, offsets, data), width = array.buffers(), 4
+    elif types.is_large_binary(kind) or types.is_large_string(kind):
+        (validity, offsets, data), width = array.buffers(), 8
+    else:
+        fix = (
+            "encode each row to bytes first, as JSON or Avro"
+            if types.is_nested(kind)
+            else "cast it to string or binary"
+        )
+        raise UsageError(
+            f"the {role} column is of type {given}, and a record's {role} is bytes: {fix}"
+        )
+    if array.null_count == 0:
+        validity = None
+    return BytesColumn(len(array), array.offset, validity, offsets, width, data)
+
+
+def _read_headers(arrow: Any, array: Any) -> HeadersColumn:
+    types = arrow.types
+    kind = array.type
+    if types.is_map(kind):
+        names, values = array.keys, array.items
+    elif types.is_list(kind) and _is_pair(arrow, kind.value_type):
+        pairs = array.values
+        fields = dict(zip(pairs.type.names, pairs.flatten(), strict=True))
+        names, values = fields["key"], fields["value"]
+    else:
+        raise UsageError(
+            f"the headers column is of type {kind}:"
+            " give list<struct<key: string, value: binary>> or map<string, binary>"
+        )
+    if not _is_text(arrow, names.type):
+        raise UsageError(f"the names of the headers are of type {names.type}: cast them to string")
+    begin, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+    if names.slice(begin, end - begin).null_count > 0:
+        raise UsageError("the headers column has a header whose name is null: give it a name")
+    validity, offsets = array.buffers()[:2]
+    if array.null_count == 0:
+        validity = None
+    return HeadersColumn(
+        len(array),
+        array.offset,
+        validity,
+        offsets,
+        _read_bytes(arrow, "header's name", names),
+        _read_bytes(arrow, "header's value", values),
+    )
+
+
+def _is_pair(arrow: Any, kind: Any) -> bool:
+    return bool(arrow.types.is_struct(kind)) and sorted(kind.names) == ["key", "value"]
+
+
+def _is_text(arrow: Any, kind: Any) -> bool:
+    types = arrow.types
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _read_partitions(arrow: Any, array: Any) -> Any:
+    if not arrow.types.is_integer(array.type):
+        raise UsageError(f"the partition column is of type {array.type}: give integers")
+    _check_range(arrow, "partition", array, 0, 2**31 - 1)
+    return _numbers(array.cast(arrow.int32()).fill_null(-1), 4)
+
+
+def _read_timestamps(arrow: Any, array: Any) -> Any:
+    kind = array.type
+    if arrow.types.is_timestamp(kind):
+        # Finer units lose what they have more; a coarser one must not overflow.
+        is_finer = kind.unit in ("us", "ns")
+        try:
+            array = array.cast(arrow.timestamp("ms", kind.tz), safe=not is_finer)
+        except arrow.ArrowInvalid as error:
+            raise UsageError(f"the timestamp column does not fit milliseconds: {error}") from None
+    elif not arrow.types.is_date64(kind) and not arrow.types.is_int64(kind):
+        raise UsageError(
+            f"the timestamp column is of type {kind}: give a timestamp, date64,"
+            " or milliseconds since the Unix epoch as int64"
+        )
+    array = array.cast(arrow.int64())
+    _check_range(arrow, "timestamp", array, -1, 2**63 - 2)
+    return _numbers(array.fill_null(NO_TIME), 8)
+
+
+def _check_range(arrow: Any, role: str, array: Any, low: int, high: int) -> None:
+    found = arrow.compute.min_max(array).as_py()
+    for number in (found["min"], found["max"]):
+        if number is not None and not low <= number <= high:
+            raise UsageError(
+                f"the {role} column holds {number}: it must be from {low} to {high}, or null"
+            )
+
+
+def _numbers(array: Any, width: int) -> Any:
+    """The buffer of a column without nulls, from its first row on."""
+    return array.buffers()[1].slice(array.offset * width, len(array) * width)

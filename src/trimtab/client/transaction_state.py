@@ -1,0 +1,195 @@
+"""What a transactional producer may do next, and what an error means for it. Decides, does nothing.
+
+    uninitialized ─▶ initializing ─▶ ready ─▶ in transaction ─▶ committing ─▶ ready
+                                                │      │            │
+                                                │      ▼            ▼
+                                                │  abortable error ◀┘
+                                                ▼      ▼
+                                               aborting ─▶ ready           any ─▶ fatal error
+
+Source: KIP-98, KIP-588, KIP-890, KIP-1050; the states are those of
+`org.apache.kafka.clients.producer.internals.TransactionManager`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from trimtab.errors import BrokerError, ErrorCode, KafkaError, TransactionError, UsageError
+
+INIT = "init_transactions"
+BEGIN = "begin_transaction"
+SEND = "send"
+SEND_OFFSETS = "send_offsets_to_transaction"
+COMMIT = "commit_transaction"
+ABORT = "abort_transaction"
+
+
+class State(Enum):
+    """Where a transactional producer is; the value completes "the producer …"."""
+
+    UNINITIALIZED = "is not initialized"
+    INITIALIZING = "is being initialized"
+    READY = "is in no transaction"
+    IN_TRANSACTION = "is in a transaction"
+    COMMITTING = "is committing"
+    ABORTING = "is aborting"
+    ABORTABLE_ERROR = "is in a transaction that has failed"
+    FATAL_ERROR = "cannot be used any more"
+
+
+NEXT: dict[State, frozenset[State]] = {
+    State.UNINITIALIZED: frozenset({State.INITIALIZING}),
+    State.INITIALIZING: frozenset({State.READY, State.UNINITIALIZED}),
+    State.READY: frozenset({State.IN_TRANSACTION}),
+    State.IN_TRANSACTION: frozenset({State.COMMITTING, State.ABORTING, State.ABORTABLE_ERROR}),
+    State.COMMITTING: frozenset({State.READY, State.ABORTABLE_ERROR}),
+    State.ABORTING: frozenset({State.READY}),
+    State.ABORTABLE_ERROR: frozenset({State.ABORTING}),
+    State.FATAL_ERROR: frozenset(),
+}
+"""Where each state leads, besides FATAL_ERROR, where every one can."""
+
+_ALLOWED: dict[str, frozenset[State]] = {
+    INIT: frozenset({State.UNINITIALIZED}),
+    BEGIN: frozenset({State.READY}),
+    SEND: frozenset({State.IN_TRANSACTION}),
+    SEND_OFFSETS: frozenset({State.IN_TRANSACTION}),
+    COMMIT: frozenset({State.IN_TRANSACTION}),
+    ABORT: frozenset({State.IN_TRANSACTION, State.ABORTABLE_ERROR}),
+}
+_ADVICE: dict[State, str] = {
+    State.UNINITIALIZED: f"call {INIT}() first",
+    State.INITIALIZING: f"{INIT}() has not ended yet; call it again to wait for that",
+    State.READY: f"call {BEGIN}() first",
+    State.IN_TRANSACTION: f"end it first, with {COMMIT}() or {ABORT}()",
+    State.COMMITTING: f"{COMMIT}() has not ended yet; call it again to wait for that",
+    State.ABORTING: f"{ABORT}() has not ended yet; call it again to wait for that",
+}
+_ABORT_AND_REPEAT = f"call {ABORT}() and repeat the transaction"
+_CLOSE = "close this producer and make a new one"
+
+
+class Lifecycle:
+    """The state of one transactional producer, and why it is in it.
+
+    Attributes:
+        state: where it is.
+        cause: what led to one of the two error states; None in all others.
+    """
+
+    def __init__(self) -> None:
+        self.state = State.UNINITIALIZED
+        self.cause: KafkaError | None = None
+
+    def move(self, target: State, cause: KafkaError | None = None) -> None:
+        """Go on to another state, to an error state for a cause.
+
+        Raises:
+            RuntimeError: no such way leads there; trimtab is at fault.
+        """
+        if target is not State.FATAL_ERROR and target not in NEXT[self.state]:
+            raise RuntimeError(f"the producer {self.state.value}: {target.name} cannot follow")
+        self.state = target
+        self.cause = cause
+
+    def refusal(self, call: str) -> KafkaError | None:
+        """The error for a call in this state; None if it is allowed."""
+        if self.state in _ALLOWED[call]:
+            return None
+        if self.cause is not None:
+            return self.failure()
+        return UsageError(f"{call}(): the producer {self.state.value}; {_ADVICE[self.state]}")
+
+    def check(self, call: str) -> None:
+        """Refuse a call that this state does not allow.
+
+        Raises:
+            UsageError: names the state and the call that is due.
+            TransactionError: in an error state, for its cause.
+        """
+        refusal = self.refusal(call)
+        if refusal is not None:
+            raise refusal
+
+    def failure(self) -> TransactionError:
+        """The cause of an error state, with what to do next. A new one for each who raises it."""
+        is_fatal = self.state is State.FATAL_ERROR
+        code = self.cause.code if isinstance(self.cause, BrokerError) else None
+        error = TransactionError(
+            f"{self.cause}; {_CLOSE if is_fatal else _ABORT_AND_REPEAT}", code, is_fatal
+        )
+        error.__cause__ = self.cause
+        return error
+
+
+_FATAL = frozenset(
+    {
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.SASL_AUTHENTICATION_FAILED,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    }
+)
+_FATAL_FROM_COORDINATOR = _FATAL | {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE}
+
+
+def is_fatal_to_produce(error: KafkaError) -> bool:
+    """Whether a batch that was given up for `error` ends the producer, not just its transaction.
+
+    A leader's INVALID_PRODUCER_EPOCH does not: the coordinator knows better who is fenced, and says
+    so when the transaction is aborted (KIP-588).
+    """
+    return isinstance(error, BrokerError) and error.code in _FATAL
+
+
+def is_fatal_from_coordinator(error: KafkaError) -> bool:
+    """Whether a coordinator's refusal ends the producer, not just its transaction.
+
+    What Kafka's own producer does not expect there is fatal to it; here the transaction can be
+    aborted, as the coordinator decides whether that is still so.
+    """
+    return not isinstance(error, BrokerError) or error.code in _FATAL_FROM_COORDINATOR
+
+
+def explain(error: KafkaError) -> KafkaError:
+    """The error, with what usually lies behind its code and where to correct it."""
+    if isinstance(error, BrokerError) and not error.detail and error.code in _HINTS:
+        return BrokerError(error.code, _HINTS[error.code], error.subject)
+    return error
+
+
+_FENCED = (
+    "another producer with this transactional.id has begun, or this transaction was open for longer"
+    " than transaction.timeout.ms"
+)
+_LEFT_BEHIND = (
+    "the consumer is no longer a member of the group in that generation; let it poll and read again"
+    " from the offsets that are committed"
+)
+_HINTS = {
+    ErrorCode.PRODUCER_FENCED: _FENCED,
+    ErrorCode.INVALID_PRODUCER_EPOCH: _FENCED,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
+        "grant Write and Describe on this transactional id"
+    ),
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "grant Write on the topic",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "grant Read on the group",
+    ErrorCode.INVALID_TXN_STATE: "the coordinator's transaction is not in a state that allows this",
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: (
+        "the coordinator has forgotten this producer (transactional.id.expiration.ms)"
+    ),
+    ErrorCode.UNKNOWN_PRODUCER_ID: "the broker has forgotten this producer",
+    ErrorCode.INVALID_TRANSACTION_TIMEOUT: (
+        "transaction.timeout.ms is above the brokers' transaction.max.timeout.ms; lower the one or"
+        " raise the other"
+    ),
+    ErrorCode.ILLEGAL_GENERATION: _LEFT_BEHIND,
+    ErrorCode.UNKNOWN_MEMBER_ID: _LEFT_BEHIND,
+    ErrorCode.FENCED_INSTANCE_ID: _LEFT_BEHIND,
+    ErrorCode.STALE_MEMBER_EPOCH: _LEFT_BEHIND,
+    ErrorCode.FENCED_MEMBER_EPOCH: _LEFT_BEHIND,
+}

@@ -1,0 +1,409 @@
+"""The options of producer, consumer and admin against Kafka's own, and against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trimtab.client.authentication import OAuthBearer, Plain, Scram
+from trimtab.client.connection_options import parse_jaas_config
+from trimtab.client.options import ADMIN, CONSUMER, PRODUCER, Options, producer_options
+from trimtab.config import INT_MAX, OptionTable, Password, write
+from trimtab.errors import UsageError
+
+SERVER = "127.0.0.1:9092"
+
+KAFKA_PRODUCER: Mapping[str, object] = {
+    "acks": "all",
+    "batch.size": 16384,
+    "bootstrap.servers": (),
+    "buffer.memory": 33554432,
+    "client.dns.lookup": "use_all_dns_ips",
+    "client.id": "",
+    "client.rack": "",
+    "compression.gzip.level": -1,
+    "compression.lz4.level": 9,
+    "compression.type": "none",
+    "compression.zstd.level": 3,
+    "connections.max.idle.ms": 540000,
+    "delivery.timeout.ms": 120000,
+    "enable.idempotence": True,
+    "linger.ms": 5,
+    "max.block.ms": 60000,
+    "max.in.flight.requests.per.connection": 5,
+    "max.request.size": 1048576,
+    "metadata.max.age.ms": 300000,
+    "metadata.max.idle.ms": 300000,
+    "metadata.recovery.rebootstrap.trigger.ms": 300000,
+    "metadata.recovery.strategy": "rebootstrap",
+    "metrics.num.samples": 2,
+    "metrics.sample.window.ms": 30000,
+    "partitioner.adaptive.partitioning.enable": True,
+    "partitioner.availability.timeout.ms": 0,
+    "partitioner.class": None,
+    "partitioner.ignore.keys": False,
+    "partitioner.rack.aware": False,
+    "receive.buffer.bytes": 32768,
+    "reconnect.backoff.max.ms": 1000,
+    "reconnect.backoff.ms": 50,
+    "request.timeout.ms": 30000,
+    "retries": INT_MAX,
+    "retry.backoff.max.ms": 1000,
+    "retry.backoff.ms": 100,
+    "sasl.jaas.config": None,
+    "security.protocol": "PLAINTEXT",
+    "send.buffer.bytes": 131072,
+    "socket.connection.setup.timeout.max.ms": 30000,
+    "socket.connection.setup.timeout.ms": 10000,
+    "ssl.cipher.suites": (),
+    "ssl.enabled.protocols": ("TLSv1.2", "TLSv1.3"),
+    "ssl.endpoint.identification.algorithm": "https",
+    "ssl.key.password": None,
+    "ssl.keystore.certificate.chain": None,
+    "ssl.keystore.key": None,
+    "ssl.keystore.location": None,
+    "ssl.truststore.certificates": None,
+    "ssl.truststore.location": None,
+    "transaction.timeout.ms": 60000,
+    "transactional.id": None,
+}
+"""The options that Kafka 4.4's `ProducerConfig` and ours share, with its defaults."""
+
+OTHER_DEFAULTS: Mapping[str, object] = {
+    "sasl.mechanism": None,  # Kafka: GSSAPI
+    "ssl.keystore.type": "PEM",  # Kafka: JKS
+    "ssl.truststore.type": "PEM",
+}
+
+OURS = {
+    "partitioner.adaptive.signal": "queue",
+    "partitioner.compat": "kip",
+    "partitioner.rack.aware.strict": False,
+    "sasl.oauthbearer.token": None,
+    "sasl.password": None,
+    "sasl.username": None,
+}
+
+KAFKA_PRODUCER_REFUSED = """
+bootstrap.resolve.timeout.ms buffer.memory.allocation.strategy config.providers enable.metrics.push
+interceptor.classes key.serializer metadata.cluster.check.enable metric.reporters
+metrics.recording.level sasl.client.callback.handler.class sasl.kerberos.kinit.cmd
+sasl.kerberos.min.time.before.relogin sasl.kerberos.service.name sasl.kerberos.ticket.renew.jitter
+sasl.kerberos.ticket.renew.window.factor sasl.login.callback.handler.class sasl.login.class
+sasl.login.connect.timeout.ms sasl.login.read.timeout.ms sasl.login.refresh.buffer.seconds
+sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor
+sasl.login.refresh.window.jitter sasl.login.retry.backoff.max.ms sasl.login.retry.backoff.ms
+sasl.oauthbearer.allow.unverified.audience sasl.oauthbearer.allow.unverified.issuer
+sasl.oauthbearer.assertion.algorithm sasl.oauthbearer.assertion.claim.aud
+sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss
+sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds
+sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file
+sasl.oauthbearer.assertion.private.key.file sasl.oauthbearer.assertion.private.key.passphrase
+sasl.oauthbearer.assertion.template.file sasl.oauthbearer.client.credentials.client.id
+sasl.oauthbearer.client.credentials.client.secret sasl.oauthbearer.clock.skew.seconds
+sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer
+sasl.oauthbearer.header.urlencode sasl.oauthbearer.jwks.endpoint.refresh.ms
+sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.ms
+sasl.oauthbearer.jwks.endpoint.url sasl.oauthbearer.jwt.retriever.class
+sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope sasl.oauthbearer.scope.claim.name
+sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url security.providers
+ssl.engine.factory.class ssl.keymanager.algorithm ssl.keystore.password ssl.protocol ssl.provider
+ssl.secure.random.implementation ssl.trustmanager.algorithm ssl.truststore.password
+transaction.two.phase.commit.enable value.serializer
+"""
+"""The rest of Kafka 4.4's `ProducerConfig`."""
+
+
+def options(table: OptionTable = PRODUCER, **given: object) -> Options:
+    return Options(table, {"bootstrap.servers": SERVER, **given})
+
+
+def checked(**given: object) -> Options:
+    return producer_options(SERVER, given)[0]
+
+
+def test_every_option_of_kafkas_producer_is_taken_or_refused_with_a_reason() -> None:
+    assert {option.name: option.default for option in PRODUCER} == {
+        **KAFKA_PRODUCER,
+        **OTHER_DEFAULTS,
+        **OURS,
+    }
+    for name in KAFKA_PRODUCER_REFUSED.split():
+        for spelling in (name, name.replace(".", "_")):
+            with pytest.raises(UsageError, match=rf"option {name} is not for trimtab: \w+"):
+                checked(**{spelling: "x"})
+
+
+@pytest.mark.parametrize("table", [PRODUCER, CONSUMER, ADMIN], ids=lambda table: table.kind)
+def test_every_option_is_taken_in_both_spellings_and_as_text(table: OptionTable) -> None:
+    for option in table:
+        assert option.doc.endswith(".") or option.doc.endswith(";") or "…" in option.doc
+        if option.default is not None:
+            assert option.check(write(option.default)) == option.default
+        assert table.find(option.name.replace(".", "_")) is option
+
+
+@pytest.mark.parametrize(
+    ("table", "defaults"),
+    [
+        (PRODUCER, {"receive.buffer.bytes": 32768, "connections.max.idle.ms": 540000}),
+        (CONSUMER, {"receive.buffer.bytes": -1, "connections.max.idle.ms": 540000}),
+        (ADMIN, {"receive.buffer.bytes": 65536, "connections.max.idle.ms": 300000}),
+    ],
+    ids=lambda value: value.kind if isinstance(value, OptionTable) else "",
+)
+def test_what_kinds_of_clients_default_differently(
+    table: OptionTable, defaults: dict[str, object]
+) -> None:
+    assert {name: table[name].default for name in defaults} == defaults
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"batch_sise": 1}, r"did you mean batch\.size\?"),
+        ({"linger.ms": -1}, r"linger\.ms=-1: must be at least 0"),
+        ({"compression_gzip_level": 10}, "between 1 and 9 or -1"),
+        ({"compression_gzip_level": 0}, "between 1 and 9 or -1"),
+        ({"compression_lz4_level": 18}, "between 1 and 17"),
+        ({"compression_zstd_level": 23}, "between -131072 and 22"),
+        ({"metadata_max_idle_ms": 4999}, "at least 5000"),
+        ({"metrics_num_samples": 0}, "at least 1"),
+        ({"partitioner_compat": "go"}, "one of kip, java"),
+        ({"partitioner_adaptive_signal": "tea"}, "one of queue, latency"),
+        ({"send_buffer_bytes": -2}, "at least 0 or -1"),
+        ({"security_protocol": "TLS"}, "one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+        ({"sasl_mechanism": "GSSAPI"}, "one of PLAIN, SCRAM-SHA-256"),
+        ({"ssl_truststore_type": "JKS"}, "one of PEM"),
+        ({"ssl_truststore_password": "x"}, "have no password of their own"),
+        ({"sasl_oauthbearer_token": "x"}, "must be a callable"),
+        ({"key_serializer": "x"}, "bytes"),
+        ({"enable_metrics_push": True}, r"KIP-714.*leave it out"),
+        # against each other
+        (
+            {"delivery_timeout_ms": 1000},
+            r"delivery\.timeout\.ms=1000 must be at least linger\.ms \+ request\.timeout\.ms = "
+            r"5 \+ 30000 = 30005",
+        ),
+        ({"enable_idempotence": True, "acks": "1"}, "needs acks=all, acks is 1"),
+        ({"enable_idempotence": "true", "acks": "0"}, "needs acks=all, acks is 0"),
+        ({"enable_idempotence": True, "retries": 0}, "needs retries of at least 1, retries is 0"),
+        (
+            {"max_in_flight_requests_per_connection": 6},
+            r"at most 5, it is 6; lower it or set enable\.idempotence=false",
+        ),
+        ({"transactional_id": ""}, "must not be empty"),
+        ({"transactional_id": "t", "acks": "1"}, "'t' needs acks=all, acks is 1"),
+        ({"transactional_id": "t", "retries": 0}, "needs retries of at least 1, retries is 0"),
+        (
+            {"transactional_id": "t", "enable_idempotence": False},
+            r"'t' needs enable\.idempotence=true, it is false",
+        ),
+    ],
+)
+def test_refusals_of_a_producer(given: dict[str, object], why: str) -> None:
+    """The same cases as in Apache Kafka 4.4.0, whose producer refuses them too."""
+    with pytest.raises(UsageError, match=why):
+        checked(**given)
+
+
+def test_idempotence_is_quietly_off_where_it_was_not_asked_for() -> None:
+    assert checked().flag("enable.idempotence")
+    assert not checked(acks="1").flag("enable.idempotence")
+    assert not checked(acks="0", max_in_flight_requests_per_connection=9).flag("enable.idempotence")
+    assert not checked(retries=0).flag("enable.idempotence")
+    assert checked(acks="-1", transactional_id="t").flag("enable.idempotence")
+    relaxed = checked(enable_idempotence=False, max_in_flight_requests_per_connection=9)
+    assert not relaxed.flag("enable.idempotence")
+
+
+def test_the_delivery_timeout_grows_with_what_it_spans_unless_it_was_given() -> None:
+    assert checked().integer("delivery.timeout.ms") == 120_000
+    assert checked(request_timeout_ms=200_000).integer("delivery.timeout.ms") == 200_005
+    exact = checked(request_timeout_ms=1000, linger_ms=0, delivery_timeout_ms=1000)
+    assert exact.seconds("delivery.timeout.ms") == 1.0
+
+
+def test_the_reconnect_back_off_is_constant_if_only_its_beginning_was_given() -> None:
+    assert options().seconds("reconnect.backoff.max.ms") == 1.0
+    assert options(reconnect_backoff_ms=5000).seconds("reconnect.backoff.max.ms") == 5.0
+    both = options(reconnect_backoff_ms=10, reconnect_backoff_max_ms=20)
+    assert both.seconds("reconnect.backoff.max.ms") == 0.02
+
+
+def test_a_partitioner_that_is_no_text_is_handed_through() -> None:
+    def by_value(*_: object) -> int:
+        return 0
+
+    for spelling in ("partitioner_class", "partitioner.class"):
+        checked, custom = producer_options(SERVER, {spelling: by_value})
+        assert custom is by_value
+        assert checked["partitioner.class"] is None
+    checked, custom = producer_options(SERVER, {"partitioner.class": "round_robin"})
+    assert (checked["partitioner.class"], custom) == ("round_robin", None)
+
+
+def test_bootstrap_servers_come_as_argument_or_as_option() -> None:
+    assert producer_options(["a:1", "b:2"], {})[0].bootstrap[1].host == "b"
+    assert producer_options(None, {"bootstrap_servers": "a:1"})[0].bootstrap[0].port == 1
+    with pytest.raises(UsageError, match=r"bootstrap\.servers is given twice"):
+        producer_options("a:1", {"bootstrap_servers": "a:1"})
+    with pytest.raises(UsageError, match=r"bootstrap\.servers is missing"):
+        producer_options(None, {})
+
+
+# --- connections and security --------------------------------------------------------------------
+
+
+def test_connection_options() -> None:
+    made = options(
+        client_id="me",
+        connections_max_idle_ms=-1,
+        metadata_recovery_strategy="none",
+        client_dns_lookup="resolve_canonical_bootstrap_servers_only",
+        socket_connection_setup_timeout_max_ms=7000,
+    ).connection_options()
+    assert (made.client_id, made.max_idle, made.rebootstrap_after) == ("me", None, None)
+    assert made.canonical_bootstrap
+    assert made.connect_timeout_max == 7.0
+    assert made.tls is None
+    assert made.credentials is None
+    default = options(ADMIN).connection_options()
+    assert (default.client_id, default.max_idle) == ("trimtab-admin", 300.0)
+    assert default.rebootstrap_after == 300.0
+    assert not default.canonical_bootstrap
+
+
+JAAS = "org.apache.kafka.common.security"
+
+
+@pytest.mark.parametrize("table", [PRODUCER, CONSUMER, ADMIN], ids=lambda table: table.kind)
+def test_sasl_credentials(table: OptionTable) -> None:
+    def credentials(**given: object) -> Any:
+        return options(table, **given).connection_options().credentials
+
+    sasl = {"security_protocol": "SASL_PLAINTEXT", "sasl_username": "u", "sasl_password": "p"}
+    assert credentials(sasl_mechanism="PLAIN", **sasl) == Plain("u", Password("p"))
+    scram = credentials(sasl_mechanism="SCRAM-SHA-512", **sasl)
+    assert isinstance(scram, Scram)
+    assert scram[:3] == ("SCRAM-SHA-512", "u", Password("p"))
+    assert scram.make_nonce() != scram.make_nonce()
+    token = credentials(
+        security_protocol="SASL_SSL",
+        sasl_mechanism="OAUTHBEARER",
+        sasl_oauthbearer_token=lambda: "token",
+    )
+    assert isinstance(token, OAuthBearer)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "text", "expected"),
+    [
+        ("PLAIN", f'{JAAS}.plain.PlainLoginModule required username="u" password="p";', ("u", "p")),
+        ("PLAIN", f"{JAAS}.plain.PlainLoginModule required username=u password=p;", ("u", "p")),
+        (
+            "SCRAM-SHA-256",
+            f'\n{JAAS}.scram.ScramLoginModule required\n username="a b"\n password="q\\"\\\\;=";\n',
+            ("a b", 'q"\\;='),
+        ),
+        (
+            "PLAIN",
+            f'{JAAS}.plain.PlainLoginModule  requisite password = "p" username = "u" ;',
+            ("u", "p"),
+        ),
+    ],
+)
+def test_jaas(mechanism: str, text: str, expected: tuple[str, str]) -> None:
+    username, password = parse_jaas_config(Password(text), mechanism)
+    assert (username, password.text) == expected
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "text", "why"),
+    [
+        ("PLAIN", "username=u password=hidden1", "cannot be read"),
+        ("PLAIN", f"{JAAS}.plain.PlainLoginModule required username=u password=hidden1", "read"),
+        (
+            "PLAIN",
+            f"{JAAS}.scram.ScramLoginModule required username=u password=hidden1;",
+            "needs PlainLoginModule",
+        ),
+        ("SCRAM-SHA-256", f"{JAAS}.scram.ScramLoginModule required username=u;", "one is missing"),
+        (
+            "SCRAM-SHA-256",
+            f"{JAAS}.scram.ScramLoginModule required username=u password=hidden1 tokenauth=true;",
+            "tokenauth is not for trimtab",
+        ),
+    ],
+)
+def test_jaas_that_will_not_do(mechanism: str, text: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why) as caught:
+        parse_jaas_config(Password(text), mechanism)
+    assert "hidden1" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"security_protocol": "SASL_SSL"}, r"sasl\.mechanism is missing"),
+        ({"sasl_mechanism": "PLAIN"}, r"security\.protocol=PLAINTEXT does not authenticate"),
+        ({"sasl_password": "s3", "security_protocol": "SSL"}, r"SSL does not authenticate"),
+        (
+            {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"},
+            r"sasl\.username is missing",
+        ),
+        (
+            {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_username": "u"},
+            r"sasl\.password is missing",
+        ),
+        (
+            {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"},
+            r"sasl\.oauthbearer\.token is missing",
+        ),
+        (
+            {
+                "security_protocol": "SASL_SSL",
+                "sasl_mechanism": "PLAIN",
+                "sasl_username": "u",
+                "sasl_password": "s3",
+                "sasl_jaas_config": "s3",
+            },
+            "both given",
+        ),
+        (
+            {"security_protocol": "SSL", "ssl_truststore_location": "/no/such.pem"},
+            r"ssl\.truststore\.location=/no/such\.pem cannot be read",
+        ),
+    ],
+)
+def test_refusals_of_security(given: dict[str, object], why: str) -> None:
+    for table in (PRODUCER, CONSUMER, ADMIN):
+        with pytest.raises(UsageError, match=why) as caught:
+            options(table, **given)
+        assert "s3" not in str(caught.value)
+
+
+def test_certificates_are_not_read_without_tls(tmp_path: Path) -> None:
+    assert options(ssl_truststore_location=str(tmp_path / "none")).connection_options().tls is None
+
+
+def test_no_secret_is_shown() -> None:
+    made = options(
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="PLAIN",
+        sasl_username="u",
+        sasl_password="s3cret",
+    )
+    assert "s3cret" not in repr(made.connection_options()) + repr(made["sasl.password"])
+    assert f"{made['sasl.password']}" == "[hidden]"
+    with pytest.raises(UsageError, match=r"sasl\.password=\[hidden\]: must be a string"):
+        options(sasl_password=b"s3cret")
+
+
+@pytest.mark.parametrize("name", ["group.id", "enable.auto.commit", "session.timeout.ms"])
+def test_options_of_groups_are_refused_with_the_way_around(name: str) -> None:
+    with pytest.raises(UsageError, match=r"groups are not built yet; assign partitions"):
+        options(CONSUMER, **{name: "x"})
