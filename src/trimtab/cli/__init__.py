@@ -24,6 +24,10 @@ COMMANDS = {
         "trimtab.cli.producer_perf",
         "measure a producer as Apache Kafka's tool does",
     ),
+    "experiment": (
+        "trimtab.cli.experiment",
+        "repeat the measurements of KIP-480, KIP-794 and KIP-1123",
+    ),
     "demo": ("trimtab.cli.demo", "seven ways of choosing a partition, on real flights"),
 }
 

@@ -2,15 +2,18 @@
 
 The options and the lines printed are those of kafka-producer-perf-test, so figures and scripts
 carry over. A latency runs from the call of send to the acknowledgement, in milliseconds. MB are
-2^20 bytes, as there.
+2^20 bytes, as there. With a transactional id, or a --transaction-duration-ms, records are sent in
+transactions.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import math
 import random
 import time
+import uuid
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,13 +27,16 @@ from trimtab.cli.options import add_client_options, read_client_options
 from trimtab.errors import UsageError
 
 if TYPE_CHECKING:
-    from trimtab.client.accumulator_cy import Delivery
+    from trimtab.client.producer import Producer
+    from trimtab.client.queues_cy import Delivery
 
 EXAMPLES = """\
   trimtab producer-perf --topic t --num-records 1000000 --record-size 100 --throughput -1
   trimtab producer-perf --topic t --num-records 60000 --record-size 512 --throughput 2000 \\
-      --producer-props linger.ms=10 batch.size=131072 acks=all --print-metrics
+      --command-property linger.ms=10 batch.size=131072 acks=all --print-metrics
   trimtab producer-perf --topic t --num-records 100000 --payload-file lines.txt --throughput -1
+  trimtab producer-perf --topic t --num-records 100000 --record-size 100 --throughput -1 \\
+      --transaction-duration-ms 500 --warmup-records 10000
 """
 
 DISTINCT_PAYLOADS = 10_000
@@ -44,6 +50,9 @@ FOLD = 65_536
 
 SHORTEST_SLEEP_S = 0.002
 
+CLIENT_ID = "perf-producer-client"
+TRANSACTION_DURATION_MS = 3000
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", required=True, help="send to this topic")
@@ -53,7 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--throughput",
         required=True,
-        type=float,
+        type=_rate,
         metavar="N",
         help="records per second, roughly, at most; -1: as fast as they go",
     )
@@ -74,6 +83,49 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="what separates the payloads of the file (default: a new line)",
     )
     parser.add_argument(
+        "--key-distribution",
+        choices=("none", "range", "random"),
+        default="none",
+        help="keys: none, the numbers below --record-key-range in turn, or such at random",
+    )
+    parser.add_argument(
+        "--record-key-range", type=_positive, metavar="N", help="how many different keys"
+    )
+    parser.add_argument(
+        "--keyed-share",
+        type=_share,
+        default=1.0,
+        metavar="SHARE",
+        help="how many of the records have a key, 0 to 1 (default: 1; not in Kafka's tool)",
+    )
+    parser.add_argument(
+        "--random-seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="of payloads and keys: the same seed, the same records (default: 0)",
+    )
+    parser.add_argument(
+        "--transactional-id",
+        metavar="ID",
+        help="send in transactions, as this producer; stronger than the option transactional.id "
+        "(default with --transaction-duration-ms: performance-producer- and a random UUID)",
+    )
+    parser.add_argument(
+        "--transaction-duration-ms",
+        type=_positive,
+        metavar="MS",
+        help="commit a transaction that is this old, and begin the next "
+        f"(default with a transactional id: {TRANSACTION_DURATION_MS})",
+    )
+    parser.add_argument(
+        "--warmup-records",
+        type=int,
+        default=0,
+        metavar="N",
+        help="a second summary leaves out the first N records (KIP-1052; default: 0)",
+    )
+    parser.add_argument(
         "--reporting-interval",
         type=_positive,
         default=5000,
@@ -89,39 +141,145 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from trimtab.client.producer import Producer
 
-    options = read_client_options(arguments)
-    options.setdefault("client.id", "perf-producer-client")
-    next_payload = choose_payloads(arguments, random.Random(0))
     total: int = arguments.num_records
+    if arguments.warmup_records >= total:
+        raise UsageError(
+            f"--warmup-records {arguments.warmup_records}: must be fewer than --num-records {total}"
+        )
+    options = read_client_options(arguments)
+    options.setdefault("client.id", CLIENT_ID)
+    transaction_ms = choose_transactions(arguments, options)
+    draw = random.Random(arguments.random_seed)
+    next_payload = choose_payloads(arguments, draw)
+    next_key = choose_keys(arguments, draw)
     failures = Failures()
-    with Producer(**options) as producer, collector_paused():
-        statistics = Statistics(total, arguments.reporting_interval, _now_ms(), print)
-
-        def acknowledged(sent_ms: float, size: int, delivery: Delivery) -> None:
-            error = delivery.exception()
-            if error is None:
-                now_ms = _now_ms()
-                statistics.record(now_ms - sent_ms, size, now_ms)
-            else:
-                failures.add(error)
-
-        topic = arguments.topic
-        rate = arguments.throughput
-        started_s = time.monotonic()
-        for number in range(1, total + 1):
-            payload = next_payload()
-            watch = partial(acknowledged, _now_ms(), len(payload))
-            producer.send(topic, payload).add_done_callback(watch)
-            if rate > 0:
-                ahead_s = started_s + number / rate - time.monotonic()
-                if ahead_s > SHORTEST_SLEEP_S:
-                    time.sleep(ahead_s)
-        producer.flush()
-        if statistics.count:
-            print(statistics.total(_now_ms()))
+    producer = Producer(**options)
+    try:
+        if transaction_ms is not None:
+            producer.init_transactions()
+        with collector_paused():
+            summaries = send_all(
+                producer, arguments, next_payload, next_key, transaction_ms, failures
+            )
+        for summary in summaries:
+            print(summary)
         if arguments.print_metrics:
             print_metrics(list_metrics(producer.metrics(), options["client.id"]))
+    except BaseException:
+        producer.close(timeout=0)  # after Ctrl-C nobody waits for what is still on its way
+        raise
+    producer.close()
     return failures.report(total)
+
+
+def send_all(
+    producer: Producer,
+    arguments: argparse.Namespace,
+    next_payload: Callable[[], bytes],
+    next_key: Callable[[], bytes | None] | None,
+    transaction_ms: float | None,
+    failures: Failures,
+) -> list[str]:
+    """Send all records at the rate asked for and wait for their acknowledgements.
+
+    Returns:
+        The closing lines: of all records, and of those after the warm-up; none if all failed.
+    """
+    total, topic, rate = arguments.num_records, arguments.topic, arguments.throughput
+    warmup, interval_ms = arguments.warmup_records, arguments.reporting_interval
+    if warmup > 0:
+        print(
+            f"Warmup first {warmup} records. Steady state results will print after the complete "
+            "test summary."
+        )
+    whole = Statistics(total, interval_ms, _now_ms(), print)
+    steady: Statistics | None = None
+
+    def acknowledged(
+        sent_ms: float, size: int, steady: Statistics | None, delivery: Delivery
+    ) -> None:
+        error = delivery.exception()
+        if error is not None:
+            failures.add(error)
+            return
+        now_ms = _now_ms()
+        whole.record(now_ms - sent_ms, size, now_ms)
+        if steady is not None:
+            steady.record(now_ms - sent_ms, size, now_ms)
+
+    send = producer.send
+    key = None
+    transaction_began_ms: float | None = None
+    started_s = time.monotonic()
+    for number in range(total):
+        payload = next_payload()
+        if next_key is not None:
+            key = next_key()
+        if transaction_ms is not None and transaction_began_ms is None:
+            producer.begin_transaction()
+            transaction_began_ms = _now_ms()
+        sent_ms = _now_ms()
+        if number == warmup and warmup > 0:
+            steady = Statistics(total - warmup, interval_ms, sent_ms, print, is_steady=True)
+            whole.silence()
+        send(topic, payload, key, on_delivery=partial(acknowledged, sent_ms, len(payload), steady))
+        if (
+            transaction_ms is not None
+            and transaction_began_ms is not None
+            and sent_ms - transaction_began_ms >= transaction_ms
+        ):
+            producer.commit_transaction()
+            transaction_began_ms = None
+        if rate > 0:
+            ahead_s = started_s + (number + 1) / rate - time.monotonic()
+            if ahead_s > SHORTEST_SLEEP_S:
+                time.sleep(ahead_s)
+    if transaction_began_ms is not None:
+        producer.commit_transaction()
+    producer.flush()
+    ended_ms = _now_ms()
+    return [each.total(ended_ms) for each in (whole, steady) if each is not None and each.count]
+
+
+def choose_transactions(arguments: argparse.Namespace, options: dict[str, Any]) -> float | None:
+    """How long a transaction lasts, in milliseconds; None without transactions.
+
+    The transactional id, where one is needed and none given, is made up and added to the options.
+    """
+    if arguments.transactional_id is not None:
+        options["transactional.id"] = arguments.transactional_id
+    duration_ms: int | None = arguments.transaction_duration_ms
+    if duration_ms is None:
+        return TRANSACTION_DURATION_MS if "transactional.id" in options else None
+    options.setdefault("transactional.id", f"performance-producer-{uuid.uuid4()}")
+    return duration_ms
+
+
+def choose_keys(
+    arguments: argparse.Namespace, draw: random.Random
+) -> Callable[[], bytes | None] | None:
+    """The function that gives one key after the other; None for records without keys.
+
+    Raises:
+        UsageError: --key-distribution and --record-key-range do not go together.
+    """
+    distribution: str = arguments.key_distribution
+    keys: int | None = arguments.record_key_range
+    if distribution == "none":
+        if keys is not None:
+            raise UsageError(f"--record-key-range {keys} needs --key-distribution range or random")
+        return None
+    if keys is None:
+        raise UsageError(f"--key-distribution {distribution} needs --record-key-range")
+    share: float = arguments.keyed_share
+    numbers = cycle(range(keys))
+
+    def next_key() -> bytes | None:
+        if share < 1 and draw.random() >= share:
+            return None
+        return b"%d" % (next(numbers) if distribution == "range" else draw.randrange(keys))
+
+    return next_key
 
 
 @contextmanager
@@ -144,11 +302,18 @@ class Statistics:
         expected: how many records are to come; decides which latencies are kept for percentiles.
         interval_ms: a window's length; at its end a line goes to `report`.
         now_ms: the time at the start. Times are milliseconds of any one clock.
+        is_steady: these are the records after the warm-up, and its lines say so (KIP-1052).
     """
 
     def __init__(
-        self, expected: int, interval_ms: float, now_ms: float, report: Callable[[str], object]
+        self,
+        expected: int,
+        interval_ms: float,
+        now_ms: float,
+        report: Callable[[str], object],
+        is_steady: bool = False,
     ) -> None:
+        self._is_steady = is_steady
         self._every = max(1, expected // SAMPLES)
         self._interval_ms = interval_ms
         self._report = report
@@ -171,11 +336,17 @@ class Statistics:
         self._bytes += size
         if now_ms - self._window_started_ms >= self._interval_ms:
             self._fold()
+            if self._is_steady and self._window.count == self._all.count:
+                self._report("In steady state.")
             self._report(self._word_window(now_ms))
             self._window = _Sums()
             self._window_started_ms = now_ms
         elif len(self._latencies) >= FOLD:
             self._fold()
+
+    def silence(self) -> None:
+        """Report no more windows: others are reported now."""
+        self._report = lambda line: None
 
     def total(self, now_ms: float) -> str:
         """The closing line. At least one record must have been counted."""
@@ -185,7 +356,8 @@ class Statistics:
         ordered = sorted(self._samples)
         p50, p95, p99, p999 = (ordered[int(p * len(ordered))] for p in (0.5, 0.95, 0.99, 0.999))
         return (
-            f"{sums.count} records sent, {rate:.6f} records/sec ({megabytes:.2f} MB/sec), "
+            f"{sums.count}{' steady state' if self._is_steady else ''} records sent, "
+            f"{rate:.6f} records/sec ({megabytes:.2f} MB/sec), "
             f"{sums.latency_sum / sums.count:.2f} ms avg latency, "
             f"{sums.latency_max:.2f} ms max latency, {p50} ms 50th, {p95} ms 95th, "
             f"{p99} ms 99th, {p999} ms 99.9th."
@@ -259,6 +431,7 @@ def read_payloads(path: str, delimiter: str) -> Sequence[bytes]:
         content = Path(path).read_bytes()
     except OSError as error:
         raise UsageError(f"cannot read the payload file {path}: {error.strerror}") from error
+    print(f"Reading payloads from: {Path(path).absolute()}")
     separator = b"\n" if delimiter == "\\n" else delimiter.encode()
     if not separator:
         raise UsageError("--payload-delimiter is empty: name at least one character")
@@ -269,26 +442,38 @@ def read_payloads(path: str, delimiter: str) -> Sequence[bytes]:
     return payloads
 
 
-def list_metrics(metrics: Mapping[str, Any], client_id: str) -> dict[str, float]:
-    """A producer's metrics by the names that Kafka's tools print: group, metric, tags."""
-    listed = {
-        f"producer-metrics:{name}:{{client-id={client_id}}}": float(value)
-        for name, value in metrics.items()
-        if name != "node"
-    }
-    for node, traffic in metrics["node"].items():
-        tags = f"{{client-id={client_id}, node-id=node-{node}}}"
-        for name, value in traffic.items():
-            listed[f"producer-node-metrics:{name}:{tags}"] = float(value)
+def list_metrics(metrics: Mapping[str, Mapping[str, Any]], client_id: str) -> dict[str, Any]:
+    """A producer's metrics by the names that Kafka's tools print: group, metric, tags.
+
+    Groups of nodes or topics hold a set of metrics for each, which becomes a tag.
+    """
+    listed = {}
+    for group, entries in metrics.items():
+        tag = "node-id" if group == "producer-node-metrics" else "topic"
+        for name, value in entries.items():
+            if isinstance(value, Mapping):
+                tags = f"{{client-id={client_id}, {tag}={name}}}"
+                listed.update({f"{group}:{each}:{tags}": of for each, of in value.items()})
+            else:
+                listed[f"{group}:{name}:{{client-id={client_id}}}"] = value
     return listed
 
 
-def print_metrics(listed: Mapping[str, float]) -> None:
+def print_metrics(listed: Mapping[str, Any]) -> None:
     """One metric a line, aligned as Kafka's tools do."""
     width = max(map(len, listed))
     print(f"\n{'Metric Name':<{width}}   Value")
     for name, value in sorted(listed.items()):
-        print(f"{name:<{width}} : {value:.3f}")
+        print(f"{name:<{width}} : {_word_value(value)}")
+
+
+def _word_value(value: object) -> str:
+    """As Java words a double; whatever is no number as text."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if math.isfinite(value):
+        return f"{value:.3f}"
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _positive(text: str) -> int:
@@ -296,6 +481,20 @@ def _positive(text: str) -> int:
     if number <= 0:
         raise argparse.ArgumentTypeError(f"{text} must be greater than zero")
     return number
+
+
+def _share(text: str) -> float:
+    share = float(text)
+    if not 0 <= share <= 1:
+        raise argparse.ArgumentTypeError(f"{text} must be from 0 to 1")
+    return share
+
+
+def _rate(text: str) -> float:
+    rate = float(text)
+    if rate != -1 and not rate > 0:
+        raise argparse.ArgumentTypeError(f"{text} must be records per second, or -1 for no limit")
+    return rate
 
 
 def _now_ms() -> float:

@@ -3,21 +3,31 @@ from __future__ import annotations
 import argparse
 import random
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from trimtab.cli.failures import Failures
 from trimtab.cli.producer_perf import (
     DISTINCT_PAYLOADS,
     SAMPLES,
     Statistics,
+    choose_keys,
     choose_payloads,
+    choose_transactions,
     configure,
     list_metrics,
     print_metrics,
     read_payloads,
+    run,
+    send_all,
 )
 from trimtab.errors import UsageError
+
+if TYPE_CHECKING:
+    from trimtab.client.producer import Producer
 
 
 def parse(*words: str) -> argparse.Namespace:
@@ -87,13 +97,159 @@ def test_an_empty_or_missing_payload_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_metrics_are_named_as_kafkas_tools_name_them(capsys: pytest.CaptureFixture[str]) -> None:
-    metrics = {"record-send-total": 5, "node": {0: {"outgoing-byte-total": 1200}}}
+    metrics = {
+        "producer-metrics": {"record-send-total": 5.0, "batch-size-avg": float("nan")},
+        "producer-node-metrics": {"node-0": {"outgoing-byte-total": 1200}},
+        "producer-topic-metrics": {"t": {"byte-total": 1100.5}},
+        "partitioner-metrics": {"t": {"switch-total": 3}},
+        "app-info": {"version": "0.1"},
+    }
     print_metrics(list_metrics(metrics, "perf"))
     lines = capsys.readouterr().out.splitlines()
     assert [re.sub(" +", " ", line) for line in lines] == [
         "",
         "Metric Name Value",
+        "app-info:version:{client-id=perf} : 0.1",
+        "partitioner-metrics:switch-total:{client-id=perf, topic=t} : 3.000",
+        "producer-metrics:batch-size-avg:{client-id=perf} : NaN",
         "producer-metrics:record-send-total:{client-id=perf} : 5.000",
         "producer-node-metrics:outgoing-byte-total:{client-id=perf, node-id=node-0} : 1200.000",
+        "producer-topic-metrics:byte-total:{client-id=perf, topic=t} : 1100.500",
     ]
     assert len({line.rindex(" : ") for line in lines[2:]}) == 1
+
+
+def test_after_the_warm_up_the_lines_say_so() -> None:
+    lines: list[str] = []
+    statistics = Statistics(100, 1000, 0, lines.append, is_steady=True)
+    statistics.record(2, 100, 1000)
+    statistics.record(4, 100, 2000)
+    assert lines[0] == "In steady state."
+    assert [line.partition(",")[0] for line in lines[1:]] == ["1 records sent"] * 2
+    assert statistics.total(2000).startswith("2 steady state records sent, 1.000000 records/sec")
+
+
+def test_who_is_silenced_still_counts() -> None:
+    lines: list[str] = []
+    statistics = Statistics(100, 1000, 0, lines.append)
+    statistics.silence()
+    statistics.record(2, 100, 5000)
+    assert lines == []
+    assert statistics.count == 1
+
+
+class ScriptedProducer:
+    """Acknowledges each record at once, and notes what it is asked for."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.keys: list[bytes | None] = []
+
+    def send(
+        self,
+        topic: str,
+        value: bytes,
+        key: bytes | None,
+        on_delivery: Callable[[ScriptedProducer], None],
+    ) -> None:
+        self.calls.append("send")
+        self.keys.append(key)
+        on_delivery(self)
+
+    def exception(self) -> None:
+        return None
+
+    def begin_transaction(self) -> None:
+        self.calls.append("begin")
+
+    def commit_transaction(self) -> None:
+        self.calls.append("commit")
+
+    def flush(self) -> None:
+        self.calls.append("flush")
+
+
+def send(transaction_ms: float | None, *words: str) -> tuple[ScriptedProducer, list[str]]:
+    arguments = parse("--payload-monotonic", *words)
+    producer = ScriptedProducer()
+    summaries = send_all(
+        cast("Producer", producer),
+        arguments,
+        choose_payloads(arguments, random.Random(0)),
+        choose_keys(arguments, random.Random(0)),
+        transaction_ms,
+        Failures(),
+    )
+    return producer, summaries
+
+
+def test_without_transactions_none_is_begun() -> None:
+    assert send(None)[0].calls == ["send"] * 10 + ["flush"]
+
+
+def test_a_transaction_is_committed_when_its_time_is_over_and_at_the_end() -> None:
+    assert send(0)[0].calls == ["begin", "send", "commit"] * 10 + ["flush"]
+    assert send(1e9)[0].calls == ["begin"] + ["send"] * 10 + ["commit", "flush"]
+
+
+def test_a_warm_up_gives_a_second_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    whole, steady = send(None, "--warmup-records", "4")[1]
+    assert whole.startswith("10 records sent, ")
+    assert steady.startswith("6 steady state records sent, ")
+    assert capsys.readouterr().out.startswith("Warmup first 4 records. Steady state")
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "expected"),
+    [
+        ((), {}, (None, None)),
+        ((), {"transactional.id": "a"}, (3000, "a")),
+        (("--transactional-id", "b"), {"transactional.id": "a"}, (3000, "b")),
+        (("--transactional-id", "b", "--transaction-duration-ms", "7"), {}, (7, "b")),
+    ],
+)
+def test_a_transactional_id_comes_from_three_places(
+    words: tuple[str, ...], options: dict[str, Any], expected: tuple[int | None, str | None]
+) -> None:
+    duration = choose_transactions(parse("--record-size", "1", *words), options)
+    assert (duration, options.get("transactional.id")) == expected
+
+
+def test_a_duration_alone_makes_up_a_transactional_id() -> None:
+    options: dict[str, Any] = {}
+    words = ("--record-size", "1", "--transaction-duration-ms", "9")
+    assert choose_transactions(parse(*words), options) == 9
+    assert re.fullmatch(r"performance-producer-[0-9a-f-]{36}", options["transactional.id"])
+
+
+def test_keys_come_in_turn_or_at_random() -> None:
+    words = ("--key-distribution", "range", "--record-key-range", "3")
+    assert send(None, *words)[0].keys == [b"0", b"1", b"2"] * 3 + [b"0"]
+    words = ("--key-distribution", "random", "--record-key-range", "3")
+    first = send(None, *words)[0].keys
+    assert set(first) == {b"0", b"1", b"2"}
+    assert send(None, *words)[0].keys == first
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--record-key-range", "3"), "needs --key-distribution"),
+        (("--key-distribution", "range"), "needs --record-key-range"),
+    ],
+)
+def test_keys_need_a_range_and_a_distribution(words: tuple[str, ...], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        choose_keys(parse("--record-size", "1", *words), random.Random(0))
+
+
+def test_a_warm_up_of_everything_is_refused() -> None:
+    with pytest.raises(UsageError, match="fewer than --num-records 10"):
+        run(parse("--record-size", "1", "--warmup-records", "10"))
+
+
+@pytest.mark.parametrize("rate", ["0", "-2", "nan"])
+def test_a_rate_is_positive_or_unlimited(rate: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse("--record-size", "1", "--throughput", rate)
+    assert "records per second, or -1" in capsys.readouterr().err

@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from trimtab.cli.demo.experiment import Run, Way
-from trimtab.cli.demo.summary import Summary, format_duration
+from trimtab.cli.demo.summary import Summary
+from trimtab.cli.latency import format_duration
 
 _PLAIN_WIDTH = 170
 _PLAIN_STEPS = 10

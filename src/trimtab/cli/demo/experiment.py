@@ -18,11 +18,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from trimtab.cli.demo.flights import Flight
-from trimtab.cli.demo.summary import Latency
+from trimtab.cli.latency import Latency
 
 if TYPE_CHECKING:
-    from trimtab.client.accumulator_cy import Delivery
     from trimtab.client.producer import AsyncProducer
+    from trimtab.client.queues_cy import Delivery
 
 RACKS: Final = ("a", "b", "c")
 """One broker in each; there are as many brokers as racks."""

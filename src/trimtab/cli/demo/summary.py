@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
+from trimtab.cli.latency import Latency, format_duration
+
 OVERLOADED = 1.25
 """Times an even share from which a broker counts as overloaded."""
 
@@ -16,17 +18,6 @@ AVOIDED = 0.01
 
 LEVEL = 0.05
 """How far a partition's bytes may be from the mean in a level topic."""
-
-
-class Latency(TypedDict):
-    """Time from `send` to the acknowledgement, milliseconds."""
-
-    average: float
-    p50: float
-    p95: float
-    p99: float
-    p99_9: float
-    max: float
 
 
 class PartitionLoad(TypedDict):
@@ -166,13 +157,6 @@ def _distance_from_level(way: WaySummary) -> float:
     sizes = [partition["TotalBytes"] for partition in way["partitions"]]
     mean = sum(sizes) / len(sizes)
     return max(abs(size - mean) for size in sizes) / mean
-
-
-def format_duration(milliseconds: float) -> str:
-    """Such as `5.1 s`, `32 ms`, `1.4 ms`."""
-    if milliseconds >= 999.5:
-        return f"{milliseconds / 1000:.1f} s"
-    return f"{milliseconds:.0f} ms" if milliseconds >= 10 else f"{milliseconds:.1f} ms"
 
 
 def _share(way: WaySummary, broker: str) -> str:

@@ -1,0 +1,101 @@
+"""Repeat a proposal's experiment, and see its figures beside those of here.
+
+Without --bootstrap-server an embedded cluster is started for it. The producers are
+`trimtab producer-perf`, each a process of its own. JSON and plots (SVG) are written into --out.
+Ctrl-C ends everything that was started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from trimtab.cli.experiment.display import Display
+from trimtab.cli.options import add_client_options
+
+EXAMPLES = """\
+  trimtab experiment kip794                        both series, all configurations: 8 minutes
+  trimtab experiment kip794 --series 2 --configuration adaptive latency --records 20000
+  trimtab experiment kip794 --bootstrap-server 127.0.0.1:9092     on a cluster that is there
+  trimtab experiment kip480
+  trimtab experiment kip1123 --out racks
+"""
+
+EXPERIMENTS = {
+    "kip794": ("trimtab.cli.experiment.kip794", "strictly uniform and adaptive partitioning"),
+    "kip480": ("trimtab.cli.experiment.kip480", "round robin beside sticky: batches, latency"),
+    "kip1123": ("trimtab.cli.experiment.kip1123", "rack-aware partitioning: bytes across racks"),
+}
+"""By name: the module with `configure(parser)` and `async run(arguments, display) -> Outcome`."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    names = parser.add_subparsers(dest="experiment", required=True, metavar="EXPERIMENT")
+    for name, (path, summary) in EXPERIMENTS.items():
+        module = importlib.import_module(path)
+        one = names.add_parser(
+            name,
+            help=summary,
+            description=module.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        one.add_argument(
+            "--out",
+            type=Path,
+            default=Path(f"{name}-out"),
+            metavar="DIR",
+            help=f"where to write JSON and plots (default: {name}-out)",
+        )
+        module.configure(one)
+        if module.RUNS_ANYWHERE:
+            add_client_options(one)
+        else:
+            one.set_defaults(bootstrap_server=None)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run one experiment; see the module.
+
+    Raises:
+        UsageError: an option does not fit.
+        KafkaError: the cluster refused something, or a run failed.
+        KeyboardInterrupt: SIGINT or SIGTERM came; everything started is ended first.
+    """
+    module = importlib.import_module(EXPERIMENTS[arguments.experiment][0])
+    display = Display()
+    with _interruptible(), asyncio.Runner() as runner:
+        findings, result, plots = runner.run(module.run(arguments, display))
+    for finding in findings:
+        display.say(finding)
+    _write(arguments.out, arguments.experiment, result, plots)
+    display.say(f"Written to {arguments.out}: {arguments.experiment}.json, {', '.join(plots)}")
+    return 0
+
+
+def _write(out: Path, name: str, result: dict[str, Any], plots: dict[str, str]) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    for file, drawn in plots.items():
+        (out / file).write_text(drawn, encoding="utf-8")
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Have SIGTERM end everything as Ctrl-C does."""
+
+    def interrupt(number: int, frame: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,72 @@
+"""What an experiment shows: lines of what happens, bars while it runs (with rich), tables.
+
+Tables are plain text that is the same on a terminal, in a file and in a bug report.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+_STEPS = 5
+"""Lines of progress where there is no terminal."""
+
+
+class Display:
+    """Standard output."""
+
+    def __init__(self) -> None:
+        self._draws = sys.stdout.isatty() and importlib.util.find_spec("rich") is not None
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def show_table(self, title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        print(f"\n{format_table(title, heads, rows)}", flush=True)
+
+    @contextmanager
+    def follow(self, title: str, total: int) -> Iterator[Callable[[int], None]]:
+        """Show how far something is: what is yielded takes how much of `total` is done."""
+        if not self._draws:
+            self.say(title)
+            yield self._follow_plainly(total)
+            return
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+        from rich.progress import TimeRemainingColumn as Remaining
+
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), Remaining())
+        with Progress(*columns, transient=True, refresh_per_second=2) as progress:
+            bar = progress.add_task(title, total=total)
+            yield lambda done: progress.update(bar, completed=done)
+        self.say(title)
+
+    def _follow_plainly(self, total: int) -> Callable[[int], None]:
+        said = 0
+
+        def show(done: int) -> None:
+            nonlocal said
+            step = done * _STEPS // total
+            if step > said:
+                said = step
+                self.say(f"  {min(done / total, 1):.0%}")
+
+        return show
+
+
+def format_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns under their heads, the first to the left, the others to the right."""
+    lines = [list(heads), *map(list, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+
+    def join(cells: Sequence[str]) -> str:
+        first, *others = (
+            cell.rjust(width) if at else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        )
+        return "  ".join([first, *others]).rstrip()
+
+    return "\n".join(
+        [title, join(heads), "  ".join("-" * width for width in widths), *map(join, rows)]
+    )

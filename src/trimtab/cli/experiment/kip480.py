@@ -1,0 +1,284 @@
+"""KIP-480's comparison: a partition for every record (round robin) beside one for every batch.
+
+One to three producers, linger.ms 0 and more, 16 partitions and more, with and without keys among
+the records; beside round robin and sticky also today's default (KIP-794). What it is about is the
+size of batches, the number of requests, and with them the latency. Brokers on the loopback answer
+sooner than any in a network, so that hardly anything ever waits to be batched: the embedded ones
+answer produce requests --produce-ms late. The whole takes about five minutes.
+
+Round robin, a Java class of that name, takes no notice of keys; the other two hash them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from trimtab.cli.experiment.display import Display
+from trimtab.cli.experiment.ground import Ground, open_ground
+from trimtab.cli.experiment.perf import LEAST_MS, PerfRun, run_perf, trimtab_perf
+from trimtab.cli.latency import Latency
+from trimtab.cli.plot import draw_latencies, to_document
+from trimtab.errors import UsageError
+
+RUNS_ANYWHERE = True
+
+RACKS: Final = ("a", "b", "c")
+RECORDS: Final = 10_000
+RECORD_BYTES: Final = 100
+RATE: Final = 1000
+"""Records a second of each producer."""
+
+SLOWEST: Final = 3
+GRACE_S: Final = 60
+PRODUCE_MS: Final = 5.0
+KEYS: Final = 1000
+KEYED_SHARE: Final = 0.5
+
+
+class Way(NamedTuple):
+    """One way of choosing partitions."""
+
+    title: str
+    settings: Mapping[str, str | int | bool]
+
+
+WAYS: Final = {
+    "round_robin": Way("round robin", {"partitioner.class": "round_robin"}),
+    "sticky": Way("sticky (KIP-480)", {"partitioner.class": "sticky"}),
+    "default": Way("default (KIP-794)", {}),
+}
+
+
+class Case(NamedTuple):
+    """What else is varied."""
+
+    producers: int = 3
+    linger_ms: int = 0
+    partitions: int = 16
+    is_mixed: bool = False
+    """Half of the records have keys."""
+
+
+TABLES: Final[dict[str, dict[str, Case]]] = {
+    "producers": {f"producers={count}": Case(producers=count) for count in (1, 2, 3)},
+    "linger": {f"linger.ms={linger}": Case(linger_ms=linger) for linger in (0, 5, 100)},
+    "partitions": {f"partitions={count}": Case(partitions=count) for count in (16, 64, 128)},
+    "keys": {"no keys": Case(), "half with keys": Case(is_mixed=True)},
+}
+
+
+class Measured(NamedTuple):
+    """One way in one case: all its producers together."""
+
+    runs: Sequence[PerfRun]
+
+    @property
+    def records(self) -> int:
+        return sum(run.records for run in self.runs)
+
+    @property
+    def requests(self) -> float:
+        return sum(sum(run.node_totals("request-total").values()) for run in self.runs)
+
+    @property
+    def records_per_batch(self) -> float:
+        batches = sum(sum(run.node_totals("batch-total").values()) for run in self.runs)
+        return self.records / batches if batches else 0.0
+
+    @property
+    def bytes_per_request(self) -> float:
+        sent = sum(sum(run.node_totals("outgoing-byte-total").values()) for run in self.runs)
+        return sent / self.requests if self.requests else 0.0
+
+    @property
+    def latency_ms(self) -> Latency:
+        """The mean of the averages; of the others, those of the producer that has the largest."""
+
+        of = [run.latency_ms for run in self.runs]
+        return {
+            "average": sum(latency["average"] for latency in of) / len(of),
+            "p50": max(latency["p50"] for latency in of),
+            "p95": max(latency["p95"] for latency in of),
+            "p99": max(latency["p99"] for latency in of),
+            "p99_9": max(latency["p99_9"] for latency in of),
+            "max": max(latency["max"] for latency in of),
+        }
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--records",
+        type=int,
+        default=RECORDS,
+        metavar="N",
+        help=f"from each producer in each run, at {RATE} a second (default: {RECORDS})",
+    )
+    parser.add_argument(
+        "--table",
+        nargs="+",
+        choices=list(TABLES),
+        default=list(TABLES),
+        help="what to vary (default: each)",
+    )
+    parser.add_argument(
+        "--configuration",
+        nargs="+",
+        choices=list(WAYS),
+        default=list(WAYS),
+        help="which ways of choosing partitions (default: all)",
+    )
+    parser.add_argument(
+        "--produce-ms",
+        type=float,
+        default=PRODUCE_MS,
+        metavar="MS",
+        help=f"how late embedded brokers answer produce requests (default: {PRODUCE_MS:g})",
+    )
+
+
+async def run(
+    arguments: argparse.Namespace, display: Display
+) -> tuple[list[str], dict[str, Any], dict[str, str]]:
+    """Run the tables that were asked for.
+
+    Returns:
+        What was found, in sentences; everything, for JSON; plots by file name.
+
+    Raises:
+        UsageError: too few records.
+        KafkaError: the cluster refused something, or a run failed.
+    """
+    if arguments.records < 1:
+        raise UsageError(f"--records {arguments.records}: send at least 1")
+    tables = {name: TABLES[name] for name in arguments.table}
+    measured: dict[tuple[Case, str], Measured] = {}
+    slow = dict.fromkeys(range(len(RACKS)), arguments.produce_ms)
+    with open_ground(arguments, RACKS, slow) as ground:
+        for case in dict.fromkeys(case for cases in tables.values() for case in cases.values()):
+            for way in arguments.configuration:
+                measured[case, way] = await _measure(ground, case, way, arguments.records, display)
+    for name, cases in tables.items():
+        _show_table(name, cases, arguments.configuration, measured, display)
+    findings = describe_findings(tables, measured)
+    result = {
+        "experiment": "kip480",
+        "records_per_producer": arguments.records,
+        "records_per_second_per_producer": RATE,
+        "record_bytes": RECORD_BYTES,
+        "produce_ms": arguments.produce_ms,
+        "findings": findings,
+        "runs": [
+            {
+                "configuration": way,
+                **case._asdict(),
+                "records_per_batch": of.records_per_batch,
+                "bytes_per_request": of.bytes_per_request,
+                "requests": of.requests,
+                "latency_ms": of.latency_ms,
+                "producers_metrics": [dict(run.metrics) for run in of.runs],
+            }
+            for (case, way), of in measured.items()
+        ],
+    }
+    return findings, result, _draw(tables, arguments.configuration, measured)
+
+
+async def _measure(
+    ground: Ground, case: Case, way: str, records: int, display: Display
+) -> Measured:
+    leaders = [ground.brokers[at % len(ground.brokers)] for at in range(case.partitions)]
+    keys = ("--key-distribution", "random", "--record-key-range", str(KEYS))
+    with ground.topic(f"kip480-{way}", leaders) as view:
+        command = trimtab_perf(
+            *(view.name, records, RECORD_BYTES, RATE, ground.client_words),
+            {"linger.ms": case.linger_ms, **WAYS[way].settings},
+            (*keys, "--keyed-share", str(KEYED_SHARE)) if case.is_mixed else (),
+        )
+        title = (
+            f"{WAYS[way].title}: producers {case.producers}, linger.ms {case.linger_ms}, "
+            f"partitions {case.partitions}{', half with keys' if case.is_mixed else ''}"
+        )
+        done = [0] * case.producers
+        timeout_s = SLOWEST * records / RATE + GRACE_S
+        with display.follow(title, records * case.producers) as show:
+
+            async def run_one(number: int) -> PerfRun:
+                def count(records: int) -> None:
+                    done[number] = records
+                    show(sum(done))
+
+                return await run_perf(command, timeout_s, count)
+
+            tasks = [asyncio.create_task(run_one(number)) for number in range(case.producers)]
+            try:
+                return Measured(await asyncio.gather(*tasks))
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _show_table(
+    name: str,
+    cases: Mapping[str, Case],
+    ways: Sequence[str],
+    measured: Mapping[tuple[Case, str], Measured],
+    display: Display,
+) -> None:
+    rows = []
+    for title, case in cases.items():
+        for way in ways:
+            of = measured[case, way]
+            latency = of.latency_ms
+            rows.append(
+                [
+                    f"{title}, {WAYS[way].title}",
+                    f"{of.records_per_batch:.1f}",
+                    f"{of.bytes_per_request:,.0f}",
+                    f"{of.requests:,.0f}",
+                    f"{latency['average']:.2f}",
+                    *(f"{latency[key]:.0f}" for key in ("p50", "p95", "p99")),
+                ]
+            )
+    heads = ["case", "records/batch", "bytes/request", "requests", "avg ms", "p50", "p95", "p99"]
+    display.show_table(f"Varied: {name}", heads, rows)
+
+
+def describe_findings(
+    tables: Mapping[str, Mapping[str, Case]], measured: Mapping[tuple[Case, str], Measured]
+) -> list[str]:
+    """One sentence per case: how much larger sticky's batches are, and what that does."""
+    sentences = []
+    for cases in tables.values():
+        for title, case in cases.items():
+            robin, sticky = measured.get((case, "round_robin")), measured.get((case, "sticky"))
+            if robin is None or sticky is None or not robin.records_per_batch:
+                continue
+            sentences.append(
+                f"With {title}, sticky's batches are "
+                f"{sticky.records_per_batch / robin.records_per_batch:.1f} times those of round "
+                f"robin, its requests {sticky.requests / robin.requests:.2f} times as many, its "
+                f"average latency {sticky.latency_ms['average'] / robin.latency_ms['average']:.2f} "
+                "times as long."
+            )
+    return sentences
+
+
+def _draw(
+    tables: Mapping[str, Mapping[str, Case]],
+    ways: Sequence[str],
+    measured: Mapping[tuple[Case, str], Measured],
+) -> dict[str, str]:
+    plots = {}
+    for name, cases in tables.items():
+        rows = [
+            (f"{title}, {WAYS[way].title.partition(' (')[0]}", measured[case, way].latency_ms)
+            for title, case in cases.items()
+            for way in ways
+        ]
+        drawn = draw_latencies(rows, f"KIP-480: latency percentiles by {name}", LEAST_MS)
+        plots[f"{name}-latency.svg"] = to_document(drawn)
+    return plots

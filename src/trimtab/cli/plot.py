@@ -1,0 +1,253 @@
+"""Plots as SVG: shares as bars, latencies as dots on a line, rates over time. Nothing is loaded.
+
+Each function gives one `<svg>` to put into a page that has `STYLE`; `to_document` makes a file of
+its own of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
+from typing import NamedTuple
+
+from trimtab.cli.latency import Latency, format_duration
+
+_WIDTH = 880
+_LABELS = 220
+_ROW = 34
+_BAR = 20
+_AXIS = 34
+_COLORS = 4
+_TIMELINE = 220
+_WIDE_ENOUGH_FOR_TEXT = 44
+
+_LATENCY_MARKS: tuple[tuple[str, Callable[[Latency], float], str], ...] = (
+    ("p50", lambda latency: latency["p50"], "dot-50"),
+    ("p95", lambda latency: latency["p95"], "dot-95"),
+    ("p99", lambda latency: latency["p99"], "dot-99"),
+    ("p99.9", lambda latency: latency["p99_9"], "dot-999"),
+)
+
+STYLE = """
+:root { color-scheme: light dark; --paper: #fcfcfa; --ink: #1f2430; --faint: #687083;
+  --line: #d9dce3; --slow: #d1495b; --b1: #3d7ea6; --b2: #4f9a94; --b3: #8a968d; --inside: #ffffff;
+  --p50: #9db4c0; --p95: #5c94b8; --p99: #2a6496; --p999: #d1495b; --card: #ffffff; }
+@media (prefers-color-scheme: dark) { :root { --paper: #14171d; --ink: #e6e8ee; --faint: #98a1b3;
+  --line: #333a47; --slow: #ef6f7f; --b1: #5aa2cf; --b2: #79b8b0; --b3: #8b978f; --inside: #14171d;
+  --p50: #6d8291; --p95: #5aa2cf; --p99: #a9d6f5; --p999: #ef6f7f; --card: #1b1f27; } }
+svg { display: block; width: 100%; min-width: 640px; height: auto; font-size: 13px; }
+svg text { fill: var(--ink); } svg .faint { fill: var(--faint); font-size: 12px; }
+svg .inside { fill: var(--inside); font-size: 12px; font-weight: 600; }
+svg .grid { stroke: var(--line); } svg .even { stroke: var(--ink); stroke-dasharray: 4 3; }
+svg .range { stroke: var(--line); stroke-width: 4; stroke-linecap: round; }
+.slow { fill: var(--slow); } .b1 { fill: var(--b1); } .b2 { fill: var(--b2); }
+.b3 { fill: var(--b3); } .dot-50 { fill: var(--p50); } .dot-95 { fill: var(--p95); }
+.dot-99 { fill: var(--p99); } .dot-999 { fill: var(--p999); }
+polyline.slow, polyline.b1, polyline.b2, polyline.b3 { fill: none; stroke-width: 2; }
+polyline.slow { stroke: var(--slow); } polyline.b1 { stroke: var(--b1); }
+polyline.b2 { stroke: var(--b2); } polyline.b3 { stroke: var(--b3); }
+"""
+
+_DOCUMENT_STYLE = """
+svg { background: var(--paper); font-family: system-ui, "Segoe UI", Roboto, sans-serif; }
+"""
+
+
+class Bar(NamedTuple):
+    """One row of shares: what each part has of a whole, and in bytes."""
+
+    title: str
+    shares: Mapping[str, float]
+    sizes: Mapping[str, float]
+
+
+class Span(NamedTuple):
+    """A stretch of a timeline, in seconds, and what happened then."""
+
+    title: str
+    begins: float
+    ends: float
+
+
+def draw_shares(
+    bars: Sequence[Bar],
+    names: Mapping[str, str],
+    highlighted: str | None,
+    even: float | None,
+    description: str,
+) -> str:
+    """One bar per row, cut by part.
+
+    Args:
+        names: every part and what it is called; parts are drawn in this order, the highlighted
+            one first.
+        even: where a dashed line marks an even share of the highlighted part; None for no line.
+    """
+    width = _WIDTH - _LABELS - 20
+    top = 24
+    drawn = []
+    parts = sorted(names, key=lambda part: part != highlighted)
+    others = iter(range(1, len(parts) + 1))
+    colors = {
+        part: "slow" if part == highlighted else f"b{min(next(others), _COLORS - 1)}"
+        for part in parts
+    }
+    for row, bar in enumerate(bars):
+        y = top + row * _ROW
+        drawn.append(_label(bar.title, y))
+        x = float(_LABELS)
+        for part in parts:
+            share = bar.shares.get(part, 0.0)
+            length = share * width
+            size = f"{bar.sizes.get(part, 0) / 1e6:.1f} MB"
+            drawn.append(
+                f'<rect class="{colors[part]}" x="{x:.1f}" y="{y}" width="{length:.1f}" '
+                f'height="{_BAR}"><title>{escape(bar.title)}, {escape(names[part])}: '
+                f"{share:.1%}, {size}</title></rect>"
+            )
+            if length > _WIDE_ENOUGH_FOR_TEXT:
+                drawn.append(
+                    f'<text class="inside" x="{x + 6:.1f}" y="{y + 14}">{share:.0%}</text>'
+                )
+            x += length
+    bottom = top + len(bars) * _ROW
+    if even is not None:
+        line = _LABELS + even * width
+        drawn.append(
+            f'<line class="even" x1="{line:.1f}" x2="{line:.1f}" y1="14" y2="{bottom - 8}"/>'
+        )
+        drawn.append(f'<text class="faint" x="{line + 5:.1f}" y="14">even share {even:.0%}</text>')
+    drawn.append(_draw_legend([(colors[part], names[part]) for part in parts], bottom + 12))
+    return _svg(bottom + 26, description, drawn)
+
+
+def draw_latencies(
+    rows: Sequence[tuple[str, Latency]], description: str, least: float = 0.01
+) -> str:
+    """One line per row from its median to its 99.9th percentile, a dot for each percentile.
+
+    Args:
+        least: milliseconds at which shorter ones are drawn, for the scale is logarithmic.
+    """
+    values = [max(mark(latency), least) for _, latency in rows for _, mark, _ in _LATENCY_MARKS]
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    high = max(high, low + 1)
+    width = _WIDTH - _LABELS - 40
+
+    def place(milliseconds: float) -> float:
+        return _LABELS + (math.log10(max(milliseconds, least)) - low) / (high - low) * width
+
+    bottom = 8 + len(rows) * _ROW
+    drawn = []
+    for power in range(low, high + 1):
+        x = place(10**power)
+        drawn.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{bottom}"/>')
+        drawn.append(
+            f'<text class="faint" text-anchor="middle" x="{x:.1f}" y="{bottom + 16}">'
+            f"{_format_power(power)}</text>"
+        )
+    for row, (title, latency) in enumerate(rows):
+        y = 8 + row * _ROW
+        middle = y + _BAR // 2
+        drawn.append(_label(title, y))
+        drawn.append(
+            f'<line class="range" x1="{place(latency["p50"]):.1f}" '
+            f'x2="{place(latency["p99_9"]):.1f}" y1="{middle}" y2="{middle}"/>'
+        )
+        drawn += [
+            f'<circle class="{color}" cx="{place(mark(latency)):.1f}" cy="{middle}" r="6">'
+            f"<title>{escape(title)}, {name}: {format_duration(mark(latency))}</title></circle>"
+            for name, mark, color in _LATENCY_MARKS
+        ]
+    legend = [(color, name) for name, _, color in _LATENCY_MARKS]
+    drawn.append(_draw_legend(legend, bottom + _AXIS))
+    return _svg(bottom + _AXIS + 14, description, drawn)
+
+
+def draw_timeline(
+    seconds: Sequence[float],
+    lines: Mapping[str, Sequence[float]],
+    spans: Sequence[Span],
+    unit: str,
+    description: str,
+) -> str:
+    """One curve per line over the same moments, from zero; `spans` divide the time.
+
+    Raises:
+        ValueError: fewer than two moments: there is no line to draw.
+    """
+    if len(seconds) < 2:
+        raise ValueError(f"a timeline of {len(seconds)} moments has no lines")
+    left, top, width = 70, 26, _WIDTH - 90
+    bottom = top + _TIMELINE
+    highest = max((max(values) for values in lines.values()), default=0.0) or 1.0
+    start, end = seconds[0], seconds[-1]
+
+    def across(second: float) -> float:
+        return left + (second - start) / (end - start) * width
+
+    drawn = []
+    for step in range(5):
+        y = bottom - step / 4 * _TIMELINE
+        drawn.append(
+            f'<line class="grid" x1="{left}" x2="{left + width}" y1="{y:.0f}" y2="{y:.0f}"/>'
+        )
+        drawn.append(
+            f'<text class="faint" text-anchor="end" x="{left - 8}" y="{y + 4:.0f}">'
+            f"{highest * step / 4:,.0f}</text>"
+        )
+    for span in spans:
+        x = across(max(span.begins, start))
+        drawn.append(f'<line class="even" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{bottom}"/>')
+        drawn.append(
+            f'<text class="faint" x="{x + 5:.1f}" y="{top - 8}">{escape(span.title)}</text>'
+        )
+    colors = ["b1", "slow", "b2", "b3"]
+    legend = [(color, f"{name}, {unit}") for color, name in zip(colors, lines, strict=False)]
+    for (color, _), values in zip(legend, lines.values(), strict=True):
+        points = " ".join(
+            f"{across(second):.1f},{bottom - value / highest * _TIMELINE:.1f}"
+            for second, value in zip(seconds, values, strict=True)
+        )
+        drawn.append(f'<polyline class="{color}" points="{points}"/>')
+    drawn.append(
+        f'<text class="faint" text-anchor="end" x="{left + width}" y="{bottom + 16}">'
+        f"{end - start:.0f} s</text>"
+    )
+    drawn.append(_draw_legend(legend, bottom + _AXIS))
+    return _svg(bottom + _AXIS + 14, description, drawn)
+
+
+def to_document(svg: str) -> str:
+    """A plot as an SVG file of its own."""
+    head, _, rest = svg.partition(">")
+    return (
+        f'{head} xmlns="http://www.w3.org/2000/svg"><style>{STYLE}{_DOCUMENT_STYLE}</style>{rest}\n'
+    )
+
+
+def _draw_legend(entries: Sequence[tuple[str, str]], y: float) -> str:
+    drawn = []
+    x = float(_LABELS)
+    for color, name in entries:
+        drawn.append(f'<rect class="{color}" x="{x:.0f}" y="{y - 10:.0f}" width="11" height="11"/>')
+        drawn.append(f'<text class="faint" x="{x + 16:.0f}" y="{y:.0f}">{escape(name)}</text>')
+        x += 44 + 7 * len(name)
+    return "".join(drawn)
+
+
+def _label(title: str, y: float) -> str:
+    title = title[:1].upper() + title[1:]
+    return f'<text text-anchor="end" x="{_LABELS - 12}" y="{y + 15}">{escape(title)}</text>'
+
+
+def _svg(height: float, description: str, parts: Iterable[str]) -> str:
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {height:.0f}" role="img" aria-label="{escape(description)}">'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def _format_power(power: int) -> str:
+    return f"{10 ** (power - 3)} s" if power >= 3 else f"{10**power:g} ms"
