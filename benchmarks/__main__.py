@@ -10,7 +10,12 @@ STAGES = {
     "batch": "record batches: compiled beside interpreted",
     "startup": "start to the first Metadata answer, and memory: beside Apache Kafka",
     "broker": "driven by Java's ProducerPerformance: beside Apache Kafka, fresh and warm",
-    "producer": "Producer.send in a plain loop: beside confluent-kafka",
+    "producer": "Producer.send in a plain loop: beside confluent-kafka and aiokafka",
+    "table": "send_table: beside confluent-kafka, and what the machine carries",
+    "java": "Producer.send: beside Java's ProducerPerformance, also with up to 10,000 partitions",
+    "sending": "the sender's own cost for each batch, from 10 to 10,000 partitions",
+    "partitioning": "partitioners over slow, dying, throttled brokers: a study in virtual time",
+    "kip794": "the proposal's test series, on our cluster and Apache Kafka: beside Java's producer",
     "spark": "reading a topic into Spark: beside Spark's own Kafka connector",
 }
 

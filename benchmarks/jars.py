@@ -1,4 +1,4 @@
-"""Apache Kafka and Spark's Kafka connector, as jars from Maven, kept in trimtab's cache.
+"""Apache Kafka, its clients and Spark's Kafka connector: jars from Maven, in trimtab's cache.
 
 `TRIMTAB_KAFKA_JARS` names a directory with Apache Kafka's jars (broker, tools and clients) to use
 instead.
@@ -17,6 +17,10 @@ from benchmarks.report import progress
 from trimtab.spark.cache import cache_directory
 
 KAFKA_VERSION = "4.3.0"
+NEWEST_CLIENT = "4.4.0"
+"""The first Java producer with KIP-1123."""
+OLD_CLIENT = "3.2.3"
+"""The last line of Java producers whose default partitioner is KIP-480's."""
 CONNECTOR_VERSION = "4.2.0"
 
 
@@ -46,6 +50,17 @@ KAFKA = (
     Artifact("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
     Artifact("org.slf4j", "slf4j-simple", "1.7.36"),
 )
+CLIENTS = {
+    NEWEST_CLIENT: (
+        Artifact("org.apache.kafka", "kafka-clients", NEWEST_CLIENT),
+        Artifact("org.slf4j", "slf4j-simple", "1.7.36"),
+    ),
+    # With its own tools: those of KAFKA_VERSION ask for what this client does not have yet.
+    OLD_CLIENT: (
+        Artifact("org.apache.kafka", "kafka-tools", OLD_CLIENT),
+        Artifact("org.slf4j", "slf4j-simple", "1.7.36"),
+    ),
+}
 # What Spark 4.2.0 itself asks for, but its own token provider, which is not published everywhere:
 # it matters with delegation tokens only.
 CONNECTOR = (
@@ -70,6 +85,23 @@ def kafka_jars() -> Path:
         RivalMissing: no Java, no Maven, or Maven could not get them.
     """
     return find_kafka_jars() or _fetch(_kafka_directory(), KAFKA)
+
+
+def find_client_jars(version: str = NEWEST_CLIENT) -> Path | None:
+    """Where one of `CLIENTS` lies on this machine already, if it does."""
+    directory = _client_directory(version)
+    return directory if any(directory.glob(f"kafka-clients-{version}.jar")) else None
+
+
+def client_jars(version: str = NEWEST_CLIENT) -> Path:
+    """The directory of one of `CLIENTS` with what it needs; fetched if it is not there.
+
+    To run the newest with Apache Kafka's tools put it before `kafka_jars()` on the class path.
+
+    Raises:
+        RivalMissing: no Maven, or it could not get them.
+    """
+    return find_client_jars(version) or _fetch(_client_directory(version), CLIENTS[version])
 
 
 def connector_jars() -> Path:
@@ -98,6 +130,10 @@ def find_java() -> str:
 
 def _kafka_directory() -> Path:
     return cache_directory() / f"kafka-{KAFKA_VERSION}"
+
+
+def _client_directory(version: str) -> Path:
+    return cache_directory() / f"kafka-clients-{version}"
 
 
 def _fetch(directory: Path, artifacts: tuple[Artifact, ...]) -> Path:
@@ -141,5 +177,7 @@ def _fetch(directory: Path, artifacts: tuple[Artifact, ...]) -> Path:
 if __name__ == "__main__":
     try:
         print(kafka_jars())
+        for version in CLIENTS:
+            print(client_jars(version))
     except RivalMissing as missing:
         raise SystemExit(f"Apache Kafka cannot be had: {missing}") from None

@@ -1,4 +1,7 @@
-"""Brokers in processes of their own: ours and Apache Kafka, started, measured and ended alike."""
+"""Brokers in processes of their own: ours and Apache Kafka, started, measured and ended alike.
+
+One broker each, or three of which the first is late with produce requests, KIP-794's set-up.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -46,8 +50,25 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def answers_metadata(port: int) -> bool:
-    """Whether a Metadata request (version 1, about no topic) brings at least one broker."""
+def free_neighbours(count: int) -> int:
+    """The first of some consecutive ports that nobody listened on a moment ago."""
+    while True:
+        first = free_ports(1)[0]
+        try:
+            sockets = []
+            for port in range(first, first + count):
+                sockets.append(socket.create_server(("127.0.0.1", port)))  # noqa: PERF401
+        except (OSError, OverflowError):
+            continue
+        else:
+            return first
+        finally:
+            for each in sockets:
+                each.close()
+
+
+def answers_metadata(port: int, brokers: int = 1) -> bool:
+    """Whether a Metadata request (version 1, about no topic) brings at least so many brokers."""
     body = struct.pack(">hhih", 3, 1, 1, -1) + struct.pack(">i", 0)
     try:
         with socket.create_connection(("127.0.0.1", port), 1) as connection:
@@ -55,7 +76,7 @@ def answers_metadata(port: int) -> bool:
             connection.sendall(struct.pack(">i", len(body)) + body)
             answer = connection.makefile("rb")
             head = answer.read(12)
-            return len(head) == 12 and struct.unpack(">i", head[8:])[0] >= 1
+            return len(head) == 12 and struct.unpack(">i", head[8:])[0] >= brokers
     except OSError:
         return False
 
@@ -135,14 +156,29 @@ class Broker:
 
 
 class Trimtab(Broker):
-    """One broker of ours, as `trimtab cluster up` starts it."""
+    """Brokers of ours in one process, as `trimtab cluster up` starts them.
+
+    Args:
+        brokers: how many.
+        slow_ms: how late broker 0 answers produce requests.
+    """
 
     name = "trimtab"
+
+    def __init__(self, brokers: int = 1, slow_ms: float = 0) -> None:
+        super().__init__()
+        self._brokers = brokers
+        self._slow_ms = slow_ms
+        if brokers > 1:
+            self.port = free_neighbours(brokers)
+            ports = range(self.port, self.port + brokers)
+            self.address = ",".join(f"127.0.0.1:{port}" for port in ports)
 
     def command(self) -> list[str]:
         return [
             *(sys.executable, "-m", "trimtab", "cluster", "up", "--port", str(self.port)),
-            *("--data", str(self.directory / "data")),
+            *("--brokers", str(self._brokers), "--data", str(self.directory / "data")),
+            *(("--slow", f"0={self._slow_ms:g}") if self._slow_ms else ()),
         ]
 
 
@@ -155,24 +191,30 @@ class ApacheKafka(Broker):
 
     name = "Apache Kafka"
 
-    def prepare(self) -> None:
+    heap = "1g"
+
+    def settings(self) -> dict[str, str]:
+        """What `server.properties` holds."""
         controller = free_ports(1)[0]
+        return {
+            "process.roles": "broker,controller",
+            "node.id": "0",
+            "controller.quorum.voters": f"0@127.0.0.1:{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "log.dirs": str(self.directory / "data"),
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "log.segment.delete.delay.ms": "1000",
+        }
+
+    def prepare(self) -> None:
         self._properties = self.directory / "server.properties"
-        self._properties.write_text(
-            "process.roles=broker,controller\n"
-            "node.id=0\n"
-            f"controller.quorum.voters=0@127.0.0.1:{controller}\n"
-            "controller.listener.names=CONTROLLER\n"
-            "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\n"
-            f"listeners=PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{controller}\n"
-            f"advertised.listeners=PLAINTEXT://{self.address}\n"
-            "inter.broker.listener.name=PLAINTEXT\n"
-            f"log.dirs={self.directory / 'data'}\n"
-            "offsets.topic.replication.factor=1\n"
-            "transaction.state.log.replication.factor=1\n"
-            "transaction.state.log.min.isr=1\n"
-            "log.segment.delete.delay.ms=1000\n"
-        )
+        self._properties.write_text("".join(f"{k}={v}\n" for k, v in self.settings().items()))
         run_java(
             "kafka.tools.StorageTool",
             *("format", "-t", "trimtab-benchmark-0000", "-c", str(self._properties)),
@@ -181,7 +223,13 @@ class ApacheKafka(Broker):
 
     def command(self) -> list[str]:
         flags = [
-            *("-Xmx1g", "-Xms1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
+            *(
+                f"-Xmx{self.heap}",
+                f"-Xms{self.heap}",
+                "-server",
+                "-XX:+UseG1GC",
+                "-XX:MaxGCPauseMillis=20",
+            ),
             *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),
             *("-Djava.awt.headless=true", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"),
         ]
@@ -193,6 +241,123 @@ class ApacheKafka(Broker):
             "kafka.Kafka",
             str(self._properties),
         ]
+
+
+class KafkaMember(ApacheKafka):
+    """One of several brokers of Apache Kafka's; the one whose number is 0 is the controller too.
+
+    Args:
+        number: its node id, from 0.
+        controller_port: where the controller listens.
+        advertised_port: where clients are told to come, if that is not where it listens.
+    """
+
+    heap = "512m"
+
+    def __init__(
+        self, number: int, controller_port: int, advertised_port: int | None = None
+    ) -> None:
+        super().__init__()
+        self._number = number
+        self._controller_port = controller_port
+        self._advertised_port = advertised_port or self.port
+
+    def settings(self) -> dict[str, str]:
+        between = f"INTERNAL://127.0.0.1:{free_ports(1)[0]}"
+        listeners = [f"PLAINTEXT://{self.address}", between]
+        if self._number == 0:
+            listeners.append(f"CONTROLLER://127.0.0.1:{self._controller_port}")
+        return {
+            **super().settings(),
+            "process.roles": "broker,controller" if self._number == 0 else "broker",
+            "node.id": str(self._number),
+            "controller.quorum.voters": f"0@127.0.0.1:{self._controller_port}",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,"
+            "INTERNAL:PLAINTEXT",
+            "listeners": ",".join(listeners),
+            # Brokers talk to each other past the proxy.
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self._advertised_port},{between}",
+            "inter.broker.listener.name": "INTERNAL",
+            "broker.rack": f"r{self._number}",
+        }
+
+
+class KafkaBehindProxy:
+    """Three brokers of Apache Kafka's; clients reach broker 0 through `benchmarks.proxy`.
+
+    Args:
+        slow_ms: how late the proxy hands on the responses to produce requests.
+
+    Raises:
+        RivalMissing: on entering, if Java or the jars cannot be had.
+    """
+
+    name = "Apache Kafka"
+
+    def __init__(self, slow_ms: float) -> None:
+        self._slow_ms = slow_ms
+        self._parts = ExitStack()
+        self.address = ""
+
+    def __enter__(self) -> Self:
+        controller, proxy = free_ports(2)
+        with ExitStack() as parts:
+            slow = KafkaMember(0, controller, proxy)
+            parts.enter_context(slow)
+            parts.enter_context(
+                _Proxy(f"127.0.0.1:{proxy}", f"127.0.0.1:{slow.port}", self._slow_ms)
+            )
+            others = [parts.enter_context(KafkaMember(number, controller)) for number in (1, 2)]
+            # Clients begin at the other two, and learn of broker 0 from them.
+            self.address = ",".join(broker.address for broker in others)
+            began = time.perf_counter()
+            while not answers_metadata(others[0].port, brokers=3):
+                if time.perf_counter() - began > START_SECONDS:
+                    raise RuntimeError(f"no three brokers within {START_SECONDS} s")
+                time.sleep(0.05)
+            self._parts = parts.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._parts.close()
+
+
+class _Proxy:
+    """`benchmarks.proxy` as a process."""
+
+    def __init__(self, listen: str, to: str, delay_ms: float) -> None:
+        self._command = [
+            *(sys.executable, "-m", "benchmarks.proxy", "--listen", listen, "--to", to),
+            *("--delay-ms", f"{delay_ms:g}"),
+        ]
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        said = self._process.stdout.readline()
+        if not said.startswith("listening "):
+            raise RuntimeError(f"the proxy does not listen: {' '.join(self._command)}")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.terminate()
+        try:
+            self._process.communicate(timeout=STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
 
 
 def run_java(main: str, *arguments: str, heap: str = "512m") -> str:

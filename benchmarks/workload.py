@@ -18,6 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init_
 )
 
 from benchmarks.processes import Broker, cpu_seconds, run_java
+from benchmarks.report import progress, report
 
 PARTITIONS = 6
 RECORD_BYTES = 100
@@ -63,7 +64,12 @@ class Topics:
         return sum(future.result(30).offset for future in latest.values())
 
 
-def run_producer_performance(broker: Broker, records: int, properties: Mapping[str, str]) -> Load:
+def run_producer_performance(
+    broker: Broker,
+    records: int,
+    properties: Mapping[str, str],
+    partitions: int = PARTITIONS,
+) -> Load:
     """Java's ProducerPerformance on a new topic; checks that every record is there.
 
     Raises:
@@ -71,7 +77,7 @@ def run_producer_performance(broker: Broker, records: int, properties: Mapping[s
         RuntimeError: the tool failed, or records are missing.
     """
     topics = Topics(broker.address)
-    topic = topics.create()
+    topic = topics.create(partitions)
     before = cpu_seconds(broker.pid)
     text = run_java(
         "org.apache.kafka.tools.ProducerPerformance",
@@ -89,10 +95,11 @@ def run_producer_performance(broker: Broker, records: int, properties: Mapping[s
 
 
 class Loop(NamedTuple):
-    """What one run of `benchmarks.producer_loop` came to."""
+    """What one run of `benchmarks.producer_loop` came to; memory beyond what it began with."""
 
     records_per_second: float
     cpu_us_per_record: float
+    peak_mib: float
 
 
 def run_producer_loop(
@@ -101,17 +108,20 @@ def run_producer_loop(
     records: int,
     options: Mapping[str, object],
     topic: str | None = None,
+    partitions: int = PARTITIONS,
 ) -> Loop:
     """A Python client sends in a process of its own; checks that every record is there.
 
     Args:
+        client: one of `producer_loop.CLIENTS`.
         topic: an empty topic to fill; without it, one is made for the run and deleted after it.
+        partitions: of the topic that is made.
 
     Raises:
         RuntimeError: the client failed, or records are missing.
     """
     topics = Topics(broker.address)
-    name = topic or topics.create()
+    name = topic or topics.create(partitions)
     done = subprocess.run(
         [
             *(sys.executable, "-m", "benchmarks.producer_loop", client, broker.address, name),
@@ -128,4 +138,66 @@ def run_producer_loop(
     if topic is None:
         topics.delete(name)
     answer = json.loads(done.stdout)
-    return Loop(records / answer["seconds"], answer["cpu_seconds"] / records * 1e6)
+    return Loop(
+        records / answer["seconds"], answer["cpu_seconds"] / records * 1e6, answer["peak_mib"]
+    )
+
+
+def compare_loops(
+    stage: str,
+    setting: str,
+    broker: Broker,
+    sides: Mapping[str, str],
+    records: int,
+    runs: int,
+    options: Mapping[str, object],
+    *,
+    makes_topics: bool = True,
+    note: str = "",
+) -> dict[str, list[Loop]]:
+    """Runs clients by turns and reports the first beside each other one.
+
+    Args:
+        sides: client (one of `producer_loop.CLIENTS`) and what it is called in the report.
+        makes_topics: False for a broker on which every topic is there.
+
+    Returns what each client's runs came to.
+    """
+    found: dict[str, list[Loop]] = {client: [] for client in sides}
+    for number in range(runs):
+        progress(f"{stage}: {setting}, run {number + 1} of {runs}")
+        for client, loops in found.items():
+            topic = None if makes_topics else f"bench-{next(_numbers)}"
+            loops.append(run_producer_loop(client, broker, records, options, topic))
+    (_, ours), *rivals = found.items()
+    for client, theirs in rivals:
+        report(
+            *(stage, f"records_per_s, {setting}", "records/s"),
+            [loop.records_per_second for loop in ours],
+            sides[client],
+            [loop.records_per_second for loop in theirs],
+            more_is_better=True,
+            note=note,
+        )
+        report(
+            *(stage, f"client_cpu_us_per_record, {setting}", "us"),
+            [loop.cpu_us_per_record for loop in ours],
+            sides[client],
+            [loop.cpu_us_per_record for loop in theirs],
+            more_is_better=False,
+            note=note,
+        )
+    return found
+
+
+def report_memory(stage: str, setting: str, found: Mapping[str, list[Loop]]) -> None:
+    """The peaks of `compare_loops`: the first client's beside the second's."""
+    (_, ours), (rival, theirs), *_ = found.items()
+    report(
+        *(stage, f"peak_memory_mib, {setting}", "MiB"),
+        [loop.peak_mib for loop in ours],
+        rival,
+        [loop.peak_mib for loop in theirs],
+        more_is_better=False,
+        note="beyond what the process had before its loop; to compare with buffer.memory, 32 MiB",
+    )

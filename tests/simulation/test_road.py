@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
-from trimtab.client.accumulator_cy import Delivery
+from trimtab.client.queues_cy import Delivery
 from trimtab.client.admin import AsyncAdmin
 from trimtab.client.consumer import AsyncConsumer
 from trimtab.client.producer import AsyncProducer

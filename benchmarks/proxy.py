@@ -1,0 +1,308 @@
+"""A TCP proxy before one broker, of any make: passes frames on, and does to them what it is told.
+
+    python -m benchmarks.proxy --listen 127.0.0.1:9192 --to 127.0.0.1:9092 --delay-ms 20
+
+prints `listening HOST:PORT`, delays every Produce response, which is the slow broker of KIP-794's
+measurements, and says what it saw as one JSON line when SIGTERM or Ctrl-C ends it. The broker must
+advertise the proxy's address, or clients go round it.
+
+Like a broker, it takes one request at a time from a connection: with 20 ms, at most 50 Produce
+responses a second come through each. A hop through it costs about 1.4 ms more than the delay itself
+(the timer's grain and two more passes through the loopback), so 20 ms measure as about 21.4.
+
+What happens to an exchange is a `Treatment`: `Delay` is one; faults are others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import struct
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from trimtab.errors import CorruptData
+from trimtab.runtime.event_loop import new_event_loop
+from trimtab.wire.framing import decode_request_header
+
+PRODUCE = 0
+ACKS_SINCE_TRANSACTIONS = 3
+FLEXIBLE_PRODUCE = 9
+BUFFER_BYTES = 1 << 20
+LONGEST_FRAME = 1 << 30
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One request on its way to a broker, and its response on the way back.
+
+    Attributes:
+        connection: which connection since the proxy began, from 0.
+        number: which request of that connection, from 0.
+        request: the request's frame, without its length.
+    """
+
+    connection: int
+    number: int
+    request: bytes
+
+    @property
+    def api_key(self) -> int:
+        return int.from_bytes(self.request[0:2], "big", signed=True)
+
+    @property
+    def api_version(self) -> int:
+        return int.from_bytes(self.request[2:4], "big", signed=True)
+
+    @property
+    def correlation_id(self) -> int:
+        return int.from_bytes(self.request[4:8], "big", signed=True)
+
+
+class Cut(Exception):
+    """Raised by a treatment: the connection ends, on both sides, after `last` went to the client.
+
+    Args:
+        last: bytes as they are to go on the wire; a length and less than it announces is a frame
+            that was cut in the middle.
+    """
+
+    def __init__(self, last: bytes = b"") -> None:
+        super().__init__(f"cut after {len(last)} bytes")
+        self.last = last
+
+
+class Treatment:
+    """What the proxy does to exchanges. This one does nothing; others override one or both methods.
+
+    A method may wait: its connection carries nothing else meanwhile. It may raise `Cut`.
+    """
+
+    async def request(self, exchange: Exchange) -> bytes | None:
+        """The frame that goes to the broker; None if it is to learn of nothing."""
+        return exchange.request
+
+    async def response(self, exchange: Exchange, frame: bytes | None) -> bytes:
+        """The frame that goes to the client.
+
+        Args:
+            frame: the broker's response; None if it got no request, and one must be made up.
+        """
+        if frame is None:
+            raise Cut
+        return frame
+
+
+class Delay(Treatment):
+    """Every response of one API comes late.
+
+    Args:
+        seconds: how late.
+        api_key: of which API; Produce (0), or Fetch (1), ….
+    """
+
+    def __init__(self, seconds: float, api_key: int = PRODUCE) -> None:
+        self.seconds = seconds
+        self.api_key = api_key
+
+    async def response(self, exchange: Exchange, frame: bytes | None) -> bytes:
+        if exchange.api_key == self.api_key and self.seconds > 0:
+            await asyncio.sleep(self.seconds)
+        return await super().response(exchange, frame)
+
+
+class Proxy:
+    """Listens on the running loop while its `async with` block lasts.
+
+    Args:
+        to: host and port of the broker.
+        treatment: what is done to exchanges; it may be replaced at any time, for those to come.
+        listen: host and port to listen on; port 0 takes a free one.
+    """
+
+    def __init__(
+        self,
+        to: tuple[str, int],
+        treatment: Treatment | None = None,
+        listen: tuple[str, int] = ("127.0.0.1", 0),
+    ) -> None:
+        self.treatment = treatment or Treatment()
+        self.connections = 0
+        self.requests: Counter[int] = Counter()
+        self.request_bytes: Counter[int] = Counter()
+        self._to = to
+        self._listen = listen
+        self._server: asyncio.Server | None = None
+        self._serving: set[asyncio.Task[None]] = set()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port where it listens."""
+        assert self._server is not None, "the proxy listens inside its `async with` block"
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return host, port
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, *self._listen, limit=BUFFER_BYTES)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+        await asyncio.sleep(0)  # transports close one turn of the loop later
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer, self.connections))
+        self.connections += 1
+        self._serving.add(task)
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._serving.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            print(f"proxy: a connection failed: {error!r}", file=sys.stderr)
+
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: int
+    ) -> None:
+        try:
+            broker_reader, broker = await asyncio.open_connection(*self._to, limit=BUFFER_BYTES)
+        except OSError:
+            writer.transport.abort()  # what a client sees whose broker does not listen
+            return
+        try:
+            number = 0
+            while True:
+                exchange = Exchange(connection, number, await _read_frame(reader))
+                await self._carry(exchange, writer, broker_reader, broker)
+                number += 1
+        except Cut as cut:
+            writer.write(cut.last)
+        except (OSError, asyncio.IncompleteReadError):
+            pass  # either side went away, so the other is closed as well
+        finally:
+            writer.close()
+            broker.close()
+
+    async def _carry(
+        self,
+        exchange: Exchange,
+        client: asyncio.StreamWriter,
+        broker_reader: asyncio.StreamReader,
+        broker: asyncio.StreamWriter,
+    ) -> None:
+        self.requests[exchange.api_key] += 1
+        self.request_bytes[exchange.api_key] += 4 + len(exchange.request)
+        treatment = self.treatment
+        request = await treatment.request(exchange)
+        response = None
+        if request is not None:
+            broker.write(_write_frame(request))
+            await broker.drain()
+            if not is_answered(exchange):
+                return
+            response = await _read_frame(broker_reader)
+        client.write(_write_frame(await treatment.response(exchange, response)))
+        await client.drain()
+
+
+def is_answered(exchange: Exchange) -> bool:
+    """False for a Produce request with acks=0, the only one without a response.
+
+    Raises:
+        CorruptData: it is no Produce request after all.
+    """
+    if exchange.api_key != PRODUCE:
+        return True
+    request, version = exchange.request, exchange.api_version
+    position = decode_request_header(request).body
+    try:
+        if version >= FLEXIBLE_PRODUCE:
+            length = shift = 0
+            while True:
+                byte = request[position]
+                position += 1
+                length |= (byte & 127) << shift
+                shift += 7
+                if byte < 128:
+                    break
+            position += max(0, length - 1)
+        elif version >= ACKS_SINCE_TRANSACTIONS:
+            position += 2 + max(0, struct.unpack_from(">h", request, position)[0])
+        return bool(struct.unpack_from(">h", request, position)[0] != 0)
+    except (IndexError, struct.error) as error:
+        raise CorruptData(f"Produce request of {len(request)} bytes: {error}") from error
+
+
+async def _read_frame(reader: asyncio.StreamReader) -> bytes:
+    length = int.from_bytes(await reader.readexactly(4), "big", signed=True)
+    if not 0 <= length <= LONGEST_FRAME:
+        raise CorruptData(f"a frame of {length} bytes: this is not Kafka's protocol")
+    return await reader.readexactly(length)
+
+
+def _write_frame(frame: bytes) -> bytes:
+    return len(frame).to_bytes(4, "big") + frame
+
+
+def read_address(text: str) -> tuple[str, int]:
+    """`HOST:PORT`.
+
+    Raises:
+        ArgumentTypeError: something else.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r}: write HOST:PORT, such as 127.0.0.1:9092")
+    return host, int(port)
+
+
+async def run(listen: tuple[str, int], to: tuple[str, int], treatment: Treatment) -> None:
+    """Proxy until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with Proxy(to, treatment, listen) as proxy:
+        host, port = proxy.address
+        print(f"listening {host}:{port}", flush=True)
+        await stop.wait()
+    seen = {
+        "connections": proxy.connections,
+        "requests": dict(proxy.requests),
+        "request_bytes": dict(proxy.request_bytes),
+    }
+    print(json.dumps(seen), flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.proxy",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--listen", type=read_address, required=True, metavar="HOST:PORT")
+    parser.add_argument("--to", type=read_address, required=True, metavar="HOST:PORT")
+    parser.add_argument("--delay-ms", type=float, default=20, metavar="MS")
+    parser.add_argument("--api-key", type=int, default=PRODUCE, help="default: 0, Produce")
+    arguments = parser.parse_args()
+    treatment = Delay(arguments.delay_ms / 1000, arguments.api_key)
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(run(arguments.listen, arguments.to, treatment))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

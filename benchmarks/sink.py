@@ -1,0 +1,171 @@
+"""A broker that only counts: what a fast producer is measured against.
+
+usage: python -m benchmarks.sink PORT
+
+It speaks just enough of Kafka's protocol for a producer: one node, and every topic that is asked
+for has six partitions. Of a batch it reads the header, adds its records to the partition's end, and
+drops it: no CRC, no file. ListOffsets tells the ends, so that whoever measures can see that every
+record arrived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from typing import Any, cast
+
+import uvloop
+
+from benchmarks.processes import Broker
+from trimtab.wire.batch_header import read_headers
+from trimtab.wire.codec import decode
+from trimtab.wire.framing import FrameProtocol, decode_request_header, encode_response
+from trimtab.wire.messages import APIS
+from trimtab.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
+from trimtab.wire.messages.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from trimtab.wire.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from trimtab.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from trimtab.wire.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+
+PARTITIONS = 6
+# Below Produce 13 topics have names, which is all that a sink knows of them. Fetch is not answered:
+# librdkafka writes record batches for brokers that have it only.
+_VERSIONS = {0: (0, 12), 1: (4, 11), 2: (1, 7), 3: (0, 9), 18: (0, 3), 22: (0, 4)}
+
+
+class Sink(Broker):
+    """The sink in a process of its own, driven and measured as brokers are."""
+
+    name = "a sink"
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "benchmarks.sink", str(self.port)]
+
+
+class _Node:
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.ends: dict[str, list[int]] = {}
+        self.answers: dict[int, Callable[[Any], object]] = {
+            0: self.produce,
+            2: self.list_offsets,
+            3: self.describe,
+            18: self.list_versions,
+            22: self.identify,
+        }
+
+    def list_versions(self, request: ApiVersionsRequest) -> ApiVersionsResponse:
+        keys = [
+            ApiVersion(api_key=key, min_version=low, max_version=high)
+            for key, (low, high) in _VERSIONS.items()
+        ]
+        return ApiVersionsResponse(api_keys=keys)
+
+    def identify(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
+        return InitProducerIdResponse(producer_id=1, producer_epoch=0)
+
+    def describe(self, request: MetadataRequest) -> MetadataResponse:
+        names = [topic.name or "" for topic in request.topics or ()] or list(self.ends)
+        return MetadataResponse(
+            brokers=[MetadataResponseBroker(node_id=0, host="127.0.0.1", port=self.port)],
+            cluster_id="sink",
+            controller_id=0,
+            topics=[
+                MetadataResponseTopic(
+                    name=name,
+                    partitions=[
+                        MetadataResponsePartition(
+                            partition_index=index, leader_id=0, replica_nodes=[0], isr_nodes=[0]
+                        )
+                        for index in range(len(self._ends_of(name)))
+                    ],
+                )
+                for name in names
+            ],
+        )
+
+    def produce(self, request: ProduceRequest) -> ProduceResponse | None:
+        topics = []
+        for topic in request.topic_data:
+            ends = self._ends_of(topic.name)
+            partitions = []
+            for data in topic.partition_data:
+                base = ends[data.index]
+                for header in read_headers(cast(memoryview, data.records)):
+                    ends[data.index] += header.record_count
+                partitions.append(PartitionProduceResponse(index=data.index, base_offset=base))
+            topics.append(TopicProduceResponse(name=topic.name, partition_responses=partitions))
+        return ProduceResponse(responses=topics) if request.acks else None
+
+    def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        return ListOffsetsResponse(
+            topics=[
+                ListOffsetsTopicResponse(
+                    name=topic.name,
+                    partitions=[
+                        ListOffsetsPartitionResponse(
+                            partition_index=each.partition_index,
+                            offset=self._ends_of(topic.name)[each.partition_index],
+                        )
+                        for each in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _ends_of(self, topic: str) -> list[int]:
+        return self.ends.setdefault(topic, [0] * PARTITIONS)
+
+
+class _Connection(FrameProtocol):
+    def __init__(self, node: _Node) -> None:
+        super().__init__()
+        self._node = node
+
+    def frame_received(self, frame: memoryview) -> None:
+        header = decode_request_header(frame)
+        request: Any = decode(
+            APIS[header.api_key].request, header.api_version, frame, header.body, True
+        )
+        answer = self._node.answers[header.api_key](request)
+        if answer is not None and self.transport is not None:
+            self.transport.writelines(
+                encode_response(answer, header.api_version, header.correlation_id)
+            )
+
+
+async def _serve(port: int) -> None:
+    node = _Node(port)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: _Connection(node), "127.0.0.1", port
+    )
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    uvloop.run(_serve(int(sys.argv[1])))
