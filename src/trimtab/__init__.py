@@ -18,12 +18,15 @@ if TYPE_CHECKING:
     from trimtab.client.admin import Admin
     from trimtab.client.consumer import AsyncConsumer, Consumer
     from trimtab.client.producer import AsyncProducer, Producer
+    from trimtab.client.transactions import ConsumerGroup, OffsetAndMetadata
     from trimtab.cluster import Cluster
     from trimtab.errors import (
+        AuthenticationFailed,
         BrokerError,
         CorruptData,
         ErrorCode,
         KafkaError,
+        TransactionError,
         Unavailable,
         UsageError,
     )
@@ -33,16 +36,20 @@ __all__ = [
     "Admin",
     "AsyncConsumer",
     "AsyncProducer",
+    "AuthenticationFailed",
     "BrokerError",
     "Cluster",
     "Consumer",
+    "ConsumerGroup",
     "CorruptData",
     "ErrorCode",
     "KafkaError",
+    "OffsetAndMetadata",
     "Producer",
     "Record",
     "RecordMetadata",
     "TopicPartition",
+    "TransactionError",
     "Unavailable",
     "UsageError",
 ]
@@ -51,12 +58,15 @@ _HOMES = {
     "trimtab.client.admin": ("Admin",),
     "trimtab.client.consumer": ("AsyncConsumer", "Consumer"),
     "trimtab.client.producer": ("AsyncProducer", "Producer"),
+    "trimtab.client.transactions": ("ConsumerGroup", "OffsetAndMetadata"),
     "trimtab.cluster": ("Cluster",),
     "trimtab.errors": (
+        "AuthenticationFailed",
         "BrokerError",
         "CorruptData",
         "ErrorCode",
         "KafkaError",
+        "TransactionError",
         "Unavailable",
         "UsageError",
     ),

@@ -14,11 +14,17 @@ were the first batch refused (its partition was just created, and is not open ye
 was stored, the first could never be stored again, and every retry would be refused until
 `delivery.timeout.ms`. That is how Kafka's own producer wedges itself.
 
+**Sent again, sent alone.** A broker knows the last five batches it stored of a producer again, and
+no others. One that was stored and not acknowledged is among them only as long as no more than four
+later ones are; so nothing new goes while one that is sent again is in flight.
+
 **Beginning anew.** A batch that is given up may be stored or not, so what follows cannot go on
-with its numbers. Once nothing of the partition is in flight, its epoch goes up by one and its
-numbers begin at 0: brokers take that from an idempotent producer without being asked (KIP-360), and
-refuse whatever of the old epoch still comes along. Only the partition concerned begins anew. When
-an epoch has reached its end a new producer id is asked for.
+with its numbers. Those that were sent behind it may be stored too: they are sent again under their
+old numbers, one by one, until they are acknowledged, or one is refused as out of order, and then
+none of them is stored. After that, once nothing of the partition is in flight, its epoch goes up by
+one and its numbers begin at 0: brokers take that from an idempotent producer without being asked
+(KIP-360), and refuse whatever of the old epoch still comes along. Only the partition concerned
+begins anew. When an epoch has reached its end a new producer id is asked for.
 
 Source: `org.apache.kafka.clients.producer.internals.TransactionManager`, `ProducerAppendInfo`.
 """
@@ -121,10 +127,12 @@ class _Sequence:
 
     Attributes:
         is_proven: whether the leader has acknowledged the last batch that came back.
-        must_restart: whether to begin anew, once nothing is in flight.
+        must_restart: whether to begin anew, once nothing is in flight and it is known of everything
+            that was sent whether it is stored.
+        is_barred: whether nothing that was sent is stored, nor can be under its number.
     """
 
-    __slots__ = ("epoch", "is_proven", "must_restart", "next", "producer_id")
+    __slots__ = ("epoch", "is_barred", "is_proven", "must_restart", "next", "producer_id")
 
     def __init__(self, producer_id: int, epoch: int) -> None:
         self.producer_id = producer_id
@@ -132,6 +140,7 @@ class _Sequence:
         self.next = 0
         self.is_proven = False
         self.must_restart = False
+        self.is_barred = False
 
 
 class Identity(Anonymous):
@@ -174,8 +183,10 @@ class Identity(Anonymous):
             return True
         in_flight = queue.in_flight
         if not in_flight:
-            return not sequence.must_restart or self._restart(queue, sequence)
-        if sequence.must_restart or not sequence.is_proven:
+            if not sequence.must_restart or (_may_be_stored(queue) and not sequence.is_barred):
+                return True
+            return self._restart(queue, sequence)
+        if sequence.must_restart or not sequence.is_proven or in_flight[-1].attempts > 1:
             return False
         expected = queue.batches[0].base_sequence
         if expected < 0:
@@ -202,18 +213,19 @@ class Identity(Anonymous):
             return None
         sequence.is_proven = False
         if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            if not sequence.must_restart and not _awaits_earlier(batch):
-                # The broker lacks what it had acknowledged, or stored what was sent later.
-                sequence.must_restart = True
+            if not _awaits_earlier(batch):
+                # What was given up is not stored, or the broker lacks what it had acknowledged.
+                sequence.must_restart = sequence.is_barred = True
             return True
         if code in _FORGOTTEN:
-            sequence.must_restart = True
+            sequence.must_restart = sequence.is_barred = True
             return True
         return None
 
     def lost(self, batch: Batch) -> None:
-        if batch.base_sequence >= 0:
-            self.begin_anew(batch.queue)
+        sequence = self._sequences.get(batch.queue)
+        if sequence is not None and batch.base_sequence >= 0:
+            sequence.must_restart = True
 
     def split(self, parts: Sequence[Batch], base_sequence: int) -> None:
         if base_sequence < 0:
@@ -224,7 +236,7 @@ class Identity(Anonymous):
 
     def begin_anew(self, queue: PartitionQueue) -> None:
         if (sequence := self._sequences.get(queue)) is not None:
-            sequence.must_restart = True
+            sequence.must_restart = sequence.is_barred = True
 
     def moved(self, queue: PartitionQueue) -> None:
         # What is in flight to the old leader comes back before the new one gets anything.
@@ -280,7 +292,7 @@ class Identity(Anonymous):
         sequence.producer_id = producer_id
         sequence.epoch = epoch
         sequence.next = 0
-        sequence.must_restart = False
+        sequence.must_restart = sequence.is_barred = False
         for batch in queue.batches:
             if batch.base_sequence < 0:
                 break
@@ -330,6 +342,11 @@ _FORGOTTEN = frozenset({ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCE
 def sequence_after(sequence: int, count: int) -> int:
     """The sequence number that follows `count` records; numbers wrap to 0 after 2^31 - 1."""
     return (sequence + count) & _LAST_SEQUENCE
+
+
+def _may_be_stored(queue: PartitionQueue) -> bool:
+    """Whether the oldest batch of a queue was sent under the number that it has."""
+    return bool(queue.batches) and queue.batches[0].base_sequence >= 0 < queue.batches[0].attempts
 
 
 def _awaits_earlier(batch: Batch) -> bool:

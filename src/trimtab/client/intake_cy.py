@@ -20,8 +20,10 @@ if cython.compiled:
         Placement,
     )
 
-# So many bytes of complete batches are left behind before an event loop's sender gets its turn.
-_UNSEEN_BYTES = cython.declare(cython.longlong, 131072)
+# So many bytes of complete batches come together before the sender gets its turn. By itself it
+# gets that from another thread every 5 ms (`sys.getswitchinterval`), and never from a coroutine
+# that does not wait; and then it sends no more than its requests in flight take.
+_UNSEEN_BYTES = cython.declare(cython.longlong, 65536)
 
 
 @cython.cclass
@@ -33,6 +35,7 @@ class Intake:
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
 
+    @cython.annotation_typing(False)
     def send(
         self,
         topic: str,
@@ -61,6 +64,9 @@ class Intake:
         """
         if self._placement is None:
             raise UsageError("the producer was not initialised: call its __init__ first")
+        if self._placement._unseen > _UNSEEN_BYTES:
+            self._placement._unseen = 0
+            self._hand_over()
         delivery = self._placement.add(
             topic, value, key, headers, partition, timestamp, on_delivery, None
         )
@@ -69,6 +75,10 @@ class Intake:
                 topic, value, key, headers, partition, timestamp, on_delivery
             )
         return delivery
+
+    def _hand_over(self) -> None:
+        """Let the sender's thread have the interpreter."""
+        raise NotImplementedError
 
     def _send_when_possible(self, *record: Any) -> Any:
         raise NotImplementedError
@@ -83,6 +93,7 @@ class AsyncIntake:
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
 
+    @cython.annotation_typing(False)
     async def send(
         self,
         topic: str,

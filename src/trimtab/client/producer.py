@@ -54,6 +54,9 @@ logger = logging.getLogger("trimtab.client")
 INTERRUPT_GRACE = 1.0
 """Seconds that closing gives to what waits when Ctrl-C or exit() ended the `with` block."""
 
+HAND_OVER_SECONDS = 0.005
+"""How long a thread that sends waits at most for the sender to look at what it has sent."""
+
 
 class Lock(Protocol):
     def acquire(self) -> Any: ...
@@ -93,6 +96,9 @@ class _Core:
         self._buffer_memory = options.integer("buffer.memory")
         self._closing: asyncio.Future[Any] = self.loop.create_future()
         self._is_waking = False
+        self._is_awaited = False
+        self._looked = new_lock()
+        self._looked.acquire()
         self._call_soon = (
             self.loop.call_soon if isinstance(lock, _NoLock) else self.loop.call_soon_threadsafe
         )
@@ -164,6 +170,16 @@ class _Core:
     def _woken(self) -> None:
         self._is_waking = False
         self.sender.look()
+        if self._is_awaited:
+            self._is_awaited = False
+            self._looked.release()
+
+    def await_look(self) -> None:
+        """Give the interpreter to the loop's thread until it has looked at the queues."""
+        if not self._is_awaited:
+            self._is_awaited = True
+            self._wake()
+            self._looked.acquire(True, HAND_OVER_SECONDS)
 
     # what send waits for
 
@@ -173,7 +189,7 @@ class _Core:
         if view is not None and self.accumulator.knows(topic):
             return view
         waiting: asyncio.Future[TopicView] = self.loop.create_task(
-            self.metadata.wait_for_topic(topic, max(0.0, deadline - self.now()))
+            self.metadata.wait_for_topic(topic, max(0.0, round(deadline - self.now(), 3)))
         )
         try:
             await asyncio.wait([waiting, self._closing], return_when=asyncio.FIRST_COMPLETED)
@@ -334,6 +350,10 @@ class Producer(Intake):
             self._thread.stop()
             raise
         super().__init__(self._core.accumulator)
+
+    def _hand_over(self) -> None:
+        if not self._thread.is_current:
+            self._core.await_look()
 
     def _send_when_possible(
         self,
@@ -518,9 +538,14 @@ class Producer(Intake):
         self.begin_transaction()
         try:
             yield
-            self.commit_transaction()
         except BaseException as error:
             if not _is_beyond_abort(error):
+                self.abort_transaction()
+            raise
+        try:
+            self.commit_transaction()
+        except TransactionError as error:  # one that timed out goes on, and cannot be aborted
+            if not error.is_fatal:
                 self.abort_transaction()
             raise
 
@@ -692,9 +717,14 @@ class AsyncProducer(AsyncIntake):
         await self.begin_transaction()
         try:
             yield
-            await self.commit_transaction()
         except BaseException as error:
             if not _is_beyond_abort(error):
+                await self.abort_transaction()
+            raise
+        try:
+            await self.commit_transaction()
+        except TransactionError as error:  # one that timed out goes on, and cannot be aborted
+            if not error.is_fatal:
                 await self.abort_transaction()
             raise
 

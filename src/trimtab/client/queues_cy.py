@@ -125,6 +125,11 @@ class Batch:
         callbacks, self._callbacks = self._callbacks, None
         return callbacks if callbacks is not None else []
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether somebody waits for it to be settled."""
+        return self._future is not None
+
     def future(self) -> Any:
         """A future that ends when the batch is settled or split. Under the lock."""
         if self._future is None:

@@ -191,8 +191,8 @@ class NodeRecord:
 
     def is_unavailable(self, now: float, timeout: float, is_idle_time_counted: bool) -> bool:
         """Whether it took nothing for more than `timeout` seconds."""
-        if is_idle_time_counted:
-            return self.ready_time - self.drain_time > timeout
+        if is_idle_time_counted:  # in whole milliseconds, as Java counts
+            return round((self.ready_time - self.drain_time) * 1000) > round(timeout * 1000)
         return 0 <= self.load.not_ready_since < now - timeout
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from array import array
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import pytest
 
 from trimtab.client.accumulator_cy import Accumulator
 from trimtab.client.built_in_partitioner import BuiltInOptions, BuiltInPartitioner
+from trimtab.client.memory_cy import Place
 from trimtab.client.metadata import TopicView
 from trimtab.client.partitioner import RoundRobinPartitioner, StickyPartitioner
 from trimtab.client.queues_cy import Batch, Delivery, PartitionQueue
@@ -493,3 +495,301 @@ def test_header_bytes_count_towards_a_turn(make_bench: Callable[..., Bench]) -> 
         turns.append(batch.queue.partition)
     lengths = [len(list(run)) for _, run in groupby(turns)]
     assert max(lengths[:-1]) <= 2 * (1000 // HEADER_BYTES) + 1
+
+
+# memory: the line
+
+
+def test_who_waits_for_memory_is_served_in_order_and_nobody_overtakes(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench = make_bench(leaders=(0,), batch_size=1000, buffer_memory=3000)
+    accumulator = bench.accumulator
+    while accumulator.append("topic", b"x" * 900, None, None, None, 0) is not None:
+        pass
+    first, second = accumulator.stand_in_line(1000), accumulator.stand_in_line(1500)
+    assert accumulator.is_waited_for
+    accumulator.fail(bench.take_all()[0], Unavailable("gone"))
+    assert first.served.done()
+    assert not second.served.done()
+    # What is free is the first one's; a small record finds the line before it.
+    assert accumulator.append("topic", b"", None, None, None, 0) is None
+    assert accumulator.append_from(first, "topic", b"x" * 900, None, None, None, 0) is not None
+    accumulator.leave_line(first)  # once more does nothing
+    assert not second.served.done()
+    accumulator.leave_line(second)
+    assert not accumulator.is_waited_for
+    for batch in [*accumulator.incomplete_batches()]:
+        accumulator.fail(batch, Unavailable("gone"))
+    assert accumulator.used == 0
+    assert accumulator.append("topic", b"", None, None, None, 0) is not None
+
+
+def test_a_place_that_is_left_unused_is_the_next_ones(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(leaders=(0,), batch_size=1000, buffer_memory=1000)
+    accumulator = bench.accumulator
+    bench.send(b"x" * 900)
+    first: Place = accumulator.stand_in_line(500)
+    second: Place = accumulator.stand_in_line(700)
+    accumulator.fail(bench.take_all()[0], Unavailable("gone"))
+    assert (first.served.done(), second.served.done()) == (True, False)
+    accumulator.leave_line(first)
+    assert second.served.done()
+
+
+def test_memory_stays_within_its_limit_but_for_one_batch(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(leaders=(0,) * 50, batch_size=1000, buffer_memory=20_000)
+    random = Random(7)
+    for _ in range(3000):
+        value = b"x" * random.randrange(300)
+        partition = random.randrange(50)
+        if bench.accumulator.append("topic", value, None, None, partition, 0) is None:
+            bench.accumulator.fail(bench.accumulator.oldest(), Unavailable("gone"))
+        held = sum(batch.builder.capacity for batch in bench.accumulator.incomplete_batches())
+        assert bench.accumulator.used == held <= 20_000 + 1000
+
+
+def test_send_can_be_refused_for_a_while(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench()
+    bench.send()
+    bench.accumulator.refuse(UsageError("call begin_transaction() first"))
+    for _ in range(2):
+        with pytest.raises(UsageError, match="call begin_transaction"):
+            bench.send()
+    bench.accumulator.refuse(None)
+    bench.send()
+    bench.accumulator.close(UsageError("the producer is closed"))
+    bench.accumulator.refuse(None)
+    with pytest.raises(UsageError, match="is closed"):
+        bench.send()
+
+
+# partitioners
+
+
+class Scripted:
+    """A partitioner that gives turns in the order it is told, and notes what it is asked."""
+
+    turns_by_batch = False
+
+    def __init__(self, *turns: int, is_eager: bool = False) -> None:
+        self.turns = list(turns)
+        self.is_eager = is_eager
+        self.stays = True
+        self.asked: list[Any] = []
+
+    def next_turn(self, view: Any, previous: int, overshoot: int, load: Any) -> tuple[int, int]:
+        self.asked.append((previous, overshoot))
+        return self.turns.pop(0), 0
+
+    def may_stay(self, view: Any, partition: int, load: Any) -> bool:
+        self.asked.append(("stay", partition, sorted(load.unavailable())))
+        return self.stays
+
+
+def test_a_turn_may_end_when_something_is_news(
+    make_bench: Callable[..., Bench], make_view: MakeView
+) -> None:
+    partitioner = Scripted(0, 1, 2)
+    bench = make_bench(make_partitioner=lambda: partitioner)
+    bench.send(b"x")
+    bench.send(b"x")
+    assert partitioner.asked == [(-1, 0)]
+    bench.accumulator.publish_load(frozenset({0}))
+    bench.accumulator.publish_load(frozenset({0}))  # no news
+    bench.send(b"x")
+    bench.send(b"x")
+    assert partitioner.asked[1:] == [("stay", 0, [0])]
+    partitioner.stays = False
+    bench.accumulator.update_topic(make_view((-1, 1, 2)))
+    bench.send(b"x")
+    assert partitioner.asked[2:] == [("stay", 0, [0]), (0, 0)]
+    bench.take_all()
+    bench.send(b"x")  # in a new batch
+    assert partitioner.asked[4:] == [("stay", 1, [0]), (1, 0)]
+    topic = bench.accumulator.topic("topic")
+    assert (topic.current, topic.switches) == (2, 3)
+    assert sorted(topic.used()) == [0, 1, 2]
+
+
+def test_an_eager_partitioner_is_asked_when_the_turn_ends(make_bench: Callable[..., Bench]) -> None:
+    eager, lazy = Scripted(0, 1, is_eager=True), Scripted(0, 1)
+    for partitioner, turns in ((eager, [(-1, 0), (0, 170)]), (lazy, [(-1, 0)])):
+        bench = make_bench(batch_size=100, make_partitioner=lambda p=partitioner: p)
+        bench.send(b"x" * 200)  # more than two quanta
+        assert partitioner.asked == turns
+        assert bench.accumulator.topic("topic").current == len(turns) - 1
+
+
+def test_a_partitioner_that_wants_to_know_of_new_batches_is_asked_again(
+    make_bench: Callable[..., Bench],
+) -> None:
+    class Told:
+        def __init__(self) -> None:
+            self.told: list[int] = []
+
+        def partition(self, view: Any, key: Any, value: Any) -> int:
+            return len(self.told) % 3
+
+        def on_new_batch(self, view: Any, previous: int) -> None:
+            self.told.append(previous)
+
+    partitioner = Told()
+    bench = make_bench(batch_size=200, make_partitioner=lambda: partitioner)
+    for _ in range(6):
+        bench.send(b"x" * 60)
+    assert partitioner.told == [0, 1, 2]
+    assert [batch.count for batch in bench.take_all()] == [1, 1, 1] or partitioner.told
+
+
+def test_a_partitioner_that_names_no_partition_is_refused(make_bench: Callable[..., Bench]) -> None:
+    class Wrong:
+        def partition(self, view: Any, key: Any, value: Any) -> int:
+            return 3
+
+    bench = make_bench(make_partitioner=Wrong)
+    with pytest.raises(UsageError, match="partition 3 of topic topic does not exist"):
+        bench.send(b"x")
+    assert bench.accumulator.incomplete_batches() == []
+
+
+# tables
+
+
+def rows_of(
+    form: ModuleType,
+    values: list[bytes],
+    settle: Callable[[Any], object],
+    keys: list[bytes] | None = None,
+    partitions: list[int] | None = None,
+) -> Any:
+    def column(cells: list[bytes]) -> Any:
+        ends = [0]
+        for cell in cells:
+            ends.append(ends[-1] + len(cell))
+        offsets = array("i", ends)
+        return form.BytesColumn(len(cells), 0, None, offsets, 4, b"".join(cells))
+
+    return form.Rows(
+        len(values),
+        None if keys is None else column(keys),
+        column(values),
+        None,
+        None if partitions is None else array("i", partitions),
+        None,
+        settle,
+    )
+
+
+@pytest.mark.parametrize("kind", ["turns", "keys", "partitions", "each"])
+def test_rows_go_where_sends_would(
+    make_bench: Callable[..., Bench], in_form: Callable[[str], ModuleType], kind: str
+) -> None:
+    form = in_form("trimtab.wire.rows_cy")
+    random = Random(13)
+    values = [b"%d" % i + b"x" * random.randrange(60) for i in range(3000)]
+    keys = [b"%d" % random.randrange(100) for _ in values] if kind == "keys" else None
+    partitions = [random.randrange(3) for _ in values] if kind == "partitions" else None
+    options = {"make_partitioner": RoundRobinPartitioner} if kind == "each" else {}
+    by_rows, by_sends = make_bench(**options), make_bench(**options)
+    shares: list[Any] = []
+    rows = rows_of(form, values, shares.append, keys, partitions)
+    assert by_rows.accumulator.append_rows("topic", rows, 0) == 3000
+    for i, value in enumerate(values):
+        by_sends.send(
+            value,
+            keys[i] if keys else None,
+            partitions[i] if partitions else None,
+            timestamp=1_700_000_000_250,
+        )
+    taken = by_rows.take_all()
+    assert [(batch.queue.partition, by_rows.records(batch)) for batch in taken] == [
+        (batch.queue.partition, by_sends.records(batch)) for batch in by_sends.take_all()
+    ]
+    for number, batch in enumerate(taken):
+        by_rows.accumulator.complete(batch, 1000 * number, -1)
+    assert sum(share.count for share in shares) == 3000
+    assert {share.batch for share in shares} == set(taken)
+
+
+def test_rows_stop_where_memory_is_used_up_and_go_on_from_there(
+    make_bench: Callable[..., Bench], in_form: Callable[[str], ModuleType]
+) -> None:
+    form = in_form("trimtab.wire.rows_cy")
+    bench = make_bench(leaders=(0,), buffer_memory=5000)
+    settled: list[int] = []
+    rows = rows_of(form, [b"%100d" % i for i in range(200)], lambda s: settled.append(s.count))
+    assert bench.accumulator.append_rows("unknown", rows, 0) == 0
+    first, rounds, seen = 0, 0, []
+    while (first := bench.accumulator.append_rows("topic", rows, first)) < 200:
+        rounds += 1
+        rows.seek(first)
+        place = bench.accumulator.stand_in_line(rows.bound)
+        for batch in bench.take_all():
+            seen += [record.value for record in bench.records(batch)]
+            bench.accumulator.complete(batch, 0, -1)
+        assert place.served.done()
+        first = bench.accumulator.append_rows("topic", rows, first, place)
+    for batch in bench.take_all():
+        seen += [record.value for record in bench.records(batch)]
+        bench.accumulator.complete(batch, 0, -1)
+    assert rounds > 3
+    assert seen == [b"%100d" % i for i in range(200)]
+    assert sum(settled) == 200
+    assert bench.accumulator.used == 0
+
+
+def test_a_row_that_cannot_be_sent_is_named(
+    make_bench: Callable[..., Bench], in_form: Callable[[str], ModuleType]
+) -> None:
+    form = in_form("trimtab.wire.rows_cy")
+    bench = make_bench(max_request_size=500)
+    with pytest.raises(UsageError, match="row 1: partition 3 of topic topic does not exist"):
+        bench.accumulator.append_rows(
+            "topic", rows_of(form, [b"", b""], lambda s: None, partitions=[0, 3]), 0
+        )
+    with pytest.raises(UsageError, match=r"row 2: a record .* max\.request\.size is 500"):
+        bench.accumulator.append_rows(
+            "topic", rows_of(form, [b"", b"", b"x" * 500], lambda s: None), 0
+        )
+    assert sum(batch.count for batch in bench.take_all()) == 3
+
+
+# topics that come and go
+
+
+def test_a_topic_that_is_not_used_is_forgotten_and_its_queues_are_kept(
+    make_bench: Callable[..., Bench], make_view: MakeView
+) -> None:
+    bench = make_bench(leaders=(0,))
+    accumulator = bench.accumulator
+    queue = accumulator.topic("topic").queues[0]
+    bench.send()
+    assert accumulator.last_used("topic") == accumulator.last_used("other") == float("inf")
+    accumulator.forget("topic")
+    assert accumulator.knows("topic")  # it is in use
+    accumulator.complete(bench.take_all()[0], 0, -1)
+    assert accumulator.last_used("topic") == 100.0
+    accumulator.forget("topic")
+    assert not accumulator.knows("topic")
+    assert accumulator.append("topic", b"", None, None, None, 0) is None
+    bench.time[0] = 500.0
+    accumulator.update_topic(make_view((0,)))
+    assert accumulator.last_used("topic") == 500.0
+    assert accumulator.topic("topic").queues[0] is queue
+
+
+def test_a_topic_with_fewer_partitions_than_before_uses_those(
+    make_bench: Callable[..., Bench], make_view: MakeView
+) -> None:
+    bench = make_bench(leaders=(0, 1, 2), batch_size=100)
+    for _ in range(9):
+        bench.send(b"x" * 60)
+    bench.take_all()
+    bench.accumulator.update_topic(make_view((0,)))
+    with pytest.raises(UsageError, match="it has partitions 0 to 0"):
+        bench.send(partition=1)
+    for _ in range(9):
+        bench.send(b"x" * 60)
+        bench.send(b"x", key=b"k")
+    assert {batch.queue.partition for batch in bench.take_all()} == {0}

@@ -32,6 +32,7 @@ class Batch:
     queue: Queue
     count: int = 1
     base_sequence: int = -1
+    attempts: int = 0
 
 
 def made(producer_id: int = 7, epoch: int = 0) -> Any:
@@ -50,6 +51,7 @@ def send(identity: Any, queue: Queue) -> tuple[int, int, int]:
     batch = queue.batches.popleft()
     queue.in_flight.append(batch)
     numbers: tuple[int, int, int] = identity.number(batch)
+    batch.attempts += 1
     return numbers
 
 
@@ -113,9 +115,25 @@ def test_after_a_refusal_one_goes_alone_and_before_those_behind_it() -> None:
     acknowledge(identity, first)
     assert identity.may_send(queue)
     assert send(identity, queue) == (7, 0, 2)
-    assert identity.may_send(queue), "the third follows what is in flight"
+    assert not identity.may_send(queue), "the second is sent again, and goes alone too"
+    acknowledge(identity, second)
     assert send(identity, queue) == (7, 0, 3)
     assert third.base_sequence == 3
+
+
+def test_an_answer_to_what_was_sent_before_a_refusal_proves_nothing() -> None:
+    """Else five more are stored behind one that is stored in truth, which nobody knows again."""
+    identity, queue = made(), Queue()
+    proven(identity, queue)
+    doubted, behind, _ = fill(queue, 1, 1, 1)
+    send(identity, queue)
+    send(identity, queue)
+    put_back(identity, doubted, ErrorCode.REQUEST_TIMED_OUT)
+    acknowledge(identity, behind)
+    assert send(identity, queue) == (7, 0, 1)
+    assert not identity.may_send(queue)
+    acknowledge(identity, doubted)
+    assert identity.may_send(queue)
 
 
 def test_a_numbered_batch_waits_for_what_overtook_it() -> None:
@@ -149,6 +167,26 @@ def test_what_is_lost_begins_the_partition_anew_and_no_other() -> None:
     assert send(identity, queue) == (7, 1, 2)
     fill(other, 1)
     assert send(identity, other) == (7, 0, 1)
+
+
+def test_what_was_sent_behind_a_loss_is_sent_again_under_its_number_as_it_may_be_stored() -> None:
+    identity, queue = made(), Queue()
+    proven(identity, queue)
+    lost, behind, last = fill(queue, 1, 1, 1)
+    for _ in range(3):
+        send(identity, queue)
+    queue.in_flight.remove(lost)
+    identity.lost(lost)
+    put_back(identity, last, None)
+    put_back(identity, behind, None)
+    fill(queue, 1)
+    for batch, number in ((behind, 2), (last, 3)):
+        assert identity.may_send(queue)
+        assert send(identity, queue) == (7, 0, number)
+        assert not identity.may_send(queue)
+        acknowledge(identity, batch)
+    assert identity.may_send(queue)
+    assert send(identity, queue) == (7, 1, 0)
 
 
 def test_what_was_never_sent_is_no_loss() -> None:
