@@ -9,6 +9,7 @@ cdef class OutgoingRecord:
     cdef object headers
     cdef long long timestamp
     cdef Rows rows
+    cdef bint may_have_key
 
     cdef long long write(self, BatchBuilder builder)
     cdef object key_bytes(self)

@@ -36,6 +36,7 @@ class OutgoingRecord:
         self.headers = headers
         self.timestamp = timestamp
         self.rows = rows
+        self.may_have_key = key is not None if rows is None else rows.has_keys
 
     @cython.cfunc
     def write(self, builder: BatchBuilder) -> cython.longlong:

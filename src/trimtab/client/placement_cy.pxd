@@ -3,11 +3,12 @@
 from trimtab.client.memory_cy cimport BufferMemory, Place
 from trimtab.client.outgoing_cy cimport OutgoingRecord
 from trimtab.client.queues_cy cimport Batch, BatchChain, Delivery, PartitionQueue, TopicQueues
-from trimtab.wire.batch_cy cimport BatchBuilder
+from trimtab.wire.batch_cy cimport BatchBuilder, BufferPool
 from trimtab.wire.rows_cy cimport Rows
 
 cdef class Placement:
     cdef readonly BufferMemory memory
+    cdef readonly BufferPool pool
     cdef readonly object now
     cdef public object unavailable
     cdef readonly frozenset published

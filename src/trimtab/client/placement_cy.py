@@ -32,7 +32,7 @@ from trimtab.client.queues_cy import (
     copy_of,
 )
 from trimtab.errors import UsageError
-from trimtab.wire.batch_cy import BatchBuilder
+from trimtab.wire.batch_cy import BatchBuilder, BufferPool
 from trimtab.wire.rows_cy import Rows
 
 if cython.compiled:
@@ -55,9 +55,14 @@ if cython.compiled:
         Share,
         TopicQueues,
     )
-    from cython.cimports.trimtab.wire.batch_cy import BatchBuilder  # type: ignore[no-redef]
+    from cython.cimports.trimtab.wire.batch_cy import (  # type: ignore[no-redef]
+        BatchBuilder,
+        BufferPool,
+    )
     from cython.cimports.trimtab.wire.rows_cy import Rows  # type: ignore[no-redef]
 
+# Of the buffer memory, this part is kept when batches give it back, for the next ones.
+_POOLED_SHARE = cython.declare(cython.longlong, 4)
 # So many rows are taken from a table before other threads get their turn.
 _ROWS_AT_ONCE = cython.declare(cython.Py_ssize_t, 4096)
 
@@ -87,6 +92,7 @@ class Placement:
         self.published: frozenset[int] = frozenset()
         self.now = now
         self.memory = BufferMemory(buffer_memory)
+        self.pool = BufferPool(max(1, batch_size), buffer_memory // _POOLED_SHARE)
         self._chain = BatchChain()
         self.closed = False
         self.records = 0
@@ -294,7 +300,7 @@ class Placement:
             return self._put_into(queue, record, False)
         if topic_queues._is_per_record:
             return self._place_where_told(topic_queues, record)
-        if not topic_queues._ignores_keys:
+        if record.may_have_key and not topic_queues._ignores_keys:
             keyed = record.keyed_partition(topic_queues._partition_count)
             if keyed >= 0:
                 return self._put_into(topic_queues.queues[keyed], record, False)
@@ -390,7 +396,11 @@ class Placement:
         """Begin a queue's next batch with this record."""
         topic_queues = queue.topic_queues
         builder = BatchBuilder(
-            self._batch_size, self._compression, self._level, topic_queues.compression_ratio
+            self._batch_size,
+            self._compression,
+            self._level,
+            topic_queues.compression_ratio,
+            self.pool,
         )
         record.write(builder)
         batch = Batch(queue, builder, self.now(), self.records, 0)

@@ -117,6 +117,8 @@ class Batch:
 
     def _let_go(self) -> list[Any]:
         # Deliveries that are kept must not keep the bytes.
+        if self.builder is not None:
+            self.builder.release()
         self.builder = None
         self._share = None
         future, self._future = self._future, None

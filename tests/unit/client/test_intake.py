@@ -102,7 +102,26 @@ def test_an_event_loop_gets_its_turn_after_so_many_bytes(
 
     asyncio.run(run())
     assert turns[0] == 0
-    assert 131_072 // 1000 <= turns[1] < 160
+    assert 65_536 // 1000 <= turns[1] < 90
+
+
+def test_a_thread_hands_over_after_so_many_bytes_and_not_before(
+    form: ModuleType, accumulator: Any
+) -> None:
+    handed_over: list[int] = []
+
+    class Face(form.Intake):  # type: ignore[name-defined, misc]
+        def _hand_over(self) -> None:
+            handed_over.append(number)
+
+    face = Face(accumulator)
+    for number in range(200):
+        face.send("topic", b"x" * 900)
+        if number == 150:
+            accumulator.take_changed()  # the sender has seen it all
+    assert len(handed_over) == 2
+    assert 65_536 // 1000 <= handed_over[0] < 90
+    assert handed_over[1] < 150
 
 
 def test_the_bound_of_a_record_is_never_below_its_batch(
