@@ -374,7 +374,8 @@ class BatchBuilder:
         if self._pool is not None and capacity == self._pool.size:
             pooled = self._pool._take()
         if pooled is not None:
-            pooled[: self.size] = memoryview(self._data)[: self.size]
+            written = memoryview(self._data)[: self.size]  # nothing yet, if it is the first memory
+            pooled[: len(written)] = written
             self._data = pooled
         elif cython.compiled:
             PyByteArray_Resize(self._data, capacity)

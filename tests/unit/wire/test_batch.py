@@ -230,6 +230,21 @@ def test_the_memory_of_a_finished_batch_serves_the_next(
     assert bytes(again.build()) == expected
 
 
+@pytest.mark.parametrize("size", [100, 200, 256, 300])
+def test_memory_that_serves_again_is_whole(batch: ModuleType, size: int) -> None:
+    pool = batch.BufferPool(size, 10_000)
+    built = []
+    for _ in range(3):
+        builder = batch.BatchBuilder(size, pool=pool)
+        while builder.append(5, None, b"x", None):
+            pass
+        assert builder.capacity == size
+        built.append(bytes(builder.build()))
+        builder.release()
+        assert pool.kept == size
+    assert len(set(built)) == 1
+
+
 def test_memory_that_others_refer_to_is_left_to_them(batch: ModuleType) -> None:
     pool = batch.BufferPool(1000, 10_000)
     builder = batch.BatchBuilder(1000, pool=pool)
