@@ -83,4 +83,13 @@ cdef class Placement:
         Py_ssize_t end,
         bint is_served,
     )
+    cdef bint _are_all_in_turn(self, TopicQueues topic_queues, OutgoingRecord record) noexcept
+    cdef Py_ssize_t _go_on(
+        self,
+        TopicQueues topic_queues,
+        Rows rows,
+        Batch batch,
+        Py_ssize_t first,
+        Py_ssize_t end,
+    )
     cdef object _check(self)
