@@ -17,6 +17,7 @@ from trimtab.client.partitioning import Partitioning, describe
 from trimtab.client.placement_cy import Placement
 from trimtab.client.queues_cy import (
     Batch,
+    Deliveries,
     Delivery,
     NodeLoad,
     PartitionQueue,
@@ -34,6 +35,7 @@ if cython.compiled:
     )
     from cython.cimports.trimtab.client.queues_cy import (  # type: ignore[no-redef]
         Batch,
+        Deliveries,
         Delivery,
         NodeLoad,
         PartitionQueue,
@@ -350,7 +352,14 @@ class Accumulator(Placement):
         queue._count(batch, 1)
         return None
 
-    @cython.locals(part=Batch, newer=Batch, delivery=Delivery, builder=BatchBuilder, share=Share)
+    @cython.locals(
+        part=Batch,
+        newer=Batch,
+        delivery=Delivery,
+        deliveries=Deliveries,
+        builder=BatchBuilder,
+        share=Share,
+    )
     def split(self, batch: Batch) -> None:
         """Replace a batch in flight, at the head of its queue, by smaller ones.
 
@@ -390,6 +399,9 @@ class Accumulator(Placement):
                 if isinstance(callbacks[place + 1], Delivery):
                     delivery = callbacks[place + 1]
                     delivery._holder()._call_back(callbacks[place], delivery)
+                elif isinstance(callbacks[place + 1], Deliveries):
+                    deliveries = callbacks[place + 1]
+                    deliveries._follow()
                 else:
                     share = callbacks[place + 1]
                     share._follow()
@@ -437,9 +449,13 @@ class Accumulator(Placement):
         return self._call(callbacks)
 
     @cython.cfunc
-    @cython.locals(place=cython.Py_ssize_t)
+    @cython.locals(place=cython.Py_ssize_t, deliveries=Deliveries)
     def _call(self, callbacks: list[Any]) -> Any:
         for place in range(0, len(callbacks), 2):
+            if isinstance(callbacks[place + 1], Deliveries):
+                deliveries = callbacks[place + 1]
+                deliveries._call(self._on_callback_error)
+                continue
             try:
                 callbacks[place](callbacks[place + 1])
             except Exception as raised:

@@ -455,7 +455,7 @@ class Placement:
         delivery._index = batch.count - 1
         delivery._timestamp = time
         if on_delivery is not None:
-            batch._call_back(on_delivery, delivery)
+            batch._call_back_for_last(on_delivery, time)
         return delivery
 
     @cython.cfunc

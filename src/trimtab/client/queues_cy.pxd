@@ -34,12 +34,14 @@ cdef class Batch:
     cdef object _future
     cdef list _callbacks
     cdef Share _share
+    cdef Deliveries _deliveries
     cdef Batch _older
     cdef Batch _newer
 
     cdef list _settle(self, object error, long long base_offset, long long log_append_time)
     cdef list _replace(self, list parts)
     cdef object _call_back(self, object function, object delivery)
+    cdef object _call_back_for_last(self, object function, long long timestamp)
 
 cdef class Delivery:
     cdef Batch _batch
@@ -49,6 +51,16 @@ cdef class Delivery:
     cdef Batch _holder(self)
     cdef Batch _wait(self, object timeout)
     cdef object _metadata(self, Batch batch)
+
+cdef class Deliveries:
+    cdef Batch _batch
+    cdef int _index
+    cdef int _count
+    cdef long long _timestamp
+    cdef object _function
+
+    cdef object _call(self, object on_error)
+    cdef object _follow(self)
 
 cdef class Share:
     cdef readonly Batch batch

@@ -95,6 +95,7 @@ class Batch:
         self._future: Future[None] | None = None
         self._callbacks: list[Any] | None = None
         self._share: Any = None
+        self._deliveries: Any = None
         self._older: Any = None
         self._newer: Any = None
 
@@ -121,6 +122,7 @@ class Batch:
             self.builder.release()
         self.builder = None
         self._share = None
+        self._deliveries = None
         future, self._future = self._future, None
         if future is not None:
             future.set_result(None)
@@ -151,6 +153,23 @@ class Batch:
         self._callbacks.append(delivery)
         return None
 
+    @cython.cfunc
+    def _call_back_for_last(self, function: Any, timestamp: cython.longlong) -> Any:
+        """Have `function` called with the delivery of the record that it took last."""
+        deliveries = self._deliveries
+        if (
+            deliveries is not None
+            and deliveries._function is function
+            and deliveries._timestamp == timestamp
+            and deliveries._index + deliveries._count == self.count - 1
+        ):
+            deliveries._count += 1
+        else:
+            deliveries = Deliveries(self, self.count - 1, 1, timestamp, function)
+            self._deliveries = deliveries
+            self._call_back(function, deliveries)
+        return None
+
 
 # Without the garbage collector: it refers to its batch alone, and that refers to deliveries only
 # until it is settled. Millions of them may live, and none is worth a visit.
@@ -164,6 +183,16 @@ class Delivery:
     _batch: Batch
     _index: cython.int
     _timestamp: cython.longlong
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are of the same record: a callback is handed a delivery of its own."""
+        if not isinstance(other, Delivery):
+            return False
+        same = cython.cast(Delivery, other)
+        return self._index == same._index and self._holder() is same._holder()
+
+    def __hash__(self) -> int:
+        return hash((id(self._batch.queue), self._index))
 
     def done(self) -> bool:
         """Whether the outcome is known."""
@@ -246,6 +275,59 @@ class Delivery:
         if timestamp < 0:
             timestamp = self._timestamp
         return RecordMetadata(batch.queue.topic, batch.queue.partition, offset, timestamp)
+
+
+@cython.final
+@cython.cclass
+class Deliveries:
+    """Records of one batch, one after the other, of the same time and with the same callback.
+
+    So many bytes less than a `Delivery` for each, which is made when it is called back with.
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        index: cython.int,
+        count: cython.int,
+        timestamp: cython.longlong,
+        function: Any,
+    ) -> None:
+        self._batch = batch
+        self._index = index
+        self._count = count
+        self._timestamp = timestamp
+        self._function = function
+
+    @cython.cfunc
+    @cython.locals(delivery=Delivery, index=cython.int)
+    def _call(self, on_error: Any) -> Any:
+        """Call back for each record."""
+        function = self._function
+        for index in range(self._index, self._index + self._count):
+            delivery = Delivery.__new__(Delivery)
+            delivery._batch = self._batch
+            delivery._index = index
+            delivery._timestamp = self._timestamp
+            try:
+                function(delivery)
+            except Exception as raised:
+                on_error(raised)
+        return None
+
+    @cython.cfunc
+    @cython.locals(part=Batch, begin=cython.int, end=cython.int)
+    def _follow(self) -> Any:
+        """Its batch was split: divide it among the parts."""
+        for part in self._batch._parts or ():
+            begin = max(self._index, part._first)
+            end = min(self._index + self._count, part._first + part.count)
+            if begin < end:
+                part._call_back(
+                    self._function,
+                    Deliveries(part, begin, end - begin, self._timestamp, self._function),
+                )
+        return None
 
 
 @cython.final

@@ -197,6 +197,28 @@ def test_callbacks_of_a_batch_run_in_the_order_of_its_records(
     assert seen == list(range(1000, 1500))
 
 
+def test_a_callback_is_told_what_send_returned(make_accumulator: MakeAccumulator) -> None:
+    accumulator = make_accumulator(batch_size=100_000)
+    seen: list[Any] = []
+    others: list[Any] = []
+    sent = [
+        accumulator.append(
+            "topic", b"x", None, None, 0, time, others.append if number % 5 == 4 else tell
+        )
+        for tell in (seen.append,)
+        for number, time in enumerate([7, 7, 7, 8, 8, 9, 7, 7, 7, 7])
+    ]
+    accumulator.complete(take(accumulator), 100, -1)
+    assert others == [sent[4], sent[9]]
+    assert seen == [sent[number] for number in (0, 1, 2, 3, 5, 6, 7, 8)]
+    assert [delivery.result() for delivery in seen + others] == [
+        sent[number].result() for number in (0, 1, 2, 3, 5, 6, 7, 8, 4, 9)
+    ]
+    assert {*seen, *others} == set(sent)
+    assert len(set(sent)) == 10
+    assert sent[0] != 100
+
+
 def test_loads_are_those_of_the_leaders(
     make_accumulator: MakeAccumulator, make_view: MakeView
 ) -> None:
