@@ -23,6 +23,7 @@ import struct
 import sys
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -144,12 +145,31 @@ class Proxy:
     def address(self) -> tuple[str, int]:
         """Host and port where it listens."""
         assert self._server is not None, "the proxy listens inside its `async with` block"
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return host, port
+        return self._listen
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, *self._listen, limit=BUFFER_BYTES)
+        await self.stand_up()
         return self
+
+    async def stand_up(self) -> None:
+        """Listen, also again after `fall_down`; where it listens stays the same."""
+        if self._server is None or not self._server.is_serving():
+            self._server = await asyncio.start_server(
+                self._accept, *self._listen, limit=BUFFER_BYTES
+            )
+            host, port = self._server.sockets[0].getsockname()[:2]
+            self._listen = host, port
+
+    def fall_down(self) -> None:
+        """Refuse connections from now on, and break those there are."""
+        if self._server is not None:
+            self._server.close()
+        self.break_connections()
+
+    def break_connections(self) -> None:
+        """End all connections, on both sides, with whatever is under way."""
+        for task in self._serving:
+            task.cancel()
 
     async def __aexit__(
         self,
@@ -157,27 +177,30 @@ class Proxy:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._server is not None
-        self._server.close()
-        for task in self._serving:
-            task.cancel()
+        self.fall_down()
         await asyncio.gather(*self._serving, return_exceptions=True)
         await asyncio.sleep(0)  # transports close one turn of the loop later
 
+    async def drain(self) -> None:
+        """Wait until all connections there are have ended."""
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._serve(reader, writer, self.connections))
+        task = asyncio.create_task(self.serve(reader, writer, self.connections))
         self.connections += 1
         self._serving.add(task)
-        task.add_done_callback(self._forget)
+        task.add_done_callback(partial(self._forget, writer))
 
-    def _forget(self, task: asyncio.Task[None]) -> None:
+    def _forget(self, writer: asyncio.StreamWriter, task: asyncio.Task[None]) -> None:
         self._serving.discard(task)
+        writer.close()  # a task that is cancelled before its first step does nothing itself
         if not task.cancelled() and (error := task.exception()) is not None:
             print(f"proxy: a connection failed: {error!r}", file=sys.stderr)
 
-    async def _serve(
+    async def serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: int
     ) -> None:
+        """Carry one client's connection, its number counted from 0, to its end."""
         try:
             broker_reader, broker = await asyncio.open_connection(*self._to, limit=BUFFER_BYTES)
         except OSError:
@@ -186,7 +209,7 @@ class Proxy:
         try:
             number = 0
             while True:
-                exchange = Exchange(connection, number, await _read_frame(reader))
+                exchange = Exchange(connection, number, await read_frame(reader))
                 await self._carry(exchange, writer, broker_reader, broker)
                 number += 1
         except Cut as cut:
@@ -210,12 +233,12 @@ class Proxy:
         request = await treatment.request(exchange)
         response = None
         if request is not None:
-            broker.write(_write_frame(request))
+            broker.write(write_frame(request))
             await broker.drain()
             if not is_answered(exchange):
                 return
-            response = await _read_frame(broker_reader)
-        client.write(_write_frame(await treatment.response(exchange, response)))
+            response = await read_frame(broker_reader)
+        client.write(write_frame(await treatment.response(exchange, response)))
         await client.drain()
 
 
@@ -247,14 +270,21 @@ def is_answered(exchange: Exchange) -> bool:
         raise CorruptData(f"Produce request of {len(request)} bytes: {error}") from error
 
 
-async def _read_frame(reader: asyncio.StreamReader) -> bytes:
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    """One frame, without its length.
+
+    Raises:
+        CorruptData: the length is not one of Kafka's protocol.
+        IncompleteReadError: the connection ends before.
+    """
     length = int.from_bytes(await reader.readexactly(4), "big", signed=True)
     if not 0 <= length <= LONGEST_FRAME:
         raise CorruptData(f"a frame of {length} bytes: this is not Kafka's protocol")
     return await reader.readexactly(length)
 
 
-def _write_frame(frame: bytes) -> bytes:
+def write_frame(frame: bytes) -> bytes:
+    """A frame with its length."""
     return len(frame).to_bytes(4, "big") + frame
 
 
