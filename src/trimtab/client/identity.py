@@ -107,7 +107,7 @@ class Anonymous:
         return None
 
     def lost(self, batch: Batch) -> None:
-        """A batch that was sent is given up: it is not known whether it is stored."""
+        """A batch is given up: if it has a number, nobody knows whether that is stored."""
 
     def split(self, parts: Sequence[Batch], base_sequence: int) -> None:
         """A batch that came back was replaced by these; it was numbered `base_sequence`."""

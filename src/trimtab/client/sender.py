@@ -666,8 +666,7 @@ class Sender:
         if batch.is_done:
             return
         self._metrics.batch_failed(batch.queue.topic, batch)
-        if batch.attempts:
-            self._identity.lost(batch)
+        self._identity.lost(batch)
         self._accumulator.fail(batch, error)
         self._settled(batch, error)
 
