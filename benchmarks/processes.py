@@ -81,6 +81,19 @@ def answers_metadata(port: int, brokers: int = 1) -> bool:
         return False
 
 
+def await_brokers(port: int, brokers: int) -> None:
+    """Return once the broker there knows of so many.
+
+    Raises:
+        RuntimeError: it does not within `START_SECONDS`.
+    """
+    began = time.perf_counter()
+    while not answers_metadata(port, brokers):
+        if time.perf_counter() - began > START_SECONDS:
+            raise RuntimeError(f"not {brokers} brokers within {START_SECONDS} s")
+        time.sleep(0.05)
+
+
 def _ordinary_environment() -> dict[str, str]:
     """Ours, but that Python keeps its bytecode, as it does unless told otherwise."""
     unusual = ("PYTHONDONTWRITEBYTECODE", "PYTHONTRACEMALLOC", "PYTHONPROFILEIMPORTTIME")
@@ -113,13 +126,14 @@ class Broker:
     def __enter__(self) -> Self:
         try:
             self.prepare()
-            self._start()
+            self.start()
         except BaseException:
             self.__exit__(None, None, None)
             raise
         return self
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Start the process, also again with what it kept; return when it answers."""
         log: IO[bytes]
         with open(self.directory / "log", "wb") as log:
             began = time.perf_counter()
@@ -145,14 +159,19 @@ class Broker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._process is not None:
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        self.stop()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def stop(self) -> None:
+        """End the process, as a service manager would."""
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
 class Trimtab(Broker):
@@ -310,11 +329,7 @@ class KafkaBehindProxy:
             others = [parts.enter_context(KafkaMember(number, controller)) for number in (1, 2)]
             # Clients begin at the other two, and learn of broker 0 from them.
             self.address = ",".join(broker.address for broker in others)
-            began = time.perf_counter()
-            while not answers_metadata(others[0].port, brokers=3):
-                if time.perf_counter() - began > START_SECONDS:
-                    raise RuntimeError(f"no three brokers within {START_SECONDS} s")
-                time.sleep(0.05)
+            await_brokers(others[0].port, 3)
             self._parts = parts.pop_all()
         return self
 

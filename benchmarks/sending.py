@@ -43,6 +43,7 @@ class Broker:
         self.is_open = True
         self.transport = None
         self.bytes_sent = 0
+        self.response_bytes = 100
         self.unanswered: deque[tuple[ProduceRequest, Any]] = deque()
         self.view = TopicView(
             name="topic",

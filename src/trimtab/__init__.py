@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trimtab.client.admin import Admin
     from trimtab.client.consumer import AsyncConsumer, Consumer
+    from trimtab.client.partitioning import Partitioning
     from trimtab.client.producer import AsyncProducer, Producer
+    from trimtab.client.queues_cy import Delivery
+    from trimtab.client.table import TableDelivery, TableError
     from trimtab.client.transactions import ConsumerGroup, OffsetAndMetadata
     from trimtab.cluster import Cluster
     from trimtab.errors import (
@@ -42,12 +45,16 @@ __all__ = [
     "Consumer",
     "ConsumerGroup",
     "CorruptData",
+    "Delivery",
     "ErrorCode",
     "KafkaError",
     "OffsetAndMetadata",
+    "Partitioning",
     "Producer",
     "Record",
     "RecordMetadata",
+    "TableDelivery",
+    "TableError",
     "TopicPartition",
     "TransactionError",
     "Unavailable",
@@ -57,7 +64,10 @@ __all__ = [
 _HOMES = {
     "trimtab.client.admin": ("Admin",),
     "trimtab.client.consumer": ("AsyncConsumer", "Consumer"),
+    "trimtab.client.partitioning": ("Partitioning",),
     "trimtab.client.producer": ("AsyncProducer", "Producer"),
+    "trimtab.client.queues_cy": ("Delivery",),
+    "trimtab.client.table": ("TableDelivery", "TableError"),
     "trimtab.client.transactions": ("ConsumerGroup", "OffsetAndMetadata"),
     "trimtab.cluster": ("Cluster",),
     "trimtab.errors": (

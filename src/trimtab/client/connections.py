@@ -549,12 +549,17 @@ class Connections:
         self._untried: dict[int, list[str]] = {}
         self._is_canonical = not options.canonical_bootstrap
         self._on_change: list[Callable[[], None]] = []
+        self._on_loss: list[Callable[[], None]] = []
         self._closed = False
         self._all_lost: asyncio.Future[None] | None = None
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Have `callback` called whenever a connection opens, fails or is lost."""
         self._on_change.append(callback)
+
+    def on_loss(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called whenever a broker cannot be reached any more, or yet."""
+        self._on_loss.append(callback)
 
     def update(self, nodes: Iterable[Node]) -> None:
         """Take over the cluster's brokers from metadata; a broker that moved is connected anew."""
@@ -696,6 +701,8 @@ class Connections:
         except KafkaError as error:
             self._back_off(node_id)
             self._errors[node_id] = error
+            if isinstance(error, Unavailable):
+                self._announce_loss()
             raise
         finally:
             self._opening.pop(node_id, None)
@@ -836,7 +843,13 @@ class Connections:
             if not self._closed and not connection.was_idle:
                 logger.info("connection lost: %s", connection.node)
                 self._back_off(connection.node.id)
+                self._announce_loss()
                 self._changed()
+
+    def _announce_loss(self) -> None:
+        if not self._closed:
+            for callback in self._on_loss:
+                callback()
 
     def _changed(self) -> None:
         for callback in self._on_change:

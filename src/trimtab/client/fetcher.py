@@ -438,8 +438,7 @@ class Fetcher:
         self._turn: asyncio.Handle | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._closed = False
-        self._may_have_lost_brokers = False
-        connections.on_change(self._check_brokers)
+        connections.on_change(self._act_soon)
         metadata.on_update(self._act_soon)
 
     def update(self, wishes: Mapping[TopicPartition, Wish]) -> None:
@@ -522,10 +521,6 @@ class Fetcher:
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
 
-    def _check_brokers(self) -> None:
-        self._may_have_lost_brokers = True
-        self._act_soon()
-
     def _act_soon(self) -> None:
         if self._turn is None and not self._closed:
             self._turn = asyncio.get_running_loop().call_soon(self._act)
@@ -552,10 +547,7 @@ class Fetcher:
             if connection is not None:
                 self._fetch(node, connection, asks)
             else:
-                if self._may_have_lost_brokers and self._connections.last_error(node) is not None:
-                    is_stale = True  # another broker may lead by now
                 self._connections.open_soon(node)
-        self._may_have_lost_brokers = False
         if is_stale:
             self._metadata.request_update()
         retry = self._plan.next_retry(now)

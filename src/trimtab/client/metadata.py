@@ -135,6 +135,7 @@ class Metadata:
         self.nodes: dict[int, Node] = {}
         self.cluster_id: str | None = None
         self.controller_id = -1
+        connections.on_loss(self._doubt)
 
     def on_update(self, callback: Callable[[], None]) -> None:
         """Have `callback` called after every refresh."""
@@ -224,6 +225,11 @@ class Metadata:
         if self._closed or (self._task is not None and not self._task.done()):
             return
         self._task = asyncio.get_running_loop().create_task(self._refresh_until_known())
+
+    def _doubt(self) -> None:
+        """A broker is out of reach: what it led may have another leader by now, or none."""
+        if self._wanted:
+            self.request_update()
 
     async def wait_for_topic(self, name: str, timeout: float) -> TopicView:
         """The view of a topic, asked for first if need be.
