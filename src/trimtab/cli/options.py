@@ -16,16 +16,19 @@ def add_client_options(
     parser: argparse.ArgumentParser,
     properties: Sequence[str] = (),
     files: Sequence[str] = (),
+    servers: Sequence[str] = (),
 ) -> None:
     """Add --bootstrap-server, -X, --command-property and --command-config (KIP-1147).
 
     Args:
         properties: older names of --command-property that the tool also had.
         files: older names of --command-config.
+        servers: other names of --bootstrap-server.
     """
     group = parser.add_argument_group("whom to talk to, and how")
     group.add_argument(
         "--bootstrap-server",
+        *servers,
         metavar="HOST:PORT,…",
         help=f"brokers to begin with (default: {DEFAULT_BOOTSTRAP_SERVERS})",
     )

@@ -1,6 +1,6 @@
 """Repeat a proposal's experiment, and see its figures beside those of here.
 
-Without --bootstrap-server an embedded cluster is started for it. The producers are
+Without --bootstrap an embedded cluster is started for it. The producers are
 `trimtab producer-perf`, each a process of its own. JSON and plots (SVG) are written into --out.
 Ctrl-C ends everything that was started.
 """
@@ -23,7 +23,7 @@ from trimtab.cli.options import add_client_options
 EXAMPLES = """\
   trimtab experiment kip794                        both series, all configurations: 8 minutes
   trimtab experiment kip794 --series 2 --configuration adaptive latency --records 20000
-  trimtab experiment kip794 --bootstrap-server 127.0.0.1:9092     on a cluster that is there
+  trimtab experiment kip794 --bootstrap 127.0.0.1:9092     on a cluster that is there
   trimtab experiment kip480
   trimtab experiment kip1123 --out racks
 """
@@ -56,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         )
         module.configure(one)
         if module.RUNS_ANYWHERE:
-            add_client_options(one)
+            add_client_options(one, servers=["--bootstrap"])
         else:
             one.set_defaults(bootstrap_server=None)
 

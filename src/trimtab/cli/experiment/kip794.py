@@ -3,7 +3,7 @@
 Three brokers, a topic with one partition on each, broker 0 answering every produce request 20 ms
 late; 122,880 records of 512 bytes at 2048 records/s (series 1) or 4096 (series 2), linger.ms=0, all
 else default. A run of series 1 takes a minute, one of series 2 half of that; a configuration that
-cannot keep up takes longer. With --bootstrap-server the topic is made on the first three brokers of
+cannot keep up takes longer. With --bootstrap the topic is made on the first three brokers of
 that cluster, of which the first is taken for the slow one: the delay is yours to arrange.
 """
 
