@@ -15,9 +15,9 @@ from pathlib import Path
 from random import Random
 
 from benchmarks.partitioning_model import Death, Model, Outcome, Policy, Scenario, serve
-from trimtab.client.built_in_partitioner import BuiltInOptions, BuiltInPartitioner
-from trimtab.client.latency_partitioner import LatencyPartitioner
-from trimtab.client.partitioner import RoundRobinPartitioner, StickyPartitioner
+from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
+from trimtab.client.partitioner.latency import LatencyPartitioner
+from trimtab.client.partitioner.partitioner import RoundRobinPartitioner, StickyPartitioner
 
 POLICIES: dict[str, Policy] = {
     "round robin": lambda quantum, rack, random: RoundRobinPartitioner(),

@@ -14,13 +14,13 @@ from random import Random
 from typing import Any
 
 from benchmarks.report import progress, report
-from trimtab.client.accumulator_cy import Accumulator
-from trimtab.client.connections import Node
-from trimtab.client.identity import Identity
-from trimtab.client.metadata import PartitionView, TopicView
+from trimtab.client.accumulator.accumulator_cy import Accumulator
 from trimtab.client.metrics_cy import ProducerMetrics
-from trimtab.client.schedule import Backoff
-from trimtab.client.sender import Sender, SenderOptions
+from trimtab.client.network.backoff import Backoff
+from trimtab.client.network.connections import Node
+from trimtab.client.network.metadata import PartitionView, TopicView
+from trimtab.client.sender.identity import Identity
+from trimtab.client.sender.sender import Sender, SenderOptions
 from trimtab.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,

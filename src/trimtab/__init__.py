@@ -15,13 +15,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from trimtab.client.accumulator.queues_cy import Delivery
+    from trimtab.client.accumulator.table import TableDelivery, TableError
     from trimtab.client.admin import Admin
     from trimtab.client.consumer import AsyncConsumer, Consumer
-    from trimtab.client.partitioning import Partitioning
+    from trimtab.client.partitioner.partitioning import Partitioning
     from trimtab.client.producer import AsyncProducer, Producer
-    from trimtab.client.queues_cy import Delivery
-    from trimtab.client.table import TableDelivery, TableError
-    from trimtab.client.transactions import ConsumerGroup, OffsetAndMetadata
+    from trimtab.client.sender.transactions import ConsumerGroup, OffsetAndMetadata
     from trimtab.cluster import Cluster
     from trimtab.errors import (
         AuthenticationFailed,
@@ -64,11 +64,11 @@ __all__ = [
 _HOMES = {
     "trimtab.client.admin": ("Admin",),
     "trimtab.client.consumer": ("AsyncConsumer", "Consumer"),
-    "trimtab.client.partitioning": ("Partitioning",),
+    "trimtab.client.partitioner.partitioning": ("Partitioning",),
     "trimtab.client.producer": ("AsyncProducer", "Producer"),
-    "trimtab.client.queues_cy": ("Delivery",),
-    "trimtab.client.table": ("TableDelivery", "TableError"),
-    "trimtab.client.transactions": ("ConsumerGroup", "OffsetAndMetadata"),
+    "trimtab.client.accumulator.queues_cy": ("Delivery",),
+    "trimtab.client.accumulator.table": ("TableDelivery", "TableError"),
+    "trimtab.client.sender.transactions": ("ConsumerGroup", "OffsetAndMetadata"),
     "trimtab.cluster": ("Cluster",),
     "trimtab.errors": (
         "AuthenticationFailed",

@@ -20,7 +20,7 @@ import pytest
 
 from benchmarks.processes import answers_metadata, free_ports
 from trimtab import Admin, Consumer, Producer, TopicPartition
-from trimtab.client.queues_cy import Delivery
+from trimtab.client.accumulator.queues_cy import Delivery
 
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 BROKERS = 3

@@ -28,11 +28,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.jars import find_client_jars
-from trimtab.client.accumulator_cy import Accumulator
-from trimtab.client.java_partitioner import JavaOptions, JavaPartitioner
-from trimtab.client.metadata import PartitionView, TopicView
-from trimtab.client.partitioner import TopicLoad
-from trimtab.client.sender import NodeRecord
+from trimtab.client.accumulator.accumulator_cy import Accumulator
+from trimtab.client.network.metadata import PartitionView, TopicView
+from trimtab.client.partitioner.java import JavaOptions, JavaPartitioner
+from trimtab.client.partitioner.partitioner import TopicLoad
+from trimtab.client.sender.sender import NodeRecord
 from trimtab.wire.compression import Compression
 
 pytestmark = pytest.mark.skipif(

@@ -17,7 +17,7 @@ SECONDS = 120
 
 
 def test_the_tour_has_what_is_tried_here() -> None:
-    assert len(PYTHON) == 2
+    assert len(PYTHON) == 3
     assert [code.split()[:3] for code in SHELL] == [
         ["trimtab", "cluster", "up"],
         ["trimtab", "topics", "--create"],
@@ -25,7 +25,12 @@ def test_the_tour_has_what_is_tried_here() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "shown"), [(PYTHON[0], "b'UA' b'EWR to IAH'"), (PYTHON[1], "|partition|count|")]
+    ("code", "shown"),
+    [
+        (PYTHON[0], "b'UA' b'EWR to IAH'"),
+        (PYTHON[1], "records=100000"),
+        (PYTHON[2], "|partition|count|"),
+    ],
 )
 def test_the_python_in_the_tour_runs(code: str, shown: str, tmp_path: Path) -> None:
     done = run([sys.executable, "-c", code], tmp_path)

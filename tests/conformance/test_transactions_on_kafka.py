@@ -20,9 +20,9 @@ import pytest
 from benchmarks.jars import RivalMissing, find_java, kafka_jars
 from benchmarks.processes import ApacheKafka, run_java
 from trimtab import Admin, ErrorCode, Producer, TopicPartition
-from trimtab.client.connections import Connections
+from trimtab.client.network.connections import Connections
 from trimtab.client.options import PRODUCER, Options
-from trimtab.client.transactions import ConsumerGroup
+from trimtab.client.sender.transactions import ConsumerGroup
 from trimtab.errors import BrokerError, TransactionError, UsageError
 
 PARTITIONS = 3

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from trimtab.client.queues_cy import Delivery
+from trimtab.client.accumulator.queues_cy import Delivery
 from trimtab.records import Record, RecordMetadata
 
 RecordId = tuple[int, int]

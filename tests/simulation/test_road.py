@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import pytest
 
+from trimtab.client.accumulator.queues_cy import Delivery
 from trimtab.client.admin import AsyncAdmin
 from trimtab.client.consumer import AsyncConsumer
 from trimtab.client.producer import AsyncProducer
-from trimtab.client.queues_cy import Delivery
 from trimtab.cluster import Cluster
 from trimtab.records import Record, TopicPartition
 from trimtab.sim.network import Link

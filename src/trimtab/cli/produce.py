@@ -25,7 +25,7 @@ from trimtab.cli.options import (
 from trimtab.errors import UsageError
 
 if TYPE_CHECKING:
-    from trimtab.client.queues_cy import Delivery
+    from trimtab.client.accumulator.queues_cy import Delivery
 
 EXAMPLES = """\
   echo hello | trimtab produce --topic greetings

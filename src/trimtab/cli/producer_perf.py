@@ -27,8 +27,8 @@ from trimtab.cli.options import add_client_options, read_client_options
 from trimtab.errors import UsageError
 
 if TYPE_CHECKING:
+    from trimtab.client.accumulator.queues_cy import Delivery
     from trimtab.client.producer import Producer
-    from trimtab.client.queues_cy import Delivery
 
 EXAMPLES = """\
   trimtab producer-perf --topic t --num-records 1000000 --record-size 100 --throughput -1

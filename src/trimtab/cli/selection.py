@@ -11,7 +11,7 @@ from trimtab.records import TopicPartition
 
 if TYPE_CHECKING:
     from trimtab.client.admin import Admin
-    from trimtab.client.metadata import TopicView
+    from trimtab.client.network.metadata import TopicView
 
 ADMIN_TIMEOUT_MS = 15_000
 """How long a command tries to reach a cluster; a person waits less patiently than a program."""

@@ -16,7 +16,7 @@ from trimtab.errors import BrokerError, ErrorCode, UsageError
 
 if TYPE_CHECKING:
     from trimtab.client.admin import Admin
-    from trimtab.client.metadata import TopicView
+    from trimtab.client.network.metadata import TopicView
 
 EXAMPLES = """\
   trimtab topics --list

@@ -16,9 +16,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
-from trimtab.client.connections import ApiKey, Connection, Node
-from trimtab.client.metadata import TopicView, view_topic
-from trimtab.client.offsets import (
+from trimtab.client.fetcher.offsets import (
     EARLIEST,
     LATEST,
     MAX_TIMESTAMP,
@@ -27,6 +25,8 @@ from trimtab.client.offsets import (
     Partition,
     checked_partition,
 )
+from trimtab.client.network.connections import ApiKey, Connection, Node
+from trimtab.client.network.metadata import TopicView, view_topic
 from trimtab.client.options import ADMIN
 from trimtab.client.session import Session
 from trimtab.config import OptionType
@@ -350,9 +350,8 @@ class AsyncAdmin:
                         if not isinstance(error, BrokerError | Unavailable):
                             raise
                         last = error
-                    wait = min(session.backoff * 2.0 ** min(failures, 20), session.backoff_max)
+                    await asyncio.sleep(session.backoff.wait(failures, session.random))
                     failures += 1
-                    await asyncio.sleep(wait * (0.8 + 0.4 * session.random.random()))
         except TimeoutError:
             waited = f"within {session.timeout:g} s (default.api.timeout.ms)"
             if isinstance(last, BrokerError):

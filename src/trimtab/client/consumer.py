@@ -17,8 +17,8 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from random import Random
 from types import TracebackType
 
-from trimtab.client.fetcher import RESETS, Batches, Fetched, Fetcher, FetchOptions, Wish
-from trimtab.client.offsets import (
+from trimtab.client.fetcher.fetcher import RESETS, Batches, Fetched, Fetcher, FetchOptions, Wish
+from trimtab.client.fetcher.offsets import (
     EARLIEST,
     LATEST,
     OffsetAndTimestamp,
@@ -135,7 +135,6 @@ class _Reader:
                 request_timeout=options.seconds("request.timeout.ms"),
                 lookup_timeout=session.timeout,
                 backoff=session.backoff,
-                backoff_max=session.backoff_max,
                 replica_max_age=options.seconds("metadata.max.age.ms"),
             ),
             session.random,

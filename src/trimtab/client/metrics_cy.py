@@ -148,6 +148,11 @@ _PRODUCER = (
     *("records-per-request", "request-latency"),
 )
 _NODE = ("incoming-byte", "outgoing-byte", "request-latency", "request-size", "batch", "record")
+_CALLS = (
+    *("flush", "metadata-wait", "txn-init", "txn-begin", "txn-send-offsets", "txn-commit"),
+    "txn-abort",
+)
+"""What callers wait for; of each the time is measured (KIP-761)."""
 _TOPIC = ("byte", "compression", "record-error", "record-retry", "record-send")
 
 
@@ -167,6 +172,7 @@ class ProducerMetrics:
         self._producer = self._sensors(_PRODUCER)
         self._nodes: dict[int, _Sensors] = {}
         self._topics: dict[str, _Sensors] = {}
+        self._waited = dict.fromkeys(_CALLS, 0.0)
 
     # events
 
@@ -225,6 +231,10 @@ class ProducerMetrics:
         """A send had waited this long for buffer memory."""
         self._producer["bufferpool-wait"].add(seconds, self._now())
 
+    def waited(self, what: str, seconds: float) -> None:
+        """A caller had waited this long for one of `flush`, `metadata-wait`, `txn-commit`, …"""
+        self._waited[what] += seconds
+
     # readings
 
     def snapshot(self, gauges: Mapping[str, float]) -> Snapshot:
@@ -267,6 +277,8 @@ class ProducerMetrics:
             "request-latency-avg": sensors["request-latency"].average(now),
             "request-latency-max": sensors["request-latency"].maximum(now),
         }
+        for what, seconds in self._waited.items():
+            values[f"{what}-time-ns-total"] = seconds * 1e9
         for name in ("record-error", "record-retry", "record-send"):
             values[f"{name}-rate"] = sensors[name].rate(now)
             values[f"{name}-total"] = sensors[name].total

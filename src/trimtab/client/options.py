@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import cast
+from typing import Literal, cast
 
-from trimtab.client.connection_options import (
+from trimtab.client.network.backoff import Backoff
+from trimtab.client.network.connection_options import (
     REFUSED,
     connection_options,
     make_connection_options,
 )
-from trimtab.client.connections import ConnectionOptions, Node, parse_bootstrap_servers
+from trimtab.client.network.connections import ConnectionOptions, Node, parse_bootstrap_servers
 from trimtab.config import (
     BOOLEAN,
     INT,
@@ -388,6 +389,10 @@ class Options:
     def seconds(self, name: str) -> float:
         """An option in milliseconds, as seconds."""
         return cast(int, self._values[name]) / 1000
+
+    def backoff(self, of: Literal["retry", "reconnect"] = "retry") -> Backoff:
+        """The options `retry.backoff.ms` and `retry.backoff.max.ms`, or those of `reconnect`."""
+        return Backoff(self.seconds(f"{of}.backoff.ms"), self.seconds(f"{of}.backoff.max.ms"))
 
     def text(self, name: str) -> str:
         return cast(str, self._values[name])

@@ -19,22 +19,21 @@ from random import Random
 from types import TracebackType
 from typing import Any, Protocol, TypeVar, cast
 
-from trimtab.client.accumulator_cy import Accumulator
-from trimtab.client.connections import Connections
-from trimtab.client.identity import Anonymous, Identity
-from trimtab.client.intake_cy import AsyncIntake, Intake
-from trimtab.client.memory_cy import Place
-from trimtab.client.metadata import Metadata, TopicView
+from trimtab.client.accumulator.accumulator_cy import Accumulator
+from trimtab.client.accumulator.intake_cy import AsyncIntake, Intake
+from trimtab.client.accumulator.memory_cy import Place
+from trimtab.client.accumulator.outgoing_cy import bound
+from trimtab.client.accumulator.queues_cy import Delivery
+from trimtab.client.accumulator.table import Column, TableDelivery, append_table
 from trimtab.client.metrics_cy import ProducerMetrics, Snapshot
+from trimtab.client.network.connections import Connections
+from trimtab.client.network.metadata import Metadata, TopicView
 from trimtab.client.options import Options, producer_options
-from trimtab.client.outgoing_cy import bound
-from trimtab.client.partitioner import make_partitioner
-from trimtab.client.partitioning import Partitioning
-from trimtab.client.queues_cy import Delivery
-from trimtab.client.schedule import Backoff
-from trimtab.client.sender import Sender, SenderOptions
-from trimtab.client.table import Column, TableDelivery, append_table
-from trimtab.client.transactions import (
+from trimtab.client.partitioner.partitioner import make_partitioner
+from trimtab.client.partitioner.partitioning import Partitioning
+from trimtab.client.sender.identity import Anonymous, Identity
+from trimtab.client.sender.sender import Sender, SenderOptions
+from trimtab.client.sender.transactions import (
     ConsumerGroup,
     OffsetAndMetadata,
     TransactionOptions,
@@ -102,15 +101,11 @@ class _Core:
         self._call_soon = (
             self.loop.call_soon if isinstance(lock, _NoLock) else self.loop.call_soon_threadsafe
         )
-        backoff = Backoff(
-            options.seconds("retry.backoff.ms"), options.seconds("retry.backoff.max.ms")
-        )
         self.connections = Connections(options.bootstrap, options.connection_options(), random)
         self.metadata = Metadata(
             self.connections,
             max_age=options.seconds("metadata.max.age.ms"),
-            backoff=backoff.initial,
-            backoff_max=backoff.maximum,
+            backoff=options.backoff(),
             create_topics=True,
             random=random,
         )
@@ -142,14 +137,14 @@ class _Core:
             self.accumulator.last_used,
             self.accumulator.forget,
         )
-        self._identity = _make_identity(options, self.connections, backoff, random)
+        self._identity = _make_identity(options, self.connections, random)
         self.sender = Sender(
             self.accumulator,
             self.connections,
             self.metadata,
             self._identity,
             self.metrics,
-            _sender_options(options, backoff),
+            _sender_options(options),
             now,
             random,
         )
@@ -192,7 +187,8 @@ class _Core:
             self.metadata.wait_for_topic(topic, max(0.0, round(deadline - self.now(), 3)))
         )
         try:
-            await asyncio.wait([waiting, self._closing], return_when=asyncio.FIRST_COMPLETED)
+            with self._measured("metadata-wait"):
+                await asyncio.wait([waiting, self._closing], return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():
                 raise _closed()
             return waiting.result()
@@ -214,8 +210,9 @@ class _Core:
     async def flush(self, timeout: float | None) -> None:
         self._check()
         try:
-            async with asyncio.timeout(timeout):
-                await self.sender.flush()
+            with self._measured("flush"):
+                async with asyncio.timeout(timeout):
+                    await self.sender.flush()
         except TimeoutError:
             batches = self.accumulator.incomplete_batches()
             raise Unavailable(
@@ -272,25 +269,38 @@ class _Core:
         return self._identity
 
     async def init_transactions(self) -> None:
-        await self.transactions.init()
+        with self._measured("txn-init"):
+            await self.transactions.init()
 
     async def begin_transaction(self) -> None:
-        await self.transactions.begin()
+        with self._measured("txn-begin"):
+            await self.transactions.begin()
 
     async def send_offsets(
         self,
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
         group: ConsumerGroup | str,
     ) -> None:
-        await self.transactions.send_offsets(offsets, group)
+        with self._measured("txn-send-offsets"):
+            await self.transactions.send_offsets(offsets, group)
 
     async def commit_transaction(self) -> None:
-        await self.transactions.commit()
+        with self._measured("txn-commit"):
+            await self.transactions.commit()
 
     async def abort_transaction(self) -> None:
-        await self.transactions.abort()
+        with self._measured("txn-abort"):
+            await self.transactions.abort()
 
     # what can be seen
+
+    @contextmanager
+    def _measured(self, what: str) -> Iterator[None]:
+        began = self.now()
+        try:
+            yield
+        finally:
+            self.metrics.waited(what, self.now() - began)
 
     def partitioning(self, topic: str) -> Partitioning:
         try:
@@ -308,6 +318,11 @@ class _Core:
                 "buffer-total-bytes": self._buffer_memory,
                 "buffer-available-bytes": max(0, self._buffer_memory - accumulator.used),
                 "waiting-threads": accumulator.memory.waiting,
+                "connection-count": len(self.connections.connections),
+                "requests-in-flight": sum(
+                    connection.in_flight for connection in self.connections.connections
+                ),
+                "metadata-age": self.now() - self.metadata.updated_at,
             }
         )
         snapshot["partitioner-metrics"] = {
@@ -779,9 +794,7 @@ def _columns(
     }
 
 
-def _make_identity(
-    options: Options, connections: Connections, backoff: Backoff, random: Random
-) -> Anonymous:
+def _make_identity(options: Options, connections: Connections, random: Random) -> Anonymous:
     """Who the producer is to the brokers."""
     transactional_id = options["transactional.id"]
     if transactional_id is not None:
@@ -791,16 +804,16 @@ def _make_identity(
                 transactional_id=cast(str, transactional_id),
                 timeout=options.seconds("transaction.timeout.ms"),
                 max_block=options.seconds("max.block.ms"),
-                backoff=backoff,
+                backoff=options.backoff(),
             ),
             random,
         )
     if options.flag("enable.idempotence"):
-        return Identity(connections, backoff, random)
+        return Identity(connections, options.backoff(), random)
     return Anonymous()
 
 
-def _sender_options(options: Options, backoff: Backoff) -> SenderOptions:
+def _sender_options(options: Options) -> SenderOptions:
     is_adaptive = options.flag("partitioner.adaptive.partitioning.enable")
     return SenderOptions(
         acks={"0": 0, "1": 1}.get(options.text("acks"), -1),
@@ -808,7 +821,7 @@ def _sender_options(options: Options, backoff: Backoff) -> SenderOptions:
         delivery_timeout=options.seconds("delivery.timeout.ms"),
         request_timeout=options.seconds("request.timeout.ms"),
         retries=options.integer("retries"),
-        backoff=backoff,
+        backoff=options.backoff(),
         max_in_flight=options.integer("max.in.flight.requests.per.connection"),
         max_request_size=options.integer("max.request.size"),
         availability_timeout=options.seconds("partitioner.availability.timeout.ms")

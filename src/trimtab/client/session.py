@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from random import Random
 
-from trimtab.client.connections import Connections
-from trimtab.client.metadata import Metadata
-from trimtab.client.offsets import Isolation, Offsets
+from trimtab.client.fetcher.offsets import Isolation, Offsets
+from trimtab.client.network.connections import Connections
+from trimtab.client.network.metadata import Metadata
 from trimtab.client.options import Options
 from trimtab.config import OptionTable
 
@@ -40,8 +40,7 @@ class Session:
             )
         self.options = Options(table, named)
         self.timeout = self.options.seconds("default.api.timeout.ms")
-        self.backoff = self.options.seconds("retry.backoff.ms")
-        self.backoff_max = self.options.seconds("retry.backoff.max.ms")
+        self.backoff = self.options.backoff()
         self.random = random
         self.connections = Connections(
             self.options.bootstrap, self.options.connection_options(), random
@@ -50,7 +49,6 @@ class Session:
             self.connections,
             max_age=self.options.seconds("metadata.max.age.ms"),
             backoff=self.backoff,
-            backoff_max=self.backoff_max,
             create_topics=False,
             random=random,
         )
@@ -58,7 +56,6 @@ class Session:
             self.connections,
             self.metadata,
             backoff=self.backoff,
-            backoff_max=self.backoff_max,
             random=random,
         )
 

@@ -1,8 +1,8 @@
 # mypy: allow-untyped-decorators, no-warn-return-any
 """Rows of one Arrow record batch, read where they lie: what `BatchBuilder.append_row` encodes.
 
-Nothing here knows pyarrow: `client/table.py` brings columns into the few layouts that are read, and
-hands over their buffers. A row costs no Python object.
+Nothing here knows pyarrow: `client/accumulator/table.py` brings columns into the few layouts that
+are read, and hands over their buffers. A row costs no Python object.
 
 One source, two speeds: compiled, `octets` and the columns of numbers are C pointers; interpreted,
 they are memoryviews, and the same statements run. C types are in `rows_cy.pxd`.

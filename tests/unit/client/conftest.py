@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from tests.unit.client.produce_desk import Desk, make_desk
-from trimtab.client.metadata import PartitionView, TopicView
+from trimtab.client.network.metadata import PartitionView, TopicView
 from trimtab.sim.world import World
 
 MakeView = Callable[..., TopicView]

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.unit.client.scripted_broker import NO_ANSWER, ScriptedCluster
 from trimtab.broker.producer_state import ProducerState
-from trimtab.client.connections import ApiKey
+from trimtab.client.network.connections import ApiKey
 from trimtab.client.producer import AsyncProducer
 from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trimtab.client.connections import ApiKey
+from trimtab.client.network.connections import ApiKey
 from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition
 from trimtab.sim.world import World

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from trimtab.client.metadata import TopicView
-from trimtab.client.partitioner import TurnPartitioner
+from trimtab.client.network.metadata import TopicView
+from trimtab.client.partitioner.partitioner import TurnPartitioner
 
 
 @dataclass

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.unit.client.scripted_broker import HANG_UP, NO_ANSWER, ScriptedBroker, ScriptedCluster
-from trimtab.client.connections import ApiKey
+from trimtab.client.network.connections import ApiKey
 from trimtab.client.producer import AsyncProducer
 from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.client.scripted_broker import HANG_UP, ScriptedBroker, ScriptedCluster, batch
 from trimtab.client.admin import AsyncAdmin, ConfigEntry, ConfigSource, NewTopic
-from trimtab.client.connections import ApiKey, Node
+from trimtab.client.network.connections import ApiKey, Node
 from trimtab.config import OptionType
 from trimtab.errors import BrokerError, ErrorCode, Unavailable, UsageError
 from trimtab.records import TopicPartition

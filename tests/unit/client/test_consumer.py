@@ -15,8 +15,8 @@ from tests.unit.client.scripted_broker import (
     batch,
     refuse_fetch,
 )
-from trimtab.client.connections import ApiKey
 from trimtab.client.consumer import AsyncConsumer
+from trimtab.client.network.connections import ApiKey
 from trimtab.errors import BrokerError, CorruptData, ErrorCode, Unavailable, UsageError
 from trimtab.records import Record, TopicPartition
 from trimtab.sim.world import World

@@ -133,3 +133,14 @@ def test_throttling_and_splits_are_counted() -> None:
     producer = metrics.snapshot({})["producer-metrics"]
     assert producer["produce-throttle-time-max"] == 100
     assert producer["batch-split-total"] == 1
+
+
+def test_what_callers_waited_for_adds_up_by_call() -> None:
+    metrics, _ = measured()
+    metrics.waited("flush", 0.25)
+    metrics.waited("flush", 0.5)
+    metrics.waited("txn-commit", 2.0)
+    producer = metrics.snapshot({})["producer-metrics"]
+    assert producer["flush-time-ns-total"] == 0.75e9
+    assert producer["txn-commit-time-ns-total"] == 2e9
+    assert producer["txn-abort-time-ns-total"] == 0

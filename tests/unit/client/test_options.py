@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from trimtab.client.authentication import OAuthBearer, Plain, Scram
-from trimtab.client.connection_options import parse_jaas_config
+from trimtab.client.network.authentication import OAuthBearer, Plain, Scram
+from trimtab.client.network.connection_options import parse_jaas_config
 from trimtab.client.options import ADMIN, CONSUMER, PRODUCER, Options, producer_options
 from trimtab.config import INT_MAX, OptionTable, Password, write
 from trimtab.errors import UsageError

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.unit.client.produce_desk import Desk
-from trimtab.client.metadata import TopicView
-from trimtab.client.partitioning import Partitioning
+from trimtab.client.network.metadata import TopicView
+from trimtab.client.partitioner.partitioning import Partitioning
 from trimtab.client.producer import AsyncProducer, Producer
 from trimtab.cluster import Cluster
 from trimtab.errors import BrokerError, TransactionError, Unavailable, UsageError
@@ -83,6 +83,11 @@ def test_records_go_out_and_their_deliveries_tell_where(cluster: Cluster) -> Non
         metrics: Any = producer.metrics()
         assert metrics["producer-metrics"]["record-send-total"] == 9
         assert metrics["producer-metrics"]["buffer-available-bytes"] == 32 << 20
+        assert metrics["producer-metrics"]["connection-count"] >= 1
+        assert metrics["producer-metrics"]["requests-in-flight"] == 0
+        assert 0 <= metrics["producer-metrics"]["metadata-age"] < 300
+        assert metrics["producer-metrics"]["flush-time-ns-total"] > 0
+        assert metrics["producer-metrics"]["metadata-wait-time-ns-total"] > 0
         assert metrics["producer-topic-metrics"]["sent"]["record-send-total"] == 9
         assert metrics["partitioner-metrics"]["sent"]["turn-total"] == 0  # they had keys
 

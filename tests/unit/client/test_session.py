@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from trimtab.client.offsets import Isolation
+from trimtab.client.fetcher.offsets import Isolation
 from trimtab.client.options import ADMIN, CONSUMER
 from trimtab.client.session import Session, isolation
 from trimtab.errors import UsageError

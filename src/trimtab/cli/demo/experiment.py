@@ -21,8 +21,8 @@ from trimtab.cli.demo.flights import Flight
 from trimtab.cli.latency import Latency
 
 if TYPE_CHECKING:
+    from trimtab.client.accumulator.queues_cy import Delivery
     from trimtab.client.producer import AsyncProducer
-    from trimtab.client.queues_cy import Delivery
 
 RACKS: Final = ("a", "b", "c")
 """One broker in each; there are as many brokers as racks."""

@@ -22,7 +22,7 @@ from trimtab.cli.plot import Bar, draw_latencies, draw_shares, to_document
 from trimtab.errors import UsageError
 
 if TYPE_CHECKING:
-    from trimtab.client.metadata import TopicView
+    from trimtab.client.network.metadata import TopicView
 
 RUNS_ANYWHERE = True
 

@@ -1,0 +1,463 @@
+# mypy: allow-untyped-decorators, no-warn-return-any
+"""The accumulator: records on their way into batches, and batches on their way out.
+
+    send ─▶ Placement.append ─▶ partition ─▶ its queue's open batch  (caller's thread)
+    sender ◀─ take_changed, take ◀──────────────── oldest batch      (loop thread)
+
+Source: `org.apache.kafka.clients.producer.internals.RecordAccumulator`.
+"""
+
+from math import inf
+from typing import Any
+
+import cython
+
+from trimtab.client.accumulator.memory_cy import Place
+from trimtab.client.accumulator.placement_cy import Placement
+from trimtab.client.accumulator.queues_cy import (
+    Batch,
+    Deliveries,
+    Delivery,
+    NodeLoad,
+    PartitionQueue,
+    Share,
+    TopicQueues,
+    copy_of,
+)
+from trimtab.client.partitioner.partitioning import Partitioning, describe
+from trimtab.records import NO_OFFSET, NO_TIMESTAMP
+from trimtab.wire.batch_cy import BatchBuilder
+
+if cython.compiled:
+    from cython.cimports.trimtab.client.accumulator.memory_cy import Place  # type: ignore[no-redef]
+    from cython.cimports.trimtab.client.accumulator.placement_cy import (  # type: ignore[no-redef]
+        Placement,
+    )
+    from cython.cimports.trimtab.client.accumulator.queues_cy import (  # type: ignore[no-redef]
+        Batch,
+        Deliveries,
+        Delivery,
+        NodeLoad,
+        PartitionQueue,
+        Share,
+        TopicQueues,
+    )
+    from cython.cimports.trimtab.wire.batch_cy import BatchBuilder  # type: ignore[no-redef]
+
+
+@cython.final
+@cython.cclass
+class Accumulator(Placement):
+    """All records that were sent and not yet acknowledged.
+
+    Args:
+        batch_size: bytes at which a batch is complete (`batch.size`).
+        buffer_memory: bytes that batches may hold; beyond them `append` takes nothing more.
+        max_request_size: bytes of the largest record and the largest uncompressed batch.
+        compression: `wire.compression.Compression`.
+        compression_level: the codec's; None takes its default (KIP-390).
+        ignores_keys: whether records with keys are spread like those without.
+        rack: the client's; None if rack awareness is off.
+        make_partitioner: makes one topic's partitioner (`client.partitioner`).
+        now: loop time in seconds, right on every thread.
+        wall_clock: seconds since the Unix epoch.
+        lock: guards everything, held for microseconds.
+        wake: called, from any thread, when the sender has something new to do.
+        on_callback_error: told what a delivery's callback raised.
+
+    Attributes:
+        unavailable: asked for the node ids of leaders that take nothing at this moment, on any
+            thread; set by the sender. Without it what was last published counts.
+        published: the node ids that `publish_load` last told.
+        memory: what batches hold of the buffer memory, and who waits for it.
+        closed: whether it takes no more records.
+        is_abandoned: whether this is a process forked from the producer's.
+        records: records taken so far.
+    """
+
+    # the caller's side, besides `append`
+
+    def knows(self, topic: str) -> bool:
+        """Whether `append` can place records of this topic."""
+        return topic in self._topics
+
+    @cython.locals(delivery=Delivery, batch=Batch)
+    def call_back(self, delivery: Delivery, function: Any) -> bool:
+        """Have `function(delivery)` called when the outcome is known; False if it is already."""
+        self._check()
+        self._acquire()
+        try:
+            batch = delivery._holder()
+            if not batch.is_done:
+                batch._call_back(function, delivery)
+                return True
+            return False
+        finally:
+            self._release()
+
+    def future_of(self, batch: Batch) -> Any:
+        """A future that ends when a batch is settled or split.
+
+        Raises UsageError in a process forked from the producer's: there nothing is ever settled.
+        """
+        self._check()
+        self._acquire()
+        try:
+            return batch.future()
+        finally:
+            self._release()
+
+    # memory: first come, first served
+
+    @property
+    def used(self) -> int:
+        """Bytes of memory that batches hold."""
+        return self.memory.used
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether somebody waits for memory: then nothing lingers."""
+        return self.memory.waiting > 0
+
+    def stand_in_line(self, size: cython.longlong) -> Place:
+        """Wait for `size` bytes of memory. Whoever does calls `append_from` or `leave_line`.
+
+        Raises UsageError if the producer is closed.
+        """
+        place = Place(size)
+        self._check()
+        self._acquire()
+        try:
+            if self._refusal is not None:
+                raise copy_of(self._refusal)
+            self.memory.stand(place)
+        finally:
+            self._release()
+        self._wake()
+        return place
+
+    def leave_line(self, place: Place) -> None:
+        """Give up a place, served or not; does nothing if it was left."""
+        if self.is_abandoned:
+            return
+        self._acquire()
+        try:
+            self.memory.leave(place)
+        finally:
+            self._release()
+
+    # the end
+
+    def refuse(self, error: Exception | None) -> None:
+        """Have `send` raise this error from now on; None lets it take records again.
+
+        When this has returned no record comes in that was not there before.
+        """
+        self._acquire()
+        try:
+            if not self.closed:
+                self._refusal = error
+                self.memory.shut(error is not None)
+        finally:
+            self._release()
+
+    def close(self, error: Exception) -> None:
+        """Take no more records; whoever sends one, or waits to, gets this error."""
+        self.refuse(error)
+        self._acquire()
+        try:
+            self.closed = True
+            self.memory.send_away(copy_of(error))
+        finally:
+            self._release()
+
+    def abandon(self, error: Exception) -> None:
+        """In a forked process: nobody serves this any more, and its lock may be held for ever."""
+        self.is_abandoned = True
+        self._refusal = error
+        self.closed = True
+        self.memory.shut(True)
+
+    # the sender's side
+
+    def node(self, node_id: int) -> NodeLoad:
+        """One broker's load."""
+        node = self._nodes.get(node_id)
+        if node is None:
+            node = self._nodes[node_id] = NodeLoad(node_id)
+        return node
+
+    @cython.locals(topic_queues=TopicQueues, queue=PartitionQueue, partition=cython.Py_ssize_t)
+    def update_topic(self, view: Any) -> None:
+        """Take over a topic's newest view: it may be new, have more partitions, other leaders."""
+        self._acquire()
+        try:
+            topic_queues = self._topics.get(view.name)
+            if topic_queues is None:
+                topic_queues = self._dormant.pop(view.name, None)
+                if topic_queues is not None:
+                    topic_queues._last_used = self.now()
+            if topic_queues is None:
+                topic_queues = TopicQueues(
+                    self,
+                    None,
+                    self._make_partitioner(),
+                    self._batch_size,
+                    self._ignores_keys,
+                    self._rack,
+                )
+                self._has_observers |= topic_queues._observes
+            topic_queues.view = view
+            topic_queues._is_in_doubt = True
+            topic_queues._partition_count = view.partition_count
+            for partition in range(len(topic_queues.queues), view.partition_count):
+                queue = PartitionQueue(self, topic_queues, view.name, partition)
+                topic_queues.queues.append(queue)
+            for queue, leader in zip(topic_queues.queues, view.leaders, strict=False):
+                node = self.node(leader) if leader >= 0 else None
+                if queue.node is not node:
+                    queue._lead(node)
+            if topic_queues.current >= view.partition_count:
+                topic_queues._end_turn()
+                topic_queues.current = -1
+            self._topics[view.name] = topic_queues
+        finally:
+            self._release()
+
+    @cython.locals(topic_queues=TopicQueues)
+    def last_used(self, topic: str) -> float:
+        """Loop time of a topic's last batch.
+
+        Infinite while one of its batches is not settled, and while it is not known: then somebody
+        waits for it.
+        """
+        topic_queues = self._topics.get(topic)
+        if topic_queues is None:
+            return inf
+        return inf if topic_queues._unsettled else topic_queues._last_used
+
+    @cython.locals(topic_queues=TopicQueues)
+    def forget(self, topic: str) -> None:
+        """Take no records of a topic until it is updated, unless it is in use again (KIP-526).
+
+        Its queues stay: what brokers know of the producer's sequences goes on with them.
+        """
+        self._acquire()
+        try:
+            topic_queues = self._topics.get(topic)
+            if topic_queues is not None and not topic_queues._unsettled:
+                self._dormant[topic] = self._topics.pop(topic)
+        finally:
+            self._release()
+
+    @cython.locals(topic_queues=TopicQueues)
+    def publish_load(self, unavailable: frozenset[int]) -> None:
+        """Tell partitioners which leaders take nothing at the moment, by node id.
+
+        Those that decide by the load as they last saw it (`observe`) see it now. Costs nothing
+        otherwise, unless there is news.
+        """
+        if unavailable == self.published and not self._has_observers:
+            return
+        self._acquire()
+        try:
+            is_news = unavailable != self.published
+            self.published = unavailable
+            for topic_queues in self._topics.values():
+                topic_queues._is_in_doubt |= is_news
+                if topic_queues._observes:
+                    topic_queues.partitioner.observe(topic_queues.view, topic_queues)
+        finally:
+            self._release()
+
+    def partitioning(self, topic: str) -> Partitioning:
+        """How a topic's records are spread at this moment. Raises KeyError if it is not known."""
+        self._acquire()
+        try:
+            return describe(self._topics[topic], self._rack)
+        finally:
+            self._release()
+
+    def topic(self, name: str) -> Any:
+        """One topic's queues; None if it is not known."""
+        return self._topics.get(name) or self._dormant.get(name)
+
+    def topics(self) -> list[str]:
+        """The topics that are known."""
+        return list(self._topics)
+
+    @cython.locals(queue=PartitionQueue)
+    def take_changed(self) -> list[Any]:
+        """The queues that got their first batch, or whose oldest became complete, since last time.
+
+        They may have been emptied since.
+        """
+        self._acquire()
+        try:
+            changed = self._changed
+            self._changed = []
+            self._unseen = 0
+            for queue in changed:
+                queue._is_noted = False
+            return changed
+        finally:
+            self._release()
+
+    def oldest(self) -> Batch | None:
+        """The oldest batch that is neither acknowledged nor given up."""
+        return self._chain.oldest
+
+    @cython.locals(batch=Batch)
+    def incomplete_batches(self) -> list[Any]:
+        """Every batch that is neither acknowledged nor given up, oldest first."""
+        self._acquire()
+        try:
+            return self._chain.all()
+        finally:
+            self._release()
+
+    @cython.locals(batch=Batch)
+    def take(self, queue: PartitionQueue) -> Batch:
+        """The oldest batch of a queue, which takes no more records from now on and is in flight."""
+        self._acquire()
+        try:
+            batch = queue.batches.popleft()
+            if queue._open is batch:
+                queue._open = None
+            queue._count(batch, -1)
+            queue._send(batch)
+            return batch
+        finally:
+            self._release()
+
+    def put_back(self, batch: Batch) -> None:
+        """Queue a batch that was in flight again, before everything that was sent after it."""
+        self._acquire()
+        try:
+            batch.queue._end_flight(batch)
+            self._insert(batch)
+        finally:
+            self._release()
+
+    @cython.cfunc
+    @cython.locals(queue=PartitionQueue, waiting=Batch)
+    def _insert(self, batch: Batch) -> Any:
+        queue = batch.queue
+        place = 0
+        for waiting in queue.batches:
+            if waiting.serial > batch.serial:
+                break
+            place += 1
+        queue.batches.insert(place, batch)
+        queue._count(batch, 1)
+        return None
+
+    @cython.locals(
+        part=Batch,
+        newer=Batch,
+        delivery=Delivery,
+        deliveries=Deliveries,
+        builder=BatchBuilder,
+        share=Share,
+    )
+    def split(self, batch: Batch) -> None:
+        """Replace a batch in flight, at the head of its queue, by smaller ones.
+
+        Each is of `batch.size` bytes uncompressed, or of one record if the batch is no larger than
+        that. They are as old as it was; deliveries and callbacks follow their records.
+        """
+        limit = self._batch_size if batch.size > self._batch_size else 0
+        records = batch.builder.records()
+        self._acquire()
+        try:
+            batch.queue._end_flight(batch)
+            parts: list[Batch] = []
+            builder = None
+            newer = batch
+            for index, (*_, timestamp, _, key, value, headers) in enumerate(records):
+                if (
+                    limit == 0
+                    or builder is None
+                    or not builder.append(timestamp, key, value, headers)
+                ):
+                    builder = BatchBuilder(limit, self._compression, self._level, 1.0)
+                    builder.append(timestamp, key, value, headers)
+                    first = batch._first + index
+                    part = Batch(batch.queue, builder, batch.created, batch.serial + index, first)
+                    self._chain.add(part, newer)
+                    newer = part
+                    parts.append(part)
+            for part in parts:
+                part.count = part.builder.count
+                part.size = part.builder.size
+                self._measure(part)
+                self._insert(part)
+            self._chain.remove(batch)
+            batch.queue.topic_queues._unsettled += len(parts) - 1
+            callbacks = batch._replace(parts)
+            for place in range(0, len(callbacks), 2):
+                if isinstance(callbacks[place + 1], Delivery):
+                    delivery = callbacks[place + 1]
+                    delivery._holder()._call_back(callbacks[place], delivery)
+                elif isinstance(callbacks[place + 1], Deliveries):
+                    deliveries = callbacks[place + 1]
+                    deliveries._follow()
+                else:
+                    share = callbacks[place + 1]
+                    share._follow()
+            self.memory.give_back(batch.memory)
+            batch.memory = 0
+        finally:
+            self._release()
+
+    def complete(
+        self, batch: Batch, base_offset: cython.longlong, log_append_time: cython.longlong
+    ) -> None:
+        """A batch in flight was acknowledged."""
+        self._finish(batch, None, base_offset, log_append_time)
+
+    def fail(self, batch: Batch, error: Exception) -> None:
+        """A batch, in flight or waiting, was given up."""
+        self._finish(batch, error, NO_OFFSET, NO_TIMESTAMP)
+
+    @cython.cfunc
+    @cython.locals(queue=PartitionQueue)
+    def _finish(
+        self,
+        batch: Batch,
+        error: Any,
+        base_offset: cython.longlong,
+        log_append_time: cython.longlong,
+    ) -> Any:
+        queue = batch.queue
+        self._acquire()
+        try:
+            if batch in queue.in_flight:
+                queue._end_flight(batch)
+            else:
+                queue.batches.remove(batch)
+                if queue._open is batch:
+                    queue._open = None
+                queue._count(batch, -1)
+            self._chain.remove(batch)
+            queue.topic_queues._unsettled -= 1
+            callbacks = batch._settle(error, base_offset, log_append_time)
+            self.memory.give_back(batch.memory)
+            batch.memory = 0
+        finally:
+            self._release()
+        return self._call(callbacks)
+
+    @cython.cfunc
+    @cython.locals(place=cython.Py_ssize_t, deliveries=Deliveries)
+    def _call(self, callbacks: list[Any]) -> Any:
+        for place in range(0, len(callbacks), 2):
+            if isinstance(callbacks[place + 1], Deliveries):
+                deliveries = callbacks[place + 1]
+                deliveries._call(self._on_callback_error)
+                continue
+            try:
+                callbacks[place](callbacks[place + 1])
+            except Exception as raised:
+                self._on_callback_error(raised)
+        return None

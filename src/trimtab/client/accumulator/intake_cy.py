@@ -1,0 +1,127 @@
+# mypy: allow-untyped-decorators, no-warn-return-any
+"""Where records enter a producer: `send`, compiled.
+
+`Producer` and `AsyncProducer` inherit it, so that between a caller and the batch there is no other
+Python frame. What must wait is left to them.
+"""
+
+from asyncio import sleep
+from collections.abc import Callable
+from typing import Any
+
+import cython
+
+from trimtab.client.accumulator.placement_cy import Placement
+from trimtab.client.accumulator.queues_cy import Delivery
+from trimtab.errors import UsageError
+
+if cython.compiled:
+    from cython.cimports.trimtab.client.accumulator.placement_cy import (  # type: ignore[no-redef]
+        Placement,
+    )
+
+# So many bytes of complete batches come together before the sender gets its turn. By itself it
+# gets that from another thread every 5 ms (`sys.getswitchinterval`), and never from a coroutine
+# that does not wait; and then it sends no more than its requests in flight take.
+_UNSEEN_BYTES = cython.declare(cython.longlong, 65536)
+
+
+@cython.cclass
+class Intake:
+    """`send` of a producer that any thread may use."""
+
+    _placement: Placement
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+
+    @cython.annotation_typing(False)
+    def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        headers: Any = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        on_delivery: Callable[[Delivery], object] | None = None,
+    ) -> Delivery:
+        """Put one record on its way; waits only for the topic to be known and for buffer memory.
+
+        Args:
+            value, key: bytes, bytearray, memoryview or None.
+            headers: (name, value) pairs.
+            partition: where to; if None the key decides, or without one the partitioner.
+            timestamp: milliseconds since the Unix epoch; now if None.
+            on_delivery: called once with the `Delivery`, on the client's thread, when the outcome
+                is known. Keep it short: nothing is sent or received while it runs. An exception it
+                raises is logged.
+
+        Raises:
+            UsageError: the record cannot be sent as it is, or the producer is closed; says why.
+            BrokerError: the cluster refuses the topic.
+            Unavailable: topic or buffer memory were not to be had within `max.block.ms`.
+        """
+        if self._placement is None:
+            raise UsageError("the producer was not initialised: call its __init__ first")
+        if self._placement._unseen > _UNSEEN_BYTES:
+            self._placement._unseen = 0
+            self._hand_over()
+        delivery = self._placement.add(
+            topic, value, key, headers, partition, timestamp, on_delivery, None
+        )
+        if delivery is None:
+            return self._send_when_possible(
+                topic, value, key, headers, partition, timestamp, on_delivery
+            )
+        return delivery
+
+    def _hand_over(self) -> None:
+        """Let the sender's thread have the interpreter."""
+        raise NotImplementedError
+
+    def _send_when_possible(self, *record: Any) -> Any:
+        raise NotImplementedError
+
+
+@cython.cclass
+class AsyncIntake:
+    """`Intake` for an event loop: the same, awaited."""
+
+    _placement: Placement
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+
+    @cython.annotation_typing(False)
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        headers: Any = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        on_delivery: Callable[[Delivery], object] | None = None,
+    ) -> Any:  # a Delivery; Cython's coroutines return nothing narrower
+        """Put one record on its way; `await` the returned delivery for the outcome.
+
+        Arguments and errors as of `Producer.send`. It waits for the topic to be known and for
+        buffer memory, and now and then lets the loop send what has come together.
+        """
+        if self._placement is None:
+            raise UsageError("the producer was not initialised: call its __init__ first")
+        if self._placement._unseen > _UNSEEN_BYTES:
+            self._placement._unseen = 0
+            await sleep(0)
+        delivery = self._placement.add(
+            topic, value, key, headers, partition, timestamp, on_delivery, None
+        )
+        if delivery is None:
+            return await self._send_when_possible(
+                topic, value, key, headers, partition, timestamp, on_delivery
+            )
+        return delivery
+
+    async def _send_when_possible(self, *record: Any) -> Any:
+        raise NotImplementedError

@@ -1,0 +1,106 @@
+# mypy: allow-untyped-decorators, no-warn-return-any
+"""One record on its way into a batch, from wherever it comes: `send`, or a row of a table."""
+
+from typing import Any
+
+import cython
+
+from trimtab.client.partitioner.murmur2_cy import partition_for_key
+from trimtab.errors import UsageError
+from trimtab.wire.batch_cy import HEADER_BYTES, BatchBuilder
+from trimtab.wire.rows_cy import BytesColumn, Rows
+
+if cython.compiled:
+    from cython.cimports.trimtab.client.partitioner.murmur2_cy import partition_for_octets
+    from cython.cimports.trimtab.wire.batch_cy import BatchBuilder  # type: ignore[no-redef]
+    from cython.cimports.trimtab.wire.rows_cy import (  # type: ignore[no-redef]
+        BytesColumn,
+        Rows,
+    )
+
+_HEADER_BYTES = cython.declare(cython.longlong, HEADER_BYTES)
+# What a record adds to its key and value at most, beyond its headers: attributes and five varints.
+_MOST_OVERHEAD = cython.declare(cython.longlong, 32)
+
+
+@cython.final
+@cython.cclass
+class OutgoingRecord:
+    """A record's fields, or the row under the cursor of `rows`."""
+
+    def __init__(
+        self, key: Any, value: Any, headers: Any, timestamp: cython.longlong, rows: Rows | None
+    ) -> None:
+        self.key = key
+        self.value = value
+        self.headers = headers
+        self.timestamp = timestamp
+        self.rows = rows
+        self.may_have_key = key is not None if rows is None else rows.has_keys
+
+    @cython.cfunc
+    def write(self, builder: BatchBuilder) -> cython.longlong:
+        """Append it to a batch; the bytes by which that grew, 0 if it does not fit."""
+        if self.rows is not None:
+            return builder.append_row(self.rows)
+        return builder.append(self.timestamp, self.key, self.value, self.headers)
+
+    @cython.cfunc
+    def key_bytes(self) -> Any:
+        """Its key, for partitioners that look at it."""
+        return self.key if self.rows is None else _bytes_at(self.rows.key)
+
+    @cython.cfunc
+    def value_bytes(self) -> Any:
+        return self.value if self.rows is None else _bytes_at(self.rows.value)
+
+    @cython.cfunc
+    def keyed_partition(self, partition_count: cython.int) -> cython.Py_ssize_t:
+        """Where its key belongs; -1 if it has none."""
+        if self.rows is None:
+            if self.key is None:
+                return -1
+            return partition_for_key(bytes(self.key), partition_count)
+        key = self.rows.key
+        if key.size < 0:
+            return -1
+        if cython.compiled:
+            return partition_for_octets(key.octets, key.start, key.size, partition_count)
+        return partition_for_key(_bytes_at(key), partition_count)
+
+
+@cython.cfunc
+def _bytes_at(column: BytesColumn) -> Any:
+    if column.size < 0:
+        return None
+    return bytes(column.octets[column.start : column.start + column.size])
+
+
+@cython.ccall
+def bound(value: Any, key: Any, headers: Any) -> cython.longlong:
+    """The bytes that a record wants to have room for: a batch of it alone, at most.
+
+    Raises UsageError if key or value are not bytes.
+    """
+    size: cython.longlong = _MOST_OVERHEAD + _HEADER_BYTES
+    if value is not None:
+        size += len(value) if type(value) is bytes else _length("value", value)
+    if key is not None:
+        size += len(key) if type(key) is bytes else _length("key", key)
+    if headers:
+        for name, content in headers:
+            size += 4 * len(name) + 10  # a character takes four bytes at most
+            if content is not None:
+                size += len(content)
+    return size
+
+
+def _length(field: str, data: Any) -> int:
+    if isinstance(data, memoryview):
+        return data.nbytes
+    if isinstance(data, (bytes, bytearray)):
+        return len(data)
+    raise UsageError(
+        f"record {field} is of type {type(data).__name__}: "
+        "give bytes, bytearray, memoryview or None (a str by its .encode())"
+    )

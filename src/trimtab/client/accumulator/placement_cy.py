@@ -1,0 +1,674 @@
+# mypy: allow-untyped-decorators, no-warn-return-any
+"""The caller's side of the accumulator: which partition a record goes to, and into which batch.
+
+    partition given ─────────────────────────────▶ its queue's open batch, or a new one
+    else key hashed ─────────────────────────────▶
+    else the topic's partitioner: each record ───▶
+                                  or by turns ───▶
+
+A record is encoded here, once, straight into the batch that will be sent. This is the hot path: one
+call for each record. Everything that changes a queue happens under the accumulator's lock, but for
+the common case compiled, which needs none.
+
+Source: KIP-480, KIP-794; `RecordAccumulator.append`, `BuiltInPartitioner`.
+"""
+
+from collections.abc import Callable
+from types import BuiltinFunctionType
+from typing import Any
+
+import cython
+
+from trimtab.client.accumulator.memory_cy import BufferMemory, Place
+from trimtab.client.accumulator.outgoing_cy import OutgoingRecord, bound
+from trimtab.client.accumulator.queues_cy import (
+    Batch,
+    BatchChain,
+    Delivery,
+    NodeLoad,
+    PartitionQueue,
+    Share,
+    TopicQueues,
+    copy_of,
+)
+from trimtab.errors import UsageError
+from trimtab.wire.batch_cy import BatchBuilder, BufferPool
+from trimtab.wire.rows_cy import Rows
+
+if cython.compiled:
+    from cython.cimports.cpython.time import time as machine_clock
+    from cython.cimports.trimtab.client.accumulator.memory_cy import (  # type: ignore[no-redef]
+        BufferMemory,
+        Place,
+    )
+    from cython.cimports.trimtab.client.accumulator.outgoing_cy import (  # type: ignore[no-redef]
+        OutgoingRecord,
+        bound,
+    )
+    from cython.cimports.trimtab.client.accumulator.queues_cy import (  # type: ignore[no-redef]
+        Batch,
+        BatchChain,
+        Delivery,
+        NodeLoad,
+        PartitionQueue,
+        Share,
+        TopicQueues,
+    )
+    from cython.cimports.trimtab.client.partitioner.murmur2_cy import partition_for_key
+    from cython.cimports.trimtab.wire.batch_cy import (  # type: ignore[no-redef]
+        BatchBuilder,
+        BufferPool,
+    )
+    from cython.cimports.trimtab.wire.rows_cy import Rows  # type: ignore[no-redef]
+
+# Of the buffer memory, this part is kept when batches give it back, for the next ones.
+_POOLED_SHARE = cython.declare(cython.longlong, 4)
+# So many rows are taken from a table before other threads get their turn.
+_ROWS_AT_ONCE = cython.declare(cython.Py_ssize_t, 4096)
+
+
+@cython.cclass
+class Placement:
+    """Puts records into queues. `Accumulator` has the arguments and adds the sender's side."""
+
+    def __init__(
+        self,
+        *,
+        batch_size: cython.longlong,
+        buffer_memory: cython.longlong,
+        max_request_size: cython.longlong,
+        compression: cython.int,
+        compression_level: int | None = None,
+        ignores_keys: cython.bint,
+        rack: str | None = None,
+        make_partitioner: Callable[[], Any],
+        now: Callable[[], float],
+        wall_clock: Callable[[], float],
+        lock: Any,
+        wake: Callable[[], object],
+        on_callback_error: Callable[[Exception], object],
+    ) -> None:
+        self.unavailable: Callable[[], frozenset[int]] | None = None
+        self.published: frozenset[int] = frozenset()
+        self.now = now
+        self.memory = BufferMemory(buffer_memory)
+        self.pool = BufferPool(max(1, batch_size), buffer_memory // _POOLED_SHARE)
+        self._chain = BatchChain()
+        self.closed = False
+        self.records = 0
+        self._refusal: Exception | None = None
+        self.is_abandoned = False
+        self._changed: list[PartitionQueue] = []
+        self._unseen = 0
+        self._nodes: dict[int, NodeLoad] = {}
+        self._topics: dict[str, TopicQueues] = {}
+        self._dormant: dict[str, TopicQueues] = {}
+        self._has_observers = False
+        self._batch_size = max(1, batch_size)
+        self._max_request_size = max_request_size
+        self._compression = compression
+        self._is_compressed = compression != 0
+        self._level = compression_level
+        self._ignores_keys = ignores_keys
+        self._rack = rack
+        self._make_partitioner = make_partitioner
+        self._wall_clock = wall_clock
+        # The built-in `time.time` is then called as what it is in C, a third of the cost.
+        self._is_machine_clock = isinstance(wall_clock, BuiltinFunctionType) and (
+            wall_clock.__module__,
+            wall_clock.__name__,
+        ) == ("time", "time")
+        self._wake = wake
+        self._on_callback_error = on_callback_error
+        self._acquire = lock.acquire
+        self._release = lock.release
+
+    def append(
+        self,
+        topic: Any,
+        value: Any,
+        key: Any,
+        headers: Any,
+        partition: Any,
+        timestamp: Any,
+        on_delivery: Any = None,
+    ) -> Delivery | None:
+        """Add one record to its partition's open batch.
+
+        Args:
+            timestamp: milliseconds since the Unix epoch; None takes the clock's.
+            on_delivery: called with the `Delivery` when the outcome is known.
+
+        Returns: its `Delivery`; None if the topic is not known yet or the buffer memory is used up,
+            and the caller is to wait for that and try again.
+
+        Raises:
+            UsageError: the producer is closed, the record is too large, the partition does not
+                exist, or key, value or headers are not bytes.
+        """
+        return self.add(topic, value, key, headers, partition, timestamp, on_delivery, None)
+
+    def append_from(
+        self,
+        place: Place,
+        topic: Any,
+        value: Any,
+        key: Any,
+        headers: Any,
+        partition: Any,
+        timestamp: Any,
+        on_delivery: Any = None,
+    ) -> Delivery | None:
+        """`append` for who has stood in line and is served; None only if the topic is gone."""
+        return self.add(topic, value, key, headers, partition, timestamp, on_delivery, place)
+
+    @cython.cfunc
+    @cython.locals(
+        topic_queues=TopicQueues,
+        record=OutgoingRecord,
+        batch=Batch,
+        delivery=Delivery,
+        size=cython.longlong,
+        time=cython.longlong,
+    )
+    def add(
+        self,
+        topic: Any,
+        value: Any,
+        key: Any,
+        headers: Any,
+        partition: Any,
+        timestamp: Any,
+        on_delivery: Any,
+        place: Place | None,
+    ) -> Any:
+        """`append` and `append_from`, for compiled callers."""
+        topic_queues = self._topics.get(topic)
+        if topic_queues is None:
+            return None
+        size = bound(value, key, headers)
+        if size > self._max_request_size:
+            raise self._too_large(topic, size, "")
+        time = self._wall_ms() if timestamp is None else timestamp
+        if (
+            cython.compiled
+            and self.memory.used + size <= self.memory.room
+            and not headers
+            and (value is None or type(value) is bytes)
+            and (key is None or type(key) is bytes)
+        ):
+            # No other thread runs until this has changed what it changes: none of it is Python
+            # code. So the interpreter lock is lock enough.
+            found = self._add_to_open(topic_queues, time, key, value, partition, on_delivery)
+            if found is not None:
+                return found
+        if self.is_abandoned:
+            raise copy_of(self._refusal)
+        self._acquire()
+        try:
+            if self._refusal is not None:
+                raise copy_of(self._refusal)
+            if place is not None:
+                self.memory.leave(place)
+            elif not self.memory.has_room(size):
+                return None
+            record = OutgoingRecord(key, value, headers, time, None)
+            batch = self._place(topic_queues, self._choose(topic_queues, partition), record)
+            delivery = self._deliver(batch, time, on_delivery)
+            self._follow_up(topic_queues, batch)
+            return delivery
+        finally:
+            self._release()
+
+    @cython.cfunc
+    @cython.locals(seconds=cython.double)
+    def _wall_ms(self) -> cython.longlong:
+        """Milliseconds since the Unix epoch, by the clock that was handed in."""
+        if cython.compiled and self._is_machine_clock:
+            seconds = machine_clock()
+        else:
+            seconds = self._wall_clock()
+        return cython.cast(cython.longlong, seconds * 1000.0)
+
+    @cython.cfunc
+    @cython.locals(
+        batch=Batch,
+        builder=BatchBuilder,
+        queue=PartitionQueue,
+        delivery=Delivery,
+        before=cython.longlong,
+        grown=cython.longlong,
+        in_turn=cython.bint,
+    )
+    def _add_to_open(
+        self,
+        topic_queues: TopicQueues,
+        time: cython.longlong,
+        key: Any,
+        value: Any,
+        partition: Any,
+        on_delivery: Any,
+    ) -> Any:
+        """The common case: the record fits an open batch, and no decision is due. Else None."""
+        in_turn = False
+        if partition is not None:
+            queue = self._choose(topic_queues, partition)
+        elif topic_queues._is_per_record:
+            return None
+        elif key is not None and not topic_queues._ignores_keys:
+            queue = topic_queues.queues[partition_for_key(key, topic_queues._partition_count)]
+        else:
+            if topic_queues.current < 0 or topic_queues._is_in_doubt or topic_queues._is_eager:
+                return None
+            queue = topic_queues.queues[topic_queues.current]
+            if topic_queues._is_over(queue):
+                return None
+            in_turn = True
+        batch = queue._open
+        if batch is None:
+            return None
+        builder = batch.builder
+        before = self._estimate(builder)
+        grown = builder.append(time, key, value, None)
+        if grown == 0:
+            return None
+        if in_turn:
+            topic_queues._produced += self._estimate(builder) - before
+        self._count(batch, grown)
+        delivery = self._deliver(batch, time, on_delivery)
+        if self._is_full(batch, topic_queues):
+            self._complete_open(queue)
+        return delivery
+
+    @cython.cfunc
+    def _choose(self, topic_queues: TopicQueues, partition: Any) -> PartitionQueue | None:
+        """The queue that was asked for; None if none was."""
+        if partition is None:
+            return None
+        chosen: cython.Py_ssize_t = partition
+        if chosen < 0 or chosen >= topic_queues._partition_count:
+            raise _no_partition(topic_queues, chosen, "")
+        return topic_queues.queues[chosen]
+
+    @cython.cfunc
+    @cython.locals(keyed=cython.Py_ssize_t)
+    def _place(
+        self, topic_queues: TopicQueues, queue: PartitionQueue | None, record: OutgoingRecord
+    ) -> Batch:
+        """Put a record where it was asked for (`queue`), its key says or the partitioner says."""
+        if queue is not None:
+            return self._put_into(queue, record, False)
+        if topic_queues._is_per_record:
+            return self._place_where_told(topic_queues, record)
+        if record.may_have_key and not topic_queues._ignores_keys:
+            keyed = record.keyed_partition(topic_queues._partition_count)
+            if keyed >= 0:
+                return self._put_into(topic_queues.queues[keyed], record, False)
+        return self._place_in_turn(topic_queues, record)
+
+    @cython.cfunc
+    @cython.locals(queue=PartitionQueue, batch=Batch, goes_on=cython.bint)
+    def _place_in_turn(self, topic_queues: TopicQueues, record: OutgoingRecord) -> Batch:
+        """Put it into the partition whose turn it is, or whose turn begins."""
+        topic_queues._is_due = topic_queues._is_eager
+        goes_on = topic_queues.current >= 0
+        if goes_on:
+            queue = topic_queues.queues[topic_queues.current]
+            goes_on = not topic_queues._is_over(queue)
+        if goes_on and topic_queues._is_in_doubt:
+            goes_on = topic_queues._may_stay()
+        if not goes_on:
+            queue = topic_queues._turn()
+        batch = queue._open
+        if batch is not None:
+            if self._put(queue, record, True):
+                return batch
+            self._complete_open(queue)
+        # A new batch is needed: that ends a turn by batches (KIP-480), one that was over, and one
+        # whose partition is no longer fit for it.
+        if (
+            topic_queues._turns_by_batch
+            or topic_queues._is_over(queue)
+            or (goes_on and not topic_queues._may_stay())
+        ):
+            queue = topic_queues._turn()
+        return self._put_into(queue, record, True)
+
+    @cython.cfunc
+    @cython.locals(queue=PartitionQueue, batch=Batch)
+    def _place_where_told(self, topic_queues: TopicQueues, record: OutgoingRecord) -> Batch:
+        """Put it where the topic's per-record partitioner says."""
+        queue = self._told(topic_queues, record)
+        if topic_queues._is_told_of_new_batches:
+            batch = queue._open
+            if batch is not None:
+                if self._put(queue, record, False):
+                    return batch
+                self._complete_open(queue)
+            # KIP-480: it may change its mind when a new batch is needed, and is asked once more.
+            topic_queues.partitioner.on_new_batch(topic_queues.view, queue.partition)
+            queue = self._told(topic_queues, record)
+        return self._put_into(queue, record, False)
+
+    @cython.cfunc
+    @cython.locals(chosen=cython.Py_ssize_t)
+    def _told(self, topic_queues: TopicQueues, record: OutgoingRecord) -> PartitionQueue:
+        chosen = topic_queues.partitioner.partition(
+            topic_queues.view, record.key_bytes(), record.value_bytes()
+        )
+        if chosen < 0 or chosen >= topic_queues._partition_count:
+            raise _no_partition(topic_queues, chosen, "")
+        return topic_queues.queues[chosen]
+
+    @cython.cfunc
+    @cython.locals(batch=Batch)
+    def _put_into(
+        self, queue: PartitionQueue, record: OutgoingRecord, in_turn: cython.bint
+    ) -> Batch:
+        """Put it into a queue's open batch, or into a new one."""
+        batch = queue._open
+        if batch is not None:
+            if self._put(queue, record, in_turn):
+                return batch
+            self._complete_open(queue)
+        return self._begin(queue, record, in_turn)
+
+    @cython.cfunc
+    @cython.locals(batch=Batch, builder=BatchBuilder, before=cython.longlong, grown=cython.longlong)
+    def _put(
+        self, queue: PartitionQueue, record: OutgoingRecord, in_turn: cython.bint
+    ) -> cython.bint:
+        """Put it into a queue's open batch; False if it does not fit."""
+        batch = queue._open
+        builder = batch.builder
+        before = self._estimate(builder)
+        grown = record.write(builder)
+        if grown == 0:
+            return False
+        if in_turn:
+            queue.topic_queues._produced += self._estimate(builder) - before
+        self._count(batch, grown)
+        return True
+
+    @cython.cfunc
+    @cython.locals(batch=Batch, builder=BatchBuilder, topic_queues=TopicQueues)
+    def _begin(self, queue: PartitionQueue, record: OutgoingRecord, in_turn: cython.bint) -> Batch:
+        """Begin a queue's next batch with this record."""
+        topic_queues = queue.topic_queues
+        builder = BatchBuilder(
+            self._batch_size,
+            self._compression,
+            self._level,
+            topic_queues.compression_ratio,
+            self.pool,
+        )
+        record.write(builder)
+        batch = Batch(queue, builder, self.now(), self.records, 0)
+        if in_turn:
+            topic_queues._produced += self._estimate(builder)
+        topic_queues._last_used = batch.created
+        topic_queues._unsettled += 1
+        batch.count = 1
+        self.records += 1
+        self._measure(batch)
+        self._chain.add(batch, self._chain.newest)
+        queue.batches.append(batch)
+        queue._open = batch
+        queue._count(batch, 1)
+        return batch
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def _estimate(self, builder: BatchBuilder) -> cython.longlong:
+        """Bytes that a batch is expected to be sent as."""
+        return builder.estimate() if self._is_compressed else builder.size
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    @cython.locals(queue=PartitionQueue, node=NodeLoad)
+    def _count(self, batch: Batch, grown: cython.longlong) -> cython.void:
+        """A batch that waits has taken one more record."""
+        batch.count += 1
+        batch.size += grown
+        self.records += 1
+        queue = batch.queue
+        queue.queued_bytes += grown
+        node = queue.node
+        if node is not None:
+            node.queued_bytes += grown
+        if batch.memory != batch.builder.capacity:
+            self._measure(batch)
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def _measure(self, batch: Batch) -> cython.void:
+        """What a batch holds of the buffer memory is what its builder holds."""
+        self.memory.used += batch.builder.capacity - batch.memory
+        batch.memory = batch.builder.capacity
+
+    @cython.cfunc
+    @cython.locals(delivery=Delivery)
+    def _deliver(self, batch: Batch, time: cython.longlong, on_delivery: Any) -> Delivery:
+        """The delivery of the record that a batch took last."""
+        delivery = Delivery.__new__(Delivery)
+        delivery._batch = batch
+        delivery._index = batch.count - 1
+        delivery._timestamp = time
+        if on_delivery is not None:
+            batch._call_back_for_last(on_delivery, time)
+        return delivery
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    @cython.locals(builder=BatchBuilder)
+    def _is_full(self, batch: Batch, topic_queues: TopicQueues) -> cython.bint:
+        builder = batch.builder
+        if topic_queues._is_eager:
+            return builder.estimate() >= builder._limit  # `MemoryRecordsBuilder.isFull`
+        # Never more than one request may carry, should it not compress at all.
+        return self._estimate(builder) >= self._batch_size or builder.size >= self._max_request_size
+
+    @cython.cfunc
+    @cython.locals(queue=PartitionQueue, is_first=cython.bint)
+    def _follow_up(self, topic_queues: TopicQueues, batch: Batch) -> Any:
+        """What comes of a record. Last, as waking the sender lets other threads run."""
+        queue = batch.queue
+        is_first = batch.count == 1 and len(queue.batches) == 1
+        if queue._open is batch and self._is_full(batch, topic_queues):
+            self._complete_open(queue)
+        elif is_first:
+            self._note(queue)
+        if topic_queues._is_due:
+            topic_queues._is_due = False
+            queue = topic_queues.queues[topic_queues.current]
+            if topic_queues._is_over(queue):
+                topic_queues._turn()
+        return None
+
+    @cython.cfunc
+    @cython.locals(batch=Batch)
+    def _complete_open(self, queue: PartitionQueue) -> Any:
+        batch = queue._open
+        queue._open = None
+        self._unseen += batch.size
+        if len(queue.batches) == 1:
+            self._note(queue)
+        return None
+
+    @cython.cfunc
+    def _note(self, queue: PartitionQueue) -> Any:
+        """The sender is to look at a queue."""
+        if not queue._is_noted:
+            queue._is_noted = True
+            self._changed.append(queue)
+            self._wake()
+        return None
+
+    @cython.locals(topic_queues=TopicQueues, record=OutgoingRecord, end=cython.Py_ssize_t)
+    def append_rows(
+        self, topic: Any, rows: Rows, first: cython.Py_ssize_t, place: Place | None = None
+    ) -> int:
+        """Add the rows of a table from `first` on, each as `append` would, in one loop.
+
+        For every batch that took some, `rows.settle` is called with their `Share` when the outcome
+        is known. Every few thousand rows other threads get their turn.
+
+        Args:
+            place: that of who has waited in line and is served.
+
+        Returns: the first row that was not taken: the topic is not known yet or memory is used up.
+            The number of rows if all were.
+
+        Raises:
+            UsageError: the producer is closed, or that row is too large or asks for a partition
+                that does not exist; those before it were taken.
+        """
+        topic_queues = self._topics.get(topic)
+        if topic_queues is None:
+            return first
+        row: cython.Py_ssize_t = first
+        record = OutgoingRecord(None, None, None, 0, rows)
+        while row < rows.length:
+            end = min(row + _ROWS_AT_ONCE, rows.length)
+            rows.now = self._wall_ms()
+            self._acquire()
+            try:
+                if self._refusal is not None:
+                    raise copy_of(self._refusal)
+                if place is not None:
+                    self.memory.leave(place)
+                row = self._append_some(topic_queues, record, row, end, place is not None)
+                place = None
+            finally:
+                self._release()
+            if row < end:
+                break
+            if cython.compiled:
+                with cython.nogil:
+                    pass
+        return row
+
+    @cython.cfunc
+    @cython.locals(rows=Rows, batch=Batch, queue=PartitionQueue, share=Share, row=cython.Py_ssize_t)
+    def _append_some(
+        self,
+        topic_queues: TopicQueues,
+        record: OutgoingRecord,
+        first: cython.Py_ssize_t,
+        end: cython.Py_ssize_t,
+        is_served: cython.bint,
+    ) -> cython.Py_ssize_t:
+        rows = cython.cast(Rows, record.rows)
+        row = first
+        while row < end:
+            rows.seek(row)
+            if rows.bound > self._max_request_size:
+                raise self._too_large(topic_queues.view.name, rows.bound, f"row {row}: ")
+            if not is_served and not self.memory.has_room(rows.bound):
+                return row
+            is_served = False
+            queue = None
+            if rows.partition >= 0:
+                if rows.partition >= topic_queues._partition_count:
+                    raise _no_partition(topic_queues, rows.partition, f"row {row}: ")
+                queue = topic_queues.queues[rows.partition]
+            batch = self._place(topic_queues, queue, record)
+            share = batch._share
+            if (
+                share is None
+                or share._settle is not rows.settle
+                or share._index + share.count != batch.count - 1
+            ):
+                share = Share(batch, batch.count - 1, 0, rows.settle)
+                batch._share = share
+                batch._call_back(rows.settle, share)
+            share.count += 1
+            row += 1
+            if batch.queue._open is batch and self._are_all_in_turn(topic_queues, record):
+                row = self._go_on(topic_queues, rows, batch, row, end)
+            self._follow_up(topic_queues, batch)
+        return end
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def _are_all_in_turn(self, topic_queues: TopicQueues, record: OutgoingRecord) -> cython.bint:
+        """Whether all rows go where the turn is, and nobody is to be asked about each."""
+        return not (
+            cython.cast(Rows, record.rows).has_partitions
+            or (record.may_have_key and not topic_queues._ignores_keys)
+            or topic_queues._is_per_record
+            or topic_queues._is_eager
+            or topic_queues._is_in_doubt
+        )
+
+    @cython.cfunc
+    @cython.locals(
+        batch=Batch,
+        builder=BatchBuilder,
+        queue=PartitionQueue,
+        node=NodeLoad,
+        row=cython.Py_ssize_t,
+        grown=cython.longlong,
+        before=cython.longlong,
+        size=cython.longlong,
+        most=cython.longlong,
+    )
+    def _go_on(
+        self,
+        topic_queues: TopicQueues,
+        rows: Rows,
+        batch: Batch,
+        first: cython.Py_ssize_t,
+        end: cython.Py_ssize_t,
+    ) -> cython.Py_ssize_t:
+        """The common case: further rows that fit the turn's open batch are counted all at once."""
+        builder = batch.builder
+        size = builder.size
+        before = self._estimate(builder)
+        most = before + 2 * topic_queues._quantum - topic_queues._produced
+        row = first
+        while row < end and self._estimate(builder) < most:
+            rows.seek(row)
+            if (
+                rows.bound > self._max_request_size
+                or self.memory.used + rows.bound > self.memory.room
+            ):
+                break
+            grown = builder.append_row(rows)
+            if grown == 0:
+                break
+            if batch.memory != builder.capacity:
+                self._measure(batch)
+            row += 1
+        size = builder.size - size
+        topic_queues._produced += self._estimate(builder) - before
+        batch.count += cython.cast(cython.int, row - first)
+        batch.size += size
+        batch._share.count += cython.cast(cython.int, row - first)
+        self.records += row - first
+        queue = batch.queue
+        queue.queued_bytes += size
+        node = queue.node
+        if node is not None:
+            node.queued_bytes += size
+        return row
+
+    @cython.cfunc
+    def _check(self) -> Any:
+        """Raises the error of a forked process, before a lock is waited for."""
+        if self.is_abandoned:
+            raise copy_of(self._refusal)
+        return None
+
+    def _too_large(self, topic: str, size: cython.longlong, which: str) -> UsageError:
+        return UsageError(
+            f"{which}a record for topic {topic} needs up to {size} bytes, max.request.size is"
+            f" {self._max_request_size}; raise it together with the topic's max.message.bytes"
+        )
+
+
+def _no_partition(topic_queues: TopicQueues, partition: int, which: str) -> UsageError:
+    return UsageError(
+        f"{which}partition {partition} of topic {topic_queues.view.name} does not exist; it"
+        f" has partitions 0 to {topic_queues._partition_count - 1}"
+    )

@@ -1,0 +1,258 @@
+"""Asking partition leaders which offset belongs to a moment in time (Kafka's ListOffsets)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from enum import IntEnum
+from random import Random
+from typing import Final, NamedTuple, TypeAlias
+
+from trimtab.client.network.backoff import Backoff
+from trimtab.client.network.connections import ApiKey, Connections
+from trimtab.client.network.metadata import NO_LEADER, Metadata
+from trimtab.errors import (
+    AuthenticationFailed,
+    BrokerError,
+    ErrorCode,
+    KafkaError,
+    Unavailable,
+    UsageError,
+    error_code,
+)
+from trimtab.records import NO_OFFSET, TopicPartition
+from trimtab.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+logger = logging.getLogger("trimtab.client")
+
+LATEST: Final = -1
+"""In place of a timestamp: the end of the partition."""
+EARLIEST: Final = -2
+"""In place of a timestamp: the first offset that is still there."""
+MAX_TIMESTAMP: Final = -3
+"""In place of a timestamp: the record with the largest timestamp (KIP-734)."""
+
+_CONSUMER: Final = -1
+_MAX_TIMESTAMP_SINCE: Final = 7
+
+
+Partition: TypeAlias = TopicPartition | tuple[str, int]
+"""A partition as callers may name it: `TopicPartition("t", 0)` or just `("t", 0)`."""
+
+
+class Isolation(IntEnum):
+    """Which records a reader sees (KIP-98)."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """An offset and the timestamp of its record (ms since the epoch, UTC).
+
+    Both are -1 where no record matches; the timestamp is -1 too for the ends of a partition.
+    """
+
+    offset: int
+    timestamp: int
+    leader_epoch: int = -1
+
+
+class Offsets:
+    """Looks offsets up at the partitions' leaders, and again where leadership has moved.
+
+    Args:
+        backoff: between attempts.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        metadata: Metadata,
+        *,
+        backoff: Backoff,
+        random: Random,
+    ) -> None:
+        self._connections = connections
+        self._metadata = metadata
+        self._backoff = backoff
+        self._random = random
+
+    async def find(
+        self,
+        wanted: Mapping[TopicPartition, int],
+        timeout: float,
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """The first offset at or after a timestamp, for each partition.
+
+        Args:
+            wanted: a timestamp in ms, or `EARLIEST`, `LATEST`, `MAX_TIMESTAMP`, by partition.
+            timeout: seconds for all of it, retries included.
+            isolation: READ_COMMITTED ends a partition before its first open transaction.
+
+        Raises:
+            BrokerError: a broker refuses for good, or still refuses after `timeout`.
+            Unavailable: a leader could not be reached within `timeout`.
+        """
+        found: dict[TopicPartition, OffsetAndTimestamp] = {}
+        missing = dict(wanted)
+        troubles: dict[TopicPartition, KafkaError] = {}
+        try:
+            async with asyncio.timeout(timeout):
+                attempt = 0
+                while missing:
+                    if attempt or any(self._leader(p) == NO_LEADER for p in missing):
+                        await self._refresh(missing, troubles)
+                    await self._ask_leaders(missing, found, troubles, isolation)
+                    if missing:
+                        await asyncio.sleep(self._backoff.wait(attempt, self._random))
+                    attempt += 1
+        except TimeoutError:
+            raise self._explain(missing, troubles, timeout) from None
+        return {partition: found[partition] for partition in wanted}
+
+    def why_no_leader(self, partition: TopicPartition) -> KafkaError:
+        """What metadata says of a partition without a leader, or why there is no metadata."""
+        view = self._metadata.topic(partition.topic)
+        if view is None and self._metadata.failure is not None:
+            return self._metadata.failure
+        if view is None:
+            return BrokerError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                "there is no such topic; create it first",
+                str(partition),
+            )
+        if partition.partition >= view.partition_count:
+            return BrokerError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic {partition.topic} has {view.partition_count} partitions, counted from 0",
+                str(partition),
+            )
+        return BrokerError(
+            ErrorCode.LEADER_NOT_AVAILABLE, "the partition has no leader", str(partition)
+        )
+
+    def _leader(self, partition: TopicPartition) -> int:
+        return self._metadata.leader(*partition)
+
+    async def _refresh(
+        self,
+        missing: Mapping[TopicPartition, int],
+        troubles: dict[TopicPartition, KafkaError],
+    ) -> None:
+        try:
+            await self._metadata.fetch(sorted({partition.topic for partition in missing}))
+        except (AuthenticationFailed, BrokerError):
+            raise
+        except KafkaError as error:
+            troubles.update(dict.fromkeys(missing, error))
+
+    async def _ask_leaders(
+        self,
+        missing: dict[TopicPartition, int],
+        found: dict[TopicPartition, OffsetAndTimestamp],
+        troubles: dict[TopicPartition, KafkaError],
+        isolation: Isolation,
+    ) -> None:
+        by_leader: dict[int, dict[TopicPartition, int]] = {}
+        for partition, timestamp in missing.items():
+            leader = self._leader(partition)
+            if leader == NO_LEADER:
+                troubles.setdefault(partition, self.why_no_leader(partition))
+            else:
+                by_leader.setdefault(leader, {})[partition] = timestamp
+        answers = await asyncio.gather(
+            *(self._ask(leader, asked, isolation) for leader, asked in by_leader.items()),
+            return_exceptions=True,
+        )
+        for asked, answer in zip(by_leader.values(), answers, strict=True):
+            if isinstance(answer, BrokerError | AuthenticationFailed) or not isinstance(
+                answer, KafkaError | dict
+            ):
+                raise answer
+            for partition in asked:
+                result = answer if isinstance(answer, KafkaError) else answer.get(partition)
+                if result is None:
+                    continue
+                if isinstance(result, OffsetAndTimestamp):
+                    found[partition] = result
+                    del missing[partition]
+                elif isinstance(result, BrokerError) and not result.retriable:
+                    raise result
+                else:
+                    logger.debug("offset lookup failed, trying again: %s", result)
+                    troubles[partition] = result
+
+    async def _ask(
+        self, leader: int, asked: Mapping[TopicPartition, int], isolation: Isolation
+    ) -> dict[TopicPartition, OffsetAndTimestamp | BrokerError]:
+        connection = await self._connections.connect(leader)
+        version = connection.version_of(ApiKey.LIST_OFFSETS)
+        if version < _MAX_TIMESTAMP_SINCE and MAX_TIMESTAMP in asked.values():
+            raise BrokerError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"{connection.node} serves ListOffsets up to version {version};"
+                f" the largest timestamp needs {_MAX_TIMESTAMP_SINCE} (Kafka 3.0)",
+            )
+        topics: dict[str, list[ListOffsetsPartition]] = {}
+        for partition, timestamp in asked.items():
+            topics.setdefault(partition.topic, []).append(
+                ListOffsetsPartition(partition_index=partition.partition, timestamp=timestamp)
+            )
+        request = ListOffsetsRequest(
+            replica_id=_CONSUMER,
+            isolation_level=isolation,
+            topics=[ListOffsetsTopic(name=name, partitions=of) for name, of in topics.items()],
+        )
+        response: ListOffsetsResponse = await connection.request(
+            request, ApiKey.LIST_OFFSETS, version
+        )
+        results: dict[TopicPartition, OffsetAndTimestamp | BrokerError] = {}
+        for topic in response.topics:
+            for answer in topic.partitions:
+                partition = TopicPartition(topic.name, answer.partition_index)
+                if answer.error_code == ErrorCode.NONE:
+                    results[partition] = OffsetAndTimestamp(
+                        answer.offset, answer.timestamp, answer.leader_epoch
+                    )
+                else:
+                    results[partition] = BrokerError(
+                        error_code(answer.error_code), "while looking up an offset", str(partition)
+                    )
+        return results
+
+    def _explain(
+        self,
+        missing: Mapping[TopicPartition, int],
+        troubles: Mapping[TopicPartition, KafkaError],
+        timeout: float,
+    ) -> KafkaError:
+        waited = f"within {timeout:g} s"
+        for partition in missing:
+            trouble = troubles.get(partition)
+            if isinstance(trouble, BrokerError):
+                return BrokerError(trouble.code, f"{trouble.detail}; {waited}", trouble.subject)
+            if trouble is not None:
+                return Unavailable(f"no offset of {partition} {waited}: {trouble}")
+        names = ", ".join(map(str, missing))
+        return Unavailable(f"no offset of {names} {waited}: the brokers did not answer")
+
+
+def found_or_none(found: OffsetAndTimestamp) -> OffsetAndTimestamp | None:
+    """None in place of the -1 by which a broker says that no record is that young."""
+    return None if found.offset == NO_OFFSET else found
+
+
+def checked_partition(partition: Partition) -> TopicPartition:
+    """The partition that a caller names, if it can be one."""
+    match partition:
+        case (str(topic), int(number)) if topic and number >= 0:
+            return TopicPartition(topic, number)
+    raise UsageError(f"{partition!r} is no partition; name one as (topic, number), as in ('t', 0)")

@@ -1,0 +1,1 @@
+"""Connections to brokers, who they are, and what they say of the cluster."""

@@ -1,0 +1,190 @@
+"""Asking the broker that coordinates a group or a transactional id, wherever it moves.
+
+    ask ─▶ FindCoordinator ─▶ request ─▶ done, or refused for good
+                 ▲               │
+                 └── it has moved, does not answer, is not ready: again, with back-off
+
+Source: KIP-98, KIP-699; `TransactionManager.TxnRequestHandler`, `AbstractCoordinator`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from enum import IntEnum
+from random import Random
+from typing import Any, TypeAlias
+
+from trimtab.client.network.backoff import Backoff
+from trimtab.client.network.connections import ApiKey, Connection, Connections, Node
+from trimtab.errors import (
+    BrokerError,
+    CorruptData,
+    ErrorCode,
+    KafkaError,
+    Unavailable,
+    error_code,
+)
+from trimtab.wire.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+
+logger = logging.getLogger("trimtab.client")
+
+_SEVERAL_KEYS_SINCE = 4
+_CONCURRENT_BACKOFF = 0.002
+"""Seconds until asking again while the transaction before is still being ended, doubled each time:
+that takes milliseconds, less than `retry.backoff.ms` (KAFKA-5482)."""
+_MOVED = frozenset(
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+
+Verdict: TypeAlias = tuple[ErrorCode, str]
+"""The code that decides what to do about a response, and what it is about."""
+
+
+class CoordinatorKind(IntEnum):
+    """What a key names, as FindCoordinator has it."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
+class CoordinatorLink:
+    """The way to the coordinator of one key: found when it is needed, and again when it has moved.
+
+    Args:
+        key: a group's id or a transactional id.
+        backoff: between attempts.
+
+    Attributes:
+        trouble: why the request under way is not done yet; None if nothing is in its way.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        kind: CoordinatorKind,
+        key: str,
+        backoff: Backoff,
+        random: Random,
+    ) -> None:
+        self.trouble: KafkaError | None = None
+        self._connections = connections
+        self._kind = kind
+        self._key = key
+        self._backoff = backoff
+        self._concurrent_backoff = Backoff(
+            min(_CONCURRENT_BACKOFF, backoff.initial), backoff.maximum
+        )
+        self._random = random
+        self._node_id: int | None = None
+        self._connection: Connection | None = None
+
+    def __str__(self) -> str:
+        name = "group" if self._kind is CoordinatorKind.GROUP else "transactional id"
+        return f"{name} {self._key}"
+
+    def feature(self, name: str) -> int:
+        """The level the cluster has settled on for a feature, as the coordinator last said it."""
+        return 0 if self._connection is None else self._connection.feature(name)
+
+    async def ask(
+        self,
+        api_key: ApiKey,
+        make: Callable[[int], object],
+        judge: Callable[[Any], Verdict],
+        *,
+        at_most: int | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> Any:
+        """The response of the coordinator once it has done what it was asked.
+
+        Args:
+            make: the request, in a version.
+            judge: what to make of a response: ErrorCode.NONE if all of it was done.
+            at_most: the newest version to ask in; None for the newest that both speak.
+            check: called before each attempt; raises if it is not wanted any more.
+
+        Raises:
+            BrokerError: it, or FindCoordinator, refuses for good; the subject says what.
+            AuthenticationFailed: no broker lets this client in.
+        """
+        attempts = 0
+        try:
+            while True:
+                check()
+                backoff = self._backoff
+                try:
+                    connection = await self._connect()
+                    version = connection.version_of(api_key, at_most)
+                    response = await connection.request(make(version), api_key, version)
+                    code, subject = judge(response)
+                    if code is ErrorCode.NONE:
+                        return response
+                    if code is ErrorCode.CONCURRENT_TRANSACTIONS:
+                        backoff = self._concurrent_backoff
+                    raise BrokerError(code, "", subject or str(self))
+                except BrokerError as error:
+                    if not error.retriable:
+                        raise
+                    if error.code in _MOVED:
+                        self._node_id = None
+                    self.trouble = error
+                except (Unavailable, CorruptData) as error:
+                    self._node_id = None
+                    self.trouble = error
+                logger.debug("asking the coordinator of %s again: %s", self, self.trouble)
+                await asyncio.sleep(backoff.wait(attempts, self._random))
+                attempts += 1
+        finally:
+            self.trouble = None
+
+    async def _connect(self) -> Connection:
+        if self._node_id is None:
+            self._node_id = await self._find()
+        self._connection = await self._connections.connect(self._node_id)
+        return self._connection
+
+    async def _find(self) -> int:
+        connection = await self._connections.connect_any()
+        if self._kind is CoordinatorKind.TRANSACTION and not connection.serves(ApiKey.END_TXN):
+            raise BrokerError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"{connection.node} serves no transactions; leave transactional.id out, or use"
+                " Apache Kafka",
+                str(self),
+            )
+        version = connection.version_of(ApiKey.FIND_COORDINATOR)
+        if version < _SEVERAL_KEYS_SINCE:
+            request = FindCoordinatorRequest(key=self._key, key_type=self._kind)
+        else:
+            request = FindCoordinatorRequest(key_type=self._kind, coordinator_keys=[self._key])
+        response: FindCoordinatorResponse = await connection.request(
+            request, ApiKey.FIND_COORDINATOR, version
+        )
+        if version < _SEVERAL_KEYS_SINCE:
+            found = Coordinator(
+                key=self._key,
+                node_id=response.node_id,
+                host=response.host,
+                port=response.port,
+                error_code=response.error_code,
+                error_message=response.error_message,
+            )
+        elif response.coordinators:
+            found = response.coordinators[0]
+        else:
+            raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no answer", str(self))
+        code = error_code(found.error_code)
+        if code is not ErrorCode.NONE:
+            raise BrokerError(code, found.error_message or "", str(self))
+        self._connections.update([Node(found.node_id, found.host, found.port)])
+        return found.node_id

@@ -1,0 +1,783 @@
+"""The sender: takes complete batches from the accumulator to their leaders, and the answers back.
+
+    accumulator ─▶ schedule: who is due, by broker ─▶ identity: may it go? ─▶ Produce ═▶ broker
+         ▲                                                                              │
+         └── acknowledged, to be sent again, split, or given up ◀═══════════════════════┘
+
+It runs on the loop when something happened: a batch is complete or has lingered, a response or a
+connection came, metadata changed. Nothing polls, and no event costs more for there being many
+partitions: a batch is touched when it becomes due, when it is sent and when it comes back.
+
+What it learns on the way it tells: each broker's load (`NodeLoad`) to the partitioners, and each
+event to the metrics.
+
+Source: `org.apache.kafka.clients.producer.internals.Sender`; KIP-91 (delivery.timeout.ms), KIP-126
+(splitting), KIP-219 (throttling), KIP-516 (topic ids), KIP-580 (back-off), KIP-794, KIP-951.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+
+from trimtab.client.accumulator.accumulator_cy import Accumulator
+from trimtab.client.accumulator.queues_cy import Batch, NodeLoad, PartitionQueue
+from trimtab.client.metrics_cy import ProducerMetrics
+from trimtab.client.network.backoff import Backoff
+from trimtab.client.network.connections import ApiKey, Connection, Connections, Node
+from trimtab.client.network.metadata import ZERO_UUID, Metadata, TopicView
+from trimtab.client.sender.identity import Anonymous
+from trimtab.client.sender.schedule import NO_LEADER, Schedule
+from trimtab.errors import (
+    AuthenticationFailed,
+    BrokerError,
+    ErrorCode,
+    KafkaError,
+    Unavailable,
+    error_code,
+)
+from trimtab.wire.batch_cy import HEADER_BYTES
+from trimtab.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+
+logger = logging.getLogger("trimtab.client")
+
+_LAST_VERSION_BY_NAME = 12
+"""Produce names topics up to this version, and gives their ids from the next on (KIP-516)."""
+_FIRST_VERSION_NOT_HELD_BACK = 6
+"""From here on a broker that throttles answers at once, and the client is to wait (KIP-219)."""
+
+_STORED = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
+_TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+
+_NOBODY: frozenset[int] = frozenset()
+
+_CLOGGED_WAIT = 0.001
+"""Seconds until a connection is looked at again that has more to write than the network takes."""
+
+SMOOTHING_HALF_LIFE = 0.25
+"""Seconds after which a measurement counts half in `NodeLoad.latency` and `drain_rate`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SenderOptions:
+    """Times are in seconds, sizes in bytes.
+
+    Attributes:
+        acks: 0, 1, or -1 for all in-sync replicas.
+        availability_timeout: `partitioner.availability.timeout.ms`; 0 makes no broker unavailable.
+        is_idle_time_counted: whether a broker is unavailable by Java's rule, which takes the time
+            since it was last sent something, idle or not (defect D4): `partitioner.compat=java`.
+    """
+
+    acks: int
+    linger: float
+    delivery_timeout: float
+    request_timeout: float
+    retries: int
+    backoff: Backoff
+    max_in_flight: int
+    max_request_size: int
+    availability_timeout: float
+    is_idle_time_counted: bool = False
+
+
+def smoothed(average: float, sample: float, elapsed: float) -> float:
+    """An exponentially weighted moving average after one more sample.
+
+    Args:
+        average: as it was; 0 or less if there was no sample yet.
+        elapsed: seconds since the last sample: after `SMOOTHING_HALF_LIFE` the old average counts
+            half, so that neither many small answers nor few large ones have more say.
+    """
+    if average <= 0:
+        return sample
+    kept = math.pow(0.5, elapsed / SMOOTHING_HALF_LIFE)
+    return average * kept + sample * (1 - kept)
+
+
+class DrainRate:
+    """Bytes a second that a broker takes while it is busy: moving sums of both, and their ratio.
+
+    Bytes that come back at the same instant as others count in full; idle time does not count.
+    """
+
+    __slots__ = ("_bytes", "_seconds")
+
+    def __init__(self) -> None:
+        self._bytes = 0.0
+        self._seconds = 0.0
+
+    def add(self, size: int, seconds: float) -> float:
+        """The rate after `size` bytes more were taken in `seconds`; 0 while that is unknown."""
+        kept = math.pow(0.5, seconds / SMOOTHING_HALF_LIFE)
+        self._bytes = self._bytes * kept + size
+        self._seconds = self._seconds * kept + seconds
+        return self._bytes / self._seconds if self._seconds > 0 else 0.0
+
+
+class NodeRecord:
+    """One broker, as the sender has found it. Times are the loop's, in seconds.
+
+    Attributes:
+        load: what partitioners are told.
+        throttled_until: it asked for nothing before (KIP-219).
+        ready_time: when it last had something due, Java's `readyTimeMs`.
+        drain_time: when it last had something due and could be sent it, Java's `drainTimeMs`.
+    """
+
+    __slots__ = (
+        "_agreed",
+        "_answered_at",
+        "_drain",
+        "drain_time",
+        "load",
+        "ready_time",
+        "throttled_until",
+    )
+
+    def __init__(self, load: NodeLoad, now: float) -> None:
+        self.load = load
+        self.throttled_until = -math.inf
+        self.ready_time = now
+        self.drain_time = now
+        self._answered_at = -math.inf
+        self._drain = DrainRate()
+        self._agreed: tuple[Connection, int | None, int] | None = None
+
+    def version_for(self, connection: Connection, newest: int | None) -> int:
+        """The version of Produce to use on a connection, at most `newest`.
+
+        Raises:
+            BrokerError: UNSUPPORTED_VERSION, with both ranges.
+        """
+        agreed = self._agreed
+        if agreed is None or agreed[0] is not connection or agreed[1] != newest:
+            version = connection.version_of(ApiKey.PRODUCE, newest)
+            agreed = self._agreed = connection, newest, version
+        return agreed[2]
+
+    def wait(self, now: float) -> None:
+        """Something is due for it, and it takes nothing."""
+        self.ready_time = now
+        if self.load.not_ready_since < 0:
+            self.load.not_ready_since = now
+
+    def take(self, now: float) -> None:
+        """It can be sent what is due for it."""
+        self.ready_time = self.drain_time = now
+
+    def rest(self) -> None:
+        """It was sent something, or nothing is due for it."""
+        self.load.not_ready_since = -1.0
+
+    def acknowledge(self, size: int, sent_at: float, now: float) -> None:
+        """It answered a request with `size` bytes of records."""
+        busy_since = max(sent_at, self._answered_at)
+        load = self.load
+        load.latency = smoothed(load.latency, now - sent_at, now - load.last_acknowledged)
+        load.drain_rate = self._drain.add(size, now - busy_since)
+        load.last_acknowledged = now
+        self._answered_at = now
+
+    def is_unavailable(self, now: float, timeout: float, is_idle_time_counted: bool) -> bool:
+        """Whether it took nothing for more than `timeout` seconds."""
+        if is_idle_time_counted:  # in whole milliseconds, as Java counts
+            return round((self.ready_time - self.drain_time) * 1000) > round(timeout * 1000)
+        return 0 <= self.load.not_ready_since < now - timeout
+
+
+class _Sent:
+    """One Produce request under way.
+
+    Attributes:
+        batches: by topic, as the version names it, and partition.
+        size: bytes of its batches.
+    """
+
+    __slots__ = ("at", "batches", "connection", "size", "version")
+
+    def __init__(self, connection: Connection, version: int, at: float) -> None:
+        self.connection = connection
+        self.batches: dict[tuple[str | bytes, int], Batch] = {}
+        self.size = 0
+        self.version = version
+        self.at = at
+
+
+class Sender:
+    """One producer's sender. All methods run on its loop, but for `unavailable_nodes`.
+
+    Args:
+        identity: who the producer is to the brokers: `Anonymous`, `Identity` or `Transactions`.
+        metrics: told of each event.
+        now: the loop's time in seconds, right on every thread.
+    """
+
+    def __init__(
+        self,
+        accumulator: Accumulator,
+        connections: Connections,
+        metadata: Metadata,
+        identity: Anonymous,
+        metrics: ProducerMetrics,
+        options: SenderOptions,
+        now: Callable[[], float],
+        random: Random,
+    ) -> None:
+        self._now = now
+        self._accumulator = accumulator
+        self._connections = connections
+        self._metadata = metadata
+        self._identity = identity
+        self._metrics = metrics
+        self._options = options
+        self._random = random
+        self._loop = asyncio.get_running_loop()
+        self._schedule = Schedule(options.linger, self._leader_of)
+        self._views: dict[str, TopicView] = {}
+        self._has_nameless = False  # there is a topic without id
+        self._timeout_ms = int(options.request_timeout * 1000)
+        self._nodes: dict[int, NodeRecord] = {}
+        self._waiting: dict[int, NodeRecord] = {}
+        self._refusals: dict[Batch, KafkaError] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_look = math.inf
+        self._scheduled = False
+        self._closed = False
+        self._flushing = 0
+        self._flushes: list[tuple[set[Batch], asyncio.Future[None]]] = []
+        identity.wake = self._identified
+        identity.fail = self.fail_all
+        connections.on_change(self.wake)
+        metadata.on_update(self._update_topics)
+        accumulator.unavailable = self.unavailable_nodes
+
+    # what others ask of it
+
+    def wake(self) -> None:
+        """Something is new: look at what is due soon."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self.look)
+
+    def unavailable_nodes(self) -> frozenset[int]:
+        """Brokers that took nothing for `partitioner.availability.timeout.ms` (KIP-794).
+
+        Called by partitioners, on the sending thread: reads only, and not the loop's clock.
+        """
+        timeout = self._options.availability_timeout
+        if timeout <= 0:
+            return _NOBODY
+        now, is_idle_time_counted = self._now(), self._options.is_idle_time_counted
+        return frozenset(
+            node_id
+            for node_id, node in list(self._nodes.items())
+            if node.is_unavailable(now, timeout, is_idle_time_counted)
+        )
+
+    async def flush(self) -> None:
+        """Send everything that waits now, and return when all of it is acknowledged or given up."""
+        pending = set(self._accumulator.incomplete_batches())
+        if not pending:
+            return
+        done = self._loop.create_future()
+        self._flushes.append((pending, done))
+        self._flushing += 1
+        self.wake()
+        try:
+            await done
+        finally:
+            self._flushing -= 1
+
+    def drop(self, which: Callable[[Batch], bool], error: KafkaError) -> None:
+        """Give up those waiting batches, not in flight, of which `which` is true."""
+        for batch in self._accumulator.incomplete_batches():
+            if batch not in batch.queue.in_flight and which(batch):
+                self._fail(batch, error)
+
+    def fail_all(self, error: KafkaError) -> None:
+        """Give up everything that is not acknowledged."""
+        for batch in self._accumulator.incomplete_batches():
+            self._fail(batch, error)
+
+    async def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._identity.close()
+        self._closed = True
+
+    def look(self) -> None:
+        """Send what is due, and plan the next look."""
+        if self._closed:
+            return
+        self._scheduled = False
+        now = self._loop.time()
+        accumulator, schedule = self._accumulator, self._schedule
+        accumulator.publish_load(self.unavailable_nodes())
+        schedule.hurry(bool(self._flushing or accumulator.is_waited_for or accumulator.closed))
+        for queue in accumulator.take_changed():
+            schedule.review(queue, now)
+        next_look = min(self._expire(now), schedule.advance(now))
+        lines = schedule.lines
+        if lines and self._identity.is_ready():
+            for node_id in lines:
+                next_look = min(next_look, self._send_to(node_id, now))
+        if self._waiting:
+            for node_id in [n for n in self._waiting if not schedule.length(n)]:
+                self._waiting.pop(node_id).rest()
+        # Not the timer's when(): uvloop's handles have none where the delay rounds to nothing.
+        self._look_again_at(next_look)
+
+    # one look
+
+    def _look_again_at(self, when: float) -> None:
+        if self._next_look <= when:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._next_look = when
+        self._timer = self._loop.call_at(when, self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self._next_look = math.inf
+        self.look()
+
+    def _expire(self, now: float) -> float:
+        """Give up what is older than `delivery.timeout.ms`; returns when the next one would be."""
+        accumulator, timeout = self._accumulator, self._options.delivery_timeout
+        while (batch := accumulator.oldest()) is not None:
+            expiry: float = batch.created + timeout
+            if expiry > now:
+                return expiry
+            self._fail(
+                batch,
+                Unavailable(
+                    f"{batch.queue}: {batch.count} records were not acknowledged within"
+                    f" {timeout:g} s (delivery.timeout.ms) after {_attempts(batch)}:"
+                    f" {self._obstacle(batch, now)}"
+                ),
+            )
+        return math.inf
+
+    def _obstacle(self, batch: Batch, now: float) -> str:
+        """Why a batch is not acknowledged yet, as far as is known."""
+        queue = batch.queue
+        leader = self._leader_of(queue)
+        refusal = self._refusals.get(batch)
+        if leader == NO_LEADER:
+            error = self._metadata.error(queue.topic)
+            view = self._metadata.topic(queue.topic)
+            if error is not None:
+                return f"its leader is unknown: {error}"
+            if view is not None and queue.partition >= view.partition_count:
+                return f"the topic has {view.partition_count} partitions only, by now"
+            return "its leader is unknown" + (f"; last came {refusal}" if refusal else "")
+        connecting = self._connections.last_error(leader)
+        if connecting is not None:
+            return str(connecting)
+        if refusal is not None:
+            return f"last came {refusal}"
+        subject = str(self._metadata.nodes.get(leader, f"broker {leader}"))
+        if batch in queue.in_flight:
+            return f"{subject} has not answered"
+        node = self._nodes.get(leader)
+        if node is not None and node.throttled_until > now:
+            return f"{subject} throttles this client: it is over its quota"
+        return f"{subject} is too slow"
+
+    def _send_to(self, node_id: int, now: float) -> float:
+        """Send a broker what is due for it; returns when to look at it again without cause."""
+        if node_id == NO_LEADER:
+            self._metadata.request_update()
+            return math.inf
+        schedule = self._schedule
+        node = self._nodes.get(node_id)
+        if node is None:
+            node = self._nodes[node_id] = NodeRecord(self._accumulator.node(node_id), now)
+        again = math.inf
+        connection = self._connections.ready(node_id)
+        if connection is None:
+            error = self._connections.last_error(node_id)
+            if isinstance(error, AuthenticationFailed):
+                self._give_up(node_id, error)
+            self._connections.open_soon(node_id)
+        elif node.throttled_until > now:
+            again = node.throttled_until
+        elif self._is_clogged(connection):
+            again = now + _CLOGGED_WAIT
+        else:
+            most = self._options.max_in_flight
+            if connection.in_flight < most:
+                node.take(now)
+            while connection.in_flight < most and self._send_one(node_id, node, connection, now):
+                if not schedule.length(node_id):
+                    return math.inf
+                if self._is_clogged(connection):
+                    again = now + _CLOGGED_WAIT
+                    break
+                if not connection.is_open:
+                    break
+        if schedule.length(node_id):
+            node.wait(now)
+            self._waiting[node_id] = node
+        return again
+
+    def _is_clogged(self, connection: Connection) -> bool:
+        """Whether more than one request waits to be written, where no answers hold them back."""
+        transport = connection.transport
+        return (
+            self._options.acks == 0
+            and transport is not None
+            and transport.get_write_buffer_size() > self._options.max_request_size
+        )
+
+    def _give_up(self, node_id: int, error: KafkaError) -> None:
+        """Give up what is due for a broker that does not let this producer in."""
+        while self._schedule.length(node_id):
+            for batch in list(self._schedule.first(node_id).batches):
+                self._fail(batch, error)
+
+    def _send_one(self, node_id: int, node: NodeRecord, connection: Connection, now: float) -> bool:
+        """Send one request with a batch of each queue that is due, as far as they fit.
+
+        Returns:
+            Whether there was any that may go.
+        """
+        schedule, identity, limit = self._schedule, self._identity, self._options.max_request_size
+        is_one_at_a_time = self._options.max_in_flight == 1
+        batches: list[Batch] = []
+        size = 0
+        for _ in range(schedule.length(node_id)):
+            queue = schedule.first(node_id)
+            if not identity.may_send(queue) or (is_one_at_a_time and queue.in_flight):
+                schedule.hold(queue)
+                continue
+            estimate = queue.batches[0].size
+            if batches and size + estimate > limit:
+                break
+            batches.append(self._accumulator.take(queue))
+            size += estimate
+            schedule.served(queue, now)
+        if not batches:
+            return False
+        node.rest()
+        self._send(node, connection, batches, now)
+        return True
+
+    def _send(
+        self, node: NodeRecord, connection: Connection, batches: list[Batch], now: float
+    ) -> None:
+        newest = self._identity.last_produce_version
+        if newest is None and self._has_nameless:
+            newest = _LAST_VERSION_BY_NAME
+        try:
+            version = node.version_for(connection, newest)
+        except BrokerError as error:
+            for batch in batches:
+                self._fail(batch, error)
+            return
+        identity, metrics, views = self._identity, self._metrics, self._views
+        is_transactional = identity.is_transactional
+        by_id = version > _LAST_VERSION_BY_NAME
+        sent = _Sent(connection, version, now)
+        topics: dict[str, TopicProduceData] = {}
+        records = 0
+        for batch in batches:
+            queue = batch.queue
+            name, partition = queue.topic, queue.partition
+            producer_id, epoch, sequence = identity.number(batch)
+            built = batch.builder.build(producer_id, epoch, sequence, -1, is_transactional)
+            size = len(built)
+            attempts = batch.attempts = batch.attempts + 1
+            if attempts == 1 and size != batch.size:
+                _observe_compression(queue, size, batch.size)
+            metrics.batch_sent(name, batch, size, attempts == 1)
+            sent.size += size
+            records += batch.count
+            topic = topics.get(name)
+            if topic is None:
+                topic = topics[name] = (
+                    TopicProduceData(topic_id=views[name].topic_id, partition_data=[])
+                    if by_id
+                    else TopicProduceData(name=name, partition_data=[])
+                )
+            topic.partition_data.append(PartitionProduceData(index=partition, records=built))
+            sent.batches[topic.topic_id if by_id else name, partition] = batch
+        request = ProduceRequest(
+            transactional_id=identity.transactional_id,
+            acks=self._options.acks,
+            timeout_ms=self._timeout_ms,
+            topic_data=list(topics.values()),
+        )
+        before = connection.bytes_sent
+        if self._options.acks == 0:
+            connection.send(request, ApiKey.PRODUCE, version, None)
+            for batch in batches:
+                self._complete(batch, -1, -1)
+        else:
+            connection.send(request, ApiKey.PRODUCE, version, partial(self._answered, sent))
+        metrics.request_sent(
+            connection.node.id, connection.bytes_sent - before, records, len(batches)
+        )
+
+    def _leader_of(self, queue: PartitionQueue) -> int:
+        return self._metadata.leader(queue.topic, queue.partition)
+
+    # answers
+
+    def _answered(
+        self, sent: _Sent, response: ProduceResponse | None, error: KafkaError | None
+    ) -> None:
+        now = self._loop.time()
+        node_id = sent.connection.node.id
+        if response is None:
+            reason = error or Unavailable(f"{sent.connection.node} did not answer")
+            self._metadata.request_update()
+            for batch in sent.batches.values():
+                self._came_back(batch, None, reason, node_id, now)
+            self.wake()
+            return
+        node = self._nodes[node_id]
+        node.acknowledge(sent.size, sent.at, now)
+        throttle = response.throttle_time_ms / 1000
+        if throttle > 0 and sent.version >= _FIRST_VERSION_NOT_HELD_BACK:
+            node.throttled_until = now + throttle
+        metrics = self._metrics
+        metrics.response_received(node_id, sent.connection.response_bytes, now - sent.at)
+        metrics.throttled(throttle)
+        by_id = sent.version > _LAST_VERSION_BY_NAME
+        batches = sent.batches
+        refused: list[tuple[Batch, PartitionProduceResponse]] = []
+        for topic in response.responses:
+            name = topic.topic_id if by_id else topic.name
+            for answer in topic.partition_responses:
+                key = name, answer.index
+                if key not in batches:
+                    continue
+                batch = batches.pop(key)
+                if answer.error_code in _STORED:
+                    self._complete(batch, answer.base_offset, answer.log_append_time_ms)
+                else:
+                    refused.append((batch, answer))
+        if refused:
+            self._refused(sent, response, refused, now)
+        for batch in batches.values():
+            missing = Unavailable(f"{sent.connection.node} did not answer for {batch.queue}")
+            self._came_back(batch, None, missing, node_id, now)
+        self.wake()
+
+    def _refused(
+        self,
+        sent: _Sent,
+        response: ProduceResponse,
+        refused: list[tuple[Batch, PartitionProduceResponse]],
+        now: float,
+    ) -> None:
+        self._learn_leaders(response, refused)
+        node = sent.connection.node
+        for batch, answer in refused:
+            code = error_code(answer.error_code)
+            if code.refreshes_metadata:
+                self._metadata.request_update()
+            subject = f"{batch.queue} on {node}, attempt {batch.attempts}"
+            error = BrokerError(code, _explain(code, batch, answer), subject)
+            self._came_back(batch, code, error, node.id, now)
+
+    def _learn_leaders(
+        self, response: ProduceResponse, refused: list[tuple[Batch, PartitionProduceResponse]]
+    ) -> None:
+        """Take over the leaders that a broker names with its refusals (KIP-951)."""
+        by_topic: dict[str, dict[int, tuple[int, int]]] = {}
+        for batch, answer in refused:
+            leader = answer.current_leader
+            if leader.leader_id >= 0:
+                by_topic.setdefault(batch.queue.topic, {})[batch.queue.partition] = (
+                    leader.leader_id,
+                    leader.leader_epoch,
+                )
+        if not by_topic:
+            return
+        self._metadata.learn_nodes(
+            Node(at.node_id, at.host, at.port, at.rack) for at in response.node_endpoints
+        )
+        if any([self._metadata.learn_leaders(*item) for item in by_topic.items()]):
+            self._update_topics()
+
+    def _came_back(
+        self, batch: Batch, code: ErrorCode | None, error: KafkaError, node_id: int, now: float
+    ) -> None:
+        """A batch was not stored, or that is not known: send it again, split it or give it up."""
+        if batch.is_done:
+            return
+        queue, options = batch.queue, self._options
+        may_retry = self._identity.refused(batch, code)
+        if code in _TOO_LARGE and batch.count > 1:
+            self._split(batch, now)
+            return
+        if may_retry is None:
+            # What identity decides is not held against the batch: it was another one's fault.
+            may_retry = (code is None or code.retriable) and batch.attempts <= options.retries
+        if not may_retry or now >= batch.created + options.delivery_timeout:
+            self._fail(batch, error)
+            return
+        logger.debug("sending again: %s: %s", queue, error)
+        self._metrics.batch_retried(queue.topic, batch)
+        self._refusals[batch] = error
+        self._accumulator.put_back(batch)
+        has_moved = self._leader_of(queue) not in (NO_LEADER, node_id)
+        if has_moved or (code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and _is_behind(batch)):
+            batch.not_before = now
+        else:
+            batch.not_before = now + options.backoff.wait(batch.attempts - 1, self._random)
+        self._schedule.review(queue, now)
+
+    def _split(self, batch: Batch, now: float) -> None:
+        queue, first = batch.queue, batch.serial
+        logger.debug("splitting: %s: %d records, %d bytes", queue, batch.count, batch.size)
+        self._accumulator.split(batch)
+        # Behind the parts of one that went before it, perhaps.
+        parts = [part for part in queue.batches if first <= part.serial < first + batch.count]
+        self._identity.split(parts, batch.base_sequence)
+        for pending, _ in self._flushes:
+            if batch in pending:
+                pending.update(parts)
+                pending.discard(batch)
+        self._metrics.batch_split()
+        self._refusals.pop(batch, None)
+        self._schedule.review(queue, now)
+
+    def _complete(self, batch: Batch, base_offset: int, log_append_time: int) -> None:
+        if not batch.is_done:
+            self._accumulator.complete(batch, base_offset, log_append_time)
+            self._settled(batch, None)
+
+    def _fail(self, batch: Batch, error: KafkaError) -> None:
+        if batch.is_done:
+            return
+        self._metrics.batch_failed(batch.queue.topic, batch)
+        self._identity.lost(batch)
+        self._accumulator.fail(batch, error)
+        self._settled(batch, error)
+
+    def _settled(self, batch: Batch, error: KafkaError | None) -> None:
+        self._identity.settled(batch, error)
+        self._schedule.review(batch.queue, self._loop.time())
+        if self._refusals:
+            self._refusals.pop(batch, None)
+        if self._flushes:
+            for pending, done in self._flushes:
+                pending.discard(batch)
+                if not pending and not done.done():
+                    done.set_result(None)
+            self._flushes = [entry for entry in self._flushes if entry[0]]
+
+    # what changed
+
+    def _identified(self) -> None:
+        """What identity held back may go."""
+        self._schedule.release()
+        self.wake()
+
+    def _update_topics(self) -> None:
+        now = self._loop.time()
+        for name, known in list(self._views.items()):
+            if known.leaders and self._metadata.topic(name) is None:
+                # Deleted, or not used for long. Created again it is known by its other id.
+                self._views[name] = replace(known, leaders=())
+                if self._accumulator.topic(name) is None:
+                    self._schedule.forget(name)
+                else:
+                    self._move(self._queues_of(name), now)
+        for view in self._metadata.views():
+            before = self._views.get(view.name)
+            if view is before:
+                continue
+            self._views[view.name] = view
+            self._has_nameless = self._has_nameless or view.topic_id == ZERO_UUID
+            self._accumulator.update_topic(view)
+            if before is None:
+                continue
+            queues = self._queues_of(view.name)
+            ids = before.topic_id, view.topic_id
+            if ids[0] != ids[1] and ZERO_UUID not in ids:
+                logger.info("topic %s was deleted and created again", view.name)
+                for queue in queues:
+                    self._identity.begin_anew(queue)
+            if len(before.leaders) != len(view.leaders):
+                self._move(queues, now)
+            elif before.leaders != view.leaders:
+                leaders = zip(queues, before.leaders, view.leaders, strict=False)
+                self._move((queue for queue, old, new in leaders if old != new), now)
+        self.wake()
+
+    def _queues_of(self, topic: str) -> list[PartitionQueue]:
+        return list(self._accumulator.topic(topic).queues)
+
+    def _move(self, queues: Iterable[PartitionQueue], now: float) -> None:
+        for queue in queues:
+            leader = self._leader_of(queue)
+            if not self._schedule.move(queue, leader):
+                continue
+            self._identity.moved(queue)
+            if leader == NO_LEADER:
+                continue
+            for batch in queue.batches:
+                if not batch.attempts:
+                    break
+                batch.not_before = now  # It waited for this.
+            self._schedule.review(queue, now)
+
+
+def _is_behind(batch: Batch) -> bool:
+    """Whether others that were sent are to go before a batch that was put back, or came with it."""
+    queue = batch.queue
+    waiting = queue.batches
+    return bool(
+        queue.in_flight or waiting[0] is not batch or (len(waiting) > 1 and waiting[1].attempts)
+    )
+
+
+def _attempts(batch: Batch) -> str:
+    return "1 attempt" if batch.attempts == 1 else f"{batch.attempts} attempts"
+
+
+def _observe_compression(queue: PartitionQueue, built: int, size: int) -> None:
+    """Kafka's running estimate: quick to grow, slow to shrink (`CompressionRatioEstimator`)."""
+    if built == size or size <= HEADER_BYTES:
+        return
+    topic = queue.topic_queues
+    ratio, observed = topic.compression_ratio, built / size
+    if observed > ratio:
+        topic.compression_ratio = max(ratio + 0.05, observed)
+    elif observed < ratio:
+        topic.compression_ratio = max(ratio - 0.005, observed)
+
+
+def _explain(code: ErrorCode, batch: Batch, answer: PartitionProduceResponse) -> str:
+    if code in _TOO_LARGE:
+        return (
+            f"a record of {batch.size} bytes, its batch's header included, is larger than the topic"
+            " takes; raise the topic's max.message.bytes, or the brokers' message.max.bytes, and"
+            " this producer's max.request.size if that is smaller"
+        )
+    message = answer.error_message or ""
+    at_fault = [
+        f"record {record.batch_index}"
+        + (f": {record.batch_index_error_message}" if record.batch_index_error_message else "")
+        for record in answer.record_errors
+    ]
+    if at_fault:
+        message += f"{' ' if message else ''}({'; '.join(at_fault)})"
+    return message

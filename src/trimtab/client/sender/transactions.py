@@ -1,0 +1,791 @@
+"""Transactions: records to several partitions, and offsets, that become visible all or none.
+
+    init ─▶ begin ─▶ send, send_offsets ─▶ commit | abort ─▶ begin ─▶ …
+                        │                       │
+      a partition's first batch:           every batch acknowledged, then
+      AddPartitionsToTxn ─▶ Produce        EndTxn ─▶ the coordinator writes markers
+
+Which call is allowed when, and which error ends what, is decided in `transaction_state`. Here is
+what asks the brokers. All of it runs on the producer's loop.
+
+**Two protocols.** Until Kafka 4.0 the producer adds partitions and groups to its transaction at the
+coordinator before it uses them. Where the cluster has settled on `transaction.version` 2 (KIP-890)
+leaders and group coordinators do that themselves, and each transaction has an epoch of its own, so
+that nothing late can become part of the next. A transaction ends as it began.
+
+**Only what is used.** A partition is added when its first batch is about to be sent, so never one
+that the partitioner merely considered (KAFKA-13782); all that turn up together go in one request.
+
+**What may be stored or not.** An abort drops batches that were never sent. Under the older protocol
+it waits for those that were: one that came late would become part of the next transaction, or stay
+without an end. Where a batch is lost behind which others cannot be stored, the epoch goes up before
+the next transaction begins (KIP-360).
+
+Source: KIP-98, KIP-360, KIP-447, KIP-588, KIP-890;
+`org.apache.kafka.clients.producer.internals.TransactionManager`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from trimtab.client.network.backoff import Backoff
+from trimtab.client.network.connections import ApiKey, Connections
+from trimtab.client.network.coordinator import CoordinatorKind, CoordinatorLink, Verdict
+from trimtab.client.sender.identity import NO_PRODUCER_ID, Identity
+from trimtab.client.sender.transaction_state import (
+    ABORT,
+    BEGIN,
+    COMMIT,
+    INIT,
+    SEND,
+    SEND_OFFSETS,
+    Lifecycle,
+    State,
+    explain,
+    is_fatal_from_coordinator,
+    is_fatal_to_produce,
+)
+from trimtab.errors import (
+    BrokerError,
+    ErrorCode,
+    KafkaError,
+    TransactionError,
+    Unavailable,
+    UsageError,
+    error_code,
+)
+from trimtab.records import TopicPartition
+from trimtab.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from trimtab.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+)
+from trimtab.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from trimtab.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from trimtab.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
+
+if TYPE_CHECKING:
+    from trimtab.client.accumulator.queues_cy import Batch, PartitionQueue
+
+logger = logging.getLogger("trimtab.client")
+
+# The newest versions of the older protocol: the next ones do what `transaction.version` 2 stands
+# for, or, of AddPartitionsToTxn, are for brokers.
+_OLDER_PRODUCE = 11
+_OLDER_ADD_PARTITIONS = 3
+_OLDER_END_TXN = 4
+_OLDER_OFFSET_COMMIT = 4
+_MEMBER_SINCE = 3
+"""TxnOffsetCommit says from this version which member of the group commits (KIP-447)."""
+_EPOCH_BUMP_SINCE = 3
+"""InitProducerId raises an epoch without fencing a newer producer from this version (KIP-360)."""
+
+_MARKERS_TAKE = 0.003
+"""Seconds that brokers mostly need to write a transaction's markers. Whoever begins the next one
+earlier under `transaction.version` 2 is made to wait for 20 ms (KIP-890,
+`add.partitions.to.txn.retry.backoff.ms`)."""
+
+_FORGOTTEN = frozenset({ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_ID_MAPPING})
+_OPEN = frozenset({State.IN_TRANSACTION, State.COMMITTING})
+_FAILED = frozenset({State.ABORTABLE_ERROR, State.ABORTING})
+
+
+class ConsumerGroup(NamedTuple):
+    """A consumer's place in its group, which a transaction commits offsets for (KIP-447).
+
+    With the id alone, a consumer that the group has given up can still commit.
+    """
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
+class OffsetAndMetadata(NamedTuple):
+    """The offset of the next record to read, with a note, and the leader epoch of the last read."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionOptions:
+    """Times are in seconds.
+
+    Attributes:
+        transactional_id: names the producer across restarts (`transactional.id`).
+        timeout: how long a transaction may be open before the coordinator aborts it
+            (`transaction.timeout.ms`).
+        max_block: how long each call waits (`max.block.ms`).
+    """
+
+    transactional_id: str
+    timeout: float
+    max_block: float
+    backoff: Backoff
+
+
+class Outbox(Protocol):
+    """What transactions ask of the sender."""
+
+    async def flush(self) -> None:
+        """Send everything that waits now, and return when it is acknowledged or given up."""
+
+    def drop(self, which: Callable[[Batch], bool], error: KafkaError) -> None:
+        """Give up those waiting batches, not in flight, of which `which` is true."""
+
+
+class _Pending(NamedTuple):
+    call: str
+    task: asyncio.Task[None]
+
+
+class _OffsetCommit(NamedTuple):
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    group: ConsumerGroup
+    task: asyncio.Task[None]
+
+
+class Transactions(Identity):
+    """The identity of a transactional producer: who it is, and which batches may go.
+
+    Each of `init`, `send_offsets`, `commit` and `abort` waits up to `max.block.ms`, then raises
+    Unavailable while the work goes on: called again, it waits for the outcome of the same work.
+
+    Args:
+        connections: where coordinators are found and asked.
+        options: the id, and times.
+
+    Attributes:
+        outbox: the sender; set before the first call.
+        on_refuse: called with what `send` is to raise from now on, or None, whenever that changes:
+            `Accumulator.refuse`, which returns when no record comes in any more, so that none
+            slips in once a commit or abort has begun. Set together with a first call of it.
+        last_produce_version: the newest version of Produce for the current transaction; None where
+            nothing limits it.
+    """
+
+    is_transactional = True
+    outbox: Outbox
+
+    def __init__(
+        self, connections: Connections, options: TransactionOptions, random: Random
+    ) -> None:
+        super().__init__(connections, options.backoff, random)
+        self.transactional_id: str = options.transactional_id
+        self.on_refuse: Callable[[KafkaError | None], object] = lambda error: None
+        self.last_produce_version: int | None = _OLDER_PRODUCE
+        self._options = options
+        self._loop = asyncio.get_running_loop()
+        self._lifecycle = Lifecycle()
+        self._coordinator = CoordinatorLink(
+            connections,
+            CoordinatorKind.TRANSACTION,
+            options.transactional_id,
+            options.backoff,
+            random,
+        )
+        self._groups: dict[str, CoordinatorLink] = {}
+        self._in_version_2 = False
+        self._markers_written_at = -math.inf
+        self._pending: _Pending | None = None
+        self._offset_commits: list[_OffsetCommit] = []
+        self._enlisting: asyncio.Task[None] | None = None
+        self._flushing: asyncio.Task[None] | None = None
+        self._forget_transaction()
+
+    def _forget_transaction(self) -> None:
+        self._enlisted: set[PartitionQueue] = set()
+        self._wanted: dict[PartitionQueue, None] = {}
+        # Whether the coordinator may know of the transaction, and whether it surely does.
+        self._may_have_begun = False
+        self._has_begun = False
+        self._must_raise_epoch = False
+
+    # calls
+
+    @property
+    def state(self) -> State:
+        return self._lifecycle.state
+
+    def refusal(self) -> KafkaError | None:
+        """The error that `send` is to raise now; None while it may take records."""
+        return self._lifecycle.refusal(SEND)
+
+    async def init(self) -> None:
+        """Take over the transactional id: older producers of it are fenced, their open transaction
+        is aborted. Once, before the first transaction.
+
+        Raises:
+            BrokerError: the coordinator refuses; after the cause is corrected, may be repeated.
+            Unavailable: not done within `max.block.ms`; may be repeated.
+            UsageError: it is done already.
+        """
+        await self._conclude(INIT, self._init)
+
+    async def begin(self) -> None:
+        """Begin a transaction: what is sent from now on is part of it.
+
+        Raises:
+            UsageError: not initialized, or a transaction is open.
+            TransactionError: the last one failed.
+        """
+        self._check(BEGIN)
+        self._in_version_2 = self._coordinator.feature("transaction.version") >= 2
+        self.last_produce_version = None if self._in_version_2 else _OLDER_PRODUCE
+        self._move(State.IN_TRANSACTION)
+
+    async def send_offsets(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        group: ConsumerGroup | str,
+    ) -> None:
+        """Commit a consumer group's offsets as part of the transaction (KIP-447).
+
+        Args:
+            offsets: of the next record to read, by partition.
+            group: the consumer's place in its group; with its id alone nobody is fenced.
+
+        Raises:
+            UsageError: no transaction is open, or an offset is negative.
+            TransactionError: the transaction failed with this; abort it.
+            Unavailable: not done within `max.block.ms`; may be repeated.
+        """
+        self._check(SEND_OFFSETS)
+        wanted = {_checked(key): _with_metadata(key, value) for key, value in offsets.items()}
+        member = ConsumerGroup(group) if isinstance(group, str) else group
+        if not isinstance(member, ConsumerGroup) or not member.group_id:
+            raise UsageError(f"group: {group!r} is neither a group's id nor a ConsumerGroup")
+        if not wanted:
+            return
+        commit = next((c for c in self._offset_commits if c[:2] == (wanted, member)), None)
+        if commit is None:
+            task = self._loop.create_task(self._send_offsets(wanted, member))
+            commit = _OffsetCommit(wanted, member, task)
+            self._offset_commits.append(commit)
+        try:
+            await self._wait_for(SEND_OFFSETS, commit.task)
+        finally:
+            if commit.task.done() and commit in self._offset_commits:
+                self._offset_commits.remove(commit)
+
+    async def commit(self) -> None:
+        """Send what waits, and commit the transaction once all of it is acknowledged.
+
+        Raises:
+            TransactionError: it cannot be committed; says whether to abort it or close.
+            Unavailable: not done within `max.block.ms`; may be repeated.
+            UsageError: no transaction is open.
+        """
+        await self._conclude(COMMIT, self._commit)
+
+    async def abort(self) -> None:
+        """Drop what is not sent, and abort the transaction.
+
+        Raises:
+            TransactionError: fatal; close the producer.
+            Unavailable: not done within `max.block.ms`; may be repeated.
+            UsageError: no transaction is open.
+        """
+        await self._conclude(ABORT, self._abort)
+
+    async def finish(self) -> None:
+        """For closing: wait for a call that is under way, and abort the transaction if one is open.
+
+        Raises nothing: what is left open is aborted by the coordinator, when the transactional id
+        is taken over or after `transaction.timeout.ms`.
+        """
+        if self._pending is not None:
+            await asyncio.wait([self._pending.task])
+            self._pending = None
+        if self.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+            try:
+                await self.abort()
+            except KafkaError as error:
+                logger.warning("closed with an open transaction: %s", error)
+
+    async def close(self) -> None:
+        tasks = [commit.task for commit in self._offset_commits]
+        if self._pending is not None:
+            tasks.append(self._pending.task)
+        if self._enlisting is not None:
+            tasks.append(self._enlisting)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await super().close()
+
+    # what the sender asks and tells
+
+    def is_ready(self) -> bool:
+        return self.producer_id != NO_PRODUCER_ID and self.state is not State.FATAL_ERROR
+
+    def may_send(self, queue: PartitionQueue) -> bool:
+        if not super().may_send(queue):
+            return False
+        if self.state in _OPEN:
+            if queue in self._enlisted:
+                return True
+            if self._in_version_2:
+                if not self._may_have_begun and self._loop.time() < self._markers_written_at:
+                    self._loop.call_at(self._markers_written_at, self.wake)
+                    return False
+                self._enlisted.add(queue)
+                return True
+            self._wanted[queue] = None
+            if self._enlisting is None:
+                # A task begins after the sender has looked at every queue.
+                self._enlisting = self._loop.create_task(self._enlist())
+            return False
+        if self.state in _FAILED:
+            if not self._is_to_be_dropped(queue.batches[0]):
+                return True
+            self._loop.call_soon(self._drop)
+        return False
+
+    def number(self, batch: Batch) -> tuple[int, int, int]:
+        self._may_have_begun = True
+        return super().number(batch)
+
+    def settled(self, batch: Batch, error: KafkaError | None) -> None:
+        super().settled(batch, error)
+        if error is None:
+            self._has_begun = True
+        elif is_fatal_to_produce(error):
+            self._fail(error, is_fatal=True)
+        elif self.state in _OPEN:
+            self._fail(error)
+
+    def refused(self, batch: Batch, code: ErrorCode | None) -> bool | None:
+        if self.state is State.FATAL_ERROR or (
+            self.state in _FAILED and self._is_to_be_dropped(batch)
+        ):
+            return False
+        if super().refused(batch, code):
+            # An idempotent producer would begin its partition anew unless an earlier batch is to
+            # be stored first. A transaction has to be repeated as a whole.
+            sequence = self._sequences[batch.queue]
+            if sequence.must_restart:
+                sequence.must_restart = False
+                return False
+            return True
+        return None
+
+    def lost(self, batch: Batch) -> None:
+        if batch.base_sequence >= 0:
+            # What comes behind it in its partition cannot be stored.
+            self._must_raise_epoch = True
+
+    def begin_anew(self, queue: PartitionQueue) -> None:
+        if self.state in _OPEN and queue in self._enlisted:
+            self._must_raise_epoch = True
+            self._fail(
+                Unavailable(f"{queue} was created anew: what this transaction sent there is gone")
+            )
+
+    def _is_to_be_dropped(self, batch: Batch) -> bool:
+        """Whether a failed transaction gives this waiting batch up at once."""
+        return self._in_version_2 or batch.base_sequence < 0
+
+    def _drop(self) -> None:
+        if self.state in _FAILED:
+            self.outbox.drop(
+                self._is_to_be_dropped,
+                TransactionError("not sent, as its transaction is aborted; repeat the transaction"),
+            )
+
+    # states
+
+    def _check(self, call: str) -> None:
+        pending = self._pending
+        if pending is not None and self._lifecycle.cause is None:
+            raise UsageError(
+                f"{call}(): nobody has seen yet how {pending.call}() ended; call {pending.call}()"
+                " again to wait for that"
+            )
+        self._lifecycle.check(call)
+
+    def _move(self, state: State, cause: KafkaError | None = None) -> None:
+        self._lifecycle.move(state, cause)
+        self.on_refuse(self.refusal())
+
+    def _fail(self, cause: KafkaError, is_fatal: bool = False) -> None:
+        """The transaction, or the producer, has failed: nothing more is sent."""
+        if self.state is State.FATAL_ERROR:
+            return
+        if isinstance(cause, BrokerError) and cause.code in _FORGOTTEN:
+            self._must_raise_epoch = True
+        if is_fatal:
+            self._move(State.FATAL_ERROR, explain(cause))
+            failure = self._lifecycle.failure()
+            logger.error("%s", failure)
+            self._loop.call_soon(self.fail, failure)
+        elif self.state in _OPEN:
+            self._move(State.ABORTABLE_ERROR, explain(cause))
+            logger.info("%s: the transaction failed: %s", self._coordinator, cause)
+            self._loop.call_soon(self._drop)
+        if self._flushing is not None:
+            self._flushing.cancel()
+
+    # the calls' work
+
+    async def _conclude(self, call: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do a call's work, or wait for it where an earlier call has begun it."""
+        pending = self._pending
+        if pending is None or pending.call != call:
+            self._check(call)
+            pending = self._pending = _Pending(call, self._loop.create_task(work()))
+        try:
+            await self._wait_for(call, pending.task)
+        finally:
+            if pending.task.done() and self._pending is pending:
+                self._pending = None
+
+    async def _wait_for(self, call: str, task: asyncio.Task[None]) -> None:
+        # Shielded, as the work goes on without whoever stops waiting; if nobody comes back for its
+        # outcome, the state says it.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        done, _ = await asyncio.wait([task], timeout=self._options.max_block)
+        if not done:
+            links = (self._coordinator, *self._groups.values())
+            troubles = [str(link.trouble) for link in links if link.trouble is not None]
+            trouble = "; ".join(troubles) or "records are not acknowledged yet"
+            raise Unavailable(
+                f"{call}() is not done after {self._options.max_block:g} s (max.block.ms):"
+                f" {trouble}; it goes on, call it again to wait for it"
+            )
+        if task.cancelled():
+            raise Unavailable(f"{call}(): the producer was closed meanwhile")
+        task.result()
+
+    async def _init(self) -> None:
+        self._move(State.INITIALIZING)
+        try:
+            self.renew(*await self._fetch_identity(NO_PRODUCER_ID, -1))
+        except KafkaError as error:
+            self._move(State.UNINITIALIZED)
+            raise explain(error) from error
+        self._move(State.READY)
+
+    async def _commit(self) -> None:
+        self._move(State.COMMITTING)
+        await self._flush()
+        await self._finish_offset_commits()
+        self._check_still(State.COMMITTING)
+        if self._may_have_begun:
+            try:
+                await self._end(commits=True)
+            except KafkaError as error:
+                self._fail(error, is_fatal_from_coordinator(error))
+                raise self._lifecycle.failure() from error
+        self._forget_transaction()
+        self._move(State.READY)
+
+    async def _abort(self) -> None:
+        cause = self._lifecycle.cause
+        self._move(State.ABORTING)
+        self._drop()
+        if self._enlisting is not None:
+            await asyncio.wait([self._enlisting])
+        await self._finish_offset_commits()
+        await self._flush()
+        self._check_still(State.ABORTING)
+        try:
+            # A coordinator that has forgotten the producer refuses to end its transaction.
+            is_forgotten = (
+                isinstance(cause, BrokerError)
+                and cause.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            )
+            if self._may_have_begun and not is_forgotten:
+                await self._end(commits=False)
+            if self._must_raise_epoch:
+                self.renew(*await self._fetch_identity(self.producer_id, self.producer_epoch))
+        except KafkaError as error:
+            self._fail(error, is_fatal=True)
+            raise self._lifecycle.failure() from error
+        self._forget_transaction()
+        self._move(State.READY)
+
+    async def _flush(self) -> None:
+        """Return when every batch is acknowledged or given up, or the transaction has failed."""
+        self._flushing = self._loop.create_task(self.outbox.flush())
+        try:
+            await asyncio.wait([self._flushing])
+            if not self._flushing.cancelled():
+                self._flushing.result()
+        finally:
+            self._flushing.cancel()
+            self._flushing = None
+
+    async def _finish_offset_commits(self) -> None:
+        """Whoever sent offsets and did not wait for the outcome must not see half of them."""
+        commits, self._offset_commits = self._offset_commits, []
+        if commits:
+            await asyncio.wait([commit.task for commit in commits])
+
+    def _check_still(self, state: State) -> None:
+        if self.state is not state:
+            raise self._lifecycle.failure()
+
+    def _check_open(self) -> None:
+        """Between attempts to make something part of the transaction."""
+        if self.state not in _OPEN:
+            raise self._ended()
+
+    def _ended(self) -> TransactionError:
+        if self._lifecycle.cause is not None:
+            return self._lifecycle.failure()
+        return TransactionError(f"the transaction was ended meanwhile, with {ABORT}()")
+
+    async def _fetch_identity(self, producer_id: int, producer_epoch: int) -> tuple[int, int]:
+        """A new epoch from the coordinator: for whoever comes (-1, -1), or for this id and epoch
+        if no newer producer has taken over."""
+
+        def request(version: int) -> InitProducerIdRequest:
+            if producer_id != NO_PRODUCER_ID and version < _EPOCH_BUMP_SINCE:
+                raise BrokerError(
+                    ErrorCode.UNSUPPORTED_VERSION,
+                    "records were lost, and brokers before Kafka 2.5 cannot raise the epoch of a"
+                    " producer that lives (KIP-360)",
+                    str(self._coordinator),
+                )
+            return InitProducerIdRequest(
+                transactional_id=self.transactional_id,
+                transaction_timeout_ms=round(self._options.timeout * 1000),
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+            )
+
+        response: InitProducerIdResponse = await self._coordinator.ask(
+            ApiKey.INIT_PRODUCER_ID, request, _code_of
+        )
+        return response.producer_id, response.producer_epoch
+
+    async def _end(self, *, commits: bool) -> None:
+        def request(version: int) -> EndTxnRequest:
+            return EndTxnRequest(
+                transactional_id=self.transactional_id,
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+                committed=commits,
+            )
+
+        at_most = None if self._in_version_2 else _OLDER_END_TXN
+        try:
+            response: EndTxnResponse = await self._coordinator.ask(
+                ApiKey.END_TXN, request, _code_of, at_most=at_most
+            )
+        except BrokerError as error:
+            if commits:
+                raise
+            if error.code is ErrorCode.INVALID_TXN_STATE and not self._has_begun:
+                return  # what would have begun it never came to the coordinator
+            if error.code in _FORGOTTEN:
+                self._must_raise_epoch = True
+                return
+            raise
+        self._markers_written_at = self._loop.time() + _MARKERS_TAKE
+        if response.producer_id != NO_PRODUCER_ID:
+            self.renew(response.producer_id, response.producer_epoch)
+            self._must_raise_epoch = False
+
+    # partitions and offsets become part of the transaction
+
+    async def _enlist(self) -> None:
+        """Add the partitions whose first batch waits, until there are none."""
+        try:
+            while self._wanted and self.state in _OPEN:
+                asked = list(self._wanted)
+                self._may_have_begun = True
+                request = self._add_partitions(asked)
+                await self._coordinator.ask(
+                    ApiKey.ADD_PARTITIONS_TO_TXN,
+                    lambda version, request=request: request,  # type: ignore[misc]
+                    _refusal_of_partitions,
+                    at_most=_OLDER_ADD_PARTITIONS,
+                    check=self._check_open,
+                )
+                self._has_begun = True
+                for queue in asked:
+                    self._enlisted.add(queue)
+                    self._wanted.pop(queue, None)
+                self.wake()
+        except TransactionError:
+            return  # it was given up meanwhile, and its batches are dropped
+        except Exception as error:
+            cause = error if isinstance(error, KafkaError) else KafkaError(repr(error))
+            self._fail(cause, is_fatal_from_coordinator(cause))
+            if cause is not error:
+                raise
+        finally:
+            self._enlisting = None
+
+    def _add_partitions(self, queues: Collection[PartitionQueue]) -> AddPartitionsToTxnRequest:
+        topics: dict[str, list[int]] = {}
+        for queue in queues:
+            topics.setdefault(queue.topic, []).append(queue.partition)
+        return AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.transactional_id,
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.producer_epoch,
+            v3_and_below_topics=[
+                AddPartitionsToTxnTopic(name=name, partitions=partitions)
+                for name, partitions in topics.items()
+            ],
+        )
+
+    async def _send_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroup
+    ) -> None:
+        link = self._groups.get(group.group_id)
+        if link is None:
+            link = self._groups[group.group_id] = CoordinatorLink(
+                self._connections,
+                CoordinatorKind.GROUP,
+                group.group_id,
+                self._options.backoff,
+                self._random,
+            )
+        self._may_have_begun = True
+        try:
+            if not self._in_version_2:
+                await self._coordinator.ask(
+                    ApiKey.ADD_OFFSETS_TO_TXN,
+                    lambda version: AddOffsetsToTxnRequest(
+                        transactional_id=self.transactional_id,
+                        producer_id=self.producer_id,
+                        producer_epoch=self.producer_epoch,
+                        group_id=group.group_id,
+                    ),
+                    _code_of,
+                    check=self._check_open,
+                )
+                self._has_begun = True
+            await link.ask(
+                ApiKey.TXN_OFFSET_COMMIT,
+                lambda version: self._commit_offsets(offsets, group, version),
+                _refusal_of_offsets,
+                at_most=None if self._in_version_2 else _OLDER_OFFSET_COMMIT,
+                check=self._check_open,
+            )
+            self._has_begun = True
+        except TransactionError:
+            raise
+        except KafkaError as error:
+            # Without the member the offsets can still be committed: no reason to end the producer.
+            is_unsupported = isinstance(error, _MemberUnsupported)
+            self._fail(error, is_fatal_from_coordinator(error) and not is_unsupported)
+            raise self._ended() from error
+
+    def _commit_offsets(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        group: ConsumerGroup,
+        version: int,
+    ) -> TxnOffsetCommitRequest:
+        if version < _MEMBER_SINCE and group != ConsumerGroup(group.group_id):
+            raise _MemberUnsupported(
+                ErrorCode.UNSUPPORTED_VERSION,
+                "brokers before Kafka 2.5 do not check the member that commits (KIP-447); give the"
+                " group's id alone, and a transactional.id to each partition that is read",
+                f"group {group.group_id}",
+            )
+        topics: dict[str, TxnOffsetCommitRequestTopic] = {}
+        for partition, position in offsets.items():
+            topic = topics.setdefault(
+                partition.topic, TxnOffsetCommitRequestTopic(name=partition.topic, partitions=[])
+            )
+            topic.partitions.append(
+                TxnOffsetCommitRequestPartition(
+                    partition_index=partition.partition,
+                    committed_offset=position.offset,
+                    committed_leader_epoch=position.leader_epoch,
+                    committed_metadata=position.metadata,
+                )
+            )
+        return TxnOffsetCommitRequest(
+            transactional_id=self.transactional_id,
+            group_id=group.group_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            generation_id=group.generation_id,
+            member_id=group.member_id,
+            group_instance_id=group.group_instance_id,
+            topics=list(topics.values()),
+        )
+
+
+class _MemberUnsupported(BrokerError):
+    """The group's coordinator is too old to be told the member."""
+
+
+def _checked(partition: TopicPartition) -> TopicPartition:
+    try:
+        topic, index = partition
+    except (TypeError, ValueError):
+        raise UsageError(f"offsets: {partition!r} is not a TopicPartition") from None
+    return TopicPartition(topic, index)
+
+
+def _with_metadata(partition: TopicPartition, given: int | OffsetAndMetadata) -> OffsetAndMetadata:
+    position = OffsetAndMetadata(given) if isinstance(given, int) else given
+    if not isinstance(position, OffsetAndMetadata) or position.offset < 0:
+        raise UsageError(
+            f"offsets: {given!r} for {partition} is neither an offset from 0 on nor an"
+            " OffsetAndMetadata"
+        )
+    return position
+
+
+def _code_of(response: Any) -> Verdict:
+    return error_code(response.error_code), ""
+
+
+def _refusal_of_partitions(response: AddPartitionsToTxnResponse) -> Verdict:
+    return _worst(
+        [
+            (error_code(result.partition_error_code), f"{topic.name}-{result.partition_index}")
+            for topic in response.results_by_topic_v3_and_below
+            for result in topic.results_by_partition
+        ]
+    )
+
+
+def _refusal_of_offsets(response: TxnOffsetCommitResponse) -> Verdict:
+    return _worst(
+        [
+            (error_code(result.error_code), f"the offset of {topic.name}-{result.partition_index}")
+            for topic in response.topics
+            for result in topic.partitions
+        ]
+    )
+
+
+def _worst(results: Collection[Verdict]) -> Verdict:
+    """What decides: a refusal for good, else one for now, else OPERATION_NOT_ATTEMPTED, which only
+    says that something else was refused."""
+
+    def rank(result: Verdict) -> int:
+        code, _ = result
+        if code is ErrorCode.NONE:
+            return 0
+        if code is ErrorCode.OPERATION_NOT_ATTEMPTED:
+            return 1
+        return 2 if code.retriable else 3
+
+    return max(results, key=rank, default=(ErrorCode.NONE, ""))

@@ -1,0 +1,795 @@
+"""Records into batches, turns between partitions, batches out, deliveries settled."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from array import array
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from random import Random
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from trimtab.client.accumulator.accumulator_cy import Accumulator
+from trimtab.client.accumulator.memory_cy import Place
+from trimtab.client.accumulator.queues_cy import Batch, Delivery, PartitionQueue
+from trimtab.client.network.metadata import TopicView
+from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
+from trimtab.client.partitioner.partitioner import RoundRobinPartitioner, StickyPartitioner
+from trimtab.errors import Unavailable, UsageError
+from trimtab.records import Record, RecordMetadata
+from trimtab.wire.batch_cy import HEADER_BYTES, read_records
+from trimtab.wire.compression import Compression
+
+MakeView = Callable[..., TopicView]
+
+
+@dataclass
+class Bench:
+    """An accumulator, and what a sender would do with it."""
+
+    accumulator: Accumulator
+    wakes: list[None]
+    callback_errors: list[Exception]
+    time: list[float] = field(default_factory=lambda: [100.0])
+
+    def send(
+        self,
+        value: bytes | None = b"",
+        key: bytes | None = None,
+        partition: int | None = None,
+        headers: Any = None,
+        timestamp: int | None = 0,
+    ) -> Delivery:
+        delivery = self.accumulator.append("topic", value, key, headers, partition, timestamp)
+        assert delivery is not None
+        return delivery
+
+    def busy_queues(self) -> list[PartitionQueue]:
+        topic = self.accumulator.topic("topic")
+        return [topic.queues[partition] for partition in topic.busy()]
+
+    def take_all(self) -> list[Batch]:
+        return [
+            self.accumulator.take(queue)
+            for queue in self.busy_queues()
+            for _ in range(len(queue.batches))
+        ]
+
+    def bytes_by_partition(self) -> Counter[int]:
+        return Counter(
+            {
+                queue.partition: sum(batch.size for batch in queue.batches)
+                for queue in self.busy_queues()
+            }
+        )
+
+    def records(self, batch: Batch) -> list[Record]:
+        return read_records("topic", batch.queue.partition, batch.builder.build(-1, -1, -1), 0)
+
+
+@pytest.fixture
+def make_bench(make_view: MakeView, in_form: Callable[[str], ModuleType]) -> Callable[..., Bench]:
+    form = in_form("trimtab.client.accumulator.accumulator_cy")
+
+    def make(
+        leaders: tuple[int, ...] = (0, 1, 2),
+        batch_size: int = 1000,
+        make_partitioner: Callable[[], object] | None = None,
+        **options: Any,
+    ) -> Bench:
+        wakes: list[None] = []
+        errors: list[Exception] = []
+        time = [100.0]
+        accumulator = form.Accumulator(
+            batch_size=batch_size,
+            buffer_memory=options.pop("buffer_memory", 1 << 30),
+            max_request_size=options.pop("max_request_size", 1 << 20),
+            compression=options.pop("compression", Compression.NONE),
+            ignores_keys=options.pop("ignores_keys", False),
+            make_partitioner=make_partitioner
+            or (lambda: BuiltInPartitioner(BuiltInOptions(max(1, batch_size), False), Random(3))),
+            now=lambda: time[0],
+            wall_clock=lambda: 1_700_000_000.25,
+            lock=threading.Lock(),
+            wake=lambda: wakes.append(None),
+            on_callback_error=errors.append,
+        )
+        assert not options
+        accumulator.update_topic(make_view(leaders))
+        return Bench(accumulator, wakes, errors, time)
+
+    return make
+
+
+def test_a_topic_that_is_not_known_takes_nothing(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench()
+    assert bench.accumulator.append("other", b"", None, None, None, None) is None
+    assert not bench.accumulator.knows("other")
+
+
+def test_a_record_is_in_its_batch_as_it_was_sent(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench()
+    bench.send(b"value", b"key", partition=1, headers=[("h", b"1"), ("n", None)], timestamp=77)
+    bench.send(None, None, partition=1, timestamp=None)
+    (batch,) = bench.take_all()
+    first, second = bench.records(batch)
+    assert (first.key, first.value, first.timestamp) == (b"key", b"value", 77)
+    assert list(first.headers) == [("h", b"1"), ("n", None)]
+    assert (second.key, second.value, second.timestamp) == (None, None, 1_700_000_000_250)
+    assert batch.created == 100.0
+
+
+def test_keys_decide_unless_they_are_ignored(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench()
+    for _ in range(20):
+        bench.send(key=b"abc")
+    (batch,) = bench.take_all()
+    assert batch.queue.partition == 0  # 479470107 % 3
+    ignoring = make_bench(ignores_keys=True, batch_size=100)
+    for _ in range(20):
+        ignoring.send(b"x" * 50, key=b"abc")
+    assert {batch.queue.partition for batch in ignoring.take_all()} == {0, 1, 2}
+
+
+def test_an_empty_key_is_a_key(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(leaders=tuple(range(12)))
+    bench.send(key=b"")
+    (batch,) = bench.take_all()
+    assert batch.queue.partition == 9
+
+
+@pytest.mark.parametrize("partition", [-1, 3])
+def test_a_partition_that_does_not_exist_is_refused(
+    make_bench: Callable[..., Bench], partition: int
+) -> None:
+    with pytest.raises(UsageError, match=rf"partition {partition} of topic topic does not exist"):
+        make_bench().send(partition=partition)
+
+
+def test_batches_fill_to_batch_size(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(leaders=(0,))
+    for _ in range(100):
+        bench.send(b"x" * 90)
+    batches = bench.take_all()
+    assert sum(batch.count for batch in batches) == 100
+    for batch in batches[:-1]:
+        assert 1000 - 100 < batch.size <= 1000
+        assert len(batch.builder.build(-1, -1, -1)) == batch.size
+
+
+def test_a_record_larger_than_a_batch_has_one_of_its_own(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(leaders=(0,), batch_size=100)
+    for _ in range(3):
+        bench.send(b"x" * 500)
+    assert [batch.count for batch in bench.take_all()] == [1, 1, 1]
+
+
+def test_batch_size_zero_sends_each_record_alone(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(leaders=(0, 1), batch_size=0)
+    for _ in range(4):
+        bench.send(b"x")
+    assert [batch.count for batch in bench.take_all()] == [1, 1, 1, 1]
+
+
+def test_a_record_larger_than_a_request_is_refused(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(max_request_size=1000)
+    with pytest.raises(UsageError, match=r"max\.request\.size is 1000; raise it together with"):
+        bench.send(b"x" * 1000)
+    with pytest.raises(UsageError, match=r"max\.request\.size"):
+        bench.send(headers=[("h", b"x" * 1000)])
+
+
+@pytest.mark.parametrize("value", ["text", 7, {"a": 1}])
+def test_a_value_that_is_not_bytes_is_refused_and_leaves_nothing(
+    make_bench: Callable[..., Bench], value: Any
+) -> None:
+    bench = make_bench()
+    with pytest.raises((UsageError, TypeError)):
+        bench.send(value)
+    assert bench.take_all() == []
+    assert bench.accumulator.used == 0
+
+
+def test_nothing_is_taken_after_closing(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench()
+    bench.accumulator.close(UsageError("the producer is closed"))
+    with pytest.raises(UsageError, match="the producer is closed"):
+        bench.send()
+
+
+@pytest.mark.kip(794)
+def test_turns_are_of_batch_size_and_even(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(batch_size=1000)
+    for _ in range(3000):
+        bench.send(b"x" * 43)
+    sizes = bench.bytes_by_partition()
+    assert set(sizes) == {0, 1, 2}
+    assert max(sizes.values()) - min(sizes.values()) <= 2 * 1000
+
+
+@pytest.mark.kip(794)
+@pytest.mark.parametrize("drained", [True, False])
+def test_a_slow_partition_gets_no_more_than_the_others(
+    make_bench: Callable[..., Bench], drained: bool
+) -> None:
+    """All batches are sent at once, but those of partition 0 stay and fill (KAFKA-14156)."""
+    bench = make_bench(batch_size=1000)
+    produced: Counter[int] = Counter()
+    for _ in range(20_000):
+        bench.send(b"x" * 43)
+        for queue in bench.busy_queues():
+            if queue.partition != 0 or (drained and len(queue.batches) > 3):
+                batch = bench.accumulator.take(queue)
+                produced[queue.partition] += batch.size
+                bench.accumulator.complete(batch, 0, -1)
+    produced.update(bench.bytes_by_partition())
+    mean = sum(produced.values()) / 3
+    for partition in range(3):
+        assert produced[partition] == pytest.approx(mean, rel=0.01)
+
+
+@pytest.mark.kip(794)
+def test_batches_of_a_turn_are_full_when_nothing_is_sent_meanwhile(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench = make_bench(batch_size=16_384, leaders=(0, 1, 2))
+    for _ in range(5000):
+        bench.send(b"x" * 512)
+    batches = bench.take_all()
+    partial = [batch for batch in batches if batch.size < 16_384 - 530]
+    assert len(partial) <= 3
+
+
+@pytest.mark.kip(480)
+def test_sticky_turns_with_each_new_batch(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(batch_size=300, make_partitioner=lambda: StickyPartitioner(Random(5)))
+    seen = []
+    for _ in range(50):
+        bench.send(b"x" * 100)
+        bench.send(b"x" * 100)
+        (batch,) = bench.take_all()
+        assert batch.count == 2
+        seen.append(batch.queue.partition)
+    assert all(a != b for a, b in pairwise(seen))
+
+
+@pytest.mark.kip(480)
+def test_sticky_fills_exactly_one_batch_before_it_turns(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(
+        leaders=(0, 1), batch_size=300, make_partitioner=lambda: StickyPartitioner(Random(5))
+    )
+    for _ in range(4):
+        bench.send(b"x" * 100)
+    assert [batch.count for batch in bench.take_all()] == [2, 2]
+
+
+def test_round_robin_spreads_each_record_also_across_full_batches(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench = make_bench(leaders=(0, 1), batch_size=200, make_partitioner=RoundRobinPartitioner)
+    for _ in range(40):
+        bench.send(b"x" * 60)
+    by_partition: Counter[int] = Counter()
+    for batch in bench.take_all():
+        by_partition[batch.queue.partition] += batch.count
+    assert by_partition == {0: 20, 1: 20}
+
+
+def test_used_memory_is_what_waits(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench()
+    for _ in range(50):
+        bench.send(b"x" * 100)
+    batches = bench.take_all()
+    assert bench.accumulator.used == sum(batch.memory for batch in batches)
+    assert all(batch.size <= batch.memory <= 1000 for batch in batches)
+    for batch in batches:
+        bench.accumulator.complete(batch, 0, -1)
+    assert bench.accumulator.used == 0
+
+
+def test_a_full_buffer_takes_nothing_more_until_something_is_settled(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench = make_bench(leaders=(0,), buffer_memory=2000)
+    sent = 0
+    while bench.accumulator.append("topic", b"x" * 100, None, None, None, 0) is not None:
+        sent += 1
+    assert 10 <= sent < 20
+    bench.accumulator.fail(bench.take_all()[0], Unavailable("gone"))
+    bench.send(b"x" * 100)
+
+
+def test_an_empty_buffer_takes_a_record_larger_than_itself(
+    make_bench: Callable[..., Bench],
+) -> None:
+    make_bench(buffer_memory=10).send(b"x" * 100)
+
+
+def test_the_sender_is_woken_for_a_first_record_and_for_a_complete_batch(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench = make_bench(leaders=(0,), batch_size=1000)
+    bench.send(b"x" * 100)
+    assert len(bench.wakes) == 1
+    assert bench.accumulator.take_changed() == bench.busy_queues()
+    for _ in range(7):
+        bench.send(b"x" * 100)
+    assert len(bench.wakes) == 1
+    bench.send(b"x" * 200)
+    assert len(bench.wakes) == 2
+    assert bench.accumulator.take_changed() == bench.busy_queues()
+    assert bench.accumulator.take_changed() == []
+    (queue,) = bench.busy_queues()
+    assert queue.head_is_complete
+
+
+def test_a_delivery_tells_where_its_record_is(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(leaders=(0,))
+    deliveries = [bench.send(b"x", timestamp=40 + i) for i in range(3)]
+    (batch,) = bench.take_all()
+    assert not deliveries[0].done()
+    bench.accumulator.complete(batch, 1000, -1)
+    assert [d.result() for d in deliveries] == [
+        RecordMetadata("topic", 0, 1000 + i, 40 + i) for i in range(3)
+    ]
+    assert deliveries[0].exception() is None
+    assert deliveries[0].done()
+
+
+def test_the_time_of_a_record_is_the_logs_where_the_log_gives_it(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench = make_bench(leaders=(0,))
+    delivery = bench.send(b"x", timestamp=40)
+    bench.accumulator.complete(bench.take_all()[0], 5, 99)
+    assert delivery.result() == RecordMetadata("topic", 0, 5, 99)
+
+
+def test_an_offset_that_nobody_told_is_minus_one(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(leaders=(0,))
+    bench.send(b"x")
+    delivery = bench.send(b"x")
+    bench.accumulator.complete(bench.take_all()[0], -1, -1)
+    assert delivery.result().offset == -1
+
+
+def test_a_delivery_raises_what_its_batch_ended_with(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(leaders=(0,))
+    delivery = bench.send(b"x")
+    bench.accumulator.fail(bench.take_all()[0], Unavailable("nobody there"))
+    with pytest.raises(Unavailable, match="nobody there"):
+        delivery.result()
+    assert isinstance(delivery.exception(), Unavailable)
+
+
+def test_waiting_ends_after_its_timeout(make_bench: Callable[..., Bench]) -> None:
+    with pytest.raises(TimeoutError):
+        make_bench().send(b"x").result(timeout=0)
+
+
+def test_callbacks_run_once_with_the_delivery(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(leaders=(0,))
+    seen: list[tuple[str, int]] = []
+    delivery = bench.send(b"x")
+    delivery.add_done_callback(lambda d: seen.append(("before", d.result().offset)))
+    bench.accumulator.complete(bench.take_all()[0], 8, -1)
+    delivery.add_done_callback(lambda d: seen.append(("after", d.result().offset)))
+    assert seen == [("before", 8), ("after", 8)]
+
+
+def test_a_callback_that_raises_is_reported_and_stops_no_other(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench = make_bench(leaders=(0,))
+    seen: list[Delivery] = []
+    bench.send(b"x").add_done_callback(lambda _: 1 / 0)
+    bench.send(b"x").add_done_callback(seen.append)
+    bench.accumulator.complete(bench.take_all()[0], 8, -1)
+    assert len(seen) == 1
+    assert [type(error) for error in bench.callback_errors] == [ZeroDivisionError]
+
+
+def test_a_delivery_can_be_awaited_by_many_and_given_up_by_some(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench = make_bench(leaders=(0,))
+
+    async def wait(delivery: Delivery) -> RecordMetadata:
+        return await delivery
+
+    async def run() -> RecordMetadata:
+        delivery = bench.send(b"x")
+        impatient = asyncio.create_task(wait(delivery))
+        patient = asyncio.create_task(wait(delivery))
+        await asyncio.sleep(0)
+        impatient.cancel()
+        await asyncio.sleep(0)
+        bench.accumulator.complete(bench.take_all()[0], 3, -1)
+        assert await wait(delivery) == await patient
+        return await delivery
+
+    assert asyncio.run(run()).offset == 3
+
+
+def test_what_is_put_back_goes_before_what_came_later(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(leaders=(0,), batch_size=200)
+    for _ in range(4):
+        bench.send(b"x" * 150)
+    first, second, third = (bench.accumulator.take(bench.busy_queues()[0]) for _ in range(3))
+    for sequence, batch in enumerate([first, second, third]):
+        batch.base_sequence = sequence
+    bench.accumulator.put_back(second)
+    bench.accumulator.put_back(third)
+    bench.accumulator.put_back(first)
+    (queue,) = bench.busy_queues()
+    assert list(queue.batches)[:3] == [first, second, third]
+    assert list(queue.in_flight) == []
+
+
+def test_a_batch_that_waits_can_be_given_up(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(leaders=(0,))
+    delivery = bench.send(b"x")
+    (queue,) = bench.busy_queues()
+    bench.accumulator.fail(queue.batches[0], Unavailable("too late"))
+    assert bench.busy_queues() == []
+    assert bench.accumulator.incomplete_batches() == []
+    assert delivery.done()
+    assert bench.send(b"y").done() is False
+
+
+def test_partitions_that_are_added_are_used(
+    make_bench: Callable[..., Bench], make_view: MakeView
+) -> None:
+    bench = make_bench(leaders=(0,), batch_size=100)
+    bench.accumulator.update_topic(make_view((0, 1)))
+    for _ in range(10):
+        bench.send(b"x" * 60)
+    assert {batch.queue.partition for batch in bench.take_all()} == {0, 1}
+
+
+def test_compressed_batches_are_filled_beyond_batch_size(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(leaders=(0,), batch_size=1000, compression=Compression.GZIP)
+    bench.accumulator.topic("topic").compression_ratio = 0.1
+    for _ in range(200):
+        bench.send(b"x" * 90)
+    first = bench.take_all()[0]
+    assert 5_000 < first.size < 10_000
+    assert len(first.builder.build(-1, -1, -1)) < 1000
+
+
+def test_many_threads_lose_and_mix_nothing(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(batch_size=500)
+
+    def work(name: int) -> None:
+        for i in range(2000):
+            bench.send(b"%d %d" % (name, i), partition=name % 3)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seen: dict[int, list[int]] = {}
+    for batch in bench.take_all():
+        for record in bench.records(batch):
+            assert record.value is not None
+            name, i = record.value.split()
+            seen.setdefault(int(name), []).append(int(i))
+    assert seen == {name: list(range(2000)) for name in range(4)}
+
+
+def test_header_bytes_count_towards_a_turn(make_bench: Callable[..., Bench]) -> None:
+    """Batches of one record each take their header's bytes too, as the log does."""
+    bench = make_bench(leaders=(0, 1), batch_size=1000)
+    turns: list[int] = []
+    for _ in range(200):
+        bench.send(b"")
+        (batch,) = bench.take_all()
+        assert batch.size > HEADER_BYTES
+        turns.append(batch.queue.partition)
+    lengths = [len(list(run)) for _, run in groupby(turns)]
+    assert max(lengths[:-1]) <= 2 * (1000 // HEADER_BYTES) + 1
+
+
+# memory: the line
+
+
+def test_who_waits_for_memory_is_served_in_order_and_nobody_overtakes(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench = make_bench(leaders=(0,), batch_size=1000, buffer_memory=3000)
+    accumulator = bench.accumulator
+    while accumulator.append("topic", b"x" * 900, None, None, None, 0) is not None:
+        pass
+    first, second = accumulator.stand_in_line(1000), accumulator.stand_in_line(1500)
+    assert accumulator.is_waited_for
+    accumulator.fail(bench.take_all()[0], Unavailable("gone"))
+    assert first.served.done()
+    assert not second.served.done()
+    # What is free is the first one's; a small record finds the line before it.
+    assert accumulator.append("topic", b"", None, None, None, 0) is None
+    assert accumulator.append_from(first, "topic", b"x" * 900, None, None, None, 0) is not None
+    accumulator.leave_line(first)  # once more does nothing
+    assert not second.served.done()
+    accumulator.leave_line(second)
+    assert not accumulator.is_waited_for
+    for batch in [*accumulator.incomplete_batches()]:
+        accumulator.fail(batch, Unavailable("gone"))
+    assert accumulator.used == 0
+    assert accumulator.append("topic", b"", None, None, None, 0) is not None
+
+
+def test_a_place_that_is_left_unused_is_the_next_ones(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(leaders=(0,), batch_size=1000, buffer_memory=1000)
+    accumulator = bench.accumulator
+    bench.send(b"x" * 900)
+    first: Place = accumulator.stand_in_line(500)
+    second: Place = accumulator.stand_in_line(700)
+    accumulator.fail(bench.take_all()[0], Unavailable("gone"))
+    assert (first.served.done(), second.served.done()) == (True, False)
+    accumulator.leave_line(first)
+    assert second.served.done()
+
+
+def test_memory_stays_within_its_limit_but_for_one_batch(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(leaders=(0,) * 50, batch_size=1000, buffer_memory=20_000)
+    random = Random(7)
+    for _ in range(3000):
+        value = b"x" * random.randrange(300)
+        partition = random.randrange(50)
+        if bench.accumulator.append("topic", value, None, None, partition, 0) is None:
+            bench.accumulator.fail(bench.accumulator.oldest(), Unavailable("gone"))
+        held = sum(batch.builder.capacity for batch in bench.accumulator.incomplete_batches())
+        assert bench.accumulator.used == held <= 20_000 + 1000
+
+
+def test_send_can_be_refused_for_a_while(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench()
+    bench.send()
+    bench.accumulator.refuse(UsageError("call begin_transaction() first"))
+    for _ in range(2):
+        with pytest.raises(UsageError, match="call begin_transaction"):
+            bench.send()
+    bench.accumulator.refuse(None)
+    bench.send()
+    bench.accumulator.close(UsageError("the producer is closed"))
+    bench.accumulator.refuse(None)
+    with pytest.raises(UsageError, match="is closed"):
+        bench.send()
+
+
+# partitioners
+
+
+class Scripted:
+    """A partitioner that gives turns in the order it is told, and notes what it is asked."""
+
+    turns_by_batch = False
+
+    def __init__(self, *turns: int, is_eager: bool = False) -> None:
+        self.turns = list(turns)
+        self.is_eager = is_eager
+        self.stays = True
+        self.asked: list[Any] = []
+
+    def next_turn(self, view: Any, previous: int, overshoot: int, load: Any) -> tuple[int, int]:
+        self.asked.append((previous, overshoot))
+        return self.turns.pop(0), 0
+
+    def may_stay(self, view: Any, partition: int, load: Any) -> bool:
+        self.asked.append(("stay", partition, sorted(load.unavailable())))
+        return self.stays
+
+
+def test_a_turn_may_end_when_something_is_news(
+    make_bench: Callable[..., Bench], make_view: MakeView
+) -> None:
+    partitioner = Scripted(0, 1, 2)
+    bench = make_bench(make_partitioner=lambda: partitioner)
+    bench.send(b"x")
+    bench.send(b"x")
+    assert partitioner.asked == [(-1, 0)]
+    bench.accumulator.publish_load(frozenset({0}))
+    bench.accumulator.publish_load(frozenset({0}))  # no news
+    bench.send(b"x")
+    bench.send(b"x")
+    assert partitioner.asked[1:] == [("stay", 0, [0])]
+    partitioner.stays = False
+    bench.accumulator.update_topic(make_view((-1, 1, 2)))
+    bench.send(b"x")
+    assert partitioner.asked[2:] == [("stay", 0, [0]), (0, 0)]
+    bench.take_all()
+    bench.send(b"x")  # in a new batch
+    assert partitioner.asked[4:] == [("stay", 1, [0]), (1, 0)]
+    topic = bench.accumulator.topic("topic")
+    assert (topic.current, topic.switches) == (2, 3)
+    assert sorted(topic.used()) == [0, 1, 2]
+
+
+def test_an_eager_partitioner_is_asked_when_the_turn_ends(make_bench: Callable[..., Bench]) -> None:
+    eager, lazy = Scripted(0, 1, is_eager=True), Scripted(0, 1)
+    for partitioner, turns in ((eager, [(-1, 0), (0, 170)]), (lazy, [(-1, 0)])):
+        bench = make_bench(batch_size=100, make_partitioner=lambda p=partitioner: p)
+        bench.send(b"x" * 200)  # more than two quanta
+        assert partitioner.asked == turns
+        assert bench.accumulator.topic("topic").current == len(turns) - 1
+
+
+def test_a_partitioner_that_wants_to_know_of_new_batches_is_asked_again(
+    make_bench: Callable[..., Bench],
+) -> None:
+    class Told:
+        def __init__(self) -> None:
+            self.told: list[int] = []
+
+        def partition(self, view: Any, key: Any, value: Any) -> int:
+            return len(self.told) % 3
+
+        def on_new_batch(self, view: Any, previous: int) -> None:
+            self.told.append(previous)
+
+    partitioner = Told()
+    bench = make_bench(batch_size=200, make_partitioner=lambda: partitioner)
+    for _ in range(6):
+        bench.send(b"x" * 60)
+    assert partitioner.told == [0, 1, 2]
+    assert [batch.count for batch in bench.take_all()] == [1, 1, 1] or partitioner.told
+
+
+def test_a_partitioner_that_names_no_partition_is_refused(make_bench: Callable[..., Bench]) -> None:
+    class Wrong:
+        def partition(self, view: Any, key: Any, value: Any) -> int:
+            return 3
+
+    bench = make_bench(make_partitioner=Wrong)
+    with pytest.raises(UsageError, match="partition 3 of topic topic does not exist"):
+        bench.send(b"x")
+    assert bench.accumulator.incomplete_batches() == []
+
+
+# tables
+
+
+def rows_of(
+    form: ModuleType,
+    values: list[bytes],
+    settle: Callable[[Any], object],
+    keys: list[bytes] | None = None,
+    partitions: list[int] | None = None,
+) -> Any:
+    def column(cells: list[bytes]) -> Any:
+        ends = [0]
+        for cell in cells:
+            ends.append(ends[-1] + len(cell))
+        offsets = array("i", ends)
+        return form.BytesColumn(len(cells), 0, None, offsets, 4, b"".join(cells))
+
+    return form.Rows(
+        len(values),
+        None if keys is None else column(keys),
+        column(values),
+        None,
+        None if partitions is None else array("i", partitions),
+        None,
+        settle,
+    )
+
+
+@pytest.mark.parametrize("kind", ["turns", "keys", "partitions", "each"])
+def test_rows_go_where_sends_would(
+    make_bench: Callable[..., Bench], in_form: Callable[[str], ModuleType], kind: str
+) -> None:
+    form = in_form("trimtab.wire.rows_cy")
+    random = Random(13)
+    values = [b"%d" % i + b"x" * random.randrange(60) for i in range(3000)]
+    keys = [b"%d" % random.randrange(100) for _ in values] if kind == "keys" else None
+    partitions = [random.randrange(3) for _ in values] if kind == "partitions" else None
+    options = {"make_partitioner": RoundRobinPartitioner} if kind == "each" else {}
+    by_rows, by_sends = make_bench(**options), make_bench(**options)
+    shares: list[Any] = []
+    rows = rows_of(form, values, shares.append, keys, partitions)
+    assert by_rows.accumulator.append_rows("topic", rows, 0) == 3000
+    for i, value in enumerate(values):
+        by_sends.send(
+            value,
+            keys[i] if keys else None,
+            partitions[i] if partitions else None,
+            timestamp=1_700_000_000_250,
+        )
+    taken = by_rows.take_all()
+    assert [(batch.queue.partition, by_rows.records(batch)) for batch in taken] == [
+        (batch.queue.partition, by_sends.records(batch)) for batch in by_sends.take_all()
+    ]
+    for number, batch in enumerate(taken):
+        by_rows.accumulator.complete(batch, 1000 * number, -1)
+    assert sum(share.count for share in shares) == 3000
+    assert {share.batch for share in shares} == set(taken)
+
+
+def test_rows_stop_where_memory_is_used_up_and_go_on_from_there(
+    make_bench: Callable[..., Bench], in_form: Callable[[str], ModuleType]
+) -> None:
+    form = in_form("trimtab.wire.rows_cy")
+    bench = make_bench(leaders=(0,), buffer_memory=5000)
+    settled: list[int] = []
+    rows = rows_of(form, [b"%100d" % i for i in range(200)], lambda s: settled.append(s.count))
+    assert bench.accumulator.append_rows("unknown", rows, 0) == 0
+    first, rounds, seen = 0, 0, []
+    while (first := bench.accumulator.append_rows("topic", rows, first)) < 200:
+        rounds += 1
+        rows.seek(first)
+        place = bench.accumulator.stand_in_line(rows.bound)
+        for batch in bench.take_all():
+            seen += [record.value for record in bench.records(batch)]
+            bench.accumulator.complete(batch, 0, -1)
+        assert place.served.done()
+        first = bench.accumulator.append_rows("topic", rows, first, place)
+    for batch in bench.take_all():
+        seen += [record.value for record in bench.records(batch)]
+        bench.accumulator.complete(batch, 0, -1)
+    assert rounds > 3
+    assert seen == [b"%100d" % i for i in range(200)]
+    assert sum(settled) == 200
+    assert bench.accumulator.used == 0
+
+
+def test_a_row_that_cannot_be_sent_is_named(
+    make_bench: Callable[..., Bench], in_form: Callable[[str], ModuleType]
+) -> None:
+    form = in_form("trimtab.wire.rows_cy")
+    bench = make_bench(max_request_size=500)
+    with pytest.raises(UsageError, match="row 1: partition 3 of topic topic does not exist"):
+        bench.accumulator.append_rows(
+            "topic", rows_of(form, [b"", b""], lambda s: None, partitions=[0, 3]), 0
+        )
+    with pytest.raises(UsageError, match=r"row 2: a record .* max\.request\.size is 500"):
+        bench.accumulator.append_rows(
+            "topic", rows_of(form, [b"", b"", b"x" * 500], lambda s: None), 0
+        )
+    assert sum(batch.count for batch in bench.take_all()) == 3
+
+
+# topics that come and go
+
+
+def test_a_topic_that_is_not_used_is_forgotten_and_its_queues_are_kept(
+    make_bench: Callable[..., Bench], make_view: MakeView
+) -> None:
+    bench = make_bench(leaders=(0,))
+    accumulator = bench.accumulator
+    queue = accumulator.topic("topic").queues[0]
+    bench.send()
+    assert accumulator.last_used("topic") == accumulator.last_used("other") == float("inf")
+    accumulator.forget("topic")
+    assert accumulator.knows("topic")  # it is in use
+    accumulator.complete(bench.take_all()[0], 0, -1)
+    assert accumulator.last_used("topic") == 100.0
+    accumulator.forget("topic")
+    assert not accumulator.knows("topic")
+    assert accumulator.append("topic", b"", None, None, None, 0) is None
+    bench.time[0] = 500.0
+    accumulator.update_topic(make_view((0,)))
+    assert accumulator.last_used("topic") == 500.0
+    assert accumulator.topic("topic").queues[0] is queue
+
+
+def test_a_topic_with_fewer_partitions_than_before_uses_those(
+    make_bench: Callable[..., Bench], make_view: MakeView
+) -> None:
+    bench = make_bench(leaders=(0, 1, 2), batch_size=100)
+    for _ in range(9):
+        bench.send(b"x" * 60)
+    bench.take_all()
+    bench.accumulator.update_topic(make_view((0,)))
+    with pytest.raises(UsageError, match="it has partitions 0 to 0"):
+        bench.send(partition=1)
+    for _ in range(9):
+        bench.send(b"x" * 60)
+        bench.send(b"x", key=b"k")
+    assert {batch.queue.partition for batch in bench.take_all()} == {0}

@@ -1,0 +1,146 @@
+"""`send` as it is compiled: what it takes, what it leaves to the faces, how it bounds a record."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from random import Random
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from trimtab.client.network.metadata import TopicView
+from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
+from trimtab.errors import UsageError
+from trimtab.wire.batch_cy import HEADER_BYTES
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def form(in_form: Callable[[str], ModuleType]) -> ModuleType:
+    return in_form("trimtab.client.accumulator.intake_cy")
+
+
+@pytest.fixture
+def accumulator(in_form: Callable[[str], ModuleType], make_view: Callable[..., TopicView]) -> Any:
+    made = in_form("trimtab.client.accumulator.accumulator_cy").Accumulator(
+        batch_size=1000,
+        buffer_memory=1 << 20,
+        max_request_size=1 << 20,
+        compression=0,
+        ignores_keys=False,
+        make_partitioner=lambda: BuiltInPartitioner(BuiltInOptions(1000, False), Random(3)),
+        now=lambda: 100.0,
+        wall_clock=lambda: 1_700_000_000.25,
+        lock=threading.Lock(),
+        wake=lambda: None,
+        on_callback_error=lambda error: pytest.fail(str(error)),
+    )
+    made.update_topic(make_view((0,)))
+    # Placement is the accumulator's side that the intake knows.
+    assert isinstance(made, in_form("trimtab.client.accumulator.placement_cy").Placement)
+    return made
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_send_takes_whatever_is_bytes(form: ModuleType, accumulator: Any, kind: Any) -> None:
+    intake = form.Intake(accumulator)
+    intake.send("topic", kind(b"value"), kind(b"key"), [("h", kind(b"1"))], 0, 7)
+    intake.send("topic", key=kind(b"key"), timestamp=8)
+    first, second = accumulator.oldest().builder.records()
+    assert (first.value, first.key, first.headers) == (b"value", b"key", [("h", b"1")])
+    assert (second.value, second.key, second.timestamp) == (None, b"key", 8)
+
+
+def test_what_must_wait_is_left_to_the_face(form: ModuleType, accumulator: Any) -> None:
+    record = ("elsewhere", b"v", b"k", None, 3, 9, print)
+
+    class Face(form.Intake):  # type: ignore[name-defined, misc]
+        def _send_when_possible(self, *given: Any) -> Any:
+            return given
+
+    class AsyncFace(form.AsyncIntake):  # type: ignore[name-defined, misc]
+        async def _send_when_possible(self, *given: Any) -> Any:
+            return given
+
+    assert Face(accumulator).send(*record) == record
+    assert asyncio.run(AsyncFace(accumulator).send(*record)) == record
+
+
+def test_a_face_that_forgot_its_init_is_told(form: ModuleType) -> None:
+    def run(face: Any) -> None:
+        sent = face.send("topic", b"x")
+        asyncio.run(sent)
+
+    for kind in (form.Intake, form.AsyncIntake):
+
+        class Forgetful(kind):  # type: ignore[valid-type, misc]
+            def __init__(self) -> None:
+                pass
+
+        # Compiled it is a null pointer otherwise.
+        with pytest.raises((UsageError, AttributeError), match=r"__init__ first|_placement"):
+            run(Forgetful())
+
+
+def test_an_event_loop_gets_its_turn_after_so_many_bytes(
+    form: ModuleType, accumulator: Any
+) -> None:
+    turns: list[int] = []
+
+    async def run() -> None:
+        asyncio.get_running_loop().call_soon(turns.append, 0)
+        intake = form.AsyncIntake(accumulator)
+        for number in range(200):
+            await intake.send("topic", b"x" * 900)
+            if turns:
+                turns.append(number)
+                return
+
+    asyncio.run(run())
+    assert turns[0] == 0
+    assert 65_536 // 1000 <= turns[1] < 90
+
+
+def test_a_thread_hands_over_after_so_many_bytes_and_not_before(
+    form: ModuleType, accumulator: Any
+) -> None:
+    handed_over: list[int] = []
+
+    class Face(form.Intake):  # type: ignore[name-defined, misc]
+        def _hand_over(self) -> None:
+            handed_over.append(number)
+
+    face = Face(accumulator)
+    for number in range(200):
+        face.send("topic", b"x" * 900)
+        if number == 150:
+            accumulator.take_changed()  # the sender has seen it all
+    assert len(handed_over) == 2
+    assert 65_536 // 1000 <= handed_over[0] < 90
+    assert handed_over[1] < 150
+
+
+def test_the_bound_of_a_record_is_never_below_its_batch(
+    in_form: Callable[[str], ModuleType],
+) -> None:
+    bound = in_form("trimtab.client.accumulator.outgoing_cy").bound
+    builders = in_form("trimtab.wire.batch_cy")
+    random = Random(5)
+    for _ in range(500):
+        value = None if random.random() < 0.1 else random.randbytes(random.choice([0, 9, 200]))
+        key = None if random.random() < 0.5 else random.randbytes(random.choice([0, 3, 130]))
+        headers = [
+            ("é" * random.randrange(9), None if random.random() < 0.3 else b"x" * 70)
+            for _ in range(random.randrange(4))
+        ]
+        builder = builders.BatchBuilder(1)
+        builder.append(2**62, key, value, headers)
+        assert builder.size <= bound(value, key, headers)
+    assert bound(None, None, None) < HEADER_BYTES + 40
+    for value, key, field in ((7, None, "value"), ("text", None, "value"), (b"", 7, "key")):
+        with pytest.raises(UsageError, match=rf"record {field} is of type"):
+            bound(value, key, None)

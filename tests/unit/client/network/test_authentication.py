@@ -1,0 +1,455 @@
+"""SASL's mechanisms, against the RFCs' own examples and against brokers that answer by script."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import itertools
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.client.scripted_broker import ScriptedBroker, ScriptedCluster
+from trimtab.client.network.authentication import (
+    Credentials,
+    OAuthBearer,
+    Plain,
+    Scram,
+    ScramExchange,
+)
+from trimtab.client.network.backoff import Backoff
+from trimtab.client.network.connections import (
+    ApiKey,
+    ConnectionOptions,
+    Connections,
+    parse_bootstrap_servers,
+)
+from trimtab.config import Password
+from trimtab.errors import AuthenticationFailed, ErrorCode, Unavailable
+from trimtab.sim.world import World
+from trimtab.wire.messages.metadata import MetadataRequest
+from trimtab.wire.messages.sasl_authenticate import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+)
+from trimtab.wire.messages.sasl_handshake import SaslHandshakeResponse
+
+OPTIONS = ConnectionOptions(
+    client_id="test", request_timeout=30.0, connect_timeout=10.0, backoff=Backoff(0.05, 1.0)
+)
+SECRET = "pencil"
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with World(seed=1) as world:
+        yield world
+
+
+# --- SCRAM ---------------------------------------------------------------------------------------
+
+
+def test_scram_sha_256_as_in_rfc_7677() -> None:
+    exchange = ScramExchange("sha256", "user", "pencil", "rOprNGfwEbeRWgbNEkqO")
+    assert exchange.begin() == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
+    challenge = (
+        b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+    )
+    assert exchange.answer(challenge) == (
+        b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
+        b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    )
+    assert exchange.answer(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=") is None
+
+
+class ScramServer:
+    """The broker's side of RFC 5802, written apart from the client's."""
+
+    def __init__(self, hash_name: str, password: str, iterations: int = 4096) -> None:
+        self.hash_name, self.iterations = hash_name, iterations
+        self.salt = b"seven seas"
+        self.salted = hashlib.pbkdf2_hmac(hash_name, password.encode(), self.salt, iterations)
+        self.first_bare = b""
+        self.first = b""
+
+    def hmac(self, key: bytes, data: bytes) -> bytes:
+        return hmac.new(key, data, self.hash_name).digest()
+
+    def begin(self, message: bytes) -> bytes:
+        self.first_bare = message.removeprefix(b"n,,")
+        nonce = self.first_bare.partition(b"r=")[2]
+        salt = base64.b64encode(self.salt)
+        self.first = b"r=%s-more,s=%s,i=%d" % (nonce, salt, self.iterations)
+        return self.first
+
+    def finish(self, message: bytes) -> bytes | None:
+        """The broker's last message; None if the proof is wrong."""
+        without_proof, _, proof = message.rpartition(b",p=")
+        signed = b",".join((self.first_bare, self.first, without_proof))
+        client_key = self.hmac(self.salted, b"Client Key")
+        stored = hashlib.new(self.hash_name, client_key).digest()
+        signature = self.hmac(stored, signed)
+        key = bytes(a ^ b for a, b in zip(base64.b64decode(proof), signature, strict=True))
+        if hashlib.new(self.hash_name, key).digest() != stored:
+            return None
+        server_key = self.hmac(self.salted, b"Server Key")
+        return b"v=" + base64.b64encode(self.hmac(server_key, signed))
+
+
+@pytest.mark.parametrize("hash_name", ["sha256", "sha512"])
+def test_scram_convinces_a_server_and_is_convinced(hash_name: str) -> None:
+    server = ScramServer(hash_name, SECRET)
+    exchange = ScramExchange(hash_name, "us=e,r", SECRET, "nonce")
+    first = exchange.begin()
+    assert first == b"n,,n=us=3De=2Cr,r=nonce"
+    answer = exchange.answer(server.begin(first))
+    assert answer is not None
+    last = server.finish(answer)
+    assert last is not None
+    assert exchange.answer(last) is None
+
+
+def test_a_server_that_does_not_know_the_password_is_found_out() -> None:
+    server = ScramServer("sha256", "guess")
+    exchange = ScramExchange("sha256", "user", SECRET, "nonce")
+    answer = exchange.answer(server.begin(exchange.begin()))
+    assert answer is not None
+    assert server.finish(answer) is None
+    for claim in (b"v=" + base64.b64encode(bytes(32)), b"", b"v=%%%"):
+        with pytest.raises(AuthenticationFailed, match="could not prove"):
+            exchange.answer(claim)
+    with pytest.raises(AuthenticationFailed, match="invalid-proof"):
+        exchange.answer(b"e=invalid-proof")
+
+
+@pytest.mark.parametrize(
+    ("challenge", "why"),
+    [
+        (b"r=other,s=YQ==,i=4096", "does not continue"),
+        (b"r=nonce,s=YQ==,i=4096", "does not continue"),
+        (b"r=nonce2,s=YQ==,i=1", "1 SCRAM iterations"),
+        (b"r=nonce2,s=YQ==,i=999999999", "999999999 SCRAM iterations"),
+        (b"r=nonce2,s=YQ==", "cannot be read"),
+        (b"r=nonce2,s=?,i=4096", "cannot be read"),
+        (b"\xff\xfe", "cannot be read"),
+        (b"m=ext,r=nonce2,s=YQ==,i=4096", "extension"),
+    ],
+)
+def test_a_challenge_that_will_not_do(challenge: bytes, why: str) -> None:
+    exchange = ScramExchange("sha256", "user", SECRET, "nonce")
+    exchange.begin()
+    with pytest.raises(AuthenticationFailed, match=why):
+        exchange.answer(challenge)
+
+
+# --- over a connection ---------------------------------------------------------------------------
+
+
+def scram() -> Scram:
+    return Scram("SCRAM-SHA-256", "user", Password(SECRET), lambda: "nonce")
+
+
+def plain(password: str = SECRET) -> Plain:
+    return Plain("user", Password(password))
+
+
+def secured(
+    cluster: ScriptedCluster,
+    answer: Callable[[SaslAuthenticateRequest], SaslAuthenticateResponse],
+    mechanisms: tuple[str, ...] = ("PLAIN", "SCRAM-SHA-256", "OAUTHBEARER"),
+) -> ScriptedBroker:
+    """A broker that answers each step of an authentication with `answer`."""
+    broker = cluster.broker(0)
+
+    def handshake(request: Any) -> SaslHandshakeResponse:
+        known = request.mechanism in mechanisms
+        return SaslHandshakeResponse(
+            error_code=ErrorCode.NONE if known else ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+            mechanisms=list(mechanisms),
+        )
+
+    broker.answers[ApiKey.SASL_HANDSHAKE] = handshake
+    broker.answers[ApiKey.SASL_AUTHENTICATE] = answer
+    return broker
+
+
+def takes_plain(request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
+    if request.auth_bytes == f"\0user\0{SECRET}".encode():
+        return SaslAuthenticateResponse(auth_bytes=b"")
+    return SaslAuthenticateResponse(
+        error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
+        error_message="Authentication failed: Invalid username or password",
+        auth_bytes=b"",
+    )
+
+
+def connections_with(cluster: ScriptedCluster, credentials: Credentials) -> Connections:
+    return Connections(
+        parse_bootstrap_servers(cluster.bootstrap),
+        replace(OPTIONS, credentials=credentials, security_protocol="SASL_PLAINTEXT"),
+        cluster.world.random("client"),
+    )
+
+
+def test_authentication_comes_before_anything_else(world: World) -> None:
+    cluster = ScriptedCluster(world)
+    broker = secured(cluster, takes_plain)
+
+    async def scenario() -> None:
+        await broker.start()
+        connections = connections_with(cluster, plain())
+        await connections.request(-1, MetadataRequest(topics=[]), ApiKey.METADATA)
+        assert [(asked.api, asked.version) for asked in broker.asked] == [
+            (ApiKey.API_VERSIONS, 4),
+            (ApiKey.SASL_HANDSHAKE, 1),
+            (ApiKey.SASL_AUTHENTICATE, 2),
+            (ApiKey.METADATA, 13),
+        ]
+
+    world.run(scenario())
+
+
+def test_scram_over_a_connection(world: World) -> None:
+    cluster = ScriptedCluster(world)
+    server = ScramServer("sha256", SECRET)
+
+    def answer(request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
+        message = request.auth_bytes
+        said = server.begin(message) if message.startswith(b"n,,") else server.finish(message)
+        assert said is not None
+        return SaslAuthenticateResponse(auth_bytes=said)
+
+    broker = secured(cluster, answer)
+
+    async def scenario() -> None:
+        await broker.start()
+        assert (await connections_with(cluster, scram()).connect(-1)).is_open
+
+    world.run(scenario())
+
+
+def test_a_broker_that_skips_its_own_proof_is_refused(world: World) -> None:
+    cluster = ScriptedCluster(world)
+    server = ScramServer("sha256", SECRET)
+
+    def answer(request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
+        message = request.auth_bytes
+        said = server.begin(message) if message.startswith(b"n,,") else b""
+        return SaslAuthenticateResponse(auth_bytes=said)
+
+    broker = secured(cluster, answer)
+
+    async def scenario() -> None:
+        await broker.start()
+        with pytest.raises(AuthenticationFailed, match="could not prove"):
+            await connections_with(cluster, scram()).connect(-1)
+
+    world.run(scenario())
+
+
+def test_a_refusal_names_broker_mechanism_and_cause_and_no_secret(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = ScriptedCluster(world)
+    broker = secured(cluster, takes_plain)
+    caplog.set_level(logging.DEBUG)
+
+    async def scenario() -> None:
+        await broker.start()
+        connections = connections_with(cluster, plain("hunter2"))
+        with pytest.raises(AuthenticationFailed) as caught:
+            await connections.connect_any()
+        text = str(caught.value)
+        assert "broker -1 (broker-0:9092), PLAIN: SASL_AUTHENTICATION_FAILED (58)" in text
+        assert "Invalid username or password" in text
+        assert isinstance(connections.last_error(-1), AuthenticationFailed)
+        await asyncio.sleep(1)
+        assert [link.transport for link in broker.links] == [None]
+        assert "hunter2" not in text + repr(connections.options) + caplog.text
+
+    world.run(scenario())
+
+
+def test_a_mechanism_that_the_broker_does_not_have(world: World) -> None:
+    cluster = ScriptedCluster(world)
+    broker = secured(cluster, takes_plain, mechanisms=("GSSAPI", "SCRAM-SHA-512"))
+
+    async def scenario() -> None:
+        await broker.start()
+        expected = r"does not do sasl\.mechanism=PLAIN.*it does GSSAPI, SCRAM-SHA-512"
+        with pytest.raises(AuthenticationFailed, match=expected):
+            await connections_with(cluster, plain()).connect(-1)
+
+    world.run(scenario())
+
+
+@pytest.mark.kip(368)
+def test_a_session_is_renewed_and_requests_wait_meanwhile(world: World) -> None:
+    cluster = ScriptedCluster(world)
+
+    def answer(request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
+        return SaslAuthenticateResponse(auth_bytes=b"", session_lifetime_ms=200)
+
+    broker = secured(cluster, answer)
+
+    async def scenario() -> None:
+        await broker.start()
+        connection = await connections_with(cluster, plain()).connect(-1)
+        request = MetadataRequest(topics=[])
+
+        async def ask() -> None:
+            while world.loop.time() < 1.3:
+                await connection.request(request, ApiKey.METADATA)
+
+        await asyncio.gather(*(ask() for _ in range(3)))
+        assert len(broker.links) == 1
+        proved = [asked.at for asked in broker.asked if asked.api is ApiKey.SASL_AUTHENTICATE]
+        gaps = [later - earlier for earlier, later in itertools.pairwise(proved)]
+        assert len(gaps) == 7
+        assert all(0.17 <= gap < 0.18 for gap in gaps)
+        # Nothing comes between the handshake and the outcome.
+        order = [asked.api for asked in broker.asked]
+        for index, api in enumerate(order):
+            if api is ApiKey.SASL_HANDSHAKE:
+                assert order[index + 1] is ApiKey.SASL_AUTHENTICATE
+
+    world.run(scenario())
+
+
+@pytest.mark.kip(368)
+def test_a_session_that_cannot_be_renewed_ends_its_connection(world: World) -> None:
+    cluster = ScriptedCluster(world)
+    is_welcome = True
+
+    def answer(request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
+        code = ErrorCode.NONE if is_welcome else ErrorCode.SASL_AUTHENTICATION_FAILED
+        return SaslAuthenticateResponse(error_code=code, auth_bytes=b"", session_lifetime_ms=10_000)
+
+    broker = secured(cluster, answer)
+
+    async def scenario() -> None:
+        nonlocal is_welcome
+        await broker.start()
+        connections = connections_with(cluster, plain())
+        connection = await connections.connect(-1)
+        is_welcome = False
+        await asyncio.sleep(8.5005)  # after the handshake was sent, before it was answered
+        assert connection.in_flight == 1
+        with pytest.raises(AuthenticationFailed, match="SASL_AUTHENTICATION_FAILED"):
+            await connection.request(MetadataRequest(topics=[]), ApiKey.METADATA)
+        assert not connection.is_open
+        assert isinstance(connections.last_error(-1), AuthenticationFailed)
+
+    world.run(scenario())
+
+
+# --- OAUTHBEARER ---------------------------------------------------------------------------------
+
+
+@pytest.mark.kip(255)
+def test_a_token_is_asked_for_again_before_it_ends(world: World) -> None:
+    asked: list[float] = []
+
+    async def fetch_token() -> tuple[str, float]:
+        asked.append(world.loop.time())
+        return f"token-{len(asked)}", 100.0
+
+    credentials = OAuthBearer(fetch_token)
+
+    async def scenario() -> None:
+        exchanges = await asyncio.gather(*(credentials.start() for _ in range(3)))
+        for exchange in exchanges:
+            assert exchange.begin() == b"n,,\x01auth=Bearer token-1\x01\x01"
+        await asyncio.sleep(79)
+        assert b"token-1" in (await credentials.start()).begin()
+        await asyncio.sleep(2)
+        assert b"token-2" in (await credentials.start()).begin()
+        assert asked == [0, 81]
+
+    world.run(scenario())
+
+
+def test_a_token_without_a_lifetime_is_asked_for_each_time(world: World) -> None:
+    tokens = iter(["one", "two"])
+
+    async def fetch_token() -> str:
+        return next(tokens)
+
+    credentials = OAuthBearer(fetch_token)
+
+    async def scenario() -> None:
+        assert b"Bearer one\x01" in (await credentials.start()).begin()
+        assert b"Bearer two\x01" in (await credentials.start()).begin()
+
+    world.run(scenario())
+
+
+def test_a_plain_callable_runs_beside_the_loop() -> None:
+    import threading
+
+    threads: list[int] = []
+
+    def fetch_token() -> str:
+        threads.append(threading.get_ident())
+        return "token"
+
+    async def scenario() -> None:
+        assert b"Bearer token\x01" in (await OAuthBearer(fetch_token).start()).begin()
+
+    asyncio.run(scenario())
+    assert threads != [threading.get_ident()]
+
+
+@pytest.mark.parametrize("given", ["", "two words", "line\nbreak", None, 5, ("t",), ("t", 0)])
+def test_what_is_no_token(world: World, given: Any) -> None:
+    async def fetch_token() -> Any:
+        return given
+
+    async def scenario() -> None:
+        with pytest.raises(AuthenticationFailed, match=r"sasl\.oauthbearer\.token returned"):
+            await OAuthBearer(fetch_token).start()
+
+    world.run(scenario())
+
+
+def test_a_source_that_fails_is_asked_again_later(world: World) -> None:
+    cluster = ScriptedCluster(world)
+    broker = secured(cluster, lambda request: SaslAuthenticateResponse(auth_bytes=b""))
+    troubles = [ConnectionError("the token server is away")]
+
+    async def fetch_token() -> str:
+        if troubles:
+            raise troubles.pop()
+        return "token"
+
+    async def scenario() -> None:
+        await broker.start()
+        connections = connections_with(cluster, OAuthBearer(fetch_token))
+        with pytest.raises(Unavailable, match=r"token raised.*the token server is away"):
+            await connections.connect(-1)
+        assert (await connections.connect(-1)).is_open
+
+    world.run(scenario())
+
+
+def test_a_refused_token_says_why(world: World) -> None:
+    cluster = ScriptedCluster(world)
+    broker = secured(
+        cluster,
+        lambda request: SaslAuthenticateResponse(auth_bytes=b'{"status":"invalid_token"}'),
+    )
+
+    async def fetch_token() -> str:
+        return "token"
+
+    async def scenario() -> None:
+        await broker.start()
+        with pytest.raises(AuthenticationFailed, match=r"refused \(invalid_token\)"):
+            await connections_with(cluster, OAuthBearer(fetch_token)).connect(-1)
+
+    world.run(scenario())

@@ -1,0 +1,823 @@
+"""Connections against brokers that answer by script, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+import ssl
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.client.scripted_broker import (
+    NO_ANSWER,
+    ScriptedBroker,
+    ScriptedCluster,
+    batch,
+)
+from trimtab.client.network.backoff import Backoff
+from trimtab.client.network.connections import (
+    ApiKey,
+    ConnectionOptions,
+    Connections,
+    Node,
+    parse_bootstrap_servers,
+)
+from trimtab.errors import (
+    AuthenticationFailed,
+    BrokerError,
+    CorruptData,
+    ErrorCode,
+    Unavailable,
+    UsageError,
+)
+from trimtab.records import TopicPartition
+from trimtab.sim.world import World
+from trimtab.wire.messages.api_versions import ApiVersionsResponse, FinalizedFeatureKey
+from trimtab.wire.messages.metadata import MetadataRequest
+
+OPTIONS = ConnectionOptions(
+    client_id="test", request_timeout=30.0, connect_timeout=10.0, backoff=Backoff(0.05, 1.0)
+)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with World(seed=1) as world:
+        yield world
+
+
+@pytest.fixture
+def cluster(world: World) -> ScriptedCluster:
+    return ScriptedCluster(world)
+
+
+def connections_to(
+    cluster: ScriptedCluster, bootstrap: str | None = None, **options: Any
+) -> Connections:
+    nodes = parse_bootstrap_servers(bootstrap or cluster.bootstrap)
+    return Connections(nodes, replace(OPTIONS, **options), cluster.world.random("client"))
+
+
+def anything() -> MetadataRequest:
+    return MetadataRequest(topics=[])
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [
+        ("a:1", [Node(-1, "a", 1)]),
+        (" a:1 , b:2,", [Node(-1, "a", 1), Node(-2, "b", 2)]),
+        (["a:1", "[::1]:2"], [Node(-1, "a", 1), Node(-2, "::1", 2)]),
+    ],
+)
+def test_bootstrap_servers(text: str | list[str], nodes: list[Node]) -> None:
+    assert parse_bootstrap_servers(text) == nodes
+
+
+@pytest.mark.parametrize("text", ["", " , ", "a", "a:", ":1", "a:0", "a:65536", "a:x", "a:1,b"])
+def test_bootstrap_servers_that_are_none(text: str) -> None:
+    with pytest.raises(UsageError, match=r"bootstrap\.servers"):
+        parse_bootstrap_servers(text)
+
+
+def test_the_newest_version_that_both_sides_speak(world: World, cluster: ScriptedCluster) -> None:
+    broker = cluster.broker(0, {ApiKey.METADATA: (0, 9), ApiKey.FETCH: (4, 99)})
+
+    async def scenario() -> None:
+        await broker.start()
+        connection = await connections_to(cluster).connect(-1)
+        assert connection.version_of(ApiKey.METADATA) == 9
+        assert connection.version_of(ApiKey.METADATA, at_most=4) == 4
+        assert connection.version_of(ApiKey.FETCH) == 18
+        await connection.request(anything(), ApiKey.METADATA)
+        assert broker.asked[-1].version == 9
+
+    world.run(scenario())
+
+
+@pytest.mark.kip(511)
+@pytest.mark.parametrize("newest", [0, 2, 3])
+def test_a_broker_with_older_api_versions_is_asked_again(
+    world: World, cluster: ScriptedCluster, newest: int
+) -> None:
+    broker = cluster.broker(0, {ApiKey.API_VERSIONS: (0, newest)})
+
+    async def scenario() -> None:
+        await broker.start()
+        connection = await connections_to(cluster).connect(-1)
+        assert [asked.version for asked in broker.asked] == [4, newest]
+        assert connection.version_of(ApiKey.METADATA) == 13
+
+    world.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("versions", "served"),
+    [({ApiKey.FETCH: (0, 3)}, "0 to 3"), ({ApiKey.FETCH: (20, 22)}, "20 to 22")],
+)
+def test_without_a_common_version_both_ranges_are_named(
+    world: World,
+    cluster: ScriptedCluster,
+    versions: dict[int, tuple[int, int]],
+    served: str,
+) -> None:
+    broker = cluster.broker(0, versions)
+
+    async def scenario() -> None:
+        await broker.start()
+        connection = await connections_to(cluster).connect(-1)
+        expected = rf"UNSUPPORTED_VERSION.*serves Fetch {served}; this client needs 4 to 18"
+        with pytest.raises(BrokerError, match=expected):
+            connection.version_of(ApiKey.FETCH)
+
+    world.run(scenario())
+
+
+def test_an_api_that_is_not_served(world: World, cluster: ScriptedCluster) -> None:
+    broker = cluster.broker(0)
+    del broker.versions[ApiKey.FETCH]
+
+    async def scenario() -> None:
+        await broker.start()
+        connection = await connections_to(cluster).connect(-1)
+        assert not connection.serves(ApiKey.FETCH)
+        with pytest.raises(BrokerError, match="serves Fetch not at all"):
+            connection.version_of(ApiKey.FETCH)
+
+    world.run(scenario())
+
+
+def test_failed_attempts_to_connect_come_ever_later(world: World, cluster: ScriptedCluster) -> None:
+    cluster.broker(0)  # never started
+
+    async def scenario() -> None:
+        connections = connections_to(cluster)
+        failed_at = []
+        for _ in range(8):
+            with pytest.raises(Unavailable, match=r"broker -1 \(broker-0:9092\) cannot be reached"):
+                await connections.connect(-1)
+            failed_at.append(world.loop.time())
+        waits = [later - earlier for earlier, later in itertools.pairwise(failed_at)]
+        for wait, nominal in zip(waits, (0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0), strict=True):
+            assert 0.8 * nominal <= wait <= 1.2 * nominal + 0.01  # and the way there
+
+    world.run(scenario())
+
+
+def test_the_back_off_is_over_once_connected(world: World, cluster: ScriptedCluster) -> None:
+    broker = cluster.broker(0)
+
+    async def scenario() -> None:
+        connections = connections_to(cluster)
+        for _ in range(6):
+            with pytest.raises(Unavailable):
+                await connections.connect(-1)
+        assert connections.last_error(-1) is not None
+        await broker.start()
+        connection = await connections.connect(-1)
+        assert connections.last_error(-1) is None
+        connection.close()
+        before = world.loop.time()
+        await asyncio.sleep(0.001)
+        assert await connections.connect(-1) is not connection
+        assert world.loop.time() - before < 0.07
+
+    world.run(scenario())
+
+
+def test_who_asks_while_a_connection_opens_shares_it(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    broker = cluster.broker(0)
+
+    async def scenario() -> None:
+        await broker.start()
+        connections = connections_to(cluster)
+        first, second = await asyncio.gather(connections.connect(-1), connections.connect(-1))
+        assert first is second
+        assert len(broker.links) == 1
+
+    world.run(scenario())
+
+
+def test_a_request_without_an_answer_ends_its_connection(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    """What comes after a lost response may be out of order, so nothing else is read either."""
+    broker = cluster.broker(0)
+    broker.answers[ApiKey.METADATA] = lambda request: NO_ANSWER
+
+    async def scenario() -> None:
+        await broker.start()
+        connections = connections_to(cluster)
+        connection = await connections.connect(-1)
+        sent_at = world.loop.time()
+        requests = [
+            asyncio.create_task(connection.request(anything(), ApiKey.METADATA, timeout=timeout))
+            for timeout in (100.0, 2.0)
+        ]
+        outcomes = await asyncio.gather(*requests, return_exceptions=True)
+        assert world.loop.time() - sent_at == pytest.approx(2.0)
+        for outcome in outcomes:
+            assert isinstance(outcome, Unavailable)
+            assert "broker -1 (broker-0:9092) did not answer Metadata in time" in str(outcome)
+        assert connections.ready(-1) is None
+        broker.answers[ApiKey.METADATA] = cluster.metadata
+        await connections.request(-1, anything(), ApiKey.METADATA)
+        assert len(broker.links) == 2
+
+    world.run(scenario())
+
+
+def test_an_answered_request_does_not_time_out_later(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    broker = cluster.broker(0)
+
+    async def scenario() -> None:
+        await broker.start()
+        connection = await connections_to(cluster).connect(-1)
+        await connection.request(anything(), ApiKey.METADATA, timeout=1.0)
+        await asyncio.sleep(60)
+        assert connection.is_open
+
+    world.run(scenario())
+
+
+def test_a_connection_that_is_lost_fails_what_is_in_flight(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    broker = cluster.broker(0)
+    broker.answers[ApiKey.METADATA] = lambda request: NO_ANSWER
+    changes: list[float] = []
+
+    async def scenario() -> None:
+        await broker.start()
+        connections = connections_to(cluster)
+        connections.on_change(lambda: changes.append(world.loop.time()))
+        connection = await connections.connect(-1)
+        request = asyncio.create_task(connection.request(anything(), ApiKey.METADATA))
+        await asyncio.sleep(1)
+        broker.stop()
+        with pytest.raises(Unavailable, match="closed the connection"):
+            await request
+        assert changes[-1] == pytest.approx(1.0, abs=0.01)
+        with pytest.raises(Unavailable, match=r"not connected|closed the connection"):
+            await connection.request(anything(), ApiKey.METADATA)
+
+    world.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "bytes_sent",
+    [
+        b"\0\0\0\4\0\0\3\xe7",  # another correlation id
+        b"\0\0\0\5\0\0\0\2\xff",  # no such response
+        b"\xff\xff\xff\xff",  # a negative length
+    ],
+)
+def test_nonsense_ends_the_connection(
+    world: World, cluster: ScriptedCluster, bytes_sent: bytes
+) -> None:
+    broker = cluster.broker(0)
+
+    def send_nonsense(request: object) -> object:
+        transport = broker.links[0].transport
+        assert transport is not None
+        transport.write(bytes_sent)
+        return NO_ANSWER
+
+    broker.answers[ApiKey.METADATA] = send_nonsense
+
+    async def scenario() -> None:
+        await broker.start()
+        connection = await connections_to(cluster).connect(-1)
+        with pytest.raises(CorruptData):
+            await connection.request(anything(), ApiKey.METADATA)
+        assert not connection.is_open
+
+    world.run(scenario())
+
+
+def test_an_answer_that_nobody_asked_for_ends_the_connection(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    broker = cluster.broker(0)
+
+    async def scenario() -> None:
+        await broker.start()
+        connections = connections_to(cluster)
+        await connections.connect(-1)
+        transport = broker.links[0].transport
+        assert transport is not None
+        transport.write(b"\0\0\0\4\0\0\0\1")
+        await asyncio.sleep(1)
+        assert connections.ready(-1) is None
+
+    world.run(scenario())
+
+
+def refuse(broker: ScriptedBroker) -> None:
+    broker.answer_api_versions = lambda version: (  # type: ignore[method-assign]
+        ApiVersionsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, api_keys=[]),
+        version,
+    )
+
+
+def test_no_connection_is_left_to_a_broker_that_refuses_its_versions(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    broker = cluster.broker(0)
+    refuse(broker)
+
+    async def scenario() -> None:
+        await broker.start()
+        with pytest.raises(BrokerError, match="CLUSTER_AUTHORIZATION_FAILED"):
+            await connections_to(cluster).connect(-1)
+        await asyncio.sleep(1)
+        assert [link.transport for link in broker.links] == [None]
+
+    world.run(scenario())
+
+
+def test_no_connection_is_left_to_a_broker_that_does_not_tell_its_versions(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    broker = cluster.broker(0)
+
+    async def scenario() -> None:
+        await broker.start()
+        world.network.cut("broker-0", "localhost")
+        connecting = asyncio.create_task(connections_to(cluster).connect(-1))
+        with pytest.raises(Unavailable, match="in time"):
+            await connecting
+        assert world.loop.time() == pytest.approx(OPTIONS.connect_timeout, abs=0.01)
+        world.network.heal("broker-0", "localhost")
+        await asyncio.sleep(10)
+        assert [link.transport for link in broker.links if link.transport] == []
+
+    world.run(scenario())
+
+
+def test_any_broker_will_do_and_if_none_does_all_are_named(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    brokers = [cluster.broker(node_id) for node_id in range(3)]
+
+    async def scenario() -> None:
+        connections = connections_to(cluster)
+        with pytest.raises(Unavailable) as caught:
+            await connections.connect_any()
+        for broker in brokers:
+            assert f"({broker.host}:9092) cannot be reached" in str(caught.value)
+        await brokers[1].start()
+        connection = await connections.connect_any()
+        assert connection.node.host == "broker-1"
+        assert await connections.connect_any() is connection
+
+    world.run(scenario())
+
+
+def test_an_advertised_address_that_does_not_work_is_explained(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    cluster.broker(0)
+
+    async def scenario() -> None:
+        connections = connections_to(cluster)
+        connections.update([Node(7, "inside.example", 9092)])
+        with pytest.raises(
+            Unavailable, match=r"advertises inside\.example:9092, bootstrap was broker-0:9092"
+        ):
+            await connections.connect(7)
+        with pytest.raises(Unavailable, match="broker 8 is not in the cluster's metadata"):
+            await connections.connect(8)
+
+    world.run(scenario())
+
+
+def test_a_broker_that_moved_is_connected_anew(world: World, cluster: ScriptedCluster) -> None:
+    first, second = cluster.broker(0), cluster.broker(1)
+
+    async def scenario() -> None:
+        await first.start()
+        await second.start()
+        connections = connections_to(cluster)
+        connections.update([Node(5, first.host, 9092)])
+        old = await connections.connect(5)
+        connections.update([Node(5, first.host, 9092, rack="a")])
+        assert await connections.connect(5) is old
+        connections.update([Node(5, second.host, 9092)])
+        assert (await connections.connect(5)).node.host == second.host
+        assert not old.is_open
+
+    world.run(scenario())
+
+
+def test_close_ends_what_is_open_and_what_is_opening(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    brokers = [cluster.broker(0), cluster.broker(1)]
+    cluster.logs[TopicPartition("t", 0)] = [batch(0, b"v")]
+
+    async def scenario() -> None:
+        await brokers[0].start()
+        connections = connections_to(cluster)
+        await connections.connect(-1)
+        connections.open_soon(-2)
+        await connections.close()
+        assert connections.connections == []
+        with pytest.raises(Unavailable, match="closed"):
+            await connections.connect(-1)
+        connections.open_soon(-1)
+        await asyncio.sleep(5)
+        assert [link.transport for link in brokers[0].links] == [None]
+        assert brokers[1].links == []
+
+    world.run(scenario())
+
+
+def test_close_does_not_wait_for_a_broker_that_reads_nothing(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    broker = cluster.broker(0)
+
+    async def scenario() -> None:
+        await broker.start()
+        connections = connections_to(cluster)
+        connection = await connections.connect(-1)
+        transport = broker.links[0].transport
+        assert transport is not None
+        transport.pause_reading()
+        names = MetadataRequest(topics=None)
+        for _ in range(40_000):
+            connection.send(names, ApiKey.METADATA, 13, None)
+        await connections.close()
+        assert world.loop.time() == pytest.approx(OPTIONS.connect_timeout, abs=0.1)
+
+    world.run(scenario())
+
+
+@pytest.mark.kip(584)
+def test_the_features_that_the_cluster_has_settled_on(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    broker = cluster.broker(0)
+    answer = broker.answer_api_versions
+
+    def with_features(version: int) -> tuple[ApiVersionsResponse, int]:
+        response, answered = answer(version)
+        response.finalized_features = [
+            FinalizedFeatureKey(
+                name="transaction.version", max_version_level=2, min_version_level=1
+            )
+        ]
+        return response, answered
+
+    broker.answer_api_versions = with_features  # type: ignore[method-assign]
+
+    async def scenario() -> None:
+        await broker.start()
+        connection = await connections_to(cluster).connect(-1)
+        assert connection.feature("transaction.version") == 2
+        assert connection.feature("group.version") == 0
+
+    world.run(scenario())
+
+
+KAFKA_2_1 = {
+    ApiKey.PRODUCE: (0, 7),
+    ApiKey.FETCH: (0, 10),
+    ApiKey.LIST_OFFSETS: (0, 4),
+    ApiKey.METADATA: (0, 7),
+    ApiKey.FIND_COORDINATOR: (0, 2),
+    ApiKey.SASL_HANDSHAKE: (0, 1),
+    ApiKey.API_VERSIONS: (0, 2),
+    ApiKey.CREATE_TOPICS: (0, 3),
+    ApiKey.DELETE_TOPICS: (0, 3),
+    ApiKey.INIT_PRODUCER_ID: (0, 1),
+    ApiKey.ADD_PARTITIONS_TO_TXN: (0, 1),
+    ApiKey.ADD_OFFSETS_TO_TXN: (0, 1),
+    ApiKey.END_TXN: (0, 1),
+    ApiKey.TXN_OFFSET_COMMIT: (0, 2),
+    ApiKey.DESCRIBE_CONFIGS: (0, 2),
+    ApiKey.SASL_AUTHENTICATE: (0, 0),
+}
+"""What Apache Kafka 2.1.1 says it serves."""
+
+
+def test_every_api_has_a_version_that_kafka_2_1_serves(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    broker = cluster.broker(0)
+    broker.versions = dict(KAFKA_2_1)
+
+    async def scenario() -> None:
+        await broker.start()
+        connection = await connections_to(cluster).connect(-1)
+        agreed = {api: connection.version_of(api) for api in KAFKA_2_1}
+        assert agreed == {api: newest for api, (_, newest) in KAFKA_2_1.items()}
+        missing = set(ApiKey) - set(KAFKA_2_1)
+        assert missing == {ApiKey.DESCRIBE_CLUSTER}  # never needed: metadata tells as much
+
+    world.run(scenario())
+
+
+# --- names and addresses -------------------------------------------------------------------------
+
+
+def resolve_to(
+    world: World, monkeypatch: pytest.MonkeyPatch, names: dict[str, list[str]]
+) -> list[str]:
+    """Have these names resolve to these virtual hosts, others not at all; what is asked for."""
+    asked: list[str] = []
+
+    async def getaddrinfo(host: str, port: int, **_options: object) -> list[Any]:
+        asked.append(host)
+        if host not in names:
+            raise socket.gaierror(-2, "Name or service not known")
+        kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM)
+        return [(2, kind, 0, "", (each, port)) for each in names[host] for kind in kinds]
+
+    async def getnameinfo(address: tuple[str, int], flags: int = 0) -> tuple[str, str]:
+        return f"canonical-{address[0]}", str(address[1])
+
+    monkeypatch.setattr(world.loop, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(world.loop, "getnameinfo", getnameinfo)
+    return asked
+
+
+@pytest.mark.kip(302)
+def test_the_addresses_of_a_name_are_tried_in_turn(
+    world: World, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up = [cluster.broker(0), cluster.broker(2)]
+    asked = resolve_to(world, monkeypatch, {"kafka": ["broker-0", "broker-1", "broker-2"]})
+
+    async def scenario() -> None:
+        for broker in up:
+            await broker.start()
+        connections = connections_to(cluster, "kafka:9092")
+        first = await connections.connect(-1)
+        assert len(up[0].links) == 1
+        first.close()
+        await asyncio.sleep(0.1)
+        await connections.connect(-1)  # the next address that answers, without resolving again
+        assert (len(up[0].links), len(up[1].links)) == (1, 1)
+        assert asked == ["kafka"]
+        up[1].stop()
+        await asyncio.sleep(0.1)
+        await connections.connect(-1)
+        assert len(up[0].links) == 2
+        assert asked == ["kafka", "kafka"]
+
+    world.run(scenario())
+
+
+@pytest.mark.kip(601)
+def test_each_address_and_each_attempt_has_its_time(
+    world: World, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An address that swallows everything does not keep the next from being tried."""
+    dead, alive = cluster.broker(0), cluster.broker(1)
+    resolve_to(world, monkeypatch, {"kafka": ["broker-0", "broker-1"], "broker-0": ["broker-0"]})
+
+    async def scenario() -> None:
+        await dead.start()
+        await alive.start()
+        world.network.cut("localhost", "broker-0")
+        connections = connections_to(
+            cluster, "kafka:9092,broker-0:9092", connect_timeout=2.0, connect_timeout_max=6.0
+        )
+        await connections.connect(-1)
+        assert world.loop.time() == pytest.approx(2.0, abs=0.1)
+        for nominal in (2.0, 4.0, 6.0, 6.0):
+            await asyncio.sleep(2)  # past the back-off
+            began = world.loop.time()
+            with pytest.raises(Unavailable, match="did not accept a connection in time"):
+                await connections.connect(-2)
+            assert 0.8 * nominal <= world.loop.time() - began <= 1.2 * nominal + 0.01
+
+    world.run(scenario())
+
+
+def test_a_name_that_does_not_resolve_is_said_so(
+    world: World, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.broker(0)
+    resolve_to(world, monkeypatch, {})
+
+    async def scenario() -> None:
+        connections = connections_to(cluster, "kafka.example:9092")
+        with pytest.raises(Unavailable) as caught:
+            await connections.connect_any()
+        assert str(caught.value) == (
+            "no broker can be reached: broker -1 (kafka.example:9092) cannot be reached:"
+            " its name does not resolve (Name or service not known)"
+        )
+        connections.update([Node(3, "inside", 9092)])
+        with pytest.raises(Unavailable, match=r"does not resolve.*correct advertised\.listeners"):
+            await connections.connect(3)
+
+    world.run(scenario())
+
+
+def test_a_name_that_resolves_too_slowly(
+    world: World, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.broker(0)
+
+    async def hang(host: str, port: int, **_options: object) -> list[Any]:
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(world.loop, "getaddrinfo", hang)
+
+    async def scenario() -> None:
+        with pytest.raises(Unavailable, match="its name did not resolve within 10 s"):
+            await connections_to(cluster).connect(-1)
+
+    world.run(scenario())
+
+
+@pytest.mark.kip(235)
+def test_bootstrap_names_are_replaced_by_canonical_ones_where_asked_for(
+    world: World, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = cluster.broker(1)
+    names = {"kafka": ["a", "b"], "canonical-a": ["broker-0"], "canonical-b": ["broker-1"]}
+    resolve_to(world, monkeypatch, names)
+
+    async def scenario() -> None:
+        await broker.start()
+        connections = connections_to(cluster, "kafka:9092,gone:9092", canonical_bootstrap=True)
+        connection = await connections.connect_any()
+        assert connection.node.host == "canonical-b"
+        hosts = [node.host for node in connections.bootstrap]
+        assert hosts == ["canonical-a", "canonical-b", "gone"]
+
+    world.run(scenario())
+
+
+# --- idle connections, and beginning anew --------------------------------------------------------
+
+
+def test_an_idle_connection_is_closed_and_opened_again_without_back_off(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    broker = cluster.broker(0)
+
+    async def scenario() -> None:
+        await broker.start()
+        connections = connections_to(cluster, max_idle=10.0)
+        await connections.connect(-1)
+        for _ in range(5):
+            await asyncio.sleep(9)
+            await connections.request(-1, anything(), ApiKey.METADATA)
+        assert len(broker.links) == 1
+        await asyncio.sleep(9.5)
+        assert connections.ready(-1) is not None
+        await asyncio.sleep(1)
+        assert connections.ready(-1) is None
+        assert connections.last_error(-1) is None
+        began = world.loop.time()
+        await connections.request(-1, anything(), ApiKey.METADATA)
+        assert world.loop.time() - began < 0.01
+
+    world.run(scenario())
+
+
+def test_a_connection_that_waits_for_a_response_is_not_idle(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    broker = cluster.broker(0)
+    broker.answers[ApiKey.METADATA] = lambda request: NO_ANSWER
+
+    async def scenario() -> None:
+        await broker.start()
+        connections = connections_to(cluster, max_idle=5.0)
+        connection = await connections.connect(-1)
+        with pytest.raises(Unavailable, match="did not answer Metadata in time"):
+            await connection.request(anything(), ApiKey.METADATA, timeout=20.0)
+        assert world.loop.time() == pytest.approx(20.0, abs=0.1)
+
+    world.run(scenario())
+
+
+@pytest.mark.kip(899)
+@pytest.mark.parametrize("rebootstrap_after", [60.0, None])
+def test_bootstrap_servers_are_asked_again_unless_that_is_off(
+    world: World, cluster: ScriptedCluster, rebootstrap_after: float | None
+) -> None:
+    seed = cluster.broker(0)
+
+    async def scenario() -> None:
+        await seed.start()
+        connections = connections_to(cluster, rebootstrap_after=rebootstrap_after)
+        connections.update([Node(5, "gone", 9092)])
+        if rebootstrap_after is None:
+            with pytest.raises(Unavailable, match=r"metadata\.recovery\.strategy=none"):
+                await connections.connect_any()
+            assert seed.links == []
+        else:
+            assert (await connections.connect_any()).node.id == -1
+
+    world.run(scenario())
+
+
+@pytest.mark.kip(899)
+def test_beginning_anew_forgets_the_brokers_that_were_known(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    seed, other = cluster.broker(0), cluster.broker(1)
+
+    async def scenario() -> None:
+        await seed.start()
+        await other.start()
+        connections = connections_to(cluster, "broker-0:9092")
+        connections.update([Node(5, other.host, 9092)])
+        old = await connections.connect(5)
+        connections.rebootstrap()
+        assert not old.is_open
+        with pytest.raises(Unavailable, match="broker 5 is not in the cluster's metadata"):
+            await connections.connect(5)
+        assert (await connections.connect_any()).node.host == seed.host
+
+    world.run(scenario())
+
+
+# --- security ------------------------------------------------------------------------------------
+
+
+def test_a_connection_that_ends_at_once_hints_at_the_protocol(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    broker = cluster.broker(0)
+
+    def hang_up(version: int) -> tuple[ApiVersionsResponse, int]:
+        transport = broker.links[-1].transport
+        assert transport is not None
+        transport.abort()
+        return ApiVersionsResponse(api_keys=[]), version
+
+    broker.answer_api_versions = hang_up  # type: ignore[method-assign]
+
+    async def scenario() -> None:
+        await broker.start()
+        with pytest.raises(Unavailable, match=r"listener speak security\.protocol=PLAINTEXT\?"):
+            await connections_to(cluster).connect(-1)
+
+    world.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "fix"),
+    [
+        (62, "Hostname mismatch", r"ssl\.endpoint\.identification\.algorithm"),
+        (64, "IP address mismatch", r"ssl\.endpoint\.identification\.algorithm"),
+        (20, "unable to get local issuer certificate", r"ssl\.truststore\.location"),
+        (10, "certificate has expired", "$"),
+    ],
+)
+def test_a_certificate_that_is_not_accepted(
+    world: World,
+    cluster: ScriptedCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    message: str,
+    fix: str,
+) -> None:
+    """Once one broker is not who it claims to be, that is the error, whatever others say."""
+    cluster.broker(0)
+    cluster.broker(1)
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.verify_code, error.verify_message = code, message
+
+    async def refuse_certificate(make: object, host: str, port: int, **_options: object) -> None:
+        raise error if host == "broker-0" else ConnectionRefusedError("refused")
+
+    monkeypatch.setattr(world.loop, "create_connection", refuse_certificate)
+
+    async def scenario() -> None:
+        connections = connections_to(cluster)
+        with pytest.raises(AuthenticationFailed, match=rf"broker-0:9092\).*{message}.*{fix}"):
+            await connections.connect(-1)
+        with pytest.raises(AuthenticationFailed, match="refused"):
+            await connections.connect_any()
+
+    world.run(scenario())
+
+
+def test_each_new_transport_is_prepared(world: World, cluster: ScriptedCluster) -> None:
+    broker = cluster.broker(0)
+    prepared: list[asyncio.BaseTransport] = []
+
+    async def scenario() -> None:
+        await broker.start()
+        connection = await connections_to(cluster, prepare=prepared.append).connect(-1)
+        assert prepared == [connection.transport]
+
+    world.run(scenario())

@@ -1,0 +1,896 @@
+"""Transactions against a coordinator that keeps Kafka's rules, in both generations of the protocol.
+
+`trimtab.client.sender.transactions`, `trimtab.client.network.coordinator`, and the messages
+`trimtab.wire.messages.add_partitions_to_txn`, `trimtab.wire.messages.add_offsets_to_txn`,
+`trimtab.wire.messages.end_txn`, `trimtab.wire.messages.txn_offset_commit`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.unit.client.scripted_broker import HANG_UP, NO_ANSWER
+from tests.unit.client.scripted_transactions import KAFKA_2_1, OTHER, TOPIC, Bank, make_bank
+from trimtab.client.network.connections import ApiKey
+from trimtab.client.producer import AsyncProducer
+from trimtab.client.sender.transactions import ConsumerGroup, OffsetAndMetadata
+from trimtab.errors import BrokerError, ErrorCode, TransactionError, Unavailable, UsageError
+from trimtab.sim.world import World
+
+GROUP = ConsumerGroup("readers", 3, "member-1", "instance-1")
+
+
+@pytest.fixture(params=[1, 2], ids=["version-1", "version-2"])
+def bank(request: pytest.FixtureRequest) -> Iterator[Bank]:
+    with World(23) as world:
+        yield make_bank(world, request.param)
+
+
+@pytest.fixture
+def older() -> Iterator[Bank]:
+    with World(23) as world:
+        yield make_bank(world, level=1)
+
+
+@pytest.fixture
+def newer() -> Iterator[Bank]:
+    with World(23) as world:
+        yield make_bank(world, level=2)
+
+
+@pytest.fixture
+def oldest() -> Iterator[Bank]:
+    with World(23) as world:
+        yield make_bank(world, 0, KAFKA_2_1)
+
+
+async def begin(producer: AsyncProducer) -> None:
+    await producer.init_transactions()
+    await producer.begin_transaction()
+
+
+# commit and abort
+
+
+def test_what_was_committed_is_seen_and_what_was_aborted_is_not(bank: Bank) -> None:
+    async def scenario() -> None:
+        async with bank.producer() as producer:
+            await producer.init_transactions()
+            for number in range(6):
+                await producer.begin_transaction()
+                for partition in range(2):
+                    await producer.send("topic", b"%d" % number, partition=partition)
+                if number % 3 == 2:
+                    await producer.flush()
+                    await producer.abort_transaction()
+                else:
+                    await producer.commit_transaction()
+
+    bank.run(scenario)
+    assert bank.committed == {TOPIC: [b"0", b"1", b"3", b"4"], OTHER: [b"0", b"1", b"3", b"4"]}
+    assert bank.decisions == [True, True, False, True, True, False]
+
+
+def test_kafka_2_1_is_spoken_to_in_its_versions(oldest: Bank) -> None:
+    async def scenario() -> None:
+        async with oldest.producer() as producer:
+            await begin(producer)
+            await producer.send("topic", b"1", partition=0)
+            await producer.send_offsets_to_transaction({OTHER: 5}, "readers")
+            await producer.commit_transaction()
+
+    oldest.run(scenario)
+    assert oldest.committed == {TOPIC: [b"1"]}
+    assert oldest.offsets == {OTHER: 5}
+    newest = {api: high for api, (_, high) in KAFKA_2_1.items() if api is not ApiKey.API_VERSIONS}
+    assert {api: version for api, version, _ in oldest.asked(*newest)} == newest
+
+
+def test_version_1_adds_partitions_before_it_sends_and_keeps_to_its_versions(older: Bank) -> None:
+    older.cluster.leaders["topic"] = [0, 0]
+
+    async def scenario() -> None:
+        async with older.producer(linger_ms=10) as producer:
+            await begin(producer)
+            for partition in range(2):
+                await producer.send("topic", b"1", partition=partition)
+            await producer.commit_transaction()
+
+    older.run(scenario)
+    asked = older.asked(ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.PRODUCE, ApiKey.END_TXN)
+    assert [(api, version) for api, version, _ in asked] == [
+        (ApiKey.ADD_PARTITIONS_TO_TXN, 3),
+        (ApiKey.PRODUCE, 11),
+        (ApiKey.END_TXN, 4),
+    ]
+    (topic,) = asked[0][2].v3_and_below_topics
+    assert sorted(topic.partitions) == [0, 1]  # those that turn up together, in one request
+
+
+def test_version_2_adds_nothing_and_takes_a_new_epoch_from_each_end(newer: Bank) -> None:
+    async def scenario() -> None:
+        async with newer.producer() as producer:
+            await producer.init_transactions()
+            for _ in range(3):
+                await producer.begin_transaction()
+                await producer.send("topic", b"1", partition=0)
+                await producer.commit_transaction()
+
+    newer.run(scenario)
+    asked = newer.asked(
+        ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.PRODUCE, ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID
+    )
+    assert [(api, version) for api, version, _ in asked] == [
+        (ApiKey.INIT_PRODUCER_ID, 5),
+        *[(ApiKey.PRODUCE, 13), (ApiKey.END_TXN, 5)] * 3,
+    ]
+    ends = [request for api, _, request in asked if api is ApiKey.END_TXN]
+    assert [request.producer_epoch for request in ends] == [0, 1, 2]
+
+
+def test_a_transaction_follows_the_cluster_to_version_2_but_ends_as_it_began(older: Bank) -> None:
+    async def scenario() -> None:
+        async with older.producer() as producer:
+            await begin(producer)
+            await producer.send("topic", b"old", partition=0)
+            await producer.flush()
+            for link in older.cluster.brokers[0].links:
+                assert link.transport is not None
+                link.transport.abort()
+            older.level = 2
+            await producer.commit_transaction()
+            await producer.begin_transaction()
+            await producer.send("topic", b"new", partition=0)
+            await producer.commit_transaction()
+
+    older.run(scenario)
+    asked = older.asked(ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.PRODUCE, ApiKey.END_TXN)
+    assert [(api, version) for api, version, _ in asked] == [
+        (ApiKey.ADD_PARTITIONS_TO_TXN, 3),
+        (ApiKey.PRODUCE, 11),
+        (ApiKey.END_TXN, 4),
+        (ApiKey.PRODUCE, 13),
+        (ApiKey.END_TXN, 5),
+    ]
+    assert older.committed == {TOPIC: [b"old", b"new"]}
+
+
+def test_an_empty_transaction_asks_nobody(bank: Bank) -> None:
+    async def scenario() -> None:
+        async with bank.producer() as producer:
+            await begin(producer)
+            await producer.commit_transaction()
+            await producer.begin_transaction()
+            await producer.abort_transaction()
+
+    bank.run(scenario)
+    assert bank.asked(ApiKey.END_TXN, ApiKey.ADD_PARTITIONS_TO_TXN) == []
+
+
+def test_only_the_partition_that_is_used_is_added(older: Bank) -> None:
+    """KAFKA-13782: not the one that the partitioner left because its batch was full."""
+
+    async def scenario() -> None:
+        async with older.producer(batch_size=200, partitioner_class="sticky") as producer:
+            await producer.init_transactions()
+            for number in range(20):
+                await producer.begin_transaction()
+                await producer.send("topic", b"%d" % number * 30)
+                await producer.commit_transaction()
+
+    older.run(scenario)
+    asked = older.asked(ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.PRODUCE)
+    added, used = [], []
+    for api, _, request in asked:
+        if api is ApiKey.PRODUCE:
+            used += [d.index for topic in request.topic_data for d in topic.partition_data]
+        else:
+            added += [p for topic in request.v3_and_below_topics for p in topic.partitions]
+    assert added == used
+    assert len(used) == 20
+    assert set(used) == {0, 1}
+
+
+def test_an_abort_drops_what_was_not_sent(bank: Bank) -> None:
+    async def scenario() -> None:
+        async with bank.producer(linger_ms=1000) as producer:
+            await begin(producer)
+            waiting = await producer.send("topic", b"1", partition=0)
+            await producer.abort_transaction()
+            with pytest.raises(TransactionError, match="repeat the transaction") as raised:
+                await waiting
+            assert not raised.value.is_fatal
+
+    bank.run(scenario)
+    assert bank.asked(ApiKey.PRODUCE) == []
+
+
+def test_version_1_waits_with_the_abort_for_what_may_be_stored(older: Bank) -> None:
+    """A batch that came after the end of its transaction would stay without one."""
+    older.script[ApiKey.PRODUCE] = [HANG_UP]
+
+    async def scenario() -> None:
+        async with older.producer() as producer:
+            await begin(producer)
+            await producer.send("topic", b"1", partition=0)
+            await asyncio.sleep(0.05)
+            await producer.abort_transaction()
+
+    older.run(scenario)
+    asked = [api for api, _, _ in older.asked(ApiKey.PRODUCE, ApiKey.END_TXN)]
+    assert asked == [ApiKey.PRODUCE, ApiKey.PRODUCE, ApiKey.END_TXN]
+    assert older.committed == {}
+
+
+def test_version_2_ends_at_once_as_nothing_late_can_harm(newer: Bank) -> None:
+    newer.script[ApiKey.PRODUCE] = [HANG_UP]
+
+    async def scenario() -> None:
+        async with newer.producer(retry_backoff_ms=5000, retry_backoff_max_ms=5000) as producer:
+            await begin(producer)
+            await producer.send("topic", b"1", partition=0)
+            await asyncio.sleep(0.05)
+            began = newer.world.loop.time()
+            await producer.abort_transaction()
+            assert newer.world.loop.time() - began < 1
+
+    newer.run(scenario)
+    asked = [api for api, _, _ in newer.asked(ApiKey.PRODUCE, ApiKey.END_TXN)]
+    assert asked == [ApiKey.PRODUCE, ApiKey.END_TXN]
+
+
+def test_version_2_gives_up_at_once_what_comes_back_unstored(newer: Bank) -> None:
+    newer.script[ApiKey.PRODUCE] = [ErrorCode.NOT_ENOUGH_REPLICAS]
+
+    async def scenario() -> None:
+        async with newer.producer(retry_backoff_ms=5000, retry_backoff_max_ms=5000) as producer:
+            await begin(producer)
+            await producer.send("topic", b"1", partition=0)
+            await newer.arrival(ApiKey.PRODUCE)
+            began = newer.world.loop.time()
+            await producer.abort_transaction()
+            assert newer.world.loop.time() - began < 1
+
+    newer.run(scenario)
+    assert newer.decisions == []  # nothing had begun
+
+
+def test_an_abort_waits_for_partitions_that_are_being_added(older: Bank) -> None:
+    """One that was added behind the end would be part of the next transaction."""
+    older.script[ApiKey.ADD_PARTITIONS_TO_TXN] = [NO_ANSWER]
+
+    async def scenario() -> None:
+        async with older.producer(request_timeout_ms=1000, delivery_timeout_ms=5000) as producer:
+            await begin(producer)
+            await producer.send("topic", b"1", partition=0)
+            await older.arrival(ApiKey.ADD_PARTITIONS_TO_TXN)
+            began = older.world.loop.time()
+            await producer.abort_transaction()
+            assert older.world.loop.time() - began >= 1
+
+    older.run(scenario)
+    assert len(older.asked(ApiKey.ADD_PARTITIONS_TO_TXN)) == 1
+    assert len(older.asked(ApiKey.END_TXN)) == 1
+
+
+def test_a_batch_that_is_split_stays_in_its_transaction(bank: Bank) -> None:
+    async def scenario() -> None:
+        async with bank.producer(linger_ms=10) as producer:
+            await begin(producer)
+            bank.script[ApiKey.PRODUCE] = [ErrorCode.MESSAGE_TOO_LARGE]
+            for number in range(4):
+                await producer.send("topic", b"%d" % number, partition=0)
+            await producer.commit_transaction()
+
+    bank.run(scenario)
+    assert bank.committed == {TOPIC: [b"0", b"1", b"2", b"3"]}
+    assert len(bank.asked(ApiKey.PRODUCE)) > 2
+
+
+def test_what_is_split_in_a_failed_transaction_is_dropped(newer: Bank) -> None:
+    newer.cluster.leaders["topic"] = [0, 0]
+
+    async def scenario() -> None:
+        async with newer.producer(max_block_ms=5000) as producer:
+            await begin(producer)
+            for partition in range(2):
+                await (await producer.send("topic", b"first", partition=partition))
+            newer.script[ApiKey.PRODUCE] = [ErrorCode.INVALID_RECORD, ErrorCode.MESSAGE_TOO_LARGE]
+            await producer.send("topic", b"1", partition=0)
+            await newer.arrival(ApiKey.PRODUCE)
+            for value in (b"2", b"3"):
+                await producer.send("topic", value, partition=1)
+            with pytest.raises(TransactionError, match="INVALID_RECORD"):
+                await producer.commit_transaction()
+            await producer.abort_transaction()
+
+    newer.run(scenario)
+    assert len(newer.asked(ApiKey.PRODUCE)) == 4
+    assert newer.decisions == [False]
+
+
+def test_records_that_expire_end_the_transaction(bank: Bank) -> None:
+    options = {"request_timeout_ms": 1000, "delivery_timeout_ms": 3000}
+
+    async def scenario() -> None:
+        async with bank.producer(**options) as producer:
+            await begin(producer)
+            bank.script[ApiKey.PRODUCE] = [NO_ANSWER] * 4
+            await producer.send("topic", b"1", partition=0)
+            with pytest.raises(TransactionError, match=r"delivery\.timeout\.ms.*abort_transac"):
+                await producer.commit_transaction()
+            await producer.abort_transaction()
+            bank.script.clear()
+            await producer.begin_transaction()
+            await producer.send("topic", b"2", partition=0)
+            await producer.commit_transaction()
+
+    bank.run(scenario)
+    assert bank.committed == {TOPIC: [b"2"]}
+
+
+def test_a_commit_that_failed_says_so_before_the_rest_is_settled(older: Bank) -> None:
+    options = {"retry_backoff_ms": 5000, "retry_backoff_max_ms": 5000}
+
+    async def scenario() -> None:
+        async with older.producer(**options) as producer:
+            await begin(producer)
+            for partition in range(2):
+                await (await producer.send("topic", b"first", partition=partition))
+            older.script[ApiKey.PRODUCE] = [ErrorCode.NOT_ENOUGH_REPLICAS]
+            await producer.send("topic", b"not stored for now", partition=0)
+            await asyncio.sleep(0.1)
+            older.script[ApiKey.PRODUCE] = [ErrorCode.INVALID_RECORD]
+            await producer.send("topic", b"never stored", partition=1)
+            began = older.world.loop.time()
+            with pytest.raises(TransactionError, match="INVALID_RECORD"):
+                await producer.commit_transaction()
+            assert older.world.loop.time() - began < 1
+
+    older.run(scenario)
+
+
+def test_a_topic_that_is_created_anew_takes_the_transaction_with_it(bank: Bank) -> None:
+    async def scenario() -> None:
+        async with bank.producer() as producer:
+            await begin(producer)
+            await (await producer.send("topic", b"1", partition=0))
+            bank.cluster.topic_id = lambda name: bytes([2] * 16)  # type: ignore[method-assign]
+            bank.cluster.topic_of = lambda topic_id: "topic"  # type: ignore[method-assign]
+            bank.script[ApiKey.PRODUCE] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+            await producer.send("topic", b"2", partition=0)
+            with pytest.raises(TransactionError, match="topic-0 was created anew"):
+                await producer.commit_transaction()
+            await producer.abort_transaction()
+
+    bank.run(scenario)
+    assert bank.committed == {}
+
+
+# coordinators
+
+
+def test_a_coordinator_that_moves_is_found_again(bank: Bank) -> None:
+    async def scenario() -> None:
+        async with bank.producer() as producer:
+            await producer.init_transactions()
+            for number in range(4):
+                bank.coordinator = number % 2
+                await producer.begin_transaction()
+                await producer.send("topic", b"%d" % number, partition=0)
+                await producer.flush()
+                bank.coordinator = 1 - bank.coordinator
+                await producer.commit_transaction()
+
+    bank.run(scenario)
+    assert bank.committed == {TOPIC: [b"0", b"1", b"2", b"3"]}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        HANG_UP,
+    ],
+    ids=str,
+)
+def test_what_passes_is_waited_for(bank: Bank, code: object) -> None:
+    script = bank.script
+    for api in (ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.END_TXN):
+        script[api] = [code, code]
+    script[ApiKey.ADD_OFFSETS_TO_TXN] = script[ApiKey.TXN_OFFSET_COMMIT] = [code]
+    if code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+        script[ApiKey.FIND_COORDINATOR] = [code]
+
+    async def scenario() -> None:
+        async with bank.producer() as producer:
+            await begin(producer)
+            delivery = await producer.send("topic", b"1", partition=0)
+            await producer.send_offsets_to_transaction({OTHER: 5}, GROUP)
+            await producer.commit_transaction()
+            assert delivery.done()
+
+    bank.run(scenario)
+    assert bank.committed == {TOPIC: [b"1"]}
+    assert bank.offsets == {OTHER: 5}
+    assert bank.decisions == [True]  # once, though the response was lost
+    assert not any(script.values()) or bank.level == 2
+
+
+def test_a_partition_is_added_soon_after_the_transaction_before(older: Bank) -> None:
+    """KAFKA-5482: its markers are written in milliseconds, so the wait is not retry.backoff.ms."""
+
+    async def scenario() -> None:
+        async with older.producer() as producer:
+            await begin(producer)
+            older.script[ApiKey.ADD_PARTITIONS_TO_TXN] = [ErrorCode.CONCURRENT_TRANSACTIONS]
+            began = older.world.loop.time()
+            await (await producer.send("topic", b"1", partition=0))
+            assert older.world.loop.time() - began < 0.02
+
+    older.run(scenario)
+
+
+def test_version_2_leaves_brokers_the_time_to_write_markers(newer: Bank) -> None:
+    async def scenario() -> None:
+        async with newer.producer() as producer:
+            await producer.init_transactions()
+            for _ in range(2):
+                async with producer.transaction():
+                    await producer.send("topic", b"1", partition=0)
+
+    newer.run(scenario)
+    produced = [a.at for a in newer.cluster.brokers[0].asked if a.api is ApiKey.PRODUCE]
+    ended = [a.at for a in newer.cluster.brokers[0].asked if a.api is ApiKey.END_TXN]
+    assert 0.003 <= produced[1] - ended[0] < 0.005
+
+
+# offsets
+
+
+def test_offsets_are_committed_by_the_member_that_read_them(bank: Bank) -> None:
+    async def scenario() -> None:
+        async with bank.producer() as producer:
+            await begin(producer)
+            offsets = {TOPIC: 5, OTHER: OffsetAndMetadata(6, "note", 2)}
+            await producer.send_offsets_to_transaction(offsets, GROUP)
+            assert bank.offsets == {}
+            await producer.commit_transaction()
+
+    bank.run(scenario)
+    assert bank.offsets == {TOPIC: 5, OTHER: 6}
+    asked = bank.asked(ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.TXN_OFFSET_COMMIT, ApiKey.END_TXN)
+    assert [(api, version) for api, version, _ in asked] == (
+        [(ApiKey.TXN_OFFSET_COMMIT, 5), (ApiKey.END_TXN, 5)]
+        if bank.level == 2
+        else [(ApiKey.ADD_OFFSETS_TO_TXN, 4), (ApiKey.TXN_OFFSET_COMMIT, 4), (ApiKey.END_TXN, 4)]
+    )
+    request = asked[-2][2]
+    assert (
+        request.group_id,
+        request.generation_id,
+        request.member_id,
+        request.group_instance_id,
+    ) == GROUP
+    positions = [
+        (p.partition_index, p.committed_offset, p.committed_metadata, p.committed_leader_epoch)
+        for p in request.topics[0].partitions
+    ]
+    assert positions == [(0, 5, "", -1), (1, 6, "note", 2)]
+
+
+def test_brokers_that_know_no_members_take_the_group_id_alone(oldest: Bank) -> None:
+    async def scenario() -> None:
+        async with oldest.producer() as producer:
+            await begin(producer)
+            with pytest.raises(TransactionError, match="give the group's id alone") as raised:
+                await producer.send_offsets_to_transaction({TOPIC: 5}, GROUP)
+            assert not raised.value.is_fatal
+            await producer.abort_transaction()
+            await producer.begin_transaction()
+            await producer.send_offsets_to_transaction({TOPIC: 5}, "readers")
+            await producer.commit_transaction()
+
+    oldest.run(scenario)
+    assert oldest.offsets == {TOPIC: 5}
+
+
+@pytest.mark.parametrize(
+    ("offsets", "group", "message"),
+    [
+        ({TOPIC: -1}, "readers", "offsets: -1 for topic-0 is neither an offset"),
+        ({7: 1}, "readers", "offsets: 7 is not a TopicPartition"),
+        ({TOPIC: 1}, "", "group: '' is neither"),
+        ({TOPIC: 1}, 7, "group: 7 is neither"),
+    ],
+)
+def test_offsets_that_cannot_be_are_refused(
+    newer: Bank, offsets: Any, group: Any, message: str
+) -> None:
+    async def scenario() -> None:
+        async with newer.producer() as producer:
+            await begin(producer)
+            with pytest.raises(UsageError, match=message):
+                await producer.send_offsets_to_transaction(offsets, group)
+            await producer.commit_transaction()
+
+    newer.run(scenario)
+
+
+# errors
+
+
+def test_a_newer_producer_fences_the_older(bank: Bank) -> None:
+    async def scenario() -> None:
+        async with bank.producer() as old, bank.producer() as new:
+            await begin(old)
+            await old.send("topic", b"old", partition=0)
+            await old.flush()
+            await begin(new)
+            await new.send("topic", b"new", partition=0)
+            with pytest.raises(TransactionError, match="close this producer") as raised:
+                await old.commit_transaction()
+            assert raised.value.code is ErrorCode.PRODUCER_FENCED
+            assert raised.value.is_fatal
+            assert isinstance(raised.value.__cause__, BrokerError)
+            for call in (old.begin_transaction, old.abort_transaction, old.init_transactions):
+                with pytest.raises(TransactionError, match="PRODUCER_FENCED"):
+                    await call()
+            with pytest.raises(TransactionError, match="PRODUCER_FENCED"):
+                await old.send("topic", b"late", partition=0)
+            await new.commit_transaction()
+
+    bank.run(scenario)
+    assert bank.committed == {TOPIC: [b"new"]}
+    assert bank.decisions == [False, True]
+
+
+def test_the_leader_of_a_fenced_producer_leaves_the_verdict_to_the_coordinator(bank: Bank) -> None:
+    """KIP-588: INVALID_PRODUCER_EPOCH is a reason to abort; that says who is fenced."""
+
+    async def scenario() -> None:
+        async with bank.producer() as old, bank.producer() as new:
+            await begin(old)
+            await (await old.send("topic", b"1", partition=0))
+            await new.init_transactions()
+            late = await old.send("topic", b"2", partition=0)
+            with pytest.raises(BrokerError, match="INVALID_PRODUCER_EPOCH"):
+                await late
+            with pytest.raises(TransactionError, match="abort_transaction") as raised:
+                await old.commit_transaction()
+            assert not raised.value.is_fatal
+            with pytest.raises(TransactionError, match="PRODUCER_FENCED") as raised:
+                await old.abort_transaction()
+            assert raised.value.is_fatal
+
+    bank.run(scenario)
+
+
+FATAL = [
+    ErrorCode.PRODUCER_FENCED,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ErrorCode.INVALID_TXN_STATE,
+]
+ABORTABLE = [
+    ErrorCode.TRANSACTION_ABORTABLE,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    ErrorCode.UNKNOWN_PRODUCER_ID,
+    ErrorCode.UNKNOWN_SERVER_ERROR,
+]
+
+
+@pytest.mark.parametrize("code", FATAL + ABORTABLE, ids=lambda code: code.name)
+@pytest.mark.parametrize(
+    "api",
+    [
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        ApiKey.TXN_OFFSET_COMMIT,
+        ApiKey.END_TXN,
+    ],
+    ids=lambda api: api.name,
+)
+def test_a_coordinators_error_ends_the_transaction_or_the_producer(
+    older: Bank, api: ApiKey, code: ErrorCode
+) -> None:
+    older.script[api] = [code]
+
+    async def transact(producer: AsyncProducer) -> None:
+        await producer.begin_transaction()
+        await producer.send("topic", b"1", partition=0)
+        await producer.send("topic", b"1", partition=1)
+        await producer.send_offsets_to_transaction({TOPIC: 5}, GROUP)
+        await producer.commit_transaction()
+
+    async def scenario() -> None:
+        async with older.producer() as producer:
+            await producer.init_transactions()
+            with pytest.raises(TransactionError, match=code.name) as raised:
+                await transact(producer)
+            assert raised.value.code is code
+            assert raised.value.is_fatal is (code in FATAL)
+            if raised.value.is_fatal:
+                with pytest.raises(TransactionError, match="close this producer"):
+                    await producer.abort_transaction()
+            else:
+                await producer.abort_transaction()
+                await transact(producer)
+
+    older.run(scenario)
+    if code in ABORTABLE:
+        assert older.committed == {TOPIC: [b"1"], OTHER: [b"1"]}
+        assert older.offsets == {TOPIC: 5}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.TRANSACTION_ABORTABLE,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ],
+    ids=lambda code: code.name,
+)
+def test_a_lost_batch_ends_the_transaction_and_the_next_begins_with_a_new_epoch(
+    bank: Bank, code: ErrorCode
+) -> None:
+    async def scenario() -> None:
+        async with bank.producer() as producer:
+            await begin(producer)
+            await (await producer.send("topic", b"1", partition=0))
+            bank.script[ApiKey.PRODUCE] = [code]
+            lost = await producer.send("topic", b"2", partition=0)
+            with pytest.raises(BrokerError, match=code.name):
+                await lost
+            with pytest.raises(TransactionError, match=f"{code.name}.*abort_transac"):
+                await producer.send("topic", b"3", partition=0)
+            with pytest.raises(TransactionError, match=code.name) as raised:
+                await producer.commit_transaction()
+            assert raised.value.code is code
+            assert not raised.value.is_fatal
+            await producer.abort_transaction()
+            await producer.begin_transaction()
+            await producer.send("topic", b"again", partition=0)
+            await producer.commit_transaction()
+
+    bank.run(scenario)
+    assert bank.committed == {TOPIC: [b"again"]}
+    raised_epochs = [
+        (request.producer_id, request.producer_epoch)
+        for _, _, request in bank.asked(ApiKey.INIT_PRODUCER_ID)
+    ]
+    is_forgotten = code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert raised_epochs == [(-1, -1), *([(7, 0)] if bank.level < 2 or is_forgotten else [])]
+    # A coordinator that has forgotten the producer could not end its transaction.
+    ends = [request.committed for _, _, request in bank.asked(ApiKey.END_TXN)]
+    assert ends == ([True] if is_forgotten else [False, True])
+
+
+def test_brokers_that_cannot_raise_an_epoch_end_the_producer_that_lost_a_batch(
+    oldest: Bank,
+) -> None:
+    oldest.script[ApiKey.PRODUCE] = [ErrorCode.INVALID_RECORD]
+
+    async def scenario() -> None:
+        async with oldest.producer() as producer:
+            await begin(producer)
+            await producer.send("topic", b"1", partition=0)
+            with pytest.raises(TransactionError, match="abort_transaction"):
+                await producer.commit_transaction()
+            with pytest.raises(TransactionError, match=r"before Kafka 2\.5.*close this") as raised:
+                await producer.abort_transaction()
+            assert raised.value.is_fatal
+
+    oldest.run(scenario)
+    assert oldest.decisions == [False]
+
+
+def test_a_batch_that_is_refused_for_now_stays_in_its_transaction(bank: Bank) -> None:
+    bank.script[ApiKey.PRODUCE] = [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+    ]
+
+    async def scenario() -> None:
+        async with bank.producer() as producer:
+            await begin(producer)
+            for number in range(3):
+                await producer.send("topic", b"%d" % number, partition=0)
+            await producer.commit_transaction()
+
+    bank.run(scenario)
+    assert bank.committed == {TOPIC: [b"0", b"1", b"2"]}
+    assert len(bank.asked(ApiKey.ADD_PARTITIONS_TO_TXN)) == (bank.level < 2)
+
+
+def test_initialization_that_was_refused_may_be_repeated(bank: Bank) -> None:
+    bank.script[ApiKey.INIT_PRODUCER_ID] = [
+        ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ]
+
+    async def scenario() -> None:
+        async with bank.producer() as producer:
+            with pytest.raises(BrokerError, match=r"orders: .*transaction\.max\.timeout\.ms"):
+                await producer.init_transactions()
+            with pytest.raises(BrokerError, match="grant Write"):
+                await producer.init_transactions()
+            await begin(producer)
+
+    bank.run(scenario)
+    timeouts = {r.transaction_timeout_ms for _, _, r in bank.asked(ApiKey.INIT_PRODUCER_ID)}
+    assert timeouts == {60_000}
+
+
+# calls
+
+
+def test_calls_at_the_wrong_time_name_the_right_one(newer: Bank) -> None:
+    async def scenario() -> None:
+        async with newer.producer() as producer:
+            for call in (
+                producer.begin_transaction(),
+                producer.commit_transaction(),
+                producer.abort_transaction(),
+                producer.send_offsets_to_transaction({TOPIC: 1}, "readers"),
+                producer.send("topic", b"1"),
+            ):
+                with pytest.raises(UsageError, match=r"not initialized; call init_transactions\("):
+                    await call
+            await producer.init_transactions()
+            for call in (producer.commit_transaction(), producer.send("topic", b"1")):
+                with pytest.raises(UsageError, match=r"in no transaction; call begin_transaction"):
+                    await call
+            await producer.begin_transaction()
+            with pytest.raises(UsageError, match=r"commit_transaction\(\) or abort_transaction"):
+                await producer.begin_transaction()
+            with pytest.raises(UsageError, match="is in a transaction"):
+                await producer.init_transactions()
+
+    newer.run(scenario)
+
+
+def test_a_call_that_timed_out_goes_on_and_may_be_repeated(bank: Bank) -> None:
+    async def scenario() -> None:
+        async with bank.producer(max_block_ms=1000) as producer:
+            bank.script[ApiKey.FIND_COORDINATOR] = [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 4
+            with pytest.raises(
+                Unavailable, match=r"init_transactions\(\).*COORDINATOR_NOT_AVAILABLE.*call it agai"
+            ):
+                await producer.init_transactions()
+            with pytest.raises(UsageError, match=r"call init_transactions\(\) again"):
+                await producer.begin_transaction()
+            await producer.init_transactions()
+            await producer.begin_transaction()
+            await producer.send("topic", b"1", partition=0)
+            bank.script[ApiKey.END_TXN] = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 4
+            with pytest.raises(Unavailable, match=r"commit_transaction\(\) is not done after 1 s"):
+                await producer.commit_transaction()
+            with pytest.raises(UsageError, match=r"call commit_transaction\(\) again"):
+                await producer.abort_transaction()
+            await asyncio.sleep(10)
+            with pytest.raises(UsageError, match=r"call commit_transaction\(\) again"):
+                await producer.begin_transaction()
+            await producer.commit_transaction()
+            await producer.begin_transaction()
+
+    bank.run(scenario)
+    assert bank.decisions == [True]
+
+
+def test_offsets_that_timed_out_are_waited_for_by_the_commit(bank: Bank) -> None:
+    async def scenario() -> None:
+        async with bank.producer(max_block_ms=1000) as producer:
+            await begin(producer)
+            bank.script[ApiKey.TXN_OFFSET_COMMIT] = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 4
+            with pytest.raises(Unavailable, match=r"send_offsets_to_transaction\(\)"):
+                await producer.send_offsets_to_transaction({TOPIC: 5}, GROUP)
+            await producer.commit_transaction()
+
+    bank.run(scenario)
+    assert bank.offsets == {TOPIC: 5}
+
+
+def test_offsets_that_timed_out_are_not_sent_twice(bank: Bank) -> None:
+    async def scenario() -> None:
+        async with bank.producer(max_block_ms=1000) as producer:
+            await begin(producer)
+            bank.script[ApiKey.TXN_OFFSET_COMMIT] = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 4
+            with pytest.raises(Unavailable, match="COORDINATOR_LOAD_IN_PROGRESS"):
+                await producer.send_offsets_to_transaction({TOPIC: 5}, GROUP)
+            await producer.send_offsets_to_transaction({TOPIC: 5}, GROUP)
+            await producer.send_offsets_to_transaction({TOPIC: 6}, GROUP)
+            await producer.commit_transaction()
+
+    bank.run(scenario)
+    assert bank.offsets == {TOPIC: 6}
+    assert len(bank.asked(ApiKey.TXN_OFFSET_COMMIT)) == 4 + 1 + 1
+
+
+def test_an_abort_gives_up_offsets_and_partitions_that_were_not_taken(bank: Bank) -> None:
+    async def scenario() -> None:
+        async with bank.producer(max_block_ms=1000) as producer:
+            await begin(producer)
+            for api in (ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN):
+                bank.script[api] = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 1000
+            bank.script[ApiKey.TXN_OFFSET_COMMIT] = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 1000
+            bank.script[ApiKey.PRODUCE] = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 1000
+            delivery = await producer.send("topic", b"1", partition=0)
+            with pytest.raises(Unavailable):
+                await producer.send_offsets_to_transaction({TOPIC: 5}, GROUP)
+            await producer.abort_transaction()
+            with pytest.raises(TransactionError, match="repeat the transaction"):
+                await delivery
+            bank.script.clear()
+            await producer.begin_transaction()
+            await producer.send("topic", b"2", partition=0)
+            await producer.commit_transaction()
+
+    bank.run(scenario)
+    assert bank.committed == {TOPIC: [b"2"]}
+    assert bank.offsets == {}
+
+
+def test_closing_aborts_what_is_open(bank: Bank) -> None:
+    async def scenario() -> None:
+        async with bank.producer() as producer:
+            await begin(producer)
+            await (await producer.send("topic", b"1", partition=0))
+
+    bank.run(scenario)
+    assert bank.decisions == [False]
+
+
+def test_a_producer_that_died_leaves_nothing_to_the_next_of_its_id(bank: Bank) -> None:
+    async def scenario() -> None:
+        async with bank.producer() as dead:
+            await begin(dead)
+            await (await dead.send("topic", b"half", partition=0))
+            async with bank.producer() as next_one:
+                await begin(next_one)
+                await next_one.send("topic", b"whole", partition=0)
+                await next_one.commit_transaction()
+
+    bank.run(scenario)
+    assert bank.committed == {TOPIC: [b"whole"]}
+    assert bank.decisions == [False, True]
+
+
+def test_a_cluster_without_transactions_says_so_at_once() -> None:
+    with World(23) as world:
+        bank = make_bank(world, level=0)
+        for broker in bank.cluster.brokers.values():
+            del broker.versions[ApiKey.END_TXN]
+
+        async def scenario() -> None:
+            async with bank.producer() as producer:
+                with pytest.raises(BrokerError, match="serves no transactions; leave transactiona"):
+                    await producer.init_transactions()
+
+        bank.run(scenario)
+
+
+def test_whoever_waits_is_told_that_the_producer_was_closed(bank: Bank) -> None:
+    async def scenario() -> None:
+        bank.script[ApiKey.END_TXN] = [NO_ANSWER]
+        async with bank.producer() as producer:
+            await begin(producer)
+            await producer.send("topic", b"1", partition=0)
+            committing = asyncio.create_task(producer.commit_transaction())
+            await asyncio.sleep(1)
+        with pytest.raises(Unavailable, match="closed meanwhile"):
+            await committing
+
+    bank.run(scenario)

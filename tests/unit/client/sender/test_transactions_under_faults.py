@@ -1,0 +1,118 @@
+"""Random transactions while everything goes wrong that can pass, or that ends a transaction only.
+
+`trimtab.client.sender.transactions`; see also `test_transactions.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.unit.client.scripted_broker import HANG_UP, NO_ANSWER
+from tests.unit.client.scripted_transactions import OTHER, TOPIC, make_bank
+from trimtab.client.network.connections import ApiKey
+from trimtab.client.sender.transactions import ConsumerGroup
+from trimtab.errors import ErrorCode, TransactionError, Unavailable
+from trimtab.records import TopicPartition
+from trimtab.sim.world import World
+
+GROUP = ConsumerGroup("readers", 3, "member-1", "instance-1")
+COORDINATORS = (
+    ApiKey.INIT_PRODUCER_ID,
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.ADD_OFFSETS_TO_TXN,
+    ApiKey.TXN_OFFSET_COMMIT,
+    ApiKey.END_TXN,
+)
+PASSING: dict[ApiKey, list[object]] = {
+    ApiKey.FIND_COORDINATOR: [ErrorCode.COORDINATOR_NOT_AVAILABLE, HANG_UP],
+    ApiKey.PRODUCE: [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        HANG_UP,
+        NO_ANSWER,
+    ],
+} | {
+    api: [
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        HANG_UP,
+        NO_ANSWER,
+    ]
+    for api in COORDINATORS
+}
+ENDING: dict[ApiKey, list[object]] = {
+    api: [ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.UNKNOWN_SERVER_ERROR]
+    for api in (ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.TXN_OFFSET_COMMIT)
+} | {ApiKey.PRODUCE: [ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_RECORD]}
+
+
+@pytest.mark.parametrize("level", [1, 2], ids=["version-1", "version-2"])
+@pytest.mark.parametrize("seed", range(10))
+def test_whatever_happens_exactly_what_was_committed_is_seen(level: int, seed: int) -> None:
+    expected: dict[TopicPartition, list[bytes | None]] = {TOPIC: [], OTHER: []}
+    positions: dict[TopicPartition, int] = {}
+    fatal: list[TransactionError] = []
+    with World(seed) as world:
+        bank = make_bank(world, level)
+        random = world.random("faults")
+
+        def fault(api: ApiKey) -> object:
+            draw = random.random()
+            if draw < 0.15:
+                return random.choice(PASSING[api])
+            if draw < 0.2 and api in ENDING:
+                return random.choice(ENDING[api])
+            if draw < 0.25:
+                bank.coordinator, bank.groups = random.randrange(2), random.randrange(2)
+            return ErrorCode.NONE
+
+        async def repeat(call: Callable[[], Awaitable[None]]) -> None:
+            while True:
+                try:
+                    return await call()
+                except Unavailable:
+                    continue
+
+        async def scenario() -> None:
+            nonlocal fatal
+            async with bank.producer(batch_size=100, max_block_ms=500) as producer:
+                await repeat(producer.init_transactions)
+                for number in range(12):
+                    sent: dict[TopicPartition, list[bytes | None]] = {TOPIC: [], OTHER: []}
+                    wants_abort = random.random() < 0.25
+                    await producer.begin_transaction()
+                    try:
+                        for index in range(random.randrange(12)):
+                            partition = random.choice([TOPIC, OTHER])
+                            value = b"%d-%d" % (number, index)
+                            await producer.send(*partition[:1], value, partition=partition[1])
+                            sent[partition].append(value)
+                            await asyncio.sleep(random.random() * 0.02)
+                        await repeat(
+                            lambda position={OTHER: number}: producer.send_offsets_to_transaction(
+                                position, GROUP
+                            )
+                        )
+                        if not wants_abort:
+                            await repeat(producer.commit_transaction)
+                    except TransactionError as error:
+                        fatal += [error] if error.is_fatal else []
+                        wants_abort = True
+                    if wants_abort:
+                        await repeat(producer.abort_transaction)
+                        continue
+                    positions[OTHER] = number
+                    for partition, values in sent.items():
+                        expected[partition] += values
+
+        bank.fault = fault
+        bank.run(scenario)
+    assert fatal == []
+    assert {TOPIC: [], OTHER: []} | bank.committed == expected
+    assert bank.offsets == positions
+    assert expected[TOPIC] + expected[OTHER]
