@@ -8,15 +8,16 @@ What this room decides, for each partition:
                                    └──▶ refused ──▶ again  until nothing later is in flight: alone
                                    └──▶ lost               its numbers leave a hole: begin anew
 
-**Proof before pipelining.** Until a batch has been acknowledged, and again after any refusal, one
-batch is in flight alone. A broker takes any sequence number from a producer that it does not know;
+**Proof before pipelining.** Until a batch has been acknowledged, and again after any refusal and
+any change of the leader, one batch is in flight alone. A broker takes any sequence number from a producer that it does not know;
 were the first batch refused (its partition was just created, and is not open yet) while the second
 was stored, the first could never be stored again, and every retry would be refused until
 `delivery.timeout.ms`. That is how Kafka's own producer wedges itself.
 
 **Sent again, sent alone.** A broker knows the last five batches it stored of a producer again, and
 no others. One that was stored and not acknowledged is among them only as long as no more than four
-later ones are; so nothing new goes while one that is sent again is in flight.
+later ones are; so nothing new goes while one that is sent again is in flight. Nor does anything go
+to a new leader while the one before may still answer: each would have its own five.
 
 **Beginning anew.** A batch that is given up may be stored or not, so what follows cannot go on
 with its numbers. Those that were sent behind it may be stored too: they are sent again under their
@@ -204,7 +205,9 @@ class Identity(Anonymous):
         return sequence.producer_id, sequence.epoch, number
 
     def settled(self, batch: Batch, error: KafkaError | None) -> None:
-        if error is None and (sequence := self._sequences.get(batch.queue)) is not None:
+        queue = batch.queue
+        # As long as anything is in flight it may be to the leader before this one: see `moved`.
+        if error is None and not queue.in_flight and (sequence := self._sequences.get(queue)):
             sequence.is_proven = True
 
     def refused(self, batch: Batch, code: ErrorCode | None) -> bool | None:

@@ -274,6 +274,20 @@ def test_what_is_in_flight_to_the_old_leader_comes_back_before_the_new_one_gets_
     assert identity.may_send(queue)
 
 
+def test_an_answer_of_the_old_leader_proves_nothing_while_another_is_to_come() -> None:
+    """Else five go to each leader, and of more than five a broker does not know the first again."""
+    identity, queue = made(), Queue()
+    proven(identity, queue)
+    first, second, _ = fill(queue, 1, 1, 1)
+    send(identity, queue)
+    send(identity, queue)
+    identity.moved(queue)
+    acknowledge(identity, first)
+    assert not identity.may_send(queue)
+    acknowledge(identity, second)
+    assert identity.may_send(queue)
+
+
 def test_epochs_that_are_used_up_take_another_producer_id(monkeypatch: pytest.MonkeyPatch) -> None:
     identity, queue, other = made(epoch=LAST_EPOCH), Queue(), Queue(partition=1)
     asked: list[int] = []
