@@ -9,10 +9,10 @@ What this room decides, for each partition:
                                    └──▶ lost               its numbers leave a hole: begin anew
 
 **Proof before pipelining.** Until a batch has been acknowledged, and again after any refusal and
-any change of the leader, one batch is in flight alone. A broker takes any sequence number from a producer that it does not know;
-were the first batch refused (its partition was just created, and is not open yet) while the second
-was stored, the first could never be stored again, and every retry would be refused until
-`delivery.timeout.ms`. That is how Kafka's own producer wedges itself.
+any change of the leader, one batch is in flight alone. A broker takes any sequence number from a
+producer that it does not know; were the first batch refused (its partition was just created, and is
+not open yet) while the second was stored, the first could never be stored again, and every retry
+would be refused until `delivery.timeout.ms`. That is how Kafka's own producer wedges itself.
 
 **Sent again, sent alone.** A broker knows the last five batches it stored of a producer again, and
 no others. One that was stored and not acknowledged is among them only as long as no more than four
