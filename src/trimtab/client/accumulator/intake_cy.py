@@ -23,7 +23,7 @@ if cython.compiled:
 # So many bytes of complete batches come together before the sender gets its turn. By itself it
 # gets that from another thread every 5 ms (`sys.getswitchinterval`), and never from a coroutine
 # that does not wait; and then it sends no more than its requests in flight take.
-_UNSEEN_BYTES = cython.declare(cython.longlong, 65536)
+_UNSEEN_BYTES = cython.declare(cython.longlong, 262144)
 
 
 @cython.cclass

@@ -94,7 +94,7 @@ def test_an_event_loop_gets_its_turn_after_so_many_bytes(
     async def run() -> None:
         asyncio.get_running_loop().call_soon(turns.append, 0)
         intake = form.AsyncIntake(accumulator)
-        for number in range(200):
+        for number in range(400):
             await intake.send("topic", b"x" * 900)
             if turns:
                 turns.append(number)
@@ -102,7 +102,7 @@ def test_an_event_loop_gets_its_turn_after_so_many_bytes(
 
     asyncio.run(run())
     assert turns[0] == 0
-    assert 65_536 // 1000 <= turns[1] < 90
+    assert 262_144 // 1000 <= turns[1] < 310
 
 
 def test_a_thread_hands_over_after_so_many_bytes_and_not_before(
@@ -115,13 +115,13 @@ def test_a_thread_hands_over_after_so_many_bytes_and_not_before(
             handed_over.append(number)
 
     face = Face(accumulator)
-    for number in range(200):
+    for number in range(800):
         face.send("topic", b"x" * 900)
-        if number == 150:
+        if number == 600:
             accumulator.take_changed()  # the sender has seen it all
     assert len(handed_over) == 2
-    assert 65_536 // 1000 <= handed_over[0] < 90
-    assert handed_over[1] < 150
+    assert 262_144 // 1000 <= handed_over[0] < 310
+    assert handed_over[1] < 600
 
 
 def test_the_bound_of_a_record_is_never_below_its_batch(
