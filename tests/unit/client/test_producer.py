@@ -129,6 +129,14 @@ def test_a_table_is_sent_and_waits_for_memory_as_often_as_needed(cluster: Cluste
             producer.send_table("table", table.slice(0, 2), partition=arrow.array([0, 7]))
 
 
+def test_a_table_of_a_few_rows_is_sent_by_itself(cluster: Cluster) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    with Producer(cluster.bootstrap_servers) as producer:
+        for rows in (1, 5, 2):
+            delivery = producer.send_table("few", arrow.table({"value": [b"x"] * rows}))
+            assert delivery.result(30).records == rows
+
+
 def test_errors_of_the_topic_are_the_senders(cluster: Cluster, silent: str) -> None:
     with Producer(cluster.bootstrap_servers, max_block_ms=500) as producer:
         with pytest.raises(BrokerError, match="no/name"):

@@ -72,7 +72,7 @@ cdef class Placement:
     cdef void _measure(self, Batch batch) noexcept
     cdef Delivery _deliver(self, Batch batch, long long time, object on_delivery)
     cdef bint _is_full(self, Batch batch, TopicQueues topic_queues) noexcept
-    cdef object _follow_up(self, TopicQueues topic_queues, Batch batch)
+    cdef object _follow_up(self, TopicQueues topic_queues, Batch batch, bint is_new)
     cdef object _complete_open(self, PartitionQueue queue)
     cdef object _note(self, PartitionQueue queue)
     cdef Py_ssize_t _append_some(

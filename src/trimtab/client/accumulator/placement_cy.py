@@ -215,7 +215,7 @@ class Placement:
             record = OutgoingRecord(key, value, headers, time, None)
             batch = self._place(topic_queues, self._choose(topic_queues, partition), record)
             delivery = self._deliver(batch, time, on_delivery)
-            self._follow_up(topic_queues, batch)
+            self._follow_up(topic_queues, batch, batch.count == 1)
             return delivery
         finally:
             self._release()
@@ -469,14 +469,16 @@ class Placement:
         return self._estimate(builder) >= self._batch_size or builder.size >= self._max_request_size
 
     @cython.cfunc
-    @cython.locals(queue=PartitionQueue, is_first=cython.bint)
-    def _follow_up(self, topic_queues: TopicQueues, batch: Batch) -> Any:
-        """What comes of a record. Last, as waking the sender lets other threads run."""
+    @cython.locals(queue=PartitionQueue)
+    def _follow_up(self, topic_queues: TopicQueues, batch: Batch, is_new: cython.bint) -> Any:
+        """What comes of the last records of a batch, which began with them if it is new.
+
+        Last, as waking the sender lets other threads run.
+        """
         queue = batch.queue
-        is_first = batch.count == 1 and len(queue.batches) == 1
         if queue._open is batch and self._is_full(batch, topic_queues):
             self._complete_open(queue)
-        elif is_first:
+        elif is_new and len(queue.batches) == 1:
             self._note(queue)
         if topic_queues._is_due:
             topic_queues._is_due = False
@@ -549,7 +551,14 @@ class Placement:
         return row
 
     @cython.cfunc
-    @cython.locals(rows=Rows, batch=Batch, queue=PartitionQueue, share=Share, row=cython.Py_ssize_t)
+    @cython.locals(
+        rows=Rows,
+        batch=Batch,
+        queue=PartitionQueue,
+        share=Share,
+        row=cython.Py_ssize_t,
+        is_new=cython.bint,
+    )
     def _append_some(
         self,
         topic_queues: TopicQueues,
@@ -584,9 +593,10 @@ class Placement:
                 batch._call_back(rows.settle, share)
             share.count += 1
             row += 1
+            is_new = batch.count == 1
             if batch.queue._open is batch and self._are_all_in_turn(topic_queues, record):
                 row = self._go_on(topic_queues, rows, batch, row, end)
-            self._follow_up(topic_queues, batch)
+            self._follow_up(topic_queues, batch, is_new)
         return end
 
     @cython.cfunc

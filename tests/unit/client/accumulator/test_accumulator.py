@@ -712,6 +712,31 @@ def test_rows_go_where_sends_would(
     assert {share.batch for share in shares} == set(taken)
 
 
+@pytest.mark.parametrize("kind", ["turns", "keys", "partitions", "each"])
+@pytest.mark.parametrize("count", [1, 2, 7, 300])
+def test_the_sender_is_told_of_rows_as_of_sends(
+    make_bench: Callable[..., Bench], in_form: Callable[[str], ModuleType], kind: str, count: int
+) -> None:
+    form = in_form("trimtab.wire.rows_cy")
+    values = [b"%d" % i for i in range(count)]
+    keys = values if kind == "keys" else None
+    partitions = [i % 3 for i in range(count)] if kind == "partitions" else None
+    options = {"make_partitioner": RoundRobinPartitioner} if kind == "each" else {}
+    by_rows, by_sends = make_bench(**options), make_bench(**options)
+    for _ in range(2):  # with empty queues, and again once everything was taken
+        rows = rows_of(form, values, lambda share: None, keys, partitions)
+        by_rows.accumulator.append_rows("topic", rows, 0)
+        for i, value in enumerate(values):
+            by_sends.send(value, keys[i] if keys else None, partitions[i] if partitions else None)
+        told = [
+            [queue.partition for queue in bench.accumulator.take_changed()]
+            for bench in (by_rows, by_sends)
+        ]
+        assert told[0] == told[1] != []
+        assert {batch.queue.partition for batch in by_rows.take_all()} == set(told[0])
+        by_sends.take_all()
+
+
 def test_rows_stop_where_memory_is_used_up_and_go_on_from_there(
     make_bench: Callable[..., Bench], in_form: Callable[[str], ModuleType]
 ) -> None:
