@@ -42,7 +42,7 @@ from trimtab.client.sender.transactions import (
 from trimtab.errors import TransactionError, Unavailable, UsageError
 from trimtab.records import Headers, TopicPartition
 from trimtab.runtime.clock import monotonic_clock, wall_clock
-from trimtab.runtime.loop_thread import LoopThread, call_in_forked_child, new_lock, shared
+from trimtab.runtime.loop_thread import LoopThread, call_in_forked_child, new_lock, shared, wait_for
 from trimtab.wire.compression import Compression
 from trimtab.wire.rows_cy import Rows
 
@@ -409,7 +409,7 @@ class Producer(Intake):
                     "the buffer memory is full, and a delivery callback cannot wait for it: nothing"
                     " is sent meanwhile; send from another thread, or raise buffer.memory"
                 )
-            place.served.result(max(0.0, deadline - since))
+            wait_for(place.served, max(0.0, deadline - since))
         except TimeoutError:
             core.accumulator.leave_line(place)
             raise core.no_memory() from None

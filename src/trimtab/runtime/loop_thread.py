@@ -17,10 +17,12 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
+from math import inf
 from types import TracebackType
 from typing import Any, TypeVar
 
 from trimtab.errors import Unavailable, UsageError
+from trimtab.runtime.clock import monotonic_clock
 from trimtab.runtime.event_loop import new_event_loop
 
 T = TypeVar("T")
@@ -32,6 +34,9 @@ _CANCEL_GRACE_S = 5.0
 
 _JOIN_GRACE_S = _CANCEL_GRACE_S + 1.0
 """How long the interpreter's exit waits for a loop thread; beyond, the daemon thread is left."""
+
+_LISTEN_S = 0.1
+"""How long a thread waits without hearing a signal, at most."""
 
 
 class LoopThread:
@@ -102,7 +107,7 @@ class LoopThread:
             coroutine.close()
             raise
         try:
-            return future.result(timeout)
+            return wait_for(future, timeout)
         except concurrent.futures.CancelledError as error:
             if not self._engine.stopping:
                 raise
@@ -278,6 +283,29 @@ def _begin_as_child() -> None:
 
 
 os.register_at_fork(after_in_child=_begin_as_child)
+
+
+def wait_for(future: concurrent.futures.Future[T], timeout: float | None = None) -> T:
+    """A future's result, on a thread that is to hear Ctrl-C meanwhile.
+
+    Python runs signal handlers between two instructions. A signal that arrives after the last one,
+    but before the thread sleeps, is not seen until the sleep is over: so no sleep is long.
+
+    Args:
+        timeout: seconds to wait at most; None waits as long as it takes.
+
+    Raises:
+        TimeoutError: no result within `timeout`; or whatever the future ended with.
+    """
+    end = inf if timeout is None else monotonic_clock() + timeout
+    while True:
+        try:
+            return future.result(max(0.0, min(_LISTEN_S, end - monotonic_clock())))
+        except TimeoutError:
+            if future.done():
+                return future.result()  # It may be the future's own, or there just now.
+            if monotonic_clock() >= end:
+                raise
 
 
 def new_lock() -> threading.Lock:

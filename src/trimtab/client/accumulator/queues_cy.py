@@ -16,6 +16,7 @@ from typing import Any
 import cython
 
 from trimtab.records import NO_OFFSET, NO_TIMESTAMP, RecordMetadata
+from trimtab.runtime.loop_thread import wait_for
 
 if cython.compiled:
     pass
@@ -258,7 +259,7 @@ class Delivery:
         accumulator = batch.queue.accumulator
         deadline = None if timeout is None else accumulator.now() + timeout
         while not batch.is_done:
-            accumulator.future_of(batch).result(timeout)
+            wait_for(accumulator.future_of(batch), timeout)
             batch = self._holder()
             if deadline is not None:
                 timeout = max(0.0, deadline - accumulator.now())

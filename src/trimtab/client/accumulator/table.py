@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from trimtab.errors import KafkaError, UsageError
 from trimtab.records import NO_OFFSET, TopicPartition
+from trimtab.runtime.loop_thread import wait_for
 from trimtab.wire.rows_cy import NO_TIME, BytesColumn, HeadersColumn, Rows
 
 SLICE_ROWS = 65_536
@@ -150,7 +151,7 @@ class TableDelivery:
             TableError: rows were not delivered; says how many and why.
             TimeoutError: not all outcomes are known within `timeout`.
         """
-        return self._future.result(timeout)
+        return wait_for(self._future, timeout)
 
     def exception(self, timeout: float | None = None) -> TableError | None:
         """The error the table ended with, None if all of it is stored; waits like `result`."""
