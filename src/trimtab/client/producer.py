@@ -160,7 +160,15 @@ class _Core:
         # From any thread; many records share one look at the queues.
         if not self._is_waking:
             self._is_waking = True
-            self._call_soon(self._woken)
+            self._tell(self._woken)
+
+    def _tell(self, function: Callable[..., object], *args: object) -> None:
+        """Have the loop call this soon. Once the producer is closed it may be gone, unheard."""
+        try:
+            self._call_soon(function, *args)
+        except RuntimeError:
+            if not self._closing.done():
+                raise
 
     def _woken(self) -> None:
         self._is_waking = False
@@ -203,7 +211,7 @@ class _Core:
 
     def has_waited(self, since: float) -> None:
         """A send has waited for buffer memory; on any thread."""
-        self._call_soon(self.metrics.waited_for_memory, self.now() - since)
+        self._tell(self.metrics.waited_for_memory, self.now() - since)
 
     # calls
 

@@ -204,6 +204,23 @@ def test_who_waits_for_memory_is_told_when_the_producer_is_closed(stuck: Produce
         stuck.send("topic", b"x")
 
 
+def test_who_wakes_after_the_loop_has_ended_is_told_that_the_producer_is_closed(
+    silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have waited for memory, and nobody is left to be told for how long."""
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("Event loop is closed")
+
+    producer = Producer(silent)
+    monkeypatch.setattr(producer._core, "_call_soon", refuse)
+    with pytest.raises(RuntimeError, match="Event loop is closed"):
+        producer._core.has_waited(0.0)
+    producer.close(timeout=0)
+    producer._core.has_waited(0.0)
+    producer._core._wake()
+
+
 def test_who_waits_for_a_topic_is_told_when_the_producer_is_closed(silent: str) -> None:
     producer = Producer(silent)
     wanted = producer._core.metadata._wanted
