@@ -3,6 +3,9 @@
     with Cluster(brokers=3, racks=["a", "b", "c"]) as cluster:
         Producer(bootstrap_servers=cluster.bootstrap_servers)
 
+The nodes are those of `trimtab cluster up`, which gives each a process of its own; they speak to each
+other by the same requests.
+
 On disk, below `data`:
 
     controller/             the cluster's id, and its journal `__cluster_metadata-0`
@@ -11,6 +14,7 @@ On disk, below `data`:
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
@@ -20,12 +24,15 @@ from types import TracebackType
 
 from trimtab import config as options
 from trimtab.broker.broker import Broker
-from trimtab.broker.storage import Storage
-from trimtab.controller.controller import Controller
+from trimtab.controller.node import ControllerNode
 from trimtab.errors import UsageError
 from trimtab.runtime.clock import wall_clock_ms
 from trimtab.runtime.files import DirectoryStorage
 from trimtab.runtime.loop_thread import LoopThread
+from trimtab.storage.storage import Storage
+
+CONTROLLER_ID = 3000
+"""The controller's node id, out of the way of the brokers'."""
 
 _META = "meta.properties"
 _CLUSTER_ID = "cluster.id="
@@ -101,8 +108,7 @@ class Cluster:
         self._random = Random() if random is None else random
         self._temporary: str | None = None
         self._thread: LoopThread | None = None
-        self._controller: Controller | None = None
-        self._controller_storage: Storage | None = None
+        self._controller: ControllerNode | None = None
         self._brokers: list[Broker] = []
         self._addresses: list[tuple[str, int]] = []
 
@@ -126,7 +132,7 @@ class Cluster:
         """
         if not 0 <= broker < len(self._brokers):
             raise UsageError(f"broker={broker}: {len(self._brokers)} brokers are up, from 0 on")
-        self._brokers[broker].faults.slow(produce_ms)
+        self._brokers[broker].listener.faults.slow(produce_ms)
 
     # The synchronous face
 
@@ -203,62 +209,52 @@ class Cluster:
 
     async def _start_all(self) -> None:
         make_storage = self._storage or self._make_directories()
-        storage = self._controller_storage = make_storage("controller")
-        storage.lock()
-        cluster_id = _identify(storage, self._random)
-        values = options.read(options.BROKER, self._options)
-        controller = Controller(storage, values, self._now_ms, self._random)
-        self._controller = controller
+        storage = make_storage("controller")
+        cluster_id = identify(storage, self._random)
+        self._controller = controller = ControllerNode(
+            CONTROLLER_ID, cluster_id, storage, self._options, self._now_ms, self._random
+        )
         self._refuse_missing_brokers(controller)
+        address = self._host, await controller.listen(self._host, 0)
+        await controller.start()
         for broker_id, port in enumerate(self._ports):
             name = f"broker-{broker_id}"
-            broker_storage = make_storage(name)
-            try:
-                broker = Broker(
-                    broker_id,
-                    cluster_id,
-                    broker_storage,
-                    controller,
-                    {**self._options, **self._own_options(broker_id, name)},
-                    self._now_ms,
-                    self._random,
-                )
-            except BaseException:
-                broker_storage.close()
-                raise
+            broker = Broker(
+                broker_id,
+                cluster_id,
+                make_storage(name),
+                address,
+                {**self._options, **self._own_options(broker_id, name)},
+                self._now_ms,
+                self._random,
+            )
             self._brokers.append(broker)
-            self._addresses.append((self._host, await broker.listen(self._host, port)))
-        controller.register_brokers(
-            (broker.id, host, port, rack)
-            for broker, (host, port), rack in zip(
-                self._brokers, self._addresses, self._racks, strict=True
+            self._addresses.append((self._host, await broker.bind(self._host, port)))
+        await asyncio.gather(
+            *(
+                broker.start(*bound)
+                for broker, bound in zip(self._brokers, self._addresses, strict=True)
             )
         )
-        for broker in self._brokers:
-            controller.follow(broker)
-        for broker in self._brokers:
-            await broker.serve()
+        everything = controller.controller.journal.end_offset
+        await asyncio.gather(*(broker.metadata.reach(everything) for broker in self._brokers))
 
     async def _close(self) -> None:
         brokers, self._brokers = self._brokers, []
         self._addresses = []
-        errors: list[Exception] = []
-        for broker in brokers:
-            try:
-                await broker.close()
-            except Exception as error:
-                errors.append(error)
+        # Nobody is left to take over what one of them leads.
+        closed = await asyncio.gather(
+            *(broker.close(hand_over=False) for broker in brokers), return_exceptions=True
+        )
         if self._controller is not None:
-            self._controller.close()
+            await self._controller.close()
             self._controller = None
-        if self._controller_storage is not None:
-            self._controller_storage.close()
-            self._controller_storage = None
         if self._temporary is not None:
             from shutil import rmtree
 
             rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
+        errors = [error for error in closed if isinstance(error, BaseException)]
         for later in errors[1:]:
             _log.error("a broker did not close cleanly", exc_info=later)
         if errors:
@@ -280,8 +276,8 @@ class Cluster:
             own["broker.rack"] = rack
         return own
 
-    def _refuse_missing_brokers(self, controller: Controller) -> None:
-        known = sorted(controller.image.brokers)
+    def _refuse_missing_brokers(self, controller: ControllerNode) -> None:
+        known = sorted(controller.controller.image.brokers)
         if known and known[-1] >= self._count:
             raise UsageError(
                 f"brokers={self._count}: the data are those of {known[-1] + 1} brokers; start as "
@@ -303,7 +299,7 @@ def _choose_ports(ports: int | Sequence[int] | None, brokers: int) -> list[int]:
     return list(chosen)
 
 
-def _identify(storage: Storage, random: Random) -> str:
+def identify(storage: Storage, random: Random) -> str:
     """The id of the cluster whose data these are; a new one if there are none."""
     for line in (storage.read_file(_META) or b"").decode("ascii", "replace").splitlines():
         if line.startswith(_CLUSTER_ID):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.jars import find_kafka_jars
-from trimtab.broker.log import Log, LogConfig
+from trimtab.storage.log import Log, LogConfig
 from trimtab.runtime.files import DirectoryStorage
 from trimtab.wire.batch_cy import BatchBuilder, read_headers
 from trimtab.wire.compression import Compression

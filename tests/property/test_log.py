@@ -1,15 +1,18 @@
-"""The log against a plain list of records, through rolls, restarts, crashes and truncation."""
+"""The log against plain lists, through rolls, restarts, crashes and truncation: a leader's against
+a list of records, a follower's against a list of batches with gaps between them."""
 
+from itertools import pairwise
 from random import Random
+from typing import NamedTuple
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from trimtab.broker.log import Log, LogConfig
-from trimtab.broker.producer_state import ACCEPTED
 from trimtab.sim.disk import VirtualDisk
-from trimtab.wire.batch_cy import BatchBuilder, read_headers, read_records
+from trimtab.storage.log import Log, LogChanges, LogConfig
+from trimtab.storage.producer_state import ACCEPTED
+from trimtab.wire.batch_cy import BatchBuilder, read_headers, read_records, restamp
 
 DIRECTORY = "flights-0"
 PRODUCER = 9
@@ -164,5 +167,184 @@ class LogAgainstList(RuleBasedStateMachine):
         assert offset == self.end
 
 
+class Stored(NamedTuple):
+    base: int
+    last: int
+    epoch: int
+    values: list[bytes]
+
+
+class FollowerAgainstList(RuleBasedStateMachine):
+    """`batches` is what leaders have sent and is stored; `durable` of them have been flushed."""
+
+    @initialize(segment_bytes=st.integers(200, 2000), start=st.sampled_from([0, 10**10]))
+    def begin(self, segment_bytes: int, start: int) -> None:
+        self.config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=100)
+        self.disk = VirtualDisk()
+        self.start = start
+        self.batches: list[Stored] = []
+        self.durable = 0
+        self.recovery_point = 0
+        self.epoch = 0
+        self.serial = 0
+        self.open(clean=False)
+
+    def open(self, clean: bool) -> None:
+        self.log = Log.open(
+            self.disk,
+            DIRECTORY,
+            self.config,
+            lambda: 0,
+            log_start_offset=self.start,
+            recovery_point=self.recovery_point,
+            clean=clean,
+            changes=LogChanges(self.withdraw),
+        )
+
+    def withdraw(self, log: Log, offset: int) -> None:
+        self.start = min(self.start, offset)
+        self.recovery_point = min(self.recovery_point, offset)
+
+    @rule(
+        sizes=st.lists(
+            st.tuples(st.integers(0, 5), st.integers(1, 4), st.integers(0, 300)), min_size=1
+        ),
+        new_epoch=st.booleans(),
+    )
+    def replicate(self, sizes: list[tuple[int, int, int]], new_epoch: bool) -> None:
+        data = bytearray()
+        end = self.log.log_end_offset
+        if new_epoch:
+            self.epoch += 1
+        for gap, records, size in sizes:
+            base = end + gap
+            builder = BatchBuilder(1 << 20)
+            values = [b"%d" % (self.serial + i) + bytes(size) for i in range(records)]
+            for value in values:
+                builder.append(0, None, value, [])
+            built = builder.build(
+                producer_id=PRODUCER, producer_epoch=0, base_sequence=self.serial & 0x7FFFFFFF
+            )
+            restamp(built, 0, base, self.epoch)
+            data += built
+            self.serial += records
+            end = base + records
+            self.batches.append(Stored(base, end - 1, self.epoch, values))
+        view = memoryview(data)
+        self.log.append_replicated(view, read_headers(view))
+        assert self.log.log_end_offset == end
+
+    @rule()
+    def begin_epoch(self) -> None:
+        self.epoch += 1
+        self.log.begin_epoch(self.epoch)
+        assert self.log.latest_epoch == self.epoch
+        assert self.log.end_of_epoch(self.epoch) == (self.epoch, self.log.log_end_offset)
+
+    @rule(portion=st.floats(0, 1))
+    def truncate(self, portion: float) -> None:
+        start, end = self.log.log_start_offset, self.log.log_end_offset
+        offset = start + int(portion * (end - start + 1))
+        self.log.truncate(offset)
+        cut = next((batch for batch in self.batches if batch.last >= offset), None)
+        if cut is None:
+            assert self.log.log_end_offset == min(offset, end)
+        else:
+            del self.batches[self.batches.index(cut) :]
+            assert self.log.log_end_offset == min(offset, cut.base)
+        self.durable = min(self.durable, len(self.batches))
+
+    @rule(ahead=st.integers(-20, 20))
+    def restart_at(self, ahead: int) -> None:
+        offset = max(0, self.log.log_end_offset + ahead)
+        self.log.restart_at(offset)
+        assert (self.log.log_start_offset, self.log.log_end_offset) == (offset, offset)
+        assert self.log.high_watermark == offset
+        self.start = offset  # as the checkpoint of the log directory would say at once or later
+        self.batches.clear()
+        self.durable = 0
+
+    @rule(portion=st.floats(0, 1))
+    def commit(self, portion: float) -> None:
+        self.log.high_watermark = int(portion * (self.log.log_end_offset + 1))
+
+    @rule()
+    def flush(self) -> None:
+        self.log.flush()
+        self.durable = len(self.batches)
+
+    @rule()
+    def roll(self) -> None:
+        self.log.roll()
+
+    @rule()
+    def reopen(self) -> None:
+        self.log.close()
+        end = self.log.log_end_offset
+        self.durable = len(self.batches)
+        self.recovery_point = self.log.recovery_point
+        self.open(clean=True)
+        assert self.log.log_end_offset <= end
+
+    @rule(seed=st.none() | st.integers(0, 2**32), killed=st.booleans())
+    def crash(self, seed: int | None, killed: bool) -> None:
+        if not killed:
+            self.disk.crash(None if seed is None else Random(seed))
+        self.open(clean=False)
+        kept = sum(batch.last < self.log.log_end_offset for batch in self.batches)
+        assert kept >= (len(self.batches) if killed else self.durable)
+        del self.batches[kept:]
+        if not killed:
+            self.log.flush()
+            self.durable = kept
+
+    @rule(portion=st.floats(0, 1))
+    def read(self, portion: float) -> None:
+        start, end = self.log.log_start_offset, self.log.log_end_offset
+        offset = start + int(portion * (end - start))
+        data = self.log.read(offset, 1)
+        expected = next((batch for batch in self.batches if batch.last >= offset), None)
+        found = [header.base_offset for header in read_headers(data)]
+        assert found == ([] if expected is None else [expected.base])
+
+    @invariant()
+    def every_batch_is_there(self) -> None:
+        if not hasattr(self, "log"):
+            return
+        found = [
+            (header.base_offset, header.last_offset, header.leader_epoch)
+            for header in self.log.headers(0)
+        ]
+        assert found == [batch[:3] for batch in self.batches]
+        offset = self.log.log_start_offset
+        values = []
+        while data := self.log.read(offset, 1000):
+            values += [record.value for record in read_records("flights", 0, data, offset)]
+            offset = read_headers(data)[-1].next_offset
+        assert values == [value for batch in self.batches for value in batch.values]
+
+    @invariant()
+    def epochs_part_the_batches(self) -> None:
+        if not hasattr(self, "log"):
+            return
+        for before, after in pairwise(self.batches):
+            if before.epoch != after.epoch:
+                for epoch in range(before.epoch, after.epoch):
+                    assert before.last < self.log.end_of_epoch(epoch).end_offset <= after.base
+        if self.batches:
+            assert self.log.latest_epoch >= self.batches[-1].epoch
+        for before, after in pairwise(self.log.leader_epochs):
+            assert before.epoch < after.epoch
+            assert before.start_offset < after.start_offset
+
+    @invariant()
+    def the_high_watermark_is_within_the_log(self) -> None:
+        if hasattr(self, "log"):
+            log = self.log
+            assert log.log_start_offset <= log.high_watermark <= log.log_end_offset
+
+
+TestFollowerAgainstList = FollowerAgainstList.TestCase
+TestFollowerAgainstList.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestLogAgainstList = LogAgainstList.TestCase
 TestLogAgainstList.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -1,4 +1,19 @@
-"""Every message in every version: it decodes to itself, and no bytes break a decoder."""
+"""Every message in every version: it decodes to itself, and no bytes break a decoder.
+
+`APIS` brings them, among them those of `trimtab.wire.messages.allocate_producer_ids`,
+`trimtab.wire.messages.alter_configs`, `trimtab.wire.messages.alter_partition`,
+`trimtab.wire.messages.alter_partition_reassignments`,
+`trimtab.wire.messages.alter_replica_log_dirs`, `trimtab.wire.messages.assign_replicas_to_dirs`,
+`trimtab.wire.messages.broker_heartbeat`, `trimtab.wire.messages.broker_registration`,
+`trimtab.wire.messages.create_partitions`, `trimtab.wire.messages.delete_records`,
+`trimtab.wire.messages.describe_client_quotas`, `trimtab.wire.messages.describe_log_dirs`,
+`trimtab.wire.messages.describe_producers`, `trimtab.wire.messages.describe_quorum`,
+`trimtab.wire.messages.describe_topic_partitions`, `trimtab.wire.messages.elect_leaders`,
+`trimtab.wire.messages.fetch_snapshot`, `trimtab.wire.messages.incremental_alter_configs`,
+`trimtab.wire.messages.list_config_resources`, `trimtab.wire.messages.list_partition_reassignments`,
+`trimtab.wire.messages.list_transactions`, `trimtab.wire.messages.offset_for_leader_epoch`,
+`trimtab.wire.messages.unregister_broker`, `trimtab.wire.messages.update_features`.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +28,12 @@ from hypothesis import strategies as st
 from trimtab.errors import CorruptData
 from trimtab.wire.codec import decode, encode, encode_parts
 from trimtab.wire.messages import APIS
+from trimtab.wire.messages.control_records import (
+    CONTROL_RECORDS,
+    decode_control_record,
+    encode_control_key,
+    encode_control_record,
+)
 from trimtab.wire.messages.metadata_records import RECORDS, decode_record, encode_record
 from trimtab.wire.schema import Field, Schema, schema
 from trimtab.wire.types import WireType
@@ -20,6 +41,7 @@ from trimtab.wire.types import WireType
 MESSAGES: list[type] = [
     *(cls for api in APIS.values() for cls in (api.request, api.response)),
     *RECORDS.values(),
+    *CONTROL_RECORDS.values(),
 ]
 CASES = [
     (cls, version)
@@ -81,6 +103,8 @@ def test_message_round_trips(cls: type, version: int, data: st.DataObject) -> No
     assert b"".join(encode_parts(sent, version)) == body
     if cls in RECORDS.values():
         assert decode_record(encode_record(sent, version)) == sent
+    if cls in CONTROL_RECORDS.values() and version == 0:
+        assert decode_control_record(*encode_control_record(sent)) == sent
 
 
 @case
@@ -128,3 +152,16 @@ def test_bytes_are_a_metadata_record_or_corrupt(prefix: bytes, rest: bytes) -> N
     except CorruptData:
         return
     assert type(record) in RECORDS.values()
+
+
+@pytest.mark.parametrize("kind", [*CONTROL_RECORDS, -1, 0, 7, None])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(key=st.none() | st.binary(max_size=5), value=st.none() | st.binary(max_size=64))
+def test_bytes_are_a_control_record_or_corrupt(
+    kind: int | None, key: bytes | None, value: bytes | None
+) -> None:
+    try:
+        record = decode_control_record(key if kind is None else encode_control_key(kind), value)
+    except CorruptData:
+        return
+    assert type(record) in CONTROL_RECORDS.values()

@@ -4,27 +4,39 @@ from __future__ import annotations
 
 import pytest
 
-from trimtab.config import (
+from trimtab.config.broker import BROKER
+from trimtab.config.effective import (
+    Setting,
+    Settings,
+    Source,
+    check_topic,
+    inherit,
+    resolve,
+    resolve_topic,
+)
+from trimtab.config.options import (
     BOOLEAN,
-    BROKER,
     CLASS,
+    CLUSTER_WIDE,
     DOUBLE,
     INT,
     LIST,
     LONG,
     PASSWORD,
+    PER_BROKER,
+    READ_ONLY,
     SHORT,
     STRING,
-    TOPIC,
+    Form,
     Option,
     OptionTable,
     Password,
     Range,
-    inherit,
     read,
     read_given,
     write,
 )
+from trimtab.config.topic import TOPIC
 from trimtab.errors import UsageError
 
 TABLE = OptionTable(
@@ -38,6 +50,7 @@ TABLE = OptionTable(
         Option("a.word", STRING, "x", "", ("x", "y")),
         Option("a.list", LIST, (), "", ("x", "y")),
         Option("a.rack", STRING, None, ""),
+        Option("a.pairs", LIST, (), "", Form(r"\d+:\d+", "*", "* or pairs")),
     ),
 )
 
@@ -59,6 +72,8 @@ TABLE = OptionTable(
         ("a.list", ["y"], ("y",)),
         ("a.list", "", ()),
         ("a.rack", None, None),
+        ("a.pairs", "*", ("*",)),
+        ("a.pairs", "0:1,10:2", ("0:1", "10:2")),
     ],
 )
 def test_values_are_read_in_either_spelling_and_as_text(
@@ -98,6 +113,9 @@ def test_the_rest_have_their_defaults() -> None:
         ("a.list", "x,z", "one of x, y"),
         ("a.list", 5, "a list of strings"),
         ("a.list", [1], "a list of strings"),
+        ("a.pairs", "0:1,*", "* or pairs"),
+        ("a.pairs", "0:x", "* or pairs"),
+        ("a.pairs", "\u0663:1", "* or pairs"),
     ],
 )
 def test_a_refusal_names_option_value_and_fix(name: str, given: object, fix: str) -> None:
@@ -149,6 +167,167 @@ def test_topics_inherit_the_strongest_broker_option_in_their_unit() -> None:
     assert retention(log_retention_hours=2, log_retention_minutes=3) == 180_000
     assert retention(log_retention_minutes=3, log_retention_ms=4) == 4
     assert retention(log_retention_hours=-1) == -1
+
+
+# What the files in `config` of Apache Kafka 4.3's distribution set: server, broker and controller.
+KAFKA_PROPERTIES = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.quorum.bootstrap.servers": "localhost:9093",
+    "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "advertised.listeners": "PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093",
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL",
+    "num.network.threads": "3",
+    "num.io.threads": "8",
+    "socket.send.buffer.bytes": "102400",
+    "socket.receive.buffer.bytes": "102400",
+    "socket.request.max.bytes": "104857600",
+    "log.dirs": "/tmp/kraft-combined-logs",
+    "num.partitions": "1",
+    "num.recovery.threads.per.data.dir": "1",
+    "offsets.topic.replication.factor": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "log.flush.interval.messages": "10000",
+    "log.flush.interval.ms": "1000",
+    "log.retention.hours": "168",
+    "log.retention.bytes": "1073741824",
+    "log.segment.bytes": "1073741824",
+    "log.retention.check.interval.ms": "300000",
+}
+
+
+def test_a_properties_file_of_kafka_is_read() -> None:
+    values = read(BROKER, KAFKA_PROPERTIES)
+    assert values["process.roles"] == ("broker", "controller")
+    assert values["num.io.threads"] == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("ssl.keystore.location", "plain text"),
+        ("sasl.enabled.mechanisms", "plain text"),
+        ("authorizer.class.name", "everybody may do everything"),
+        ("listener.name.internal.max.connections", "without the listener's name"),
+        ("remote.log.storage.system.enable", "no tiered storage"),
+        ("zookeeper.connect", r"controller\.quorum\.voters"),
+    ],
+)
+def test_what_would_be_missed_is_refused(name: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=f"is not for trimtab: .*{reason}"):
+        BROKER.find(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        ("log.retention.ms", CLUSTER_WIDE),
+        ("log.retention.hours", READ_ONLY),
+        ("log.cleaner.min.cleanable.ratio", CLUSTER_WIDE),
+        ("min.insync.replicas", CLUSTER_WIDE),
+        ("max.connections", CLUSTER_WIDE),
+        ("leader.replication.throttled.rate", CLUSTER_WIDE),
+        ("node.id", READ_ONLY),
+        ("listeners", READ_ONLY),
+    ],
+)
+@pytest.mark.kip(226)
+def test_some_broker_options_change_while_it_runs(name: str, mode: object) -> None:
+    assert BROKER[name].dynamic is mode
+
+
+GIVEN = {"max.connections": 1, "log.retention.hours": 2, "num.partitions": 3}
+
+
+@pytest.mark.kip(226)
+@pytest.mark.parametrize(
+    ("all_brokers", "broker", "connections"),
+    [
+        ({}, {}, 1),
+        ({"max.connections": "10"}, {}, 10),
+        ({"max.connections": "10"}, {"max.connections": "20"}, 20),
+        ({}, {"max.connections": "20"}, 20),
+    ],
+)
+def test_what_is_set_for_one_broker_counts_more_than_for_all_and_that_more_than_what_is_given(
+    all_brokers: dict[str, str], broker: dict[str, str], connections: int
+) -> None:
+    values = resolve(GIVEN, all_brokers, broker)
+    assert values == {**read(BROKER, GIVEN), "max.connections": connections}
+
+
+def test_topics_inherit_what_is_set_for_their_broker() -> None:
+    values = resolve(GIVEN, {"log.retention.ms": "5"}, {})
+    assert resolve_topic(values, {})["retention.ms"] == 5
+    assert resolve_topic(values, {"retention.ms": "6"})["retention.ms"] == 6
+    assert resolve_topic(resolve(GIVEN, {}, {}), {})["retention.ms"] == 7_200_000
+
+
+@pytest.mark.parametrize(
+    ("all_brokers", "broker"),
+    [
+        ({"num.partitions": "9"}, {}),
+        ({}, {"num.partitions": "9"}),
+        ({"lab.own": "9"}, {}),
+        ({"max.connections": "many"}, {}),
+        ({"no.such.option": "9"}, {"ssl.keystore.type": "9"}),
+    ],
+    ids=["read-only", "read-only for one", "per broker, for all", "no number", "unknown"],
+)
+def test_what_cannot_be_set_in_the_metadata_is_as_if_it_were_not(
+    all_brokers: dict[str, str],
+    broker: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    own = Option("lab.own", INT, 5, "", dynamic=PER_BROKER)
+    monkeypatch.setitem(BROKER._options, own.name, own)
+    assert resolve(GIVEN, all_brokers, broker) == read(BROKER, GIVEN)
+    assert len(caplog.records) == len(all_brokers) + len(broker)
+    assert resolve(GIVEN, {}, {"lab.own": "9"})["lab.own"] == 9
+
+
+def test_the_sources_of_an_option_what_counts_first() -> None:
+    settings = Settings.read(
+        {"log.retention.hours": 2, "log.flush.scheduler.interval.ms": 7},
+        {"log.retention.ms": "3"},
+        {"log.retention.ms": "4"},
+    )
+    two_hours = Setting("log.retention.hours", 2, Source.GIVEN)
+    a_week = Setting("log.retention.hours", 168, Source.DEFAULT)
+    four = Setting("log.retention.ms", 4, Source.BROKER)
+    three = Setting("log.retention.ms", 3, Source.ALL_BROKERS)
+    assert settings.of(BROKER["log.retention.ms"]) == [four, three, two_hours, a_week]
+    assert settings.of(BROKER["log.retention.hours"]) == [two_hours, a_week]
+    assert settings.of(BROKER["log.retention.minutes"]) == []
+    assert settings.of_topic(TOPIC["retention.ms"], {}) == [four, three, two_hours, a_week]
+    assert settings.of_topic(TOPIC["retention.ms"], {"retention.ms": "5"})[:2] == [
+        Setting("retention.ms", 5, Source.TOPIC),
+        four,
+    ]
+    assert settings.of(BROKER["log.flush.interval.ms"]) == []
+    assert settings.of(BROKER["log.flush.scheduler.interval.ms"])[0].value == 7
+    assert settings.of(BROKER["broker.rack"]) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ({"remote.storage.enable": "true"}, "no tiered storage"),
+        (
+            {"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "8"},
+            r"min\.compaction\.lag\.ms=9: must be at most max\.compaction\.lag\.ms, which is 8",
+        ),
+    ],
+)
+def test_options_that_do_not_fit_together_are_refused(given: dict[str, str], fault: str) -> None:
+    with pytest.raises(UsageError, match=fault):
+        check_topic(resolve_topic(read(BROKER, {}), given))
 
 
 def test_passwords_are_kept_from_sight() -> None:

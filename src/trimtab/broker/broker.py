@@ -1,66 +1,74 @@
-"""One broker: its address, its partitions, and what it knows of the cluster."""
+"""One broker: its address, its replicas, and what it knows of the cluster.
+
+controller's log ─▶ MetadataFollower ─▶ replay ─▶ image ─▶ partitions to lead and to follow
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from random import Random
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from trimtab import config
-from trimtab.broker.faults import Faults
-from trimtab.broker.log import LogConfig
-from trimtab.broker.log_directory import LogDirectory
+from trimtab.broker.controller_link import ControllerLink
+from trimtab.broker.fetch_session import FetchSessionCache
+from trimtab.broker.handlers import HANDLERS
+from trimtab.broker.isr_proposals import IsrProposals
+from trimtab.broker.leadership import ANY_EPOCH
+from trimtab.broker.lifecycle import Lifecycle
+from trimtab.broker.metadata_follower import MetadataFollower
 from trimtab.broker.partition import Partition, Refused
-from trimtab.broker.server import Connection, ServerCounts
-from trimtab.broker.storage import Storage, StorageError
+from trimtab.broker.replication import Replication
 from trimtab.config import BROKER, TOPIC
 from trimtab.errors import CorruptData, ErrorCode
-from trimtab.metadata.image import CONFIG_TOPIC, BrokerRegistration, ClusterImage, TopicImage
-from trimtab.wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
-from trimtab.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
-from trimtab.wire.messages.metadata_records import PartitionRecord, RemoveTopicRecord
+from trimtab.metadata.image import (
+    CONFIG_BROKER,
+    CONFIG_TOPIC,
+    BrokerRegistration,
+    ClusterImage,
+    PartitionRegistration,
+    TopicImage,
+)
+from trimtab.server.listener import Listener
+from trimtab.server.peer import PeerLost
+from trimtab.storage.log import LogConfig
+from trimtab.storage.log_directory import LogDirectory
+from trimtab.storage.storage import Storage, StorageError
+from trimtab.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from trimtab.wire.messages.metadata_records import (
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+)
 
-_CLOSE_GRACE_S = 1.0
-"""How long a client may take to read its last responses when the broker closes."""
+_SLICE = 100
+"""Partitions that are opened, or dropped, before others have their turn."""
+
+_SHUTDOWN_TIMEOUT_S = 5.0
+_PRODUCER_IDS_TIMEOUT_S = 10.0
 
 _log = logging.getLogger(__name__)
 
 
-class IdBlock(Protocol):
-    """Producer ids from `first` up to and without `end`."""
-
-    @property
-    def first(self) -> int: ...
-
-    @property
-    def end(self) -> int: ...
-
-
-class ControllerChannel(Protocol):
-    """How a broker asks the controller."""
-
-    async def create_topics(self, request: CreateTopicsRequest) -> CreateTopicsResponse: ...
-
-    async def delete_topics(self, request: DeleteTopicsRequest) -> DeleteTopicsResponse: ...
-
-    async def allocate_producer_ids(self, broker_id: int) -> IdBlock: ...
-
-
 class Broker:
-    """Serves the partitions that the cluster's metadata says it leads.
+    """Serves the partitions that the cluster's metadata says it leads, and follows others.
 
-    `listen` first, then `replay` what the controller says of the cluster, then `serve`.
+    `bind`, then `start`.
 
     Args:
         broker_id: its number, which it keeps.
-        cluster_id: what Metadata answers.
+        cluster_id: of the cluster it belongs to.
         storage: the directory of its logs.
-        controller: whom to ask for topics and producer ids.
+        controller: host and port of the controller.
         options: broker options (`trimtab.config.BROKER`), dotted or in snake case.
         now_ms: wall time in milliseconds.
-        random: makes up the identity of a new directory.
+        random: makes up the identities of a new directory and of this life, and sessions.
 
     Raises:
         StorageError: the directory of its logs cannot be read.
@@ -73,120 +81,358 @@ class Broker:
         broker_id: int,
         cluster_id: str,
         storage: Storage,
-        controller: ControllerChannel,
+        controller: tuple[str, int],
         options: Mapping[str, object],
         now_ms: Callable[[], int],
         random: Random,
     ) -> None:
         self.id = broker_id
         self.cluster_id = cluster_id
-        self.controller = controller
         self.given = config.read_given(BROKER, options)
         self.config = config.read(BROKER, options)
         self.image = ClusterImage()
-        self.faults = Faults()
-        self.counts = ServerCounts()
-        self.connections: dict[Connection, None] = {}
         self.partitions: dict[tuple[str, int], Partition] = {}
         self._now_ms = now_ms
-        self._topic_defaults = config.inherit(self.config)
+        self._loop = asyncio.get_running_loop()
         self._storage = storage
-        self._logs = LogDirectory.open(
+        self.logs = LogDirectory.open(
             storage, node_id=broker_id, cluster_id=cluster_id, now_ms=now_ms, random=random
         )
-        self._offline: set[tuple[str, int]] = set()
+        self._offline: dict[tuple[str, int], None] = {}
         self._producer_ids = iter(range(0))
-        self._server: asyncio.AbstractServer | None = None
-        self._serving = False
-        self._upkeep: list[asyncio.Task[None]] = []
-        self._closed: asyncio.Future[None] | None = None
+        self.listener = Listener(
+            broker_id,
+            {key: partial(handler, self) for key, handler in HANDLERS.items()},
+            self.config,
+        )
+        self.fetch_sessions = FetchSessionCache(
+            cast(int, self.config["max.incremental.fetch.session.cache.slots"]), random
+        )
+        name = f"broker-{broker_id}"
+        self.controller = ControllerLink(*controller, name)
+        self._links = [
+            self.controller,
+            lifecycle_link := ControllerLink(*controller, f"{name}-lifecycle"),
+            metadata_link := ControllerLink(*controller, f"{name}-metadata"),
+            proposals_link := ControllerLink(*controller, f"{name}-isr"),
+        ]
+        self.metadata = MetadataFollower(self, metadata_link)
+        self.lifecycle = Lifecycle(
+            broker_id,
+            cluster_id,
+            random.randbytes(16),
+            lifecycle_link,
+            lambda: self.metadata.next_offset - 1,
+            [self.logs.directory_id],
+            cast(int, self.config["broker.heartbeat.interval.ms"]) / 1000,
+        )
+        self._proposals = IsrProposals(broker_id, lambda: self.epoch, proposals_link)
+        self._replication = Replication(self)
+        self._carries_out = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def epoch(self) -> int:
+        """Of this life of the broker; -1 before the controller has registered it."""
+        return self.lifecycle.epoch
 
     @property
     def controller_id(self) -> int:
         """Whom Metadata names as the controller: this broker, which passes requests on."""
         return self.id
 
-    # Life
+    # -- life
 
-    async def listen(self, host: str, port: int) -> int:
+    async def bind(self, host: str, port: int) -> int:
         """Bind the address, without serving yet; the port that was bound (for `port` 0).
 
         Raises:
             OSError: the address is taken.
         """
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: Connection(self),
-            host,
-            port,
-            backlog=cast(int, self.config["socket.listen.backlog.size"]),
-            start_serving=False,
-        )
-        return cast(int, self._server.sockets[0].getsockname()[1])
+        return await self.listener.bind(host, port)
 
-    async def serve(self) -> None:
-        """Accept connections, and look after the logs, from now on."""
-        assert self._server is not None
-        await self._server.start_serving()
-        self._serving = True
-        for option, look_after in (
-            ("log.flush.offset.checkpoint.interval.ms", self._checkpoint),
-            ("log.flush.scheduler.interval.ms", self._flush_due),
-            ("log.retention.check.interval.ms", self._enforce_retention),
+    async def start(self, host: str, port: int) -> None:
+        """Join the cluster under this address; on return clients are served.
+
+        Waits for the controller as long as it takes.
+
+        Raises:
+            CorruptData: the controller's log cannot be replayed.
+            UsageError: the controller refuses this broker.
+        """
+        following = asyncio.ensure_future(self.metadata.run())
+        self._tasks.append(following)
+        joining = asyncio.ensure_future(self._join(host, port))
+        try:
+            await asyncio.wait((following, joining), return_when=asyncio.FIRST_COMPLETED)
+            if following.done():
+                following.result()
+        finally:
+            if not joining.done():
+                joining.cancel()
+                await asyncio.gather(joining, return_exceptions=True)
+        joining.result()
+        following.add_done_callback(self._metadata_ended)
+
+    async def _join(self, host: str, port: int) -> None:
+        rack = cast("str | None", self.config["broker.rack"])
+        await self.lifecycle.register(host, port, rack, self.logs.previous_epoch)
+        await self.metadata.reach(self.epoch + 1)
+        await self._carry_out_all()
+        await self.listener.start()
+        self.lifecycle.start()
+        for interval_s, look_after in (
+            (self._interval_s("log.flush.offset.checkpoint.interval.ms"), self._checkpoint),
+            (
+                self._interval_s("replica.high.watermark.checkpoint.interval.ms"),
+                self._checkpoint_high_watermarks,
+            ),
+            (self._interval_s("log.flush.scheduler.interval.ms"), self._flush_due),
+            (self._interval_s("log.retention.check.interval.ms"), self._enforce_retention),
+            (self.lag_limit_s / 2, self._drop_laggards),
         ):
-            interval_ms = cast(int, self.config[option])
-            if 0 < interval_ms < config.INT_MAX:
-                self._upkeep.append(
-                    asyncio.create_task(self._repeat(interval_ms / 1000, look_after))
-                )
+            if interval_s:
+                self._tasks.append(asyncio.create_task(self._repeat(interval_s, look_after)))
+        await self.lifecycle.unfenced.wait()
+        while self.image.brokers[self.id].fenced:  # so that our clients are told of us, too
+            await self.metadata.advance()
 
-    async def close(self) -> None:
-        """Close the connections, after what is written to them, and, cleanly, the logs.
+    def _interval_s(self, option: str) -> float:
+        """0 for never."""
+        interval_ms = cast(int, self.config[option])
+        return interval_ms / 1000 if 0 < interval_ms < config.INT_MAX else 0
+
+    def _metadata_ended(self, task: asyncio.Future[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            _log.critical(
+                "cannot follow the controller any more broker=%d",
+                self.id,
+                exc_info=task.exception(),
+            )
+            self.abort()
+
+    async def close(self, hand_over: bool = True) -> None:
+        """Leave the cluster, close the connections after what is written to them, and the logs.
+
+        Args:
+            hand_over: have the controller move away what this broker leads first (controlled
+                shutdown).
 
         Raises:
             StorageError: the disk failed; the next run recovers the logs.
         """
-        if self._server is not None:
-            self._server.close()
-        for task in self._upkeep:
+        if hand_over and self._carries_out and self.config["controlled.shutdown.enable"]:
+            await self.lifecycle.shut_down(_SHUTDOWN_TIMEOUT_S)
+        await self.lifecycle.stop()
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._upkeep, return_exceptions=True)
-        if self.connections:
-            self._closed = asyncio.get_running_loop().create_future()
-            for connection in tuple(self.connections):
-                connection.close()
-            await asyncio.wait([self._closed], timeout=_CLOSE_GRACE_S)
-            for connection in tuple(self.connections):
-                connection.abort()
-            await self._closed
-        if self._serving:
-            self._logs.close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._proposals.close()
+        await self._replication.close()
+        for partition in self.partitions.values():
+            partition.retire()
+        await self.listener.close()
+        for link in self._links:
+            link.close()
+        if self._carries_out:
+            self.logs.close(self.epoch)
         else:
             # The logs may not have been looked at, so nothing may say that they are in order.
             self._storage.close()
 
-    def forget(self, connection: Connection) -> None:
-        """A connection is gone."""
-        self.connections.pop(connection, None)
-        if self._closed is not None and not self.connections and not self._closed.done():
-            self._closed.set_result(None)
+    def abort(self) -> None:
+        """End at once, as a process does that is killed: nothing is written or said any more."""
+        self.lifecycle.abort()
+        for task in self._tasks:
+            task.cancel()
+        self._proposals.abort()
+        self._replication.abort()
+        self.listener.abort()
+        for link in self._links:
+            link.close()
 
-    # The cluster's metadata
+    # -- the cluster's metadata
 
-    def replay(self, records: Iterable[Any]) -> None:
-        """Learn what the controller decided; partitions to lead are there when this returns."""
+    async def replay(self, records: list[Any]) -> None:
+        """Learn what the controller decided; partitions are there when this returns."""
+        if not self._carries_out:
+            for record in records:
+                self.image.replay(record)
+            return
+        partitions: dict[tuple[bytes, int], None] = {}
+        topics: dict[str, None] = {}
+        brokers: dict[int, None] = {}
         for record in records:
-            if type(record) is RemoveTopicRecord:
-                self._drop_topic(self.image.topics_by_id[record.topic_id])
+            kind = type(record)
+            if kind is RemoveTopicRecord:
+                topic = self.image.topics_by_id[record.topic_id]
+                for partition in topic.partitions:
+                    partitions.pop((topic.id, partition.id), None)
+                await self._drop_topic(topic)
             self.image.replay(record)
-            if type(record) is PartitionRecord and record.leader == self.id:
-                self._lead(self.image.topics_by_id[record.topic_id], record.partition_id)
+            if kind is PartitionRecord or kind is PartitionChangeRecord:
+                partitions[record.topic_id, record.partition_id] = None
+            elif kind is ConfigRecord:
+                if record.resource_type == CONFIG_TOPIC:
+                    topics[record.resource_name] = None
+                elif record.resource_type == CONFIG_BROKER:
+                    topics.update(dict.fromkeys(self.image.topics))
+                    self._configure()
+            elif kind is RegisterBrokerRecord or kind is BrokerRegistrationChangeRecord:
+                brokers[record.broker_id] = None
+        for broker_id in brokers:
+            self._replication.moved(broker_id)
+        for name in topics:
+            self._configure_topic(name)
+        await self._carry_out(partitions)
 
-    def find_partition(self, topic: str, index: int) -> Partition:
-        """A partition that this broker leads.
+    async def replay_snapshot(self, records: list[Any]) -> None:
+        """Learn everything anew: what has changed since the last record is carried out."""
+        image = ClusterImage()
+        for record in records:
+            image.replay(record)
+        before, self.image = self.image, image
+        if not self._carries_out:
+            return
+        for topic in before.topics.values():
+            if topic.id not in image.topics_by_id:
+                await self._drop_topic(topic)
+        self._configure()
+        await self._carry_out_all()
+
+    async def _carry_out_all(self) -> None:
+        self._carries_out = True
+        self._configure()
+        for name in self.image.topics:
+            self._configure_topic(name)
+        await self._carry_out(
+            [
+                (topic.id, partition.id)
+                for topic in self.image.topics.values()
+                for partition in topic.partitions
+                if self.id in partition.replicas or (topic.name, partition.id) in self.partitions
+            ]
+        )
+
+    async def _carry_out(self, changed: Iterable[tuple[bytes, int]]) -> None:
+        for number, (topic_id, index) in enumerate(changed, 1):
+            topic = self.image.topics_by_id[topic_id]
+            self._place(topic, topic.partitions[index])
+            if not number % _SLICE:
+                await asyncio.sleep(0)
+
+    def _place(self, topic: TopicImage, registration: PartitionRegistration) -> None:
+        """Lead, follow or drop one partition, as the controller says."""
+        key = (topic.name, registration.id)
+        partition = self.partitions.get(key)
+        if self.id not in registration.replicas:
+            if partition is not None:
+                self._drop(topic.name, registration.id)
+            return
+        if partition is None:
+            partition = self._open(topic, registration)
+            if partition is None:
+                return
+        try:
+            if registration.leader == self.id:
+                self._replication.leave(partition)
+                partition.lead(registration)
+            else:
+                partition.follow(registration)
+                self._replication.follow(partition)
+        except StorageError as error:
+            _log.error(
+                "partition is offline broker=%d partition=%s error=%s", self.id, partition, error
+            )
+            self._offline[key] = None
+            del self.partitions[key]
+            self._replication.leave(partition)
+            partition.retire()
+
+    def _open(self, topic: TopicImage, registration: PartitionRegistration) -> Partition | None:
+        key = (topic.name, registration.id)
+        values = self.topic_config(topic.name)
+        try:
+            log = self.logs.open_log(
+                topic.name, registration.id, topic.id, self._log_config(values)
+            )
+        except (StorageError, CorruptData) as error:
+            _log.error(
+                "partition is offline broker=%d partition=%s-%d error=%s", self.id, *key, error
+            )
+            self._offline[key] = None
+            return None
+        partition = self.partitions[key] = Partition(
+            self,
+            topic.name,
+            topic.id,
+            registration._replace(leader_epoch=-1),
+            log,
+            values,
+            self._now_ms,
+        )
+        return partition
+
+    async def _drop_topic(self, topic: TopicImage) -> None:
+        for number, registration in enumerate(topic.partitions, 1):
+            self._drop(topic.name, registration.id)
+            if not number % _SLICE:
+                await asyncio.sleep(0)
+
+    def _drop(self, topic: str, index: int) -> None:
+        key = (topic, index)
+        self._offline.pop(key, None)
+        partition = self.partitions.pop(key, None)
+        if partition is not None:
+            self._replication.leave(partition)
+            partition.retire()
+        try:
+            self.logs.delete_log(*key)
+        except StorageError as error:
+            # The metadata no longer knows it: a topic of the same name gets rid of it.
+            _log.error(
+                "cannot delete a log broker=%d partition=%s-%d error=%s", self.id, *key, error
+            )
+
+    # -- options
+
+    def topic_config(self, topic: str) -> dict[str, config.Value]:
+        """Every option of a topic, as it counts on this broker."""
+        values = config.inherit(self.config)
+        values.update(config.read_given(TOPIC, self.image.configs(CONFIG_TOPIC, topic)))
+        return values
+
+    def _log_config(self, topic: Mapping[str, config.Value]) -> LogConfig:
+        return LogConfig.read(topic, cast(int, self.config["producer.id.expiration.ms"]))
+
+    def _configure(self) -> None:
+        """Take over what was changed for all brokers, or for this one."""
+        self.config = config.resolve(
+            self.given,
+            self.image.configs(CONFIG_BROKER, ""),
+            self.image.configs(CONFIG_BROKER, str(self.id)),
+        )
+        self.listener.config = self.config
+
+    def _configure_topic(self, name: str) -> None:
+        topic = self.image.topics.get(name)
+        if topic is None:
+            return
+        values: dict[str, config.Value] | None = None
+        for registration in topic.partitions:
+            partition = self.partitions.get((name, registration.id))
+            if partition is not None:
+                values = values or self.topic_config(name)
+                partition.log.config = self._log_config(values)
+                partition.configure(values)
+
+    # -- what handlers ask
+
+    def find_replica(self, topic: str, index: int) -> Partition:
+        """A partition that this broker has, whoever leads it.
 
         Raises:
-            Refused: nobody has it, another broker leads it, or its disk has failed.
+            Refused: nobody has it, others have it, or its disk has failed.
         """
         partition = self.partitions.get((topic, index))
         if partition is not None:
@@ -198,57 +444,86 @@ class Broker:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
+    def find_partition(self, topic: str, index: int) -> Partition:
+        """A partition that this broker leads.
+
+        Raises:
+            Refused: nobody has it, another broker leads it, or its disk has failed.
+        """
+        partition = self.find_replica(topic, index)
+        if partition.leadership is None:
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return partition
+
     def find_leader(self, topic: str, index: int) -> tuple[int, int, BrokerRegistration | None]:
         """Who leads a partition that exists, its leader epoch, and where that broker is."""
         partition = self.image.topics[topic].partitions[index]
         return partition.leader, partition.leader_epoch, self.image.brokers.get(partition.leader)
 
     async def next_producer_id(self) -> int:
-        """A producer id that was never given out before."""
+        """A producer id that was never given out before.
+
+        Raises:
+            PeerLost: the controller is away.
+        """
         while (producer_id := next(self._producer_ids, None)) is None:
-            block = await self.controller.allocate_producer_ids(self.id)
-            self._producer_ids = iter(range(block.first, block.end))
+            block = await self.controller.insist(
+                AllocateProducerIdsRequest(broker_id=self.id, broker_epoch=self.epoch),
+                _PRODUCER_IDS_TIMEOUT_S,
+            )
+            if block.error_code:
+                raise PeerLost(f"the controller gives no producer ids: error {block.error_code}")
+            first = block.producer_id_start
+            self._producer_ids = iter(range(first, first + block.producer_id_len))
         return producer_id
 
-    def _lead(self, topic: TopicImage, index: int) -> None:
-        key = (topic.name, index)
-        values = dict(self._topic_defaults)
-        values.update(config.read_given(TOPIC, self.image.configs(CONFIG_TOPIC, topic.name)))
-        expiration_ms = cast(int, self.config["producer.id.expiration.ms"])
-        try:
-            log = self._logs.open_log(
-                topic.name, index, topic.id, LogConfig.read(values, expiration_ms)
-            )
-        except (StorageError, CorruptData) as error:
-            _log.error(
-                "partition is offline broker=%d partition=%s-%d error=%s", self.id, *key, error
-            )
-            self._offline.add(key)
-            return
-        self.partitions[key] = Partition(
-            topic.name,
-            topic.id,
-            index,
-            topic.partitions[index].leader_epoch,
-            log,
-            values,
-            self._now_ms,
+    def replication_quota_exceeded(self) -> bool:
+        """Whether throttled followers have had their share of this second."""
+        return False
+
+    # -- what partitions ask
+
+    @property
+    def lag_limit_s(self) -> float:
+        return cast(int, self.config["replica.lag.time.max.ms"]) / 1000
+
+    def time(self) -> float:
+        return self._loop.time()
+
+    def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
+        """Whether that broker, in that life, may be in an ISR."""
+        registration = self.image.brokers.get(broker_id)
+        return (
+            registration is not None
+            and registration.is_active
+            and broker_epoch in (ANY_EPOCH, registration.epoch)
         )
 
-    def _drop_topic(self, topic: TopicImage) -> None:
-        for registration in topic.partitions:
-            key = (topic.name, registration.id)
-            self._offline.discard(key)
-            partition = self.partitions.pop(key, None)
-            if partition is not None:
-                partition.wake()
-            try:
-                self._logs.delete_log(*key)
-            except StorageError as error:
-                # The metadata no longer knows it: a topic of the same name gets rid of it.
-                _log.error(
-                    "cannot delete a log broker=%d partition=%s-%d error=%s", self.id, *key, error
-                )
+    def propose_isr(self, partition: Partition) -> None:
+        self._proposals.submit(partition)
+
+    def choose_replica(self, partition: Partition, rack: str, offset: int) -> int:
+        """The leader if it is in the consumer's rack or no replica there has the offset; otherwise
+        the one there that is furthest (Kafka's `RackAwareReplicaSelector`, KIP-392)."""
+        selector = cast("str | None", self.config["replica.selector.class"])
+        if not selector or not selector.endswith("RackAwareReplicaSelector"):
+            return -1
+        brokers = self.image.brokers
+        if brokers[self.id].rack == rack:
+            return -1
+        assert partition.leadership is not None
+        near = [
+            (follower.end_offset, -broker_id)
+            for broker_id, follower in partition.leadership.followers.items()
+            if (registration := brokers.get(broker_id)) is not None
+            and registration.rack == rack
+            and registration.is_active
+            and broker_id in partition.leadership.isr
+            and follower.end_offset >= offset
+        ]
+        return -max(near)[1] if near else -1
+
+    # -- upkeep
 
     async def _repeat(self, interval_s: float, look_after: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -259,12 +534,21 @@ class Broker:
                 _log.error("cannot look after the logs broker=%d error=%s", self.id, error)
 
     async def _checkpoint(self) -> None:
-        await self._logs.checkpoint()
+        await self.logs.checkpoint()
+
+    async def _checkpoint_high_watermarks(self) -> None:
+        self.logs.checkpoint_high_watermarks()
 
     async def _flush_due(self) -> None:
-        self._logs.flush_due()
+        self.logs.flush_due()
 
     async def _enforce_retention(self) -> None:
-        deleted = self._logs.enforce_retention()
+        deleted = self.logs.enforce_retention()
         if deleted:
             _log.info("deleted old segments broker=%d segments=%d", self.id, deleted)
+
+    async def _drop_laggards(self) -> None:
+        for number, partition in enumerate(tuple(self.partitions.values()), 1):
+            partition.drop_laggards()
+            if not number % _SLICE:
+                await asyncio.sleep(0)

@@ -1,22 +1,26 @@
-"""A partition that this broker leads: what may be appended to it and what may be read from it.
+"""One replica of a partition: what may be appended to it and what may be read from it.
 
-A batch is judged by its header alone, in the order and with the codes of Kafka's `UnifiedLog` and
-`LogValidator`; no record is opened, except for a topic that is compacted, where every record must
-have a key. So the timestamps that are checked are the batch's first and largest.
+    leader:    append ─▶ log ─▶ followers fetch ─▶ high watermark ─▶ consumers, acks=all
+    follower:  append_replicated ─▶ log; the high watermark is the leader's
+
+A producer's batch is judged by its header alone, in the order and with the codes of Kafka's
+`UnifiedLog` and `LogValidator`; no record is opened, except for a topic that is compacted, where
+every record must have a key. So the timestamps that are checked are the batch's first and largest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
-from trimtab.broker.log import Log
-from trimtab.broker.producer_state import ACCEPTED
-from trimtab.broker.purgatory import DelayedFetch
-from trimtab.broker.storage import BytesLike
+from trimtab.broker.leadership import Leadership
 from trimtab.config import Value
 from trimtab.errors import CorruptData, ErrorCode
+from trimtab.metadata.image import PartitionRegistration
 from trimtab.records import NO_TIMESTAMP
+from trimtab.storage.log import Log
+from trimtab.storage.producer_state import ACCEPTED
+from trimtab.storage.storage import BytesLike
 from trimtab.wire.batch_cy import (
     BatchHeader,
     CorruptBatch,
@@ -26,6 +30,9 @@ from trimtab.wire.batch_cy import (
     verify,
 )
 from trimtab.wire.compression import Compression
+
+_ALL = -1
+_NO_EPOCH = -1
 
 
 class Refused(Exception):
@@ -38,33 +45,79 @@ class Refused(Exception):
 
 
 class Appended(NamedTuple):
-    """Where a batch is. `log_append_time` is -1 where the producer's own times count."""
+    """Where a batch is. `log_append_time` is -1 where the producer's own times count.
+
+    It is committed once the high watermark has reached `next_offset`.
+    """
 
     base_offset: int
+    next_offset: int
     log_append_time: int
 
 
-class Partition:
-    """One partition.
+class Watcher(Protocol):
+    """Who is told of what happens to a partition. It must not act within the call."""
 
-    Every partition has one replica, so a record is committed as soon as it is appended: the high
-    watermark is the log's end.
+    def appended(self, partition: Partition) -> None:
+        """The log's end has moved."""
+
+    def committed(self, partition: Partition) -> None:
+        """The high watermark has moved."""
+
+    def changed(self, partition: Partition) -> None:
+        """The log's start has moved, or the replica has another role, or is gone."""
+
+
+class Host(Protocol):
+    """What a partition asks of the broker it is on."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def lag_limit_s(self) -> float:
+        """`replica.lag.time.max.ms`, in seconds."""
+
+    def time(self) -> float:
+        """The loop's clock, in seconds."""
+
+    def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
+        """Whether that broker, in that life, may be in an ISR."""
+
+    def propose_isr(self, partition: Partition) -> None:
+        """Ask the controller for the ISR that `partition.leadership.proposal` has."""
+
+    def choose_replica(self, partition: Partition, rack: str, offset: int) -> int:
+        """Whom a consumer in this rack had better read from; -1 for the leader."""
+
+
+class Partition:
+    """One replica.
 
     Args:
         config: the topic's options (`trimtab.config.TOPIC`), all of them.
         now_ms: wall time in milliseconds.
+
+    Attributes:
+        registration: what the controller says of the partition.
+        leadership: what only a leader knows; None on a follower.
+        watchers: told of what happens here, in the order in which they came.
     """
 
     __slots__ = (
         "_after_ms",
         "_before_ms",
         "_compacted",
+        "_host",
         "_max_message_bytes",
+        "_min_isr",
         "_now_ms",
         "_stamps",
+        "compression_type",
         "index",
-        "leader_epoch",
+        "leadership",
         "log",
+        "registration",
         "topic",
         "topic_id",
         "watchers",
@@ -72,62 +125,293 @@ class Partition:
 
     def __init__(
         self,
+        host: Host,
         topic: str,
         topic_id: bytes,
-        index: int,
-        leader_epoch: int,
+        registration: PartitionRegistration,
         log: Log,
         config: Mapping[str, Value],
         now_ms: Callable[[], int],
     ) -> None:
+        self._host = host
         self.topic = topic
         self.topic_id = topic_id
-        self.index = index
-        self.leader_epoch = leader_epoch
+        self.index = registration.id
+        self.registration = registration
         self.log = log
-        self.watchers: dict[DelayedFetch, None] = {}
+        self.leadership: Leadership | None = None
+        self.watchers: dict[Watcher, None] = {}
         self._now_ms = now_ms
+        self.configure(config)
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.index}"
+
+    def configure(self, config: Mapping[str, Value]) -> None:
+        """The topic's options have changed; those of the log are the log's."""
         self._max_message_bytes = cast(int, config["max.message.bytes"])
         self._after_ms = cast(int, config["message.timestamp.after.max.ms"])
         self._before_ms = cast(int, config["message.timestamp.before.max.ms"])
         self._stamps = config["message.timestamp.type"] == "LogAppendTime"
         self._compacted = "compact" in cast("tuple[str, ...]", config["cleanup.policy"])
+        self._min_isr = cast(int, config["min.insync.replicas"])
+        self.compression_type = cast(str, config["compression.type"])
+        if self.leadership is not None:
+            self.leadership.configure(self._min_isr)
+            self.raise_high_watermark()
 
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.index}"
+    @property
+    def is_leader(self) -> bool:
+        return self.leadership is not None
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.registration.leader_epoch
 
     @property
     def high_watermark(self) -> int:
-        return self.log.log_end_offset
+        """Everything before it is committed."""
+        return self.log.high_watermark
 
-    def append(self, records: memoryview, allows_zstd: bool) -> Appended:
+    # -- roles
+
+    def lead(self, registration: PartitionRegistration) -> None:
+        """The controller says that this broker leads, in this epoch and with this ISR.
+
+        Raises:
+            StorageError: the disk failed.
+        """
+        before = self.registration
+        leadership = self.leadership
+        stays = leadership is not None and before.leader_epoch == registration.leader_epoch
+        if stays and registration.partition_epoch <= before.partition_epoch:
+            return  # known from the controller's answer to a proposal
+        self.registration = registration
+        now_s = self._host.time()
+        if stays:
+            assert leadership is not None
+            leadership.update(self._host.id, registration, now_s)
+        else:
+            self.log.begin_epoch(registration.leader_epoch)
+            if leadership is not None:
+                leadership.resign()
+            self.leadership = Leadership(
+                self._host.id,
+                registration,
+                self.log,
+                self._min_isr,
+                self._host.is_eligible,
+                now_s,
+            )
+            self.tell_changed()
+        self.raise_high_watermark()
+
+    def follow(self, registration: PartitionRegistration) -> None:
+        """The controller says that another broker leads, or none."""
+        before, self.registration = self.registration, registration
+        leadership, self.leadership = self.leadership, None
+        if leadership is not None:
+            leadership.resign()
+        if leadership is not None or before.leader_epoch != registration.leader_epoch:
+            self.tell_changed()
+
+    def retire(self) -> None:
+        """This broker has the partition no more."""
+        leadership, self.leadership = self.leadership, None
+        if leadership is not None:
+            leadership.resign()
+        self.tell_changed()
+
+    def tell_changed(self) -> None:
+        """Have every fetch that waits here look again."""
+        for watcher in tuple(self.watchers):
+            watcher.changed(self)
+
+    # -- the leader appends, and learns how far its followers are
+
+    def append(self, records: memoryview, allows_zstd: bool, acks: int = 1) -> Appended:
         """Append the one batch of a client's produce request.
 
         Its offset and leader epoch are stamped in place. A batch that an idempotent producer sent
         before is not stored again; the answer says where it is.
 
         Raises:
-            Refused: the batch breaks a rule.
+            Refused: the batch breaks a rule, too few replicas are in sync for acks=all (-1), or
+                this broker does not lead.
             StorageError: the disk failed.
         """
+        leadership = self.leadership
+        if leadership is None:
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if acks == _ALL and leadership.is_under_min_isr:
+            raise Refused(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{self}: {len(leadership.isr)} replicas are in sync, {list(leadership.isr)}, "
+                f"but min.insync.replicas={self._min_isr} and acks=all.",
+            )
         header = self._check_batch(records, allows_zstd)
+        log = self.log
         if header.producer_id >= 0:
-            verdict = self.log.producers.check(header)
+            verdict = log.producers.check(header)
             if verdict is not ACCEPTED:
                 if verdict.duplicate is None:
                     raise Refused(verdict.error, f"{self}: {verdict.detail}")
                 stored = verdict.duplicate
                 return Appended(
-                    stored.first_offset, stored.timestamp if self._stamps else NO_TIMESTAMP
+                    stored.first_offset,
+                    stored.last_offset + 1,
+                    stored.timestamp if self._stamps else NO_TIMESTAMP,
                 )
         if self._stamps:
             stamp_append_time(records, 0, self._now_ms())
             header = read_header(records)
-        info = self.log.append(records, self.leader_epoch, [header])
-        if self.watchers:
+        end = log.log_end_offset
+        info = log.append(records, self.registration.leader_epoch, [header])
+        followers = leadership.followers
+        if followers:
+            for follower in followers.values():
+                if follower.end_offset == end:  # it was up to date until it fetched last
+                    follower.caught_up_s = max(follower.caught_up_s, follower.fetched_s)
+        for watcher in tuple(self.watchers):
+            watcher.appended(self)
+        if len(leadership.maximal_isr) == 1:
+            self.raise_high_watermark()
+        return Appended(info.first_offset, info.last_offset + 1, info.log_append_time)
+
+    def follower_fetched(
+        self, replica_id: int, broker_epoch: int, offset: int, log_start_offset: int
+    ) -> None:
+        """A follower asks for what comes after `offset`: it has everything before.
+
+        Raises:
+            Refused: it has no replica of this partition, or this broker does not lead.
+        """
+        leadership = self.leadership
+        if leadership is None:
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        follower = leadership.followers.get(replica_id)
+        if follower is None:
+            # The metadata of one of us is behind; Kafka has the follower ask again, too.
+            raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        host = self._host
+        log = self.log
+        before = follower.end_offset
+        follower.fetched(offset, broker_epoch, log.log_end_offset, host.time())
+        if replica_id not in leadership.isr and leadership.can_join(replica_id):
+            self._propose((*leadership.isr, replica_id))
+        if offset != before:
+            self.raise_high_watermark()
+
+    def raise_high_watermark(self) -> None:
+        """Commit what every replica in sync has."""
+        leadership = self.leadership
+        if leadership is None:
+            return
+        log = self.log
+        host = self._host
+        committed = leadership.committed_offset(host.time(), host.lag_limit_s)
+        if committed > log.high_watermark:
+            log.high_watermark = committed
+            leadership.release(committed)
             for watcher in tuple(self.watchers):
-                watcher.add(self, header.size)
-        return Appended(info.first_offset, info.log_append_time)
+                watcher.committed(self)
+
+    def drop_laggards(self) -> None:
+        """Propose an ISR without those that have been behind for too long; to be called every
+        now and then. Joins that could not be proposed before are proposed, too."""
+        leadership = self.leadership
+        if leadership is None or leadership.proposal is not None:
+            return
+        host = self._host
+        lagging = leadership.lagging(host.time(), host.lag_limit_s)
+        if lagging:
+            self._propose(tuple(each for each in leadership.isr if each not in lagging))
+            return
+        for replica_id in leadership.followers:
+            if leadership.can_join(replica_id):
+                self._propose((*leadership.isr, replica_id))
+                return
+
+    def _propose(self, isr: tuple[int, ...]) -> None:
+        assert self.leadership is not None
+        self.leadership.propose(isr, self.registration.partition_epoch)
+        self._host.propose_isr(self)
+
+    def isr_decided(self, registration: PartitionRegistration | None) -> None:
+        """The controller has answered the proposal: the partition as it is now, or None if it
+        was refused."""
+        leadership = self.leadership
+        if leadership is None:
+            return
+        if registration is None:
+            leadership.proposal = None
+        elif registration.partition_epoch > self.registration.partition_epoch:
+            self.lead(registration)
+            return
+        self.raise_high_watermark()
+
+    # -- the follower appends what the leader has
+
+    def append_replicated(
+        self, records: memoryview, high_watermark: int, log_start_offset: int
+    ) -> int:
+        """Append batches as the leader sent them; the log's end after it.
+
+        Args:
+            records: whole batches, or nothing.
+            high_watermark: the leader's.
+            log_start_offset: the leader's.
+
+        Raises:
+            CorruptData: a batch is damaged, or does not follow what is there.
+            StorageError: the disk failed.
+        """
+        log = self.log
+        position, size = 0, len(records)
+        if size:
+            headers = []
+            while position < size:
+                header = verify(records, position)
+                headers.append(header)
+                position += header.size
+            log.append_replicated(records, headers)
+            for watcher in tuple(self.watchers):
+                watcher.appended(self)
+        end = log.log_end_offset
+        committed = min(high_watermark, end)
+        if committed > log.high_watermark:
+            log.high_watermark = committed
+            for watcher in tuple(self.watchers):
+                watcher.committed(self)
+        if log_start_offset > log.log_start_offset:
+            log.delete_records_before(min(log_start_offset, end))
+            self.tell_changed()
+        return end
+
+    def truncate_to_leader(self, leader_epoch: int, leader_end_offset: int) -> int:
+        """Cut off what the leader does not have; the log's end after it.
+
+        Args:
+            leader_epoch: the leader's latest epoch up to the one this log ends with; -1 if the
+                leader has none.
+            leader_end_offset: where that epoch ends in the leader's log.
+
+        Source: Kafka's `AbstractFetcherThread.getOffsetTruncationState`.
+        """
+        log = self.log
+        if leader_epoch == _NO_EPOCH:
+            offset = min(leader_end_offset, log.high_watermark)
+        else:
+            epoch, end_offset = log.end_of_epoch(leader_epoch)
+            if epoch == _NO_EPOCH:
+                offset = leader_end_offset
+            else:
+                offset = min(leader_end_offset, end_offset, log.log_end_offset)
+        log.truncate(max(0, offset))
+        self.tell_changed()
+        return log.log_end_offset
+
+    # -- reading
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         """Whether the client means this leader: an epoch of -1 means any (KIP-320).
@@ -135,14 +419,18 @@ class Partition:
         Raises:
             Refused: the client knows an older or a newer one.
         """
-        if current_leader_epoch < 0 or current_leader_epoch == self.leader_epoch:
+        leader_epoch = self.registration.leader_epoch
+        if current_leader_epoch < 0 or current_leader_epoch == leader_epoch:
             return
-        if current_leader_epoch < self.leader_epoch:
+        if current_leader_epoch < leader_epoch:
             raise Refused(ErrorCode.FENCED_LEADER_EPOCH)
         raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
-    def read(self, offset: int, max_bytes: int, min_one: bool) -> BytesLike:
-        """Whole batches from the one that holds `offset`, up to the high watermark.
+    def read(
+        self, offset: int, max_bytes: int, min_one: bool, end_offset: int | None = None
+    ) -> BytesLike:
+        """Whole batches from the one that holds `offset`, up to `end_offset` (the high watermark
+        if None).
 
         Raises:
             Refused: OFFSET_OUT_OF_RANGE, it lies before the log's start or beyond its end.
@@ -150,17 +438,59 @@ class Partition:
             StorageError: the disk failed.
         """
         log = self.log
-        end = log.log_end_offset
-        if not log.log_start_offset <= offset <= end:
+        if not log.log_start_offset <= offset <= log.log_end_offset:
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE)
-        if offset == end:
+        end = log.high_watermark if end_offset is None else end_offset
+        if offset >= end:
             return b""
         return log.read(offset, max_bytes, min_one, end)
 
-    def wake(self) -> None:
-        """Have every fetch that waits for this partition answered."""
-        for watcher in tuple(self.watchers):
-            watcher.complete()
+    def bytes_between(self, offset: int, end_offset: int) -> int:
+        """Bytes of log between two offsets; an upper bound."""
+        if offset >= end_offset:
+            return 0
+        return self.log.bytes_between(offset, end_offset)
+
+    def diverging_epoch(self, last_fetched_epoch: int, offset: int) -> tuple[int, int] | None:
+        """The latest epoch that a replica's log and this one may have in common, and where it
+        ends here; None if this log goes on where that one ends.
+
+        Raises:
+            Refused: OFFSET_OUT_OF_RANGE, this log knows nothing of that epoch.
+        """
+        epoch, end_offset = self.log.end_of_epoch(last_fetched_epoch)
+        if epoch == _NO_EPOCH or end_offset < 0:
+            raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if epoch < last_fetched_epoch or end_offset < offset:
+            return epoch, end_offset
+        return None
+
+    def preferred_replica(self, rack: str, offset: int) -> int:
+        """Whom a consumer in this rack had better read from; -1 to read here (KIP-392)."""
+        if self.leadership is None or not rack:
+            return -1
+        return self._host.choose_replica(self, rack, offset)
+
+    def is_throttled(self, replica_id: int) -> bool:
+        """Whether this replica is sent no more than `leader.replication.throttled.rate`."""
+        return False
+
+    def delete_records_before(self, offset: int) -> int:
+        """Drop what lies before an offset, or before the high watermark for -1; the new start.
+
+        Raises:
+            Refused: beyond the high watermark, or this broker does not lead.
+        """
+        if self.leadership is None:
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if offset == -1:
+            offset = self.high_watermark
+        if not 0 <= offset <= self.high_watermark:
+            raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if offset > self.log.log_start_offset:
+            self.log.delete_records_before(offset)
+            self.tell_changed()
+        return self.log.log_start_offset
 
     def _check_batch(self, records: memoryview, allows_zstd: bool) -> BatchHeader:
         try:

@@ -1,23 +1,18 @@
-"""Fetches that wait until there is enough to answer them with.
+"""Fetches that wait until there is enough to answer them with (Kafka's `DelayedFetch`).
 
-An append tells the fetches that watch its partition how much it added; nobody polls. When enough
-has come together, the time is up, or a watched partition goes away, the fetch reads anew from the
-beginning: it is answered with what is there at that moment (Kafka's `DelayedFetch`).
+A partition tells those who watch it what has happened to it; nobody polls. When enough has come
+together, the time is up, or a partition goes away, the fetch reads anew from the beginning: it is
+answered with what is there at that moment.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-
-class Watchable(Protocol):
-    """A partition, as far as it is waited for."""
-
-    @property
-    def watchers(self) -> dict[DelayedFetch, None]:
-        """In the order in which they came: a simulation must repeat itself."""
+if TYPE_CHECKING:
+    from trimtab.broker.partition import Watcher
 
 
 class DelayedFetch:
@@ -25,58 +20,71 @@ class DelayedFetch:
 
     Args:
         max_wait_s: how long at most.
-        missing_bytes: how much has to arrive, at least 1.
-        watched: the partitions, each with how many of its bytes would fit the response.
-        read: makes the response; called once.
+        min_bytes: how many bytes are enough.
+        counted: those that are there already, by the watcher that reads them.
+        answer: makes the response; called once, unless the fetch is given up.
+        give_up: called if nobody wants the response any more: its connection is lost.
+
+    Attributes:
+        response: the response, when it is there.
     """
 
-    __slots__ = ("_missing", "_read", "_room", "_timer", "response")
+    __slots__ = (
+        "_answer",
+        "_counted",
+        "_give_up",
+        "_is_due",
+        "_timer",
+        "_total",
+        "min_bytes",
+        "response",
+    )
 
     def __init__(
         self,
         max_wait_s: float,
-        missing_bytes: int,
-        watched: Iterable[tuple[Watchable, int]],
-        read: Callable[[], Any],
+        min_bytes: int,
+        counted: dict[Watcher, int],
+        answer: Callable[[], Any],
+        give_up: Callable[[], None],
     ) -> None:
         loop = asyncio.get_running_loop()
-        self._missing = missing_bytes
-        self._read = read
-        self._room: dict[Watchable, int] = {}
-        for partition, room in watched:
-            self._room[partition] = self._room.get(partition, 0) + room
-            partition.watchers[self] = None
-        self._timer: asyncio.Handle = loop.call_later(max_wait_s, self._answer)
+        self.min_bytes = min_bytes
+        self._counted = counted
+        self._total = sum(counted.values())
+        self._answer = answer
+        self._give_up = give_up
+        self._is_due = False
+        self._timer: asyncio.Handle = loop.call_later(max_wait_s, self._finish)
         self.response: asyncio.Future[Any] = loop.create_future()
         # Cancelled from outside when its connection is lost.
-        self.response.add_done_callback(self._leave)
+        self.response.add_done_callback(self._end)
 
-    def add(self, partition: Watchable, size: int) -> None:
-        """So many bytes were appended to a watched partition."""
-        taken = min(size, self._room[partition])
-        self._room[partition] -= taken
-        self._missing -= taken
-        if self._missing <= 0:
+    def count(self, watcher: Watcher, size: int) -> None:
+        """So many bytes are there for a watcher, in all."""
+        self._total += size - self._counted.get(watcher, 0)
+        self._counted[watcher] = size
+        if self._total >= self.min_bytes:
             self.complete()
 
     def complete(self) -> None:
         """Answer soon, whatever is there: after the request that led to it has been answered."""
-        self._leave(self.response)
-        if not self.response.done():
-            self._timer = asyncio.get_running_loop().call_soon(self._answer)
+        if not self._is_due:
+            self._is_due = True
+            self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_soon(self._finish)
 
-    def _answer(self) -> None:
-        self._leave(self.response)
+    def _finish(self) -> None:
         if self.response.done():
             return
         try:
-            answer = self._read()
+            answer = self._answer()
         except Exception as error:
             self.response.set_exception(error)
         else:
             self.response.set_result(answer)
 
-    def _leave(self, _response: asyncio.Future[Any]) -> None:
+    def _end(self, response: asyncio.Future[Any]) -> None:
         self._timer.cancel()
-        for partition in self._room:
-            partition.watchers.pop(self, None)
+        if response.cancelled():
+            self._give_up()

@@ -1,147 +1,402 @@
-"""The controller of a cluster. One, without a quorum; brokers ask it through plain calls."""
+"""The controller of a cluster: one, without a quorum.
+
+    request ─▶ decide ─▶ records ─▶ journal, image ─▶ on disk ─▶ brokers have it ─▶ answer
+
+What is decided is plain functions of the image; this puts them together with the journal and with
+what is known of brokers that is not written down: who is in touch, and how far each has come.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import Any, TypeVar, cast
 
 from trimtab.config import Value
-from trimtab.controller.journal import Journal, JournalStorage
-from trimtab.controller.topics import Decision, decide_create, decide_delete
-from trimtab.errors import UsageError
-from trimtab.metadata.image import (
-    METADATA_LEVEL,
-    METADATA_VERSION,
-    BrokerRegistration,
-    ClusterImage,
-    register_broker_record,
+from trimtab.controller.broker_states import (
+    Progress,
+    decide_heartbeat,
+    decide_registration,
+    decide_unregistration,
+    fence,
+    is_current,
+)
+from trimtab.controller.configs import decide_alter_configs, decide_incremental_alter_configs
+from trimtab.controller.decision import Decision
+from trimtab.controller.isr_changes import decide_isr_changes
+from trimtab.controller.journal import Journal
+from trimtab.controller.leader_changes import (
+    MAX_ELECTIONS,
+    balance_leaders,
+    decide_elections,
+    elect_unclean_where_missing,
+)
+from trimtab.controller.metadata_feed import MetadataFeed
+from trimtab.controller.new_partitions import decide_create_partitions
+from trimtab.controller.reassignments import decide_alter_reassignments, list_reassignments
+from trimtab.controller.sessions import Probe, Sessions
+from trimtab.controller.topic_rules import UNCLEAN, TopicRules
+from trimtab.controller.topics import decide_create, decide_delete
+from trimtab.errors import ErrorCode, KafkaError
+from trimtab.metadata.image import ELR_VERSION, METADATA_LEVEL, METADATA_VERSION, ClusterImage
+from trimtab.storage.storage import Storage
+from trimtab.wire.messages.allocate_producer_ids import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+)
+from trimtab.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from trimtab.wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from trimtab.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
+from trimtab.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from trimtab.wire.messages.broker_registration import (
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+)
+from trimtab.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
 )
 from trimtab.wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from trimtab.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
-from trimtab.wire.messages.metadata_records import FeatureLevelRecord, ProducerIdsRecord
+from trimtab.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
+from trimtab.wire.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from trimtab.wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+from trimtab.wire.messages.metadata_records import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    ProducerIdsRecord,
+)
+from trimtab.wire.messages.unregister_broker import (
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
+
+T = TypeVar("T")
+Answer = Coroutine[Any, Any, T]
+"""Of what is decided when the method returns; the answer may be given when this does."""
 
 PRODUCER_ID_BLOCK = 1000
 """Producer ids that a broker gets at a time (KIP-730)."""
 
+MAX_REACH_S = 1.0
+"""How long an answer waits for brokers at most, so that one of them cannot hold up everybody."""
+
+_FEATURES = {METADATA_VERSION: METADATA_LEVEL, ELR_VERSION: 1}
+
 _log = logging.getLogger(__name__)
 
 
-class Follower(Protocol):
-    """Who is told of every decision, in order, before the one who asked is answered."""
-
-    def replay(self, records: Iterable[Any]) -> None: ...
-
-
-class ProducerIdBlock(NamedTuple):
-    """Producer ids `first` up to and without `end`, for one broker to give out."""
-
-    first: int
-    end: int
-
-
 class Controller:
-    """Decides about brokers, topics and producer ids.
+    """Decides about brokers, topics, leaders and producer ids. Lives on the running loop.
 
-    Opening it replays the journal.
+    Opening it replays the journal and begins a new epoch; `start` lets its clocks run. Methods
+    named like requests decide at once and return what awaits the answer.
 
     Args:
         storage: the directory that holds the journal.
-        broker_config: the broker options (`trimtab.config.BROKER`), for the defaults of topics.
+        node_id: its own.
+        cluster_id: that brokers must name.
+        broker_config: the broker options (`trimtab.config.BROKER`), all of them.
         now_ms: wall time in milliseconds.
         random: for topic ids and where placement starts.
+        probe: see `trimtab.controller.sessions`.
+
+    Attributes:
+        journal: `journal.on_failure` must end this controller.
+        feed: what followers fetch.
 
     Raises:
         CorruptData: the journal is damaged before its end.
+        StorageError: the disk failed.
     """
 
     def __init__(
         self,
-        storage: JournalStorage,
+        storage: Storage,
+        node_id: int,
+        cluster_id: str,
         broker_config: Mapping[str, Value],
         now_ms: Callable[[], int],
         random: Random,
+        probe: Probe,
     ) -> None:
-        self.image = ClusterImage()
-        self._broker_config = broker_config
+        self.node_id = node_id
+        self.cluster_id = cluster_id
+        self._config = broker_config
         self._random = random
-        self._followers: list[Follower] = []
-        self._journal = Journal(storage, now_ms)
-        for record in self._journal.replay():
-            self.image.replay(record)
-        if METADATA_VERSION not in self.image.features:
-            self._commit([FeatureLevelRecord(name=METADATA_VERSION, feature_level=METADATA_LEVEL)])
+        self.journal = Journal.open(
+            storage,
+            node_id,
+            now_ms,
+            self._number("metadata.log.max.record.bytes.between.snapshots"),
+        )
+        self.feed = MetadataFeed(self.journal, node_id, cluster_id, now_ms)
+        self._rules = TopicRules(self.image, broker_config)
+        self._sessions = Sessions(
+            self._number("broker.session.timeout.ms") / 1000,
+            probe,
+            self._address,
+            self._end_session,
+        )
+        self._shutdown_offsets: dict[int, int] = {}
+        self._upkeep: list[asyncio.Task[None]] = []
 
-    def follow(self, follower: Follower) -> None:
-        """Tell this follower everything so far, and from now on."""
-        follower.replay(self.image.records())
-        self._followers.append(follower)
+    @property
+    def image(self) -> ClusterImage:
+        """What has been decided, also what is not on disk yet."""
+        return self.journal.image
 
-    def unfollow(self, follower: Follower) -> None:
-        """Tell it nothing more."""
-        self._followers.remove(follower)
+    # Life
 
-    def register_brokers(
-        self, brokers: Iterable[tuple[int, str, int, str | None]]
-    ) -> list[BrokerRegistration]:
-        """Take in brokers that have started, as (id, host, port, rack), in one decision.
-
-        Raises:
-            UsageError: an id is given twice.
-        """
-        registrations: list[BrokerRegistration] = []
-        for number, (broker_id, host, port, rack) in enumerate(brokers):
-            if any(broker_id == earlier.id for earlier in registrations):
-                raise UsageError(f"broker id {broker_id} is given twice; give each its own")
-            # Kafka's broker epoch is the offset of the record that registers it.
-            epoch = self._journal.next_offset + number
-            registrations.append(
-                BrokerRegistration(broker_id, epoch, self._random.randbytes(16), host, port, rack)
-            )
-        self._commit([register_broker_record(broker) for broker in registrations])
-        return registrations
-
-    async def create_topics(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
-        """CreateTopics: every broker has the new partitions before this returns."""
-        decision = decide_create(self.image, request, self._broker_config, self._random)
-        self._carry_out(decision)
-        return decision.response  # type: ignore[no-any-return]
-
-    async def delete_topics(self, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
-        """DeleteTopics: every broker has dropped the partitions before this returns."""
-        enabled = bool(self._broker_config["delete.topic.enable"])
-        decision = decide_delete(self.image, request, enabled)
-        self._carry_out(decision)
-        return decision.response  # type: ignore[no-any-return]
-
-    async def allocate_producer_ids(self, broker_id: int) -> ProducerIdBlock:
-        """A block of producer ids that nobody else gets, across restarts too."""
-        first = self.image.next_producer_id
-        block = ProducerIdBlock(first, first + PRODUCER_ID_BLOCK)
-        broker = self.image.brokers.get(broker_id)
+    async def start(self) -> None:
+        """Write what every cluster begins with, and let time count from now on."""
         self._commit(
             [
-                ProducerIdsRecord(
-                    broker_id=broker_id,
-                    broker_epoch=-1 if broker is None else broker.epoch,
-                    next_producer_id=block.end,
-                )
+                FeatureLevelRecord(name=name, feature_level=level)
+                for name, level in _FEATURES.items()
+                if name not in self.image.features
             ]
         )
-        return block
+        for broker in self.image.brokers.values():
+            if not broker.fenced:
+                self._sessions.touch(broker.id, broker.epoch)
+        if self._config["auto.leader.rebalance.enable"]:
+            self._repeat(self._number("leader.imbalance.check.interval.seconds"), self._balance)
+        self._repeat(
+            self._number("unclean.leader.election.interval.ms") / 1000, self._elect_unclean
+        )
+        await self.journal.reach(self.journal.next_offset)
 
-    def close(self) -> None:
-        """Close the journal. What was decided is on disk already."""
-        self._journal.close()
+    async def close(self) -> None:
+        """Decide nothing more; what was decided goes to disk."""
+        self._sessions.close()
+        for task in self._upkeep:
+            task.cancel()
+        await asyncio.gather(*self._upkeep, return_exceptions=True)
+        await self.journal.close()
 
-    def _carry_out(self, decision: Decision) -> None:
+    def abort(self) -> None:
+        """End at once, as a process does that is killed."""
+        self._sessions.close()
+        for task in self._upkeep:
+            task.cancel()
+        self.journal.abort()
+
+    # Brokers
+
+    def register_broker(
+        self, request: BrokerRegistrationRequest
+    ) -> Answer[BrokerRegistrationResponse]:
+        """BrokerRegistration."""
+        before = self.image.brokers.get(request.broker_id)
+        decision = decide_registration(
+            self.image,
+            self._rules,
+            request,
+            self.cluster_id,
+            self.journal.next_offset,
+            before is not None and self._sessions.is_taken(before.id, before.epoch),
+        )
+        if decision.records and (before is None or before.epoch != decision.response.broker_epoch):
+            self._forget(request.broker_id)
+        return self._carry_out(decision)
+
+    def heartbeat(
+        self, request: BrokerHeartbeatRequest, connection: object = None
+    ) -> Answer[BrokerHeartbeatResponse]:
+        """BrokerHeartbeat. `connection` is what `lose` will be told of."""
+        broker_id = request.broker_id
+        if is_current(self.image, broker_id, request.broker_epoch):
+            self._sessions.touch(broker_id, request.broker_epoch, connection)
+            if request.current_metadata_offset + 1 > self.feed.position(broker_id):
+                self.feed.note(broker_id, request.current_metadata_offset + 1)
+        decision = decide_heartbeat(
+            self.image,
+            self._rules,
+            request,
+            Progress(self._shutdown_offsets.get(broker_id, 0), self._lowest_active()),
+        )
+        answer = self._carry_out(decision)
+        broker = self.image.brokers.get(broker_id)
+        if broker is not None and broker.in_controlled_shutdown:
+            self._shutdown_offsets.setdefault(broker_id, self.journal.next_offset)
+        if decision.response.should_shut_down:
+            self._forget(broker_id)
+        return answer
+
+    def lose(self, connection: object) -> None:
+        """A connection on which heartbeats may have come is gone."""
+        self._sessions.lost(connection)
+
+    def unregister_broker(
+        self, request: UnregisterBrokerRequest
+    ) -> Answer[UnregisterBrokerResponse]:
+        """UnregisterBroker."""
+        decision = decide_unregistration(self.image, self._rules, request)
+        answer = self._carry_out(decision)
         if decision.records:
-            self._commit(decision.records)
+            self._forget(request.broker_id)
+        return answer
+
+    def allocate_producer_ids(
+        self, request: AllocateProducerIdsRequest
+    ) -> Answer[AllocateProducerIdsResponse]:
+        """AllocateProducerIds: a block that nobody else gets, across restarts too."""
+        if not is_current(self.image, request.broker_id, request.broker_epoch):
+            response = AllocateProducerIdsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+            return self._carry_out(Decision([], response))
+        first = self.image.next_producer_id
+        record = ProducerIdsRecord(
+            broker_id=request.broker_id,
+            broker_epoch=request.broker_epoch,
+            next_producer_id=first + PRODUCER_ID_BLOCK,
+        )
+        response = AllocateProducerIdsResponse(
+            producer_id_start=first, producer_id_len=PRODUCER_ID_BLOCK
+        )
+        return self._carry_out(Decision([record], response))
+
+    # Partitions
+
+    def alter_partition(self, request: AlterPartitionRequest) -> Answer[AlterPartitionResponse]:
+        """AlterPartition."""
+        return self._carry_out(decide_isr_changes(self.image, self._rules, request))
+
+    def elect_leaders(self, request: ElectLeadersRequest) -> Answer[ElectLeadersResponse]:
+        """ElectLeaders: brokers know the new leaders before the answer."""
+        decision = decide_elections(self.image, self._rules, request)
+        return self._carry_out(decision, request.timeout_ms)
+
+    def alter_partition_reassignments(
+        self, request: AlterPartitionReassignmentsRequest
+    ) -> Answer[AlterPartitionReassignmentsResponse]:
+        """AlterPartitionReassignments: begun, not done."""
+        return self._carry_out(decide_alter_reassignments(self.image, self._rules, request))
+
+    def list_partition_reassignments(
+        self, request: ListPartitionReassignmentsRequest
+    ) -> Answer[ListPartitionReassignmentsResponse]:
+        """ListPartitionReassignments."""
+        return self._carry_out(Decision([], list_reassignments(self.image, request)))
+
+    # Topics and options
+
+    def create_topics(self, request: CreateTopicsRequest) -> Answer[CreateTopicsResponse]:
+        """CreateTopics: brokers have the new partitions before the answer."""
+        decision = decide_create(self.image, request, self._config, self._random)
+        return self._carry_out(decision, request.timeout_ms)
+
+    def delete_topics(self, request: DeleteTopicsRequest) -> Answer[DeleteTopicsResponse]:
+        """DeleteTopics: brokers know before the answer."""
+        enabled = bool(self._config["delete.topic.enable"])
+        decision = decide_delete(self.image, request, enabled)
+        return self._carry_out(decision, request.timeout_ms)
+
+    def create_partitions(
+        self, request: CreatePartitionsRequest
+    ) -> Answer[CreatePartitionsResponse]:
+        """CreatePartitions: brokers have the new partitions before the answer."""
+        decision = decide_create_partitions(self.image, request, self._random)
+        return self._carry_out(decision, request.timeout_ms)
+
+    def alter_configs(self, request: AlterConfigsRequest) -> Answer[AlterConfigsResponse]:
+        """AlterConfigs: brokers know before the answer."""
+        return self._configure(decide_alter_configs(self.image, request, self._config))
+
+    def incremental_alter_configs(
+        self, request: IncrementalAlterConfigsRequest
+    ) -> Answer[IncrementalAlterConfigsResponse]:
+        """IncrementalAlterConfigs: brokers know before the answer."""
+        return self._configure(decide_incremental_alter_configs(self.image, request, self._config))
+
+    def _configure(self, decision: Decision) -> Answer[Any]:
+        self._commit(decision.records)
+        if any(
+            isinstance(each, ConfigRecord) and each.name == UNCLEAN for each in decision.records
+        ):
+            self._commit(elect_unclean_where_missing(self.image, self._rules))
+        limit_s = MAX_REACH_S if decision.records else 0
+        return self._answer(decision.response, self.journal.next_offset, limit_s)
+
+    # How decisions come about
 
     def _commit(self, records: list[Any]) -> None:
-        self._journal.append(records)
-        for record in records:
-            self.image.replay(record)
-        for follower in self._followers:
-            follower.replay(records)
+        if records:
+            self.journal.append(records)
+            self.feed.check()
+
+    def _carry_out(self, decision: Decision, reach_ms: int = 0) -> Answer[Any]:
+        """The answer, for whoever awaits it: also one that changes nothing may tell of what is
+        not on disk yet."""
+        self._commit(decision.records)
+        limit_s = min(reach_ms / 1000, MAX_REACH_S) if decision.records else 0
+        return self._answer(decision.response, self.journal.next_offset, limit_s)
+
+    async def _answer(self, response: Any, offset: int, limit_s: float) -> Any:
+        await self.journal.reach(offset)
+        if limit_s > 0:
+            await self.feed.reach(offset, self._active, limit_s)
+        return response
+
+    def _active(self) -> list[int]:
+        return [broker.id for broker in self.image.brokers.values() if broker.is_active]
+
+    def _lowest_active(self) -> int:
+        positions = [self.feed.position(broker_id) for broker_id in self._active()]
+        return min(positions, default=self.journal.next_offset)
+
+    def _address(self, broker_id: int) -> tuple[str, int] | None:
+        broker = self.image.brokers.get(broker_id)
+        return None if broker is None else (broker.host, broker.port)
+
+    def _forget(self, broker_id: int) -> None:
+        """What is known of an incarnation that is no more."""
+        self._sessions.drop(broker_id)
+        self._shutdown_offsets.pop(broker_id, None)
+        self.feed.forget(broker_id)
+
+    def _end_session(self, broker_id: int, reason: str) -> None:
+        broker = self.image.brokers.get(broker_id)
+        if broker is None or broker.fenced or self.journal.failure is not None:
+            return
+        _log.warning("fencing broker=%d epoch=%d: %s", broker_id, broker.epoch, reason)
+        self._shutdown_offsets.pop(broker_id, None)
+        self._commit(fence(self.image, self._rules, broker))
+
+    # From time to time
+
+    def _repeat(self, interval_s: float, look_after: Callable[[], Awaitable[None]]) -> None:
+        async def repeat() -> None:
+            while self.journal.failure is None:
+                await asyncio.sleep(interval_s)
+                try:
+                    await look_after()
+                except KafkaError:
+                    _log.exception("%s failed", look_after.__name__)
+
+        self._upkeep.append(asyncio.create_task(repeat()))
+
+    async def _balance(self) -> None:
+        while True:
+            records = balance_leaders(self.image, self._rules)
+            self._commit(records)
+            if len(records) < MAX_ELECTIONS:
+                return
+            await self.journal.reach(self.journal.next_offset)
+
+    async def _elect_unclean(self) -> None:
+        self._commit(elect_unclean_where_missing(self.image, self._rules))
+
+    def _number(self, option: str) -> int:
+        return cast(int, self._config[option])

@@ -1,139 +1,381 @@
-"""The controller's journal: the partition `__cluster_metadata-0`, in Kafka's own formats.
+"""The controller's journal: the log `__cluster_metadata-0`, and the image that it adds up to.
 
-One decision is one record batch, so it is there whole or not at all. Kafka's
-`DumpLogSegments --cluster-metadata-decoder` reads the file.
+    append ─▶ image ─┐ at once                     ┌─▶ followers
+                     └▶ one batch, one fsync ─▶ end offset ─▶ answers
+
+What is decided while the disk is busy goes there together, as one batch with one fsync: so a batch
+is on disk before the next is written, and only the last one can be torn. The image runs ahead of
+the disk; nobody is told of what it knows before it is there, and if the disk fails the controller
+must end, as nothing can take a decision back.
+
+In the directory, in Kafka's formats, so that `DumpLogSegments --cluster-metadata-decoder` reads it:
+
+    <base offset>.log                  batches; a new file is begun with every snapshot
+    <end offset>-<epoch>.checkpoint    the newest two snapshots; the log goes back to the older one
+    quorum-state                       the epoch: each start of the controller is a new one
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from typing import Any
 
+from trimtab.controller.journal_segment import SUFFIX, Segment
 from trimtab.errors import CorruptData
-from trimtab.wire.batch_cy import BatchBuilder, read_header, read_records, restamp, verify
-from trimtab.wire.messages.metadata_records import decode_record, encode_record
+from trimtab.metadata.batches import (
+    TOPIC,
+    SnapshotId,
+    build_batch,
+    find_snapshot_id,
+    read_batches,
+    read_snapshot,
+    write_snapshot,
+)
+from trimtab.metadata.image import ClusterImage
+from trimtab.storage.storage import Storage, StorageError
+from trimtab.wire.messages.metadata_records import encode_record
 
-TOPIC = "__cluster_metadata"
-PATH = f"{TOPIC}-0/00000000000000000000.log"
+DIRECTORY = f"{TOPIC}-0"
 
-LEADER_EPOCH = 1
-"""There is one controller and it is never deposed."""
-
-_BATCH_LIMIT = 2**31 - 1
-_MIN_BATCH_BYTES = 61
+_STATE = f"{DIRECTORY}/quorum-state"
+_PART = ".part"
+_SNAPSHOTS_KEPT = 2
 
 _log = logging.getLogger(__name__)
 
 
-class JournalFile(Protocol):
-    """The file the journal is in."""
-
-    @property
-    def size(self) -> int: ...
-
-    def append(self, data: bytes | bytearray | memoryview) -> object: ...
-
-    def read(self, position: int, size: int) -> bytes: ...
-
-    def truncate(self, size: int) -> object: ...
-
-    def flush(self) -> object: ...
-
-    def close(self) -> object: ...
-
-
-class JournalStorage(Protocol):
-    """Where the journal's file is opened, created if it is not there."""
-
-    def open(self, path: str) -> JournalFile: ...
-
-
 class Journal:
-    """An append-only sequence of metadata records.
+    """An append-only sequence of metadata records. `Journal.open` makes one.
 
-    Call `replay` first: it finds the end. `next_offset` is the offset of the next record.
+    Attributes:
+        image: what the records add up to, those included that are not on disk yet.
+        epoch: of this start of the controller.
+        next_offset: of the record that is appended next.
+        end_offset: every record before it is on disk.
+        failure: what made it unusable, if anything has.
+        on_failure: called once if the disk fails, or a decision does not fit the image: nothing may
+            be answered after that.
     """
 
-    def __init__(self, storage: JournalStorage, now_ms: Callable[[], int]) -> None:
-        self._file = storage.open(PATH)
+    def __init__(
+        self, storage: Storage, node_id: int, now_ms: Callable[[], int], snapshot_bytes: int
+    ) -> None:
+        self._storage = storage
+        self._node_id = node_id
         self._now_ms = now_ms
+        self._snapshot_bytes = snapshot_bytes
+        self._segments: list[Segment] = []
+        self._snapshots: list[SnapshotId] = []
+        self._pending: list[bytes] = []
+        self._waiting: dict[asyncio.Future[None], int] = {}
+        self._unsnapshotted_bytes = 0
+        self._last_timestamp_ms = -1
+        self._writer: asyncio.Task[None] | None = None
+        self._snapshotter: asyncio.Task[None] | None = None
+        self.failure: BaseException | None = None
+        self.image = ClusterImage()
+        self.epoch = 0
         self.next_offset = 0
+        self.end_offset = 0
+        self.on_failure: Callable[[BaseException], None] | None = None
 
-    def replay(self) -> Iterator[Any]:
-        """Every record from the first; cuts off a last batch that was not written whole.
+    @classmethod
+    def open(
+        cls,
+        storage: Storage,
+        node_id: int,
+        now_ms: Callable[[], int],
+        snapshot_bytes: int,
+    ) -> Journal:
+        """The journal in a storage, empty if there is none, in a new epoch.
+
+        A last batch that was not written whole is cut off, and what follows a damaged snapshot is
+        taken from the one before it and the log.
+
+        Args:
+            node_id: of the controller, for the files.
+            now_ms: wall time in milliseconds.
+            snapshot_bytes: of log, after which a snapshot is due.
 
         Raises:
-            CorruptData: a batch before the last one is damaged.
+            CorruptData: a batch before the last one is damaged, or a part of the log is missing.
+            StorageError: the disk failed.
         """
-        data = memoryview(self._file.read(0, self._file.size))
-        position = 0
-        while position < len(data):
-            size = _whole_batch(data, position)
-            if size is None:
-                _log.warning(
-                    "cut off a torn tail journal=%s at=%d bytes=%d",
-                    PATH,
-                    position,
-                    len(data) - position,
-                )
-                self._file.truncate(position)
-                return
-            batch = data[position : position + size]
-            header = read_header(batch, 0)
-            if header.base_offset != self.next_offset:
-                raise CorruptData(
-                    f"{PATH} at byte {position}: offset {header.base_offset} where "
-                    f"{self.next_offset} should be; restore the file from a copy"
-                )
-            for record in read_records(TOPIC, 0, batch, header.base_offset):
-                if record.value is None:
-                    raise CorruptData(f"{PATH}: record {record.offset} has no value")
-                yield decode_record(record.value)
-            self.next_offset = header.next_offset
-            position += size
+        journal = cls(storage, node_id, now_ms, snapshot_bytes)
+        journal._recover()
+        return journal
 
-    def append(self, records: Iterable[Any]) -> None:
-        """Write down one decision, whole, and force it to disk.
+    # Writing
 
-        Whatever the file raises is raised; the decision is then not in the journal.
+    def append(self, records: Iterable[Any]) -> int:
+        """Replay the records into the image, and begin to write them.
+
+        Returns:
+            The offset after them: `reach` it before anybody is told.
+
+        Raises:
+            UsageError: one of them cannot be encoded; none is appended.
+            CorruptData: one of them does not fit the image; the journal has failed.
         """
-        builder = BatchBuilder(_BATCH_LIMIT)
-        now = self._now_ms()
-        for record in records:
-            builder.append(now, None, encode_record(record), ())
-        count = builder.count
-        if not count:
-            return
-        batch = bytearray(builder.build())
-        restamp(batch, 0, self.next_offset, LEADER_EPOCH)
-        size = self._file.size
+        if self.failure is not None:
+            raise self.failure
+        decided = list(records)
+        values = [encode_record(record) for record in decided]
         try:
-            self._file.append(batch)
-            self._file.flush()
-        except BaseException:
-            self._file.truncate(size)
+            for record in decided:
+                self.image.replay(record)
+        except BaseException as error:
+            self._fail(error)  # half a decision cannot be taken back either
             raise
-        self.next_offset += count
+        self._pending += values
+        self.next_offset += len(decided)
+        if self._writer is None and self._pending:
+            self._writer = asyncio.create_task(self._write())
+        return self.next_offset
 
-    def close(self) -> None:
-        self._file.close()
+    async def reach(self, offset: int) -> None:
+        """Return once every record before `offset` is on disk, those not yet decided too.
 
+        Raises:
+            StorageError: the disk failed.
+        """
+        if self.failure is not None:
+            raise self.failure
+        if self.end_offset < offset:
+            reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting[reached] = offset
+            try:
+                await reached
+            finally:
+                self._waiting.pop(reached, None)
 
-def _whole_batch(data: memoryview, position: int) -> int | None:
-    """The size of the batch at this position; None if it is the last one and torn."""
-    rest = len(data) - position
-    if rest < _MIN_BATCH_BYTES:
-        return None
-    size = 12 + int.from_bytes(data[position + 8 : position + 12], "big", signed=True)
-    if size > rest:
-        return None
-    try:
-        verify(data, position, size)
-    except CorruptData as error:
-        if size == rest:
+    async def close(self) -> None:
+        """Write what is still to be written, and close the files."""
+        if self._snapshotter is not None:
+            self._snapshotter.cancel()
+            await asyncio.gather(self._snapshotter, return_exceptions=True)
+        if self._writer is not None:
+            await self._writer
+        for segment in self._segments:
+            segment.close()
+
+    def abort(self) -> None:
+        """Write nothing more, from this moment on."""
+        for task in (self._snapshotter, self._writer):
+            if task is not None:
+                task.cancel()
+
+    async def _write(self) -> None:
+        try:
+            while self._pending:
+                values, self._pending = self._pending, []
+                end_offset = self.next_offset
+                now = self._now_ms()
+                batch = build_batch(values, self.end_offset, self.epoch, now)
+                self._unsnapshotted_bytes += len(batch)
+                image = self.image.copy() if self._snapshot_is_due() else None
+                segment = self._segments[-1]
+                segment.append(batch, self.end_offset)
+                await self._storage.flush([segment.path])
+                segment.flushed_size = segment.size
+                self._last_timestamp_ms = now
+                self._advance(end_offset)
+                if image is not None:
+                    self._begin_snapshot(image)
+            self._writer = None
+        except Exception as error:
+            self._fail(error)
+
+    def _advance(self, end_offset: int) -> None:
+        self.end_offset = end_offset
+        for reached, offset in self._waiting.items():
+            if offset <= end_offset and not reached.done():
+                reached.set_result(None)
+
+    def _fail(self, error: BaseException) -> None:
+        _log.critical("the journal cannot be written: %s", error)
+        self.failure = error
+        for reached in self._waiting:
+            if not reached.done():
+                reached.set_exception(error)
+        if self.on_failure is not None:
+            self.on_failure(error)
+
+    # Reading
+
+    @property
+    def start_offset(self) -> int:
+        """Of the oldest record that can be read; whoever needs older ones takes the snapshot."""
+        return self._segments[0].base_offset
+
+    @property
+    def snapshot(self) -> SnapshotId | None:
+        """The newest snapshot."""
+        return self._snapshots[-1] if self._snapshots else None
+
+    def read(self, offset: int, max_bytes: int) -> bytes:
+        """Whole batches as they are on disk, from the one that holds `offset`.
+
+        Args:
+            offset: from the start offset to the end offset, where there is nothing to read.
+            max_bytes: passed over by the first batch.
+        """
+        if offset >= self.end_offset:
+            return b""
+        bases = [segment.base_offset for segment in self._segments]
+        return self._segments[bisect_right(bases, offset) - 1].read(offset, max_bytes)
+
+    def read_snapshot(
+        self, snapshot: SnapshotId, position: int, max_bytes: int
+    ) -> tuple[bytes, int] | None:
+        """A piece of a snapshot, and the size of all of it; None if there is no such snapshot."""
+        if snapshot not in self._snapshots:
             return None
-        raise CorruptData(
-            f"{PATH} at byte {position}: {error}; restore the file from a copy"
-        ) from error
-    return size
+        file = self._storage.open(f"{DIRECTORY}/{snapshot.name}")
+        piece = file.read(position, max_bytes)
+        size = file.size
+        file.close()
+        return piece, size
+
+    # Snapshots
+
+    def _snapshot_is_due(self) -> bool:
+        return self._unsnapshotted_bytes >= self._snapshot_bytes and self._snapshotter is None
+
+    def _begin_snapshot(self, image: ClusterImage) -> None:
+        """Of the image at the end offset, where the next file of the log begins."""
+        self._unsnapshotted_bytes = 0
+        self._segments.append(Segment(self._storage, DIRECTORY, self.end_offset))
+        snapshot = SnapshotId(self.end_offset, self.epoch)
+        self._snapshotter = asyncio.create_task(self._take_snapshot(image, snapshot))
+
+    async def _take_snapshot(self, image: ClusterImage, snapshot: SnapshotId) -> None:
+        path = f"{DIRECTORY}/{snapshot.name}"
+        try:
+            self._storage.delete(path + _PART)
+            file = self._storage.open(path + _PART)
+            for batch in write_snapshot(
+                image.records(), snapshot, self._last_timestamp_ms, self._now_ms()
+            ):
+                file.append(batch)
+                await asyncio.sleep(0)  # others have their turn
+            file.close()
+            await self._storage.flush([path + _PART])
+            self._storage.rename(path + _PART, path)
+            await self._storage.flush([path])
+            self._snapshots.append(snapshot)
+            self._drop_what_snapshots_hold()
+        except StorageError as error:
+            # The log is whole: the next snapshot may succeed.
+            _log.error("no snapshot was taken end_offset=%d error=%s", snapshot.end_offset, error)
+        finally:
+            self._snapshotter = None
+
+    def _drop_what_snapshots_hold(self) -> None:
+        """The log before the older snapshot goes, and older snapshots.
+
+        The newest one alone would do. With the older one, and the log from there, followers that
+        are a little behind need no snapshot, and a damaged snapshot is not the end.
+        """
+        if len(self._snapshots) < _SNAPSHOTS_KEPT:
+            return
+        dropped = self._snapshots[:-_SNAPSHOTS_KEPT]
+        self._snapshots = self._snapshots[-_SNAPSHOTS_KEPT:]
+        start_offset = self._snapshots[0].end_offset
+        while len(self._segments) > 1 and self._segments[1].base_offset <= start_offset:
+            self._segments.pop(0).delete()
+        for snapshot in dropped:
+            self._storage.delete(f"{DIRECTORY}/{snapshot.name}")
+
+    # Recovery
+
+    def _recover(self) -> None:
+        base_offsets = []
+        for name in self._storage.list(DIRECTORY):
+            snapshot = find_snapshot_id(name)
+            if snapshot is not None:
+                self._snapshots.append(snapshot)
+            elif name.endswith(SUFFIX) and name.removesuffix(SUFFIX).isdecimal():
+                base_offsets.append(int(name.removesuffix(SUFFIX)))
+            elif name.endswith(_PART):
+                self._storage.delete(f"{DIRECTORY}/{name}")
+        self._snapshots.sort()
+        self._load_snapshot()
+        self._segments = [
+            Segment(self._storage, DIRECTORY, offset)
+            for offset in sorted(base_offsets) or [self.end_offset]
+        ]
+        self._load_segments()
+        self._begin_epoch()
+
+    def _load_snapshot(self) -> None:
+        while self._snapshots:
+            snapshot = self._snapshots[-1]
+            path = f"{DIRECTORY}/{snapshot.name}"
+            image = ClusterImage()
+            try:
+                for record in read_snapshot(self._storage.read_file(path) or b""):
+                    image.replay(record)
+            except CorruptData as error:
+                _log.error("a snapshot is damaged, and left out path=%s error=%s", path, error)
+                self._storage.rename(path, path + ".damaged")
+                self._snapshots.pop()
+                continue
+            self.image = image
+            self.epoch = snapshot.epoch
+            self.end_offset = snapshot.end_offset
+            break
+
+    def _load_segments(self) -> None:
+        offset = self.start_offset
+        if offset > self.end_offset:
+            raise CorruptData(
+                f"{DIRECTORY}: the log begins at offset {offset}, and there is no whole snapshot "
+                "that ends there or later; restore one from a copy"
+            )
+        for segment in self._segments:
+            if segment.base_offset != offset:
+                raise CorruptData(
+                    f"{segment.path}: it begins where offset {offset} should be; restore the "
+                    "missing file from a copy"
+                )
+            for header, batch in segment.recover(is_last=segment is self._segments[-1]):
+                for _, record in read_batches(batch, self.end_offset):
+                    self.image.replay(record)
+                offset = header.next_offset
+                self.end_offset = max(self.end_offset, offset)
+                self.epoch = max(self.epoch, header.leader_epoch)
+                self._last_timestamp_ms = header.max_timestamp
+        if offset < self.end_offset:
+            raise CorruptData(
+                f"{DIRECTORY}: the log ends at offset {offset}, before its snapshot; restore the "
+                "missing file from a copy"
+            )
+        snapshotted = self._snapshots[-1].end_offset if self._snapshots else 0
+        self._unsnapshotted_bytes = sum(
+            segment.size for segment in self._segments if segment.base_offset >= snapshotted
+        )
+        self.next_offset = self.end_offset
+
+    def _begin_epoch(self) -> None:
+        content = self._storage.read_file(_STATE)
+        if content is not None:
+            try:
+                self.epoch = max(self.epoch, int(json.loads(content)["leaderEpoch"]))
+            except (ValueError, KeyError, TypeError) as error:
+                raise CorruptData(f"{_STATE}: {error!r}; restore the file from a copy") from error
+        self.epoch += 1
+        state = {
+            "clusterId": "",
+            "leaderId": self._node_id,
+            "leaderEpoch": self.epoch,
+            "votedId": -1,
+            "appliedOffset": 0,
+            "currentVoters": [{"voterId": self._node_id}],
+            "data_version": 0,
+        }
+        self._storage.write_file(_STATE, json.dumps(state, separators=(",", ":")).encode("ascii"))

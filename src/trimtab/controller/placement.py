@@ -3,7 +3,8 @@
 Leaders go one after the other over the brokers, in an order in which racks alternate, from a start
 that is drawn at random: every broker leads the same number of a topic's partitions, give or take
 one, and many small topics spread as well. Followers go to racks that a partition does not have yet
-as long as there is one (the rules of Kafka's `StripedReplicaPlacer`).
+as long as there is one. Fenced brokers lead nothing, and follow where no other is left (the rules
+of Kafka's `StripedReplicaPlacer`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from random import Random
 from typing import Protocol
+
+from trimtab.metadata.image import BrokerRegistration, ClusterImage
 
 
 class Candidate(Protocol):
@@ -23,15 +26,29 @@ class Candidate(Protocol):
     @property
     def rack(self) -> str | None: ...
 
+    @property
+    def fenced(self) -> bool: ...
+
+
+def usable_brokers(image: ClusterImage) -> list[BrokerRegistration]:
+    """The brokers that may get replicas: also those that have ended, but not those about to."""
+    return [
+        broker
+        for broker in image.brokers.values()
+        if broker.fenced or not broker.in_controlled_shutdown
+    ]
+
 
 def place(
     brokers: Iterable[Candidate], partitions: int, replication_factor: int, random: Random
 ) -> list[list[int]]:
     """Broker ids per partition, the preferred leader first.
 
-    `replication_factor` lies between 1 and the number of brokers.
+    `replication_factor` lies between 1 and the number of brokers, one of which is not fenced.
     """
-    order = alternate_racks(brokers)
+    usable = list(brokers)
+    order = alternate_racks(broker for broker in usable if not broker.fenced)
+    fenced = alternate_racks(broker for broker in usable if broker.fenced)
     start = random.randrange(len(order))
     assignments = []
     for partition in range(partitions):
@@ -42,6 +59,7 @@ def place(
             # do not all have the same follower.
             shift = partition // len(order) % len(others)
             others = others[shift:] + others[:shift]
+        others += fenced
         replicas = [order[leader]]
         racks = {order[leader].rack}
         elsewhere = [broker for broker in others if broker.rack not in racks]

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 from trimtab import config
-from trimtab.config import Value
-from trimtab.controller.journal import TOPIC as JOURNAL_TOPIC
-from trimtab.controller.placement import place
+from trimtab.config import Source, Value
+from trimtab.controller.decision import Decision, Refusal
+from trimtab.controller.placement import place, usable_brokers
+from trimtab.controller.topic_rules import WHOLE_CLUSTER
 from trimtab.errors import ErrorCode, UsageError
+from trimtab.metadata.batches import TOPIC as JOURNAL_TOPIC
 from trimtab.metadata.image import (
+    CONFIG_BROKER,
     CONFIG_TOPIC,
     ClusterImage,
     PartitionRegistration,
@@ -25,7 +28,6 @@ from trimtab.metadata.image import (
 )
 from trimtab.metadata.topic_name import collision_key, find_fault
 from trimtab.wire.messages.create_topics import (
-    CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,
@@ -45,27 +47,7 @@ MAX_RECORDS = 10_000
 
 NOT_GIVEN = -1
 
-_SOURCE_TOPIC = 1
-_SOURCE_BROKER = 4
-_SOURCE_DEFAULT = 5
-
 _log = logging.getLogger(__name__)
-
-
-class Refusal(Exception):
-    """One topic of a request cannot be had. Never leaves this room."""
-
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-
-
-class Decision(NamedTuple):
-    """What to write down and, once it is written, what to answer."""
-
-    records: list[Any]
-    response: Any
 
 
 def decide_create(
@@ -74,7 +56,13 @@ def decide_create(
     broker_config: Mapping[str, Value],
     random: Random,
 ) -> Decision:
-    """Create each topic of the request that can be created; with `validate_only` write nothing."""
+    """Create each topic of the request that can be created; with `validate_only` write nothing.
+
+    Args:
+        broker_config: the static broker options, all of them, for what topics inherit.
+    """
+    all_brokers = image.configs(CONFIG_BROKER, WHOLE_CLUSTER)
+    broker_config = config.resolve(broker_config, all_brokers, {})
     times = Counter(topic.name for topic in request.topics)
     records: list[Any] = []
     results: dict[str, CreatableTopicResult] = {}
@@ -120,17 +108,11 @@ class _Creation:
         taken: Mapping[str, str],
     ) -> None:
         _check_name(image, topic.name, taken)
-        configs = _check_configs(topic)
+        configs = _check_configs(topic, broker_config)
         if topic.assignments:
             assignment = _check_assignment(image, topic)
         else:
             assignment = _assign(image, topic, broker_config, random)
-        if len(assignment[0]) > 1:
-            raise Refusal(
-                ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"Topic {topic.name!r} asks for {len(assignment[0])} replicas per partition, but "
-                "these brokers do not replicate yet; use replication_factor=1.",
-            )
         topic_id = new_topic_id(random)
         self.records: list[Any] = [TopicRecord(name=topic.name, topic_id=topic_id)]
         self.records += [
@@ -143,10 +125,7 @@ class _Creation:
             for name, value in configs.items()
         ]
         self.records += [
-            partition_record(
-                topic_id,
-                PartitionRegistration(index, replicas[0], 0, 0, tuple(replicas), tuple(replicas)),
-            )
+            partition_record(topic_id, new_partition(image, index, replicas))
             for index, replicas in enumerate(assignment)
         ]
         self.result = CreatableTopicResult(
@@ -156,8 +135,27 @@ class _Creation:
             error_message=None,
             num_partitions=len(assignment),
             replication_factor=len(assignment[0]),
-            configs=_describe_configs(configs, broker_config),
+            configs=_describe_configs(image, configs, broker_config),
         )
+
+
+def new_partition(
+    image: ClusterImage, index: int, replicas: Sequence[int]
+) -> PartitionRegistration:
+    """A partition before anything was written to it: every active replica is in sync, and the
+    first of them leads.
+
+    Raises:
+        Refusal: none of them is active.
+    """
+    isr = tuple(broker for broker in replicas if image.brokers[broker].is_active)
+    if not isr:
+        raise Refusal(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "All brokers specified in the manual partition assignment for partition "
+            f"{index} are fenced or in controlled shutdown.",
+        )
+    return PartitionRegistration(index, isr[0], 0, 0, tuple(replicas), isr)
 
 
 def _check_name(image: ClusterImage, name: str, taken: Mapping[str, str]) -> None:
@@ -178,7 +176,7 @@ def _check_name(image: ClusterImage, name: str, taken: Mapping[str, str]) -> Non
         )
 
 
-def _check_configs(topic: CreatableTopic) -> dict[str, Value]:
+def _check_configs(topic: CreatableTopic, broker_config: Mapping[str, Value]) -> dict[str, Value]:
     given: dict[str, object] = {}
     for entry in topic.configs:
         if entry.value is None:
@@ -190,6 +188,7 @@ def _check_configs(topic: CreatableTopic) -> dict[str, Value]:
         given[entry.name] = entry.value
     try:
         values = config.read_given(config.TOPIC, given)
+        config.check_topic({**config.inherit(broker_config), **values})
     except UsageError as error:
         raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from error
     for name, value in values.items():
@@ -219,8 +218,8 @@ def _check_assignment(image: ClusterImage, topic: CreatableTopic) -> list[list[i
         )
     replicas: dict[int, list[int]] = {}
     for assignment in topic.assignments:
-        _check_replicas(image, assignment)
         index = assignment.partition_index
+        check_replicas(image, index, assignment.broker_ids)
         if index in replicas:
             raise Refusal(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -241,16 +240,16 @@ def _check_assignment(image: ClusterImage, topic: CreatableTopic) -> list[list[i
     return [replicas[index] for index in range(len(replicas))]
 
 
-def _check_replicas(image: ClusterImage, assignment: CreatableReplicaAssignment) -> None:
-    brokers = assignment.broker_ids
-    where = f"The manual partition assignment of partition {assignment.partition_index}"
+def check_replicas(image: ClusterImage, index: int, brokers: Sequence[int]) -> None:
+    """Replicas as a person has put them.
+
+    Raises:
+        Refusal: there is none, one is named twice, or is not registered.
+    """
+    where = f"The manual partition assignment of partition {index}"
     if not brokers:
         raise Refusal(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{where} includes an empty replica list."
-        )
-    if len(set(brokers)) != len(brokers):
-        raise Refusal(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{where} includes a broker more than once."
         )
     for broker in brokers:
         if broker not in image.brokers:
@@ -258,6 +257,10 @@ def _check_replicas(image: ClusterImage, assignment: CreatableReplicaAssignment)
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"{where} includes broker {broker}, but no such broker is registered.",
             )
+    if len(set(brokers)) != len(brokers):
+        raise Refusal(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{where} includes a broker more than once."
+        )
 
 
 def _assign(
@@ -281,32 +284,51 @@ def _assign(
         factor = broker_config["default.replication.factor"]
     if partitions == NOT_GIVEN:
         partitions = broker_config["num.partitions"]
-    if factor > len(image.brokers):
-        raise Refusal(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {factor} time(s): The target replication factor "
-            f"of {factor} cannot be reached because only {len(image.brokers)} broker(s) are "
-            "registered.",
-        )
     if partitions >= MAX_RECORDS:
         raise Refusal(
             ErrorCode.POLICY_VIOLATION,
             f"{partitions} partitions are more than the {MAX_RECORDS - 1} that one request may "
             "create.",
         )
-    return place(image.brokers.values(), partitions, factor, random)
+    return assign(image, partitions, factor, random)
+
+
+def assign(image: ClusterImage, partitions: int, factor: int, random: Random) -> list[list[int]]:
+    """The replicas of so many new partitions, `factor` each.
+
+    Raises:
+        Refusal: there are not as many brokers.
+    """
+    brokers = usable_brokers(image)
+    fault = ""
+    if all(broker.fenced for broker in brokers):
+        fault = "All brokers are currently fenced or in controlled shutdown."
+    elif factor > len(brokers):
+        fault = (
+            f"The target replication factor of {factor} cannot be reached because only "
+            f"{len(brokers)} broker(s) are registered."
+        )
+    if fault:
+        raise Refusal(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {factor} time(s): {fault}",
+        )
+    return place(brokers, partitions, factor, random)
 
 
 def _describe_configs(
-    configs: Mapping[str, Value], broker_config: Mapping[str, Value]
+    image: ClusterImage, configs: Mapping[str, Value], broker_config: Mapping[str, Value]
 ) -> list[CreatableTopicConfigs]:
     described = []
+    all_brokers = image.configs(CONFIG_BROKER, WHOLE_CLUSTER)
     for option in sorted(config.TOPIC, key=lambda option: option.name):
         if option.name in configs:
-            value, source = configs[option.name], _SOURCE_TOPIC
+            value, source = configs[option.name], Source.TOPIC
         else:
             value = config.inherited(option, broker_config)
-            source = _SOURCE_DEFAULT if value == option.default else _SOURCE_BROKER
+            source = Source.DEFAULT if value == option.default else Source.GIVEN
+            if any(synonym in all_brokers for synonym in option.synonyms):
+                source = Source.ALL_BROKERS
         described.append(
             CreatableTopicConfigs(
                 name=option.name,

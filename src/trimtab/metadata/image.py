@@ -8,23 +8,34 @@ values, without a copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trimtab.errors import CorruptData
 from trimtab.metadata.topic_name import collision_key
 from trimtab.wire.messages.metadata_records import (
     BrokerEndpoint,
+    BrokerRegistrationChangeRecord,
+    ClearElrRecord,
     ConfigRecord,
     FeatureLevelRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicRecord,
+    UnregisterBrokerRecord,
 )
 
 NO_LEADER = -1
+NO_LEADER_CHANGE = -2
+"""The leader of a change record that leaves the leader, and its epoch, as they are."""
+
+RECOVERED = 0
+RECOVERING = 1
+"""Leader recovery states: an unclean leader is recovering until it has said that it is done."""
 
 CONFIG_TOPIC = 2
 CONFIG_BROKER = 4
@@ -34,11 +45,28 @@ METADATA_VERSION = "metadata.version"
 METADATA_LEVEL = 25
 """The feature that says how records are encoded, at Kafka 4.0's level (IBP_4_0_IV3)."""
 
+ELR_VERSION = "eligible.leader.replicas.version"
+"""The feature that says whether eligible leader replicas are kept, and elected: at level 1."""
+
+UNFENCE = -1
+FENCE = 1
+"""What a broker's change record does to its fence; 0 leaves it as it is."""
+
+_NO_CHANGE_OF_STATE = -1
 _LISTENER = "PLAINTEXT"
 
 
 class BrokerRegistration(NamedTuple):
-    """A broker that belongs to the cluster, and where clients reach it."""
+    """A broker that belongs to the cluster, and where clients reach it.
+
+    Attributes:
+        epoch: the offset of the record that registered it.
+        incarnation_id: made anew by each start of its process.
+        fenced: it is out of touch with the controller, or new: it leads nothing, is in no ISR that
+            is chosen now, and clients are not told of it.
+        in_controlled_shutdown: it is about to end; the same holds, but clients are told of it.
+        log_dirs: ids of its log directories, if it names any.
+    """
 
     id: int
     epoch: int
@@ -46,10 +74,32 @@ class BrokerRegistration(NamedTuple):
     host: str
     port: int
     rack: str | None
+    fenced: bool = False
+    in_controlled_shutdown: bool = False
+    log_dirs: tuple[bytes, ...] = ()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it may lead partitions and join ISRs."""
+        return not self.fenced and not self.in_controlled_shutdown
 
 
 class PartitionRegistration(NamedTuple):
-    """Who has a partition. The leader is -1 where there is none."""
+    """Who has a partition, as the controller last decided.
+
+    Attributes:
+        leader: a broker id, or `NO_LEADER`.
+        leader_epoch: raised whenever a leader is chosen, even the same one again.
+        partition_epoch: raised by every change.
+        replicas: broker ids, the preferred leader first; while it is reassigned, those to come too.
+        isr: the replicas in sync.
+        adding_replicas: those that a reassignment adds.
+        removing_replicas: those that it takes away.
+        elr: out of the ISR, but with every record up to the high watermark: eligible as leaders
+            (KIP-966).
+        last_known_elr: who led last, where neither ISR nor ELR has anyone.
+        leader_recovery_state: `RECOVERED`, or `RECOVERING` after an unclean election.
+    """
 
     id: int
     leader: int
@@ -57,6 +107,38 @@ class PartitionRegistration(NamedTuple):
     partition_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+    leader_recovery_state: int = RECOVERED
+
+    @property
+    def preferred_leader(self) -> int:
+        """The first of the replicas."""
+        return self.replicas[0] if self.replicas else NO_LEADER
+
+    @property
+    def is_reassigning(self) -> bool:
+        return bool(self.adding_replicas or self.removing_replicas)
+
+    def merge(self, record: PartitionChangeRecord) -> PartitionRegistration:
+        """This partition after the change, as Kafka's `PartitionRegistration.merge` has it."""
+        elects = record.leader != NO_LEADER_CHANGE
+        state = record.leader_recovery_state
+        return PartitionRegistration(
+            self.id,
+            record.leader if elects else self.leader,
+            self.leader_epoch + 1 if elects else self.leader_epoch,
+            self.partition_epoch + 1,
+            _or_as_it_is(record.replicas, self.replicas),
+            _or_as_it_is(record.isr, self.isr),
+            _or_as_it_is(record.adding_replicas, self.adding_replicas),
+            _or_as_it_is(record.removing_replicas, self.removing_replicas),
+            _or_as_it_is(record.eligible_leader_replicas, self.elr),
+            _or_as_it_is(record.last_known_elr, self.last_known_elr),
+            self.leader_recovery_state if state == _NO_CHANGE_OF_STATE else state,
+        )
 
 
 class TopicImage(NamedTuple):
@@ -87,6 +169,39 @@ class ClusterImage:
         """The topic whose name is this one or differs in '.' and '_' only, if any."""
         return self._names.get(collision_key(name))
 
+    def value(self, kind: int, name: str, option: str) -> str | None:
+        """What was set for one option of a topic or broker; None if nothing was."""
+        return self._configs.get((kind, name), _NOTHING).get(option)
+
+    def partition(self, topic_id: bytes, index: int) -> PartitionRegistration | None:
+        """One partition, if there is such a topic and it has so many."""
+        topic = self.topics_by_id.get(topic_id)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            return None
+        return topic.partitions[index]
+
+    def partitions_with(self, broker_id: int) -> Iterator[tuple[TopicImage, PartitionRegistration]]:
+        """Every partition that the broker leads, or in whose ISR or ELR it is.
+
+        Looks at all partitions: 5 ms for 30,000 of them, against an index that every change of an
+        ISR would have to keep.
+        """
+        for topic in self.topics.values():
+            for partition in topic.partitions:
+                if (
+                    broker_id in partition.isr
+                    or broker_id in partition.elr
+                    or partition.leader == broker_id
+                ):
+                    yield topic, partition
+
+    def partitions_without_leader(self) -> Iterator[tuple[TopicImage, PartitionRegistration]]:
+        """Every partition that nobody leads. Looks at all partitions."""
+        for topic in self.topics.values():
+            for partition in topic.partitions:
+                if partition.leader == NO_LEADER:
+                    yield topic, partition
+
     @property
     def partition_count(self) -> int:
         return sum(len(topic.partitions) for topic in self.topics.values())
@@ -101,6 +216,19 @@ class ClusterImage:
         if replay is None:
             raise CorruptData(f"metadata record {type(record).__name__} cannot be replayed here")
         replay(self, record)
+
+    def copy(self) -> ClusterImage:
+        """An image of its own that is the same now: 1 ms for 30,000 partitions."""
+        copied = ClusterImage()
+        for topic in self.topics.values():
+            twin = topic._replace(partitions=topic.partitions.copy())
+            copied.topics[twin.name] = copied.topics_by_id[twin.id] = twin
+        copied.brokers = self.brokers.copy()
+        copied.features = self.features.copy()
+        copied.next_producer_id = self.next_producer_id
+        copied._configs = {key: configs.copy() for key, configs in self._configs.items()}
+        copied._names = self._names.copy()
+        return copied
 
     def records(self) -> Iterator[Any]:
         """The records that rebuild this image: what a newcomer replays."""
@@ -137,8 +265,13 @@ class ClusterImage:
             record.leader,
             record.leader_epoch,
             record.partition_epoch,
-            tuple(record.replicas),
-            tuple(record.isr),
+            _shared(record.replicas),
+            _shared(record.isr),
+            _shared(record.adding_replicas),
+            _shared(record.removing_replicas),
+            _shared(record.eligible_leader_replicas or ()),
+            _shared(record.last_known_elr or ()),
+            record.leader_recovery_state,
         )
         if 0 <= partition.id < len(topic.partitions):
             topic.partitions[partition.id] = partition
@@ -149,6 +282,31 @@ class ClusterImage:
                 f"partition {topic.name}-{partition.id} comes before "
                 f"{topic.name}-{len(topic.partitions)}"
             )
+
+    def _replay_partition_change(self, record: PartitionChangeRecord) -> None:
+        partition = self.partition(record.topic_id, record.partition_id)
+        if partition is None:
+            raise CorruptData(f"change of partition {record.partition_id}, which does not exist")
+        self.topics_by_id[record.topic_id].partitions[partition.id] = partition.merge(record)
+
+    def _replay_clear_elr(self, record: ClearElrRecord) -> None:
+        if record.topic_name and record.topic_name not in self.topics:
+            raise CorruptData(
+                f"eligible leaders of topic {record.topic_name}, which does not exist"
+            )
+        names = [record.topic_name] if record.topic_name else list(self.topics)
+        for name in names:
+            partitions = self.topics[name].partitions
+            for index, partition in enumerate(partitions):
+                # Unlike in Kafka, a partition without leader keeps them: nothing is committed
+                # there that they could lack, and nobody else could ever lead it.
+                if partition.elr and partition.leader != NO_LEADER:
+                    partitions[index] = partition._replace(
+                        partition_epoch=partition.partition_epoch + 1, elr=()
+                    )
+
+    def _replay_nothing(self, record: NoOpRecord) -> None:
+        """It says that nothing happened."""
 
     def _replay_remove_topic(self, record: RemoveTopicRecord) -> None:
         topic = self.topics_by_id.pop(record.topic_id, None)
@@ -167,7 +325,30 @@ class ClusterImage:
             end_point.host,
             end_point.port,
             record.rack,
+            record.fenced,
+            record.in_controlled_shutdown,
+            tuple(record.log_dirs),
         )
+
+    def _replay_broker_change(self, record: BrokerRegistrationChangeRecord) -> None:
+        broker = self._registered(record.broker_id, record.broker_epoch)
+        if record.fenced:
+            broker = broker._replace(fenced=record.fenced == FENCE)
+        if record.in_controlled_shutdown:
+            broker = broker._replace(in_controlled_shutdown=True)
+        if record.log_dirs:
+            broker = broker._replace(log_dirs=tuple(record.log_dirs))
+        self.brokers[broker.id] = broker
+
+    def _replay_unregister_broker(self, record: UnregisterBrokerRecord) -> None:
+        broker = self._registered(record.broker_id, record.broker_epoch)
+        del self.brokers[broker.id]
+
+    def _registered(self, broker_id: int, epoch: int) -> BrokerRegistration:
+        broker = self.brokers.get(broker_id)
+        if broker is None or broker.epoch != epoch:
+            raise CorruptData(f"broker {broker_id} is not registered with epoch {epoch}")
+        return broker
 
     def _replay_config(self, record: ConfigRecord) -> None:
         key = (record.resource_type, record.resource_name)
@@ -196,16 +377,21 @@ _NOTHING: Mapping[str, str] = {}
 _REPLAYS: dict[type, Callable[[ClusterImage, Any], None]] = {
     TopicRecord: ClusterImage._replay_topic,
     PartitionRecord: ClusterImage._replay_partition,
+    PartitionChangeRecord: ClusterImage._replay_partition_change,
+    ClearElrRecord: ClusterImage._replay_clear_elr,
     RemoveTopicRecord: ClusterImage._replay_remove_topic,
     RegisterBrokerRecord: ClusterImage._replay_register_broker,
+    BrokerRegistrationChangeRecord: ClusterImage._replay_broker_change,
+    UnregisterBrokerRecord: ClusterImage._replay_unregister_broker,
     ConfigRecord: ClusterImage._replay_config,
     ProducerIdsRecord: ClusterImage._replay_producer_ids,
     FeatureLevelRecord: ClusterImage._replay_feature_level,
+    NoOpRecord: ClusterImage._replay_nothing,
 }
 
 
 def register_broker_record(broker: BrokerRegistration) -> RegisterBrokerRecord:
-    """The record of a broker that is in service."""
+    """The record of a broker as it is."""
     return RegisterBrokerRecord(
         broker_id=broker.id,
         incarnation_id=broker.incarnation_id,
@@ -215,7 +401,9 @@ def register_broker_record(broker: BrokerRegistration) -> RegisterBrokerRecord:
         ],
         features=[],
         rack=broker.rack,
-        fenced=False,
+        fenced=broker.fenced,
+        in_controlled_shutdown=broker.in_controlled_shutdown,
+        log_dirs=list(broker.log_dirs),
     )
 
 
@@ -226,10 +414,61 @@ def partition_record(topic_id: bytes, partition: PartitionRegistration) -> Parti
         topic_id=topic_id,
         replicas=list(partition.replicas),
         isr=list(partition.isr),
-        removing_replicas=[],
-        adding_replicas=[],
+        removing_replicas=list(partition.removing_replicas),
+        adding_replicas=list(partition.adding_replicas),
         leader=partition.leader,
+        leader_recovery_state=partition.leader_recovery_state,
         leader_epoch=partition.leader_epoch,
         partition_epoch=partition.partition_epoch,
         directories=[],
+        eligible_leader_replicas=list(partition.elr) or None,
+        last_known_elr=list(partition.last_known_elr) or None,
     )
+
+
+def partition_change_record(
+    topic_id: bytes, before: PartitionRegistration, after: PartitionRegistration
+) -> PartitionChangeRecord | None:
+    """The record that turns `before` into `after`; None if they are the same.
+
+    The partition epoch counts the records by itself. A leader is elected if `after` has another
+    leader or another leader epoch, which is then one more than before, whatever it says.
+    """
+    elects = (after.leader, after.leader_epoch) != (before.leader, before.leader_epoch)
+    state = after.leader_recovery_state
+    if after._replace(partition_epoch=before.partition_epoch) == before:
+        return None
+    return PartitionChangeRecord(
+        partition_id=before.id,
+        topic_id=topic_id,
+        isr=_if_changed(before.isr, after.isr),
+        leader=after.leader if elects else NO_LEADER_CHANGE,
+        replicas=_if_changed(before.replicas, after.replicas),
+        removing_replicas=_if_changed(before.removing_replicas, after.removing_replicas),
+        adding_replicas=_if_changed(before.adding_replicas, after.adding_replicas),
+        leader_recovery_state=(
+            _NO_CHANGE_OF_STATE if state == before.leader_recovery_state else state
+        ),
+        eligible_leader_replicas=_if_changed(before.elr, after.elr),
+        last_known_elr=_if_changed(before.last_known_elr, after.last_known_elr),
+    )
+
+
+def _if_changed(before: tuple[int, ...], after: tuple[int, ...]) -> list[int] | None:
+    return None if before == after else list(after)
+
+
+def _or_as_it_is(changed: list[int] | None, before: tuple[int, ...]) -> tuple[int, ...]:
+    return before if changed is None else _shared(changed)
+
+
+_tuples: dict[tuple[int, ...], tuple[int, ...]] = {}
+_TUPLES_KEPT = 65_536
+
+
+def _shared(brokers: Sequence[int]) -> tuple[int, ...]:
+    """The one tuple of these brokers: thousands of partitions have the same few, in every image."""
+    if len(_tuples) >= _TUPLES_KEPT:
+        _tuples.clear()
+    made = tuple(brokers)
+    return _tuples.setdefault(made, made)

@@ -1,4 +1,4 @@
-"""Files in a directory: the real `trimtab.broker.storage.Storage`."""
+"""Files in a directory: the real `trimtab.storage.storage.Storage`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from errno import EIO
 
-from trimtab.broker.storage import BytesLike, StorageError
+from trimtab.storage.storage import BytesLike, StorageError
 from trimtab.errors import UsageError
 
 LOCK_FILE = ".lock"

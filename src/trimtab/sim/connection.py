@@ -402,3 +402,8 @@ class _Stream:
     def _release(self) -> None:
         while self._held and not self._is_cut:
             self._target.receive(self._held.popleft())
+
+
+def is_delivery(callback: object) -> bool:
+    """Whether a callback of the loop is the network's: something arrives, or could not."""
+    return isinstance(getattr(callback, "__self__", None), _Stream | Transport)

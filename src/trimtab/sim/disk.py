@@ -1,4 +1,4 @@
-"""A disk in memory: a `trimtab.broker.storage.Storage` that crashes, fills up and fails on request.
+"""A disk in memory: a `trimtab.storage.storage.Storage` that crashes, fills up and fails on request.
 
 What survives a crash is what a real disk promises: every byte flushed, and of the bytes appended
 after that any number of the first ones, the last of which may read as zeros (a file system that
@@ -7,12 +7,13 @@ had recorded the new length but not yet the data). Names are durable at once.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from errno import EIO, EISDIR, ENOENT, ENOSPC, ENOTDIR
 from random import Random
 from typing import TypeAlias
 
-from trimtab.broker.storage import BytesLike, StorageError
+from trimtab.storage.storage import BytesLike, StorageError
 from trimtab.errors import UsageError
 
 Fault: TypeAlias = Callable[[str, str], int]
@@ -27,11 +28,15 @@ class VirtualDisk:
         capacity: bytes that fit; None is no limit. An append beyond it writes what fits and
             fails with ENOSPC.
         fault: decides which actions fail; a failing append has written half.
+        flush_s: draws how long a `flush` takes that does not hold up the loop; None for no time.
+        used_after_end: what ended processes, whose files are dead, tried to do all the same.
     """
 
     def __init__(self, capacity: int | None = None) -> None:
         self.capacity = capacity
         self.fault: Fault | None = None
+        self.flush_s: Callable[[], float] | None = None
+        self.used_after_end: list[str] = []
         self._root: _Directory = {}
         self._used = 0
         self._locked = False
@@ -57,8 +62,17 @@ class VirtualDisk:
                 content.data[-torn:] = bytes(torn)
             content.flushed = len(content.data)
             self._used += len(content.data)
+        self.end()
+
+    def end(self) -> None:
+        """The process that uses it ends, and nothing else: open files and mounts are dead, the
+        lock is free."""
         self._life += 1
         self._locked = False
+
+    def mount(self) -> Mount:
+        """The disk as one process sees it, until `end` or `crash`."""
+        return Mount(self)
 
     def open(self, path: str) -> _VirtualFile:
         return _VirtualFile(self, path)
@@ -104,11 +118,17 @@ class VirtualDisk:
         self._used += len(content)
 
     async def flush(self, paths: Sequence[str]) -> None:
+        await self._flush(paths, None)
+
+    async def _flush(self, paths: Sequence[str], life: int | None) -> None:
         for path in paths:
-            self._fail("flush", path)
             content = self._content(path)
+            written = 0 if content is None else len(content.data)
+            if self.flush_s is not None:
+                await asyncio.sleep(self.flush_s())
+            self._fail("flush", path, life)
             if content is not None:
-                content.flushed = len(content.data)
+                content.flushed = max(content.flushed, min(written, len(content.data)))
 
     def lock(self) -> None:
         if self._locked:
@@ -120,6 +140,7 @@ class VirtualDisk:
 
     def _fail(self, action: str, path: str, life: int | None = None) -> None:
         if life is not None and life != self._life:
+            self.used_after_end.append(f"{action} {path}")
             raise StorageError(path, f"{action} after the crash", EIO)
         errno = self.fault(action, path) if self.fault else 0
         if errno:
@@ -168,6 +189,57 @@ class VirtualDisk:
         return node
 
 
+class Mount:
+    """A `VirtualDisk` in the hands of one process. Once that has ended, every method but `close`
+    fails, and is noted in the disk's `used_after_end`."""
+
+    def __init__(self, disk: VirtualDisk) -> None:
+        self._disk = disk
+        self._life = disk._life
+
+    @property
+    def is_alive(self) -> bool:
+        return self._life == self._disk._life
+
+    def open(self, path: str) -> _VirtualFile:
+        file = self._disk.open(path)
+        file._life = self._life
+        return file
+
+    def exists(self, path: str) -> bool:
+        return self._living("stat", path).exists(path)
+
+    def list(self, path: str) -> Sequence[str]:
+        return self._living("list", path).list(path)
+
+    def delete(self, path: str) -> None:
+        self._living("delete", path).delete(path)
+
+    def rename(self, old: str, new: str) -> None:
+        self._living("rename", old).rename(old, new)
+
+    def read_file(self, path: str) -> bytes | None:
+        return self._living("read", path).read_file(path)
+
+    def write_file(self, path: str, content: BytesLike, durable: bool = True) -> None:
+        self._living("write", path).write_file(path, content, durable)
+
+    async def flush(self, paths: Sequence[str]) -> None:
+        await self._living("flush", "")._flush(paths, self._life)
+
+    def lock(self) -> None:
+        self._living("lock", "").lock()
+
+    def close(self) -> None:
+        if self.is_alive:
+            self._disk.close()
+
+    def _living(self, action: str, path: str) -> VirtualDisk:
+        if not self.is_alive:
+            self._disk._fail(action, path, self._life)
+        return self._disk
+
+
 class _Content:
     __slots__ = ("data", "flushed")
 
@@ -204,12 +276,13 @@ class _VirtualFile:
 
     def append(self, data: BytesLike) -> None:
         disk = self._disk
+        if self._life != disk._life:
+            disk._fail("append", self._path, self._life)
         content = disk._create(self._path)
         try:
-            disk._fail("append", self._path, self._life)
+            disk._fail("append", self._path)
         except StorageError:
-            if self._life == disk._life:
-                self._extend(content, data[: len(data) // 2])
+            self._extend(content, data[: len(data) // 2])
             raise
         if disk.capacity is not None and disk._used + len(data) > disk.capacity:
             self._extend(content, data[: disk.capacity - disk._used])

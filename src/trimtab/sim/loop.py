@@ -11,7 +11,7 @@ import socket
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, TypeVarTuple
 
 from trimtab.errors import UsageError
@@ -45,6 +45,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
     - Connections and servers live in `network`, which a `Network` sets.
     - When nothing can ever happen again while `run_until_complete` waits, `StalledError` is raised
       and says which task waits where; likewise when a million turns pass without time passing.
+    - `host` says on which host the current task or callback runs; `pause` stops one.
+    - `observer` is called after each turn, in which everything that was ready has run.
     - Tasks hash by their order of creation, so that asyncio's own sets of tasks (TaskGroup,
       `asyncio.wait`) iterate alike in every run. Sets of other objects do not: what decides
       must not iterate over them.
@@ -65,7 +67,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._timers_set = 0
         self._timers_cancelled = 0
         self._tasks_created = 0
-        self._living_tasks: weakref.WeakValueDictionary[int, asyncio.Task[Any]] = (
+        self._paused: dict[str, list[asyncio.Handle]] = {}
+        self.host: contextvars.ContextVar[str] = contextvars.ContextVar("host", default="localhost")
+        self.observer: Callable[[], None] | None = None
+        self._living_tasks: weakref.WeakValueDictionary[int, _Task[Any]] = (
             weakref.WeakValueDictionary()
         )
 
@@ -132,19 +137,41 @@ class VirtualLoop(asyncio.BaseEventLoop):
         number = self._tasks_created
         if name is None:
             name = f"task-{number}"  # asyncio's own count is the process's, not the loop's.
-        task: asyncio.Task[T] = _Task(
+        if context is None:
+            context = contextvars.copy_context()
+        task: _Task[T] = _Task(
             number, coro, loop=self, name=name, context=context, **options
         )
         self._living_tasks[number] = task
         return task
 
-    def tasks(self) -> list[asyncio.Task[Any]]:
+    def tasks(self) -> list[_Task[Any]]:
         """The tasks that are not done, in the order of their creation."""
         return [task for _, task in sorted(self._living_tasks.items()) if not task.done()]
+
+    def handles(self) -> Iterator[asyncio.Handle]:
+        """What is to run, now or later, in no order."""
+        yield from self._ready
+        for *_, timer in self._timers:
+            yield timer
+        for held in self._paused.values():
+            yield from held
+
+    def pause(self, host: str) -> None:
+        """Run nothing on a host until `resume`: its process is stopped, its clock goes on.
+
+        What becomes due meanwhile, timers and deliveries alike, waits in its order.
+        """
+        self._paused.setdefault(host, [])
+
+    def resume(self, host: str) -> None:
+        """Run what has waited since `pause`, all at once, and go on. Nothing if not paused."""
+        self._ready.extend(self._paused.pop(host, ()))
 
     def close(self) -> None:
         super().close()
         self._timers.clear()
+        self._paused.clear()
 
     # One turn ------------------------------------------------------------------------------
 
@@ -177,9 +204,26 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 self._timers_cancelled -= 1
             else:
                 ready.append(timer)
+        if self._paused:
+            self._run_unpaused()
+        else:
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if not handle.cancelled():
+                    handle._run()
+        if self.observer is not None:
+            self.observer()
+
+    def _run_unpaused(self) -> None:
+        ready, paused = self._ready, self._paused
         for _ in range(len(ready)):
             handle = ready.popleft()
-            if not handle.cancelled():
+            if handle.cancelled():
+                continue
+            held = paused.get(handle._context.get(self.host, "localhost"))
+            if held is not None:
+                held.append(handle)
+            else:
                 handle._run()
 
     def _describe_tasks(self) -> str:
@@ -258,11 +302,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 class _Task(asyncio.Task[T]):
-    """A task that hashes by its number and not by its address."""
+    """A task that hashes by its number and not by its address, and knows its context."""
 
-    def __init__(self, number: int, coro: Any, **options: Any) -> None:
+    def __init__(
+        self, number: int, coro: Any, context: contextvars.Context, **options: Any
+    ) -> None:
         self._number = number  # First: asyncio registers the task, by its hash, while making it.
-        super().__init__(coro, **options)
+        self.context = context
+        super().__init__(coro, context=context, **options)
 
     def __hash__(self) -> int:
         return self._number

@@ -78,7 +78,7 @@ class Network:
         self.loop: Final = loop
         self.trace: Final = trace
         self._random = random
-        self._host = contextvars.ContextVar("host", default="localhost")
+        self._host = loop.host
         self._links: dict[tuple[str, str], Link] = {(ANY, ANY): Link()}
         self._cuts: dict[tuple[str, str], None] = {}
         self._healed = asyncio.Event()

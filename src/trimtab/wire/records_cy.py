@@ -75,30 +75,11 @@ def _octets_of_view(view: memoryview) -> cython.p_uchar:
 
 @cython.final
 @cython.cclass
-class _RecordReader:
-    """A cursor over the uncompressed records of one batch.
+class RecordReader:
+    """A cursor over the uncompressed records of one batch. `records_cy.pxd` has its fields.
 
     Whatever the bytes claim, it reads between `position` and `limit` only.
     """
-
-    view: memoryview
-    octets: cython.p_uchar
-    position: cython.Py_ssize_t
-    limit: cython.Py_ssize_t
-    end: cython.Py_ssize_t
-    # The record under the cursor; a size below zero is a null.
-    timestamp_delta: cython.longlong
-    offset_delta: cython.longlong
-    key_start: cython.Py_ssize_t
-    key_size: cython.Py_ssize_t
-    value_start: cython.Py_ssize_t
-    value_size: cython.Py_ssize_t
-    header_count: cython.Py_ssize_t
-    # The header of that record under the cursor.
-    header_name_start: cython.Py_ssize_t
-    header_name_size: cython.Py_ssize_t
-    header_value_start: cython.Py_ssize_t
-    header_value_size: cython.Py_ssize_t
 
     def __init__(self, records: memoryview) -> None:
         self.view = records
@@ -107,8 +88,6 @@ class _RecordReader:
         self.end = len(records)
         self.limit = self.end
 
-    @cython.cfunc
-    @cython.inline
     def read_varint(self) -> cython.longlong:
         octet: cython.ulonglong
         value: cython.ulonglong = 0
@@ -130,8 +109,6 @@ class _RecordReader:
         self.position = position
         return (value >> 1) ^ -(value & 1)
 
-    @cython.cfunc
-    @cython.inline
     def read_size(self) -> cython.Py_ssize_t:
         """A length of what follows; below zero is a null."""
         size: cython.longlong = self.read_varint()
@@ -142,7 +119,6 @@ class _RecordReader:
             )
         return size if size >= 0 else -1
 
-    @cython.cfunc
     def read_record(self) -> cython.int:
         """Step to the next record and past its value; its headers are read one by one."""
         self.limit = self.end
@@ -169,7 +145,6 @@ class _RecordReader:
             )
         return 0
 
-    @cython.cfunc
     def read_header(self) -> cython.int:
         self.header_name_size = self.read_size()
         if self.header_name_size < 0:
@@ -182,8 +157,6 @@ class _RecordReader:
             self.position += self.header_value_size
         return 0
 
-    @cython.cfunc
-    @cython.inline
     def end_record(self) -> cython.int:
         if self.position != self.limit:
             raise CorruptBatch(
@@ -192,7 +165,6 @@ class _RecordReader:
             )
         return 0
 
-    @cython.cfunc
     def end_batch(self) -> object:
         if self.position != self.end:
             raise CorruptBatch(
@@ -200,8 +172,7 @@ class _RecordReader:
             )
         return None
 
-    @cython.cfunc
-    def bytes_at(self, start: cython.Py_ssize_t, size: cython.Py_ssize_t) -> object:
+    def bytes_at(self, start: cython.Py_ssize_t, size: cython.Py_ssize_t) -> Any:
         if size < 0:
             return None
         if cython.compiled:
@@ -209,14 +180,12 @@ class _RecordReader:
         else:  # noqa: RET505
             return bytes(self.octets[start : start + size])
 
-    @cython.cfunc
     def header_name(self) -> str:
         # As Java reads it: a name that is not UTF-8 must not stop a consumer for good.
         name: bytes = self.bytes_at(self.header_name_start, self.header_name_size)
         return name.decode("utf-8", "replace")
 
-    @cython.cfunc
-    def read_headers(self) -> object:
+    def read_headers(self) -> Any:
         """The headers of the record under the cursor, as (name, value); an empty tuple if none."""
         if self.header_count == 0:
             return ()
@@ -238,10 +207,9 @@ def _adds_up(base: cython.longlong, delta: cython.longlong) -> cython.bint:
     return base >= -_MAX_INT64 - 1 - delta
 
 
-@cython.cfunc
-def _open_records(
+def open_records(
     view: memoryview, position: cython.Py_ssize_t, header: Any, check_crcs: bool, limit: Any
-) -> _RecordReader:
+) -> RecordReader:
     """A reader of the batch's records, decompressed if they have to be."""
     if check_crcs:
         check_crc(view, position, header)
@@ -250,7 +218,7 @@ def _open_records(
     attributes: cython.int = header.attributes
     if attributes & CODEC_MASK:
         records = memoryview(decompress(header.compression, records, limit))
-    return _RecordReader(records)
+    return RecordReader(records)
 
 
 def read_records(
@@ -279,13 +247,13 @@ def read_records(
     base_offset: cython.longlong
     last_delta: cython.longlong
     base_timestamp: cython.longlong
-    reader: _RecordReader
+    reader: RecordReader
     while not is_cut_short(view, position):
         header = read_whole_header(view, position)
         if header.is_control or header.last_offset < start_offset:
             position += header.size
             continue
-        reader = _open_records(view, position, header, check_crcs, limit)
+        reader = open_records(view, position, header, check_crcs, limit)
         position += header.size
         base_offset = header.base_offset
         last_delta = header.last_offset_delta
@@ -656,9 +624,7 @@ class ColumnScanner:
         start: cython.longlong,
         end: cython.longlong,
     ) -> object:
-        reader: _RecordReader = _open_records(
-            view, position, header, self._checks_crcs, self._limit
-        )
+        reader: RecordReader = open_records(view, position, header, self._checks_crcs, self._limit)
         size: cython.int = header.size
         count: cython.int = header.record_count
         base_offset: cython.longlong = header.base_offset
@@ -708,13 +674,13 @@ class ColumnScanner:
         return None
 
     @cython.cfunc
-    def _pass_headers(self, reader: _RecordReader) -> cython.int:
+    def _pass_headers(self, reader: RecordReader) -> cython.int:
         for _ in range(reader.header_count):
             reader.read_header()
         return 0
 
     @cython.cfunc
-    def _put_headers(self, reader: _RecordReader) -> cython.int:
+    def _put_headers(self, reader: RecordReader) -> cython.int:
         name: bytes
         for _ in range(reader.header_count):
             reader.read_header()

@@ -13,9 +13,8 @@ from typing import Any, TypeVar
 import pytest
 
 from trimtab.broker.broker import Broker
-from trimtab.broker.server import Connection
-from trimtab.config import BROKER, read
-from trimtab.controller.controller import Controller
+from trimtab.controller.node import ControllerNode
+from trimtab.server.connection import Connection
 from trimtab.sim.world import World
 from trimtab.wire.batch_cy import BatchBuilder
 from trimtab.wire.framing import decode_response, encode_request
@@ -75,7 +74,7 @@ class Client:
     """The other end of one connection."""
 
     def __init__(self, broker: Broker) -> None:
-        self.connection = Connection(broker)
+        self.connection = Connection(broker.listener)
         self.transport = MemoryTransport(self.connection)
         self.connection.connection_made(self.transport)
         self._correlation_id = 0
@@ -122,7 +121,7 @@ class Client:
 
 
 class Lab:
-    """A controller and brokers on virtual disks."""
+    """A controller and brokers on virtual disks and a virtual network."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -138,35 +137,33 @@ class Lab:
 
         async def run() -> T:
             options = dict(config or {})
-            values = read(BROKER, options)
-            self.controller = Controller(
-                self.world.disk("controller"), values, self.world.now_ms, Random(1)
+            self.controller = ControllerNode(
+                3000, "lab", self.world.disk("controller"), options, self.world.now_ms, Random(1)
             )
+            address = "controller", await self.controller.listen("controller", 9093)
+            await self.controller.start()
             self.brokers = [
                 Broker(
                     number,
                     "lab",
                     self.world.disk(f"broker-{number}"),
-                    self.controller,
-                    {**options, "node.id": number},
+                    address,
+                    {**options, "node.id": number, "broker.rack": "abc"[number % 3]},
                     self.world.now_ms,
                     Random(number),
                 )
                 for number in range(brokers)
             ]
-            self.controller.register_brokers(
-                (broker.id, "127.0.0.1", 9092 + broker.id, "abc"[broker.id % 3])
-                for broker in self.brokers
+            for broker in self.brokers:
+                await broker.bind("127.0.0.1", 9092 + broker.id)
+            await asyncio.gather(
+                *(broker.start("127.0.0.1", 9092 + broker.id) for broker in self.brokers)
             )
-            for broker in self.brokers:
-                self.controller.follow(broker)
-            for broker in self.brokers:
-                await broker.listen("127.0.0.1", 0)
-                await broker.serve()
+            everything = self.controller.controller.journal.end_offset
+            await asyncio.gather(*(broker.metadata.reach(everything) for broker in self.brokers))
             result = await scenario()
-            for broker in self.brokers:
-                await broker.close()
-            self.controller.close()
+            await asyncio.gather(*(broker.close(hand_over=False) for broker in self.brokers))
+            await self.controller.close()
             return result
 
         return self.world.run(run())
@@ -175,16 +172,20 @@ class Lab:
         return Client(self.brokers[broker])
 
     async def create_topic(
-        self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None
+        self,
+        name: str,
+        partitions: int = 1,
+        config: Mapping[str, str] | None = None,
+        replicas: int = 1,
     ) -> bytes:
         """The new topic's id."""
-        response = await self.controller.create_topics(
+        response = await self.controller.controller.create_topics(
             CreateTopicsRequest(
                 topics=[
                     CreatableTopic(
                         name=name,
                         num_partitions=partitions,
-                        replication_factor=1,
+                        replication_factor=replicas,
                         assignments=[],
                         configs=[
                             CreatableTopicConfig(name=key, value=value)
@@ -237,7 +238,7 @@ class Lab:
     async def append(self, topic: str, *values: bytes, partition: int = 0) -> int:
         """Produce a batch at the broker that leads the partition; the batch's size."""
         batch = self.batch(*values)
-        leader = self.controller.image.topics[topic].partitions[partition].leader
+        leader = self.controller.controller.image.topics[topic].partitions[partition].leader
         request = self.produce(topic, batch, partition=partition)
         response = await self.connect(leader).ask(request, 9)
         assert response.responses[0].partition_responses[0].error_code == 0

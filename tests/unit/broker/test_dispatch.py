@@ -1,7 +1,7 @@
 """What a connection does with frames: whatever they are, and in whichever order answers come.
 
-`trimtab.broker.server`, `trimtab.broker.request` and `trimtab.broker.faults`, with the handlers
-that have little to decide: `trimtab.broker.handlers.api_versions`,
+`trimtab.server.connection`, `trimtab.server.request` and `trimtab.server.faults`, with the handlers
+that have little to decide: `trimtab.server.api_versions`,
 `trimtab.broker.handlers.coordinators` and `trimtab.broker.handlers.producer_ids`.
 """
 
@@ -13,10 +13,8 @@ from typing import Any
 
 import pytest
 
-from trimtab.broker.handlers import HANDLERS
 from trimtab.errors import ErrorCode, UsageError
 from trimtab.wire.framing import decode_correlation_id, decode_response, encode_request
-from trimtab.wire.messages import SERVED
 from trimtab.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from trimtab.wire.messages.find_coordinator import FindCoordinatorRequest
 from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
@@ -26,17 +24,13 @@ API_VERSIONS = ApiVersionsRequest(client_software_name="lab", client_software_ve
 ALL_TOPICS = MetadataRequest(topics=None)
 
 
-def test_every_api_has_a_handler() -> None:
-    assert HANDLERS.keys() == SERVED.keys()
-
-
 def test_api_versions_advertises_what_is_served(lab: Any) -> None:
     async def scenario() -> None:
         response = await lab.connect().ask(API_VERSIONS, 4)
         ranges = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
         assert ranges.pop(0) == (0, 13)  # librdkafka stops compressing where it is not 0
         assert ranges == {
-            key: (api.min_version, api.max_version) for key, api in SERVED.items() if key
+            key: (api.min_version, api.max_version) for key, api in lab.brokers[0].listener.apis.items() if key
         }
 
     lab.run(scenario)
@@ -88,7 +82,7 @@ def test_what_is_no_request_closes_its_connection_alone(
         assert client.transport.closed, what
         assert not client.responses
         assert (await other.ask(ALL_TOPICS, 12)).brokers[0].node_id == 0
-        counts = lab.brokers[0].counts
+        counts = lab.brokers[0].listener.counts
         assert (counts.refused, counts.failed) == (1, 0)
 
     lab.run(scenario)
@@ -102,7 +96,7 @@ def test_a_length_that_is_no_frame_closes_the_connection(lab: Any, length: int) 
         client = lab.connect()
         client.send_bytes(struct.pack(">i", length))
         assert client.transport.closed
-        assert lab.brokers[0].counts.refused == 1
+        assert lab.brokers[0].listener.counts.refused == 1
 
     lab.run(scenario, config={"socket.request.max.bytes": 1024})
 
@@ -169,7 +163,7 @@ def test_idle_connections_are_closed_and_busy_ones_are_not(lab: Any) -> None:
         await asyncio.sleep(1.1)
         assert busy.transport.closed
         await asyncio.sleep(0)
-        assert lab.brokers[0].counts.open == 0
+        assert lab.brokers[0].listener.counts.open == 0
 
     lab.run(scenario, config={"connections.max.idle.ms": 1000})
 
@@ -189,7 +183,7 @@ def test_a_slow_broker_answers_one_produce_request_of_a_connection_at_a_time(lab
     async def scenario() -> None:
         await lab.create_topic("t")
         broker = lab.brokers[0]
-        broker.faults.slow(produce_ms=20)
+        broker.listener.faults.slow(produce_ms=20)
         loop = asyncio.get_running_loop()
         began = loop.time()
         client, other = lab.connect(), lab.connect()
@@ -204,11 +198,11 @@ def test_a_slow_broker_answers_one_produce_request_of_a_connection_at_a_time(lab
             assert len(client.responses) == number - 1
             await asyncio.sleep(0.002)
         assert len(client.responses) == 4  # Metadata, with the last produce response
-        broker.faults.slow(produce_ms=0)
+        broker.listener.faults.slow(produce_ms=0)
         client.send(lab.produce("t", lab.batch(b"v")), 9)
         assert len(client.responses) == 5
         with pytest.raises(UsageError, match="produce_ms=-1"):
-            broker.faults.slow(produce_ms=-1)
+            broker.listener.faults.slow(produce_ms=-1)
 
     lab.run(scenario)
 
@@ -220,11 +214,11 @@ def test_a_handler_that_fails_costs_its_connection(
         raise RuntimeError("a fault of the broker's own")
 
     async def scenario() -> None:
-        monkeypatch.setitem(HANDLERS, 3, fail)
+        monkeypatch.setitem(lab.brokers[0].listener.handlers, 3, fail)
         client = lab.connect()
         client.send(ALL_TOPICS, 12)
         assert client.transport.closed
-        assert lab.brokers[0].counts.failed == 1
+        assert lab.brokers[0].listener.counts.failed == 1
 
     lab.run(scenario)
     assert "a fault of the broker's own" in caplog.text

@@ -11,11 +11,25 @@ from typing import Any
 
 import pytest
 
+from tests.unit.broker.test_fetch_session import (
+    FOLLOWER,
+    SIZE,
+    Desk,
+    names,
+    request,
+    told,
+    virtual,
+)
 from trimtab.errors import ErrorCode
 from trimtab.wire.batch_cy import read_headers, read_records
 from trimtab.wire.messages import APIS
 from trimtab.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from trimtab.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from trimtab.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
 
 BIG = 1 << 20
 
@@ -185,7 +199,9 @@ def test_leader_epochs_are_checked(lab: Any) -> None:
             for epoch in (-1, 0, 1)
         ]
         assert codes == [0, 0, ErrorCode.UNKNOWN_LEADER_EPOCH]
-        lab.brokers[0].partitions["t", 0].leader_epoch = 2
+        lab.brokers[0].partitions["t", 0].registration = (
+            lab.brokers[0].partitions["t", 0].registration._replace(leader_epoch=2)
+        )
         fenced = await client.ask(fetch([("t", 0, 0, BIG)], epoch=1), 12)
         assert parts(fenced)[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
 
@@ -196,7 +212,7 @@ def test_leader_epochs_are_checked(lab: Any) -> None:
 def test_a_broker_that_does_not_lead_says_who_does(lab: Any) -> None:
     async def scenario() -> None:
         topic_id = await lab.create_topic("t")
-        leader = lab.controller.image.topics["t"].partitions[0].leader
+        leader = lab.controller.controller.image.topics["t"].partitions[0].leader
         client = lab.connect(1 - leader)
         request = fetch([("t", 0, 0, BIG)], topic_ids={"t": topic_id}, max_wait_ms=1000)
         for version in (12, 16):
@@ -207,29 +223,6 @@ def test_a_broker_that_does_not_lead_says_who_does(lab: Any) -> None:
         assert parts(response)[0].current_leader.leader_id == leader
 
     lab.run(scenario, brokers=2)
-
-
-@pytest.mark.kip(227)
-@pytest.mark.parametrize(
-    ("session", "epoch", "code"),
-    [
-        (0, -1, ErrorCode.NONE),
-        (0, 0, ErrorCode.NONE),
-        (9, 0, ErrorCode.NONE),
-        (9, -1, ErrorCode.NONE),
-        (9, 1, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
-        (0, 1, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
-    ],
-)
-def test_no_session_is_ever_opened(lab: Any, session: int, epoch: int, code: ErrorCode) -> None:
-    async def scenario() -> None:
-        await lab.create_topic("t")
-        request = fetch([("t", 0, 0, BIG)], session_id=session, session_epoch=epoch)
-        response = await lab.connect().ask(request, 12)
-        assert (response.error_code, response.session_id) == (code, 0)
-        assert len(parts(response)) == (0 if code else 1)
-
-    lab.run(scenario)
 
 
 def test_an_empty_fetch_waits_until_its_time_is_up(lab: Any) -> None:
@@ -322,6 +315,181 @@ def test_a_client_that_leaves_takes_its_fetch_along(lab: Any) -> None:
         assert not client.responses
 
     lab.run(scenario)
+
+
+# -- of a session, on partitions that are lists
+
+
+@virtual
+async def test_a_session_begins_when_its_first_fetch_has_waited() -> None:
+    desk = Desk()
+    desk.add("a")
+    answer = desk.ask({"a": 0}, wait_ms=1000)
+    assert len(desk.fetch_sessions) == 0
+    desk.partitions["a"].append()
+    assert not answer.done()
+    response = await answer
+    assert names(response) == "A"
+    assert len(desk.fetch_sessions) == 1
+    again = desk.send(request({"a": 1}, (), response.session_id, 1))
+    assert (again.error_code, names(again)) == (0, "")
+
+
+@virtual
+@pytest.mark.parametrize(("min_bytes", "appends"), [(1, 1), (SIZE, 1), (SIZE + 1, 2), (300, 3)])
+async def test_a_wait_ends_when_there_is_enough(min_bytes: int, appends: int) -> None:
+    desk = Desk()
+    desk.add(*"ab", batches=1)
+    desk.ask({"a": 1, "b": 1})
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    answer = desk.ask(wait_ms=60_000, min_bytes=min_bytes)
+    for number in range(appends):
+        await asyncio.sleep(1)
+        assert not answer.done()
+        desk.partitions["ab"[number % 2]].append()
+    response = await answer
+    assert loop.time() - began == appends
+    assert sum(len(part.records) for _, part in told(response)) == appends * SIZE
+
+
+@virtual
+async def test_a_wait_without_enough_ends_in_time_with_what_is_there() -> None:
+    desk = Desk()
+    desk.add(*"ab")
+    desk.ask({"a": 0, "b": 0})
+    began = asyncio.get_running_loop().time()
+    answer = desk.ask(wait_ms=500, min_bytes=SIZE + 1)
+    desk.partitions["b"].append()
+    desk.partitions["a"].append(commits=False)
+    desk.partitions["a"].commit(0)
+    assert names(await answer) == "B"
+    assert asyncio.get_running_loop().time() - began == 0.5
+
+
+@virtual
+async def test_what_the_limits_cut_off_keeps_nobody_waiting() -> None:
+    """Two batches of which one fits: more than that will never come."""
+    desk = Desk()
+    desk.add("a", batches=2)
+    for min_bytes in (101, 150, BIG):
+        wanted = request({"a": 0}, (), 0, -1, max_bytes=150, min_bytes=min_bytes, wait_ms=1000)
+        assert names(desk.send(wanted)) == "A"
+
+
+@virtual
+async def test_more_than_a_partition_may_give_is_not_counted() -> None:
+    desk = Desk()
+    desk.add(*"ab")
+    desk.ask({"a": 0, "b": 0}, limit=SIZE)
+    answer = desk.ask(wait_ms=60_000, min_bytes=2 * SIZE)
+    for _ in range(3):
+        desk.partitions["a"].append()
+    await asyncio.sleep(1)
+    assert not answer.done()
+    desk.partitions["b"].append()
+    assert names(await answer) == "AB"
+
+
+@virtual
+async def test_a_moved_high_watermark_alone_does_not_end_a_wait() -> None:
+    desk = Desk()
+    desk.add("a", batches=1)
+    desk.partitions["a"].append(commits=False)
+    desk.ask({"a": 2}, replica=FOLLOWER)
+    desk.partitions["a"].append(commits=False)
+    desk.ask({"a": 3}, replica=FOLLOWER)
+    answer = desk.ask(wait_ms=500, replica=FOLLOWER)
+    desk.partitions["a"].append(0)
+    await asyncio.sleep(0.4)
+    assert not answer.done()
+    assert names(await answer) == ""
+
+
+@virtual
+@pytest.mark.parametrize("what", ["deleted", "replaced", "epoch", "start"])
+async def test_a_change_ends_a_wait(what: str) -> None:
+    desk = Desk()
+    desk.add(*"ab", batches=1)
+    desk.ask({"a": 1, "b": 1}, leader_epoch=0)
+    answer = desk.ask(wait_ms=60_000)
+    a = desk.partitions["a"]
+    if what == "deleted":
+        del desk.partitions["a"]
+    elif what == "replaced":
+        desk.add("a")
+    elif what == "epoch":
+        a.leader_epoch = 1
+    else:
+        a.log.log_start_offset = 1
+    a.change()
+    response = await answer
+    assert names(response) == "a"
+    assert asyncio.get_running_loop().time() < 1
+    assert (
+        told(response)[0][1].error_code
+        == {
+            "deleted": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            "epoch": ErrorCode.FENCED_LEADER_EPOCH,
+            "start": ErrorCode.NONE,
+        }[what]
+    )
+
+
+@virtual
+async def test_an_unknown_partition_lets_the_others_wait() -> None:
+    desk = Desk()
+    desk.add("a")
+    desk.ask({"a": 0, "u": 0})
+    answer = desk.ask(wait_ms=500)
+    assert not isinstance(answer, FetchResponse)
+    assert names(await answer) == "u"
+    desk.epoch += 1
+    assert names(desk.ask(forget="a", wait_ms=500)) == "u"
+
+
+@virtual
+async def test_a_session_outlives_the_connection_of_a_fetch_that_waits() -> None:
+    desk = Desk()
+    desk.add("a")
+    desk.ask({"a": 0})
+    desk.ask(wait_ms=1000).cancel()
+    await asyncio.sleep(0)
+    desk.epoch += 1
+    desk.partitions["a"].append()
+    assert names(desk.ask()) == "A"
+
+
+@virtual
+async def test_a_fetch_that_waits_is_told_that_another_has_taken_its_turn() -> None:
+    desk = Desk()
+    desk.add("a")
+    desk.ask({"a": 0})
+    earlier = desk.ask(wait_ms=60_000)
+    desk.epoch += 1
+    later = desk.ask(wait_ms=60_000)
+    response = await earlier
+    assert (response.error_code, response.session_id, response.responses) == (
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        desk.session_id,
+        [],
+    )
+    desk.partitions["a"].append()
+    assert names(await later) == "A"
+    assert asyncio.get_running_loop().time() < 1
+
+
+@virtual
+async def test_a_fetch_that_waits_is_answered_when_its_session_is_closed() -> None:
+    desk = Desk()
+    desk.add("a")
+    desk.ask({"a": 0})
+    answer = desk.ask(wait_ms=60_000)
+    desk.send(request({"a": 0}, (), desk.session_id, -1))
+    response = await answer
+    assert (response.error_code, names(response)) == (0, "")
+    assert asyncio.get_running_loop().time() < 1
+    assert not desk.partitions["a"].watchers
 
 
 def test_read_versions_are_those_advertised() -> None:

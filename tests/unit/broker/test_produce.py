@@ -197,7 +197,7 @@ def test_log_append_time_restamps_the_batch(lab: Any) -> None:
 def test_a_broker_that_does_not_lead_says_who_does(lab: Any) -> None:
     async def scenario() -> None:
         topic_id = await lab.create_topic("t", partitions=2)
-        leader = lab.controller.image.topics["t"].partitions[0].leader
+        leader = lab.controller.controller.image.topics["t"].partitions[0].leader
         client = lab.connect(1 - leader)
         request = lab.produce("t", lab.batch(b"v"))
         old = await client.ask(request, 9)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.unit.client.scripted_broker import NO_ANSWER, ScriptedCluster
-from trimtab.broker.producer_state import ProducerState
+from trimtab.storage.producer_state import ProducerState
 from trimtab.client.network.connections import ApiKey
 from trimtab.client.producer import AsyncProducer
 from trimtab.errors import ErrorCode

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
-from trimtab.controller.placement import alternate_racks, place
+from trimtab.controller.placement import alternate_racks, place, usable_brokers
 
 
 class Candidate(NamedTuple):
     id: int
     rack: str | None
+    fenced: bool = False
 
 
 def brokers(racks: str) -> list[Candidate]:
@@ -54,3 +55,23 @@ def test_the_start_is_drawn() -> None:
 def test_followers_of_one_leader_differ() -> None:
     placed = place(brokers("----"), 12, 2, Random(0))
     assert len({tuple(replicas) for replicas in placed}) == 12
+
+
+def test_fenced_brokers_lead_nothing_and_follow_where_no_other_is_left() -> None:
+    candidates = [broker._replace(fenced=broker.id > 2) for broker in brokers("-----")]
+    for seed in range(10):
+        placed = place(candidates, 9, 3, Random(seed))
+        assert all(max(replicas) < 3 for replicas in placed)
+        placed = place(candidates, 9, 4, Random(seed))
+        assert all(max(replicas[:3]) < 3 <= replicas[3] for replicas in placed)
+
+
+def test_another_rack_counts_for_more_than_a_fence() -> None:
+    candidates = [broker._replace(fenced=broker.id == 2) for broker in brokers("aab")]
+    assert all(replicas[1] == 2 for replicas in place(candidates, 6, 2, Random(1)))
+
+
+def test_brokers_that_are_about_to_end_get_nothing(scene: Any) -> None:
+    scene.put_broker(1, in_controlled_shutdown=True)
+    scene.put_broker(2, in_controlled_shutdown=True, fenced=True)
+    assert [broker.id for broker in usable_brokers(scene.image)] == [2, 3]

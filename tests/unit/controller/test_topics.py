@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from trimtab.config import BROKER, read
-from trimtab.controller.topics import MAX_RECORDS, Decision, decide_create, decide_delete
+from trimtab.controller.decision import Decision
+from trimtab.controller.topics import MAX_RECORDS, decide_create, decide_delete
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import (
     CONFIG_TOPIC,
@@ -85,7 +86,6 @@ REFUSED: list[tuple[CreatableTopic, ErrorCode, str]] = [
     (topic("t", 1, 0), ErrorCode.INVALID_REPLICATION_FACTOR, "factor 0"),
     (topic("t", 1, -2), ErrorCode.INVALID_REPLICATION_FACTOR, "factor -2"),
     (topic("t", 1, 4), ErrorCode.INVALID_REPLICATION_FACTOR, "only 3 broker(s)"),
-    (topic("t", 1, 2), ErrorCode.INVALID_REPLICATION_FACTOR, "use replication_factor=1"),
     (topic("t", MAX_RECORDS), ErrorCode.POLICY_VIOLATION, "10000 partitions"),
     (topic("t", 2**31 - 1), ErrorCode.POLICY_VIOLATION, "2147483647 partitions"),
     (topic("t", 1, -1, {0: [0]}), ErrorCode.INVALID_REQUEST, "numPartitions"),
@@ -103,11 +103,6 @@ REFUSED: list[tuple[CreatableTopic, ErrorCode, str]] = [
         topic("t", assignment={0: [0], 1: [1, 2]}),
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         "different numbers",
-    ),
-    (
-        topic("t", assignment={0: [0, 1]}),
-        ErrorCode.INVALID_REPLICATION_FACTOR,
-        "use replication_factor=1",
     ),
     (topic("t", retention_ms="soon"), ErrorCode.INVALID_CONFIG, "retention.ms='soon'"),
     (topic("t", retention_ms=None), ErrorCode.INVALID_CONFIG, "retention.ms"),
@@ -154,6 +149,51 @@ def test_three_partitions_go_to_three_brokers(image: ClusterImage) -> None:
 def test_a_manual_assignment_is_kept(image: ClusterImage) -> None:
     apply(image, create(image, topic("t", assignment={1: [0], 0: [2]})))
     assert [partition.leader for partition in image.topics["t"].partitions] == [2, 0]
+
+
+def fence(image: ClusterImage, *numbers: int) -> None:
+    for number in numbers:
+        broker = image.brokers[number]._replace(fenced=True)
+        image.replay(register_broker_record(broker))
+
+
+def test_every_partition_has_its_replicas_in_sync_and_the_first_leads(image: ClusterImage) -> None:
+    apply(image, create(image, topic("t", 6, 3)))
+    for partition in image.topics["t"].partitions:
+        assert sorted(partition.replicas) == [0, 1, 2]
+        assert partition.isr == partition.replicas
+        assert partition.leader == partition.replicas[0]
+    led = [partition.leader for partition in image.topics["t"].partitions]
+    assert sorted(led) == [0, 0, 1, 1, 2, 2]
+
+
+def test_the_default_replication_factor_is_the_clusters(image: ClusterImage) -> None:
+    request = CreateTopicsRequest(topics=[topic("t")])
+    config = read(BROKER, {"default.replication.factor": 2})
+    decision = decide_create(image, request, config, Random(1))
+    assert decision.response.topics[0].replication_factor == 2
+
+
+def test_fenced_brokers_get_replicas_but_are_not_in_sync(image: ClusterImage) -> None:
+    fence(image, 1)
+    apply(image, create(image, topic("t", 4, 3), topic("u", assignment={0: [1, 2]})))
+    for partition in image.topics["t"].partitions:
+        assert sorted(partition.replicas) == [0, 1, 2]
+        assert sorted(partition.isr) == [0, 2]
+        assert partition.leader != 1
+    (partition,) = image.topics["u"].partitions
+    assert (partition.replicas, partition.isr, partition.leader) == ((1, 2), (2,), 2)
+
+
+def test_somebody_must_be_there(image: ClusterImage) -> None:
+    fence(image, 1)
+    (refused,) = create(image, topic("t", assignment={0: [1]})).response.topics
+    assert refused.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert "partition 0 are fenced or in controlled shutdown" in refused.error_message
+    fence(image, 0, 2)
+    (refused,) = create(image, topic("t", 1, 1)).response.topics
+    assert refused.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert "All brokers are currently fenced" in refused.error_message
 
 
 def test_duplicates_and_collisions_inside_one_request(image: ClusterImage) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.broker.storage import StorageError
+from trimtab.storage.storage import StorageError
 from trimtab.errors import UsageError
 from trimtab.runtime.files import DirectoryStorage
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from trimtab.broker.storage import StorageError
+from trimtab.storage.storage import StorageError
 from trimtab.errors import UsageError
 from trimtab.sim.disk import VirtualDisk
 

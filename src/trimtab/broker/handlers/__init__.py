@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from trimtab.broker.handlers.api_versions import describe_api_versions
+from collections.abc import Callable
+from typing import Any
+
 from trimtab.broker.handlers.cluster import describe_cluster
 from trimtab.broker.handlers.configs import describe_configs
 from trimtab.broker.handlers.coordinators import find_coordinator
+from trimtab.broker.handlers.delete_records import delete_records
+from trimtab.broker.handlers.epochs import offset_for_leader_epoch
 from trimtab.broker.handlers.fetch import fetch
+from trimtab.broker.handlers.forwarding import FORWARDED, forward
 from trimtab.broker.handlers.metadata import describe_metadata
 from trimtab.broker.handlers.offsets import list_offsets
 from trimtab.broker.handlers.produce import produce
 from trimtab.broker.handlers.producer_ids import init_producer_id
-from trimtab.broker.handlers.topics import create_topics, delete_topics
-from trimtab.broker.request import Handler
 
-HANDLERS: dict[int, Handler] = {
+HANDLERS: dict[int, Callable[..., Any]] = {
     0: produce,
     1: fetch,
     2: list_offsets,
     3: describe_metadata,
     10: find_coordinator,
-    18: describe_api_versions,
-    19: create_topics,
-    20: delete_topics,
+    21: delete_records,
     22: init_producer_id,
+    23: offset_for_leader_epoch,
     32: describe_configs,
     60: describe_cluster,
+    **dict.fromkeys(FORWARDED, forward),
 }
-"""By API key: every API in `trimtab.wire.messages.SERVED`."""
+"""By API key; each is given the broker, the header and the request (`trimtab.server.request`)."""

@@ -47,8 +47,13 @@ def describe_cluster(
         controller_id=broker.controller_id,
         brokers=[
             DescribeClusterBroker(
-                broker_id=each.id, host=each.host, port=each.port, rack=each.rack, is_fenced=False
+                broker_id=each.id,
+                host=each.host,
+                port=each.port,
+                rack=each.rack,
+                is_fenced=each.fenced,
             )
-            for each in broker.image.brokers.values()
+            for _, each in sorted(broker.image.brokers.items())
+            if request.include_fenced_brokers or not each.fenced
         ],
     )

@@ -1,16 +1,32 @@
-"""DescribeConfigs (32), versions 1-4: the options of topics and of this broker.
+"""DescribeConfigs (32), versions 1-4: the options of topics, of this broker, and of all brokers.
 
 Every option of the table is given, with its value, type, where the value comes from, where it would
-come from otherwise (synonyms) and what it means. Options that are described but change nothing yet
-say so in their documentation. Loggers, client metrics and groups have no options here.
+come from otherwise (synonyms) and what it means. Of all brokers (the one whose name is empty) only
+what is set for them. Options that change nothing say so in their documentation. Loggers, client
+metrics and groups have no options here.
+
+Unlike Kafka, a topic's value that comes from an option in hours or minutes has that one's source.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from trimtab.config import BROKER, TOPIC, Option, OptionTable, Value, inherited, write
+from trimtab.config import (
+    BROKER,
+    PASSWORD,
+    READ_ONLY,
+    TOPIC,
+    Option,
+    OptionTable,
+    Setting,
+    Settings,
+    Source,
+    Value,
+    resolve_topic,
+    write,
+)
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import CONFIG_BROKER, CONFIG_TOPIC
 from trimtab.metadata.topic_name import find_fault
@@ -27,130 +43,123 @@ from trimtab.wire.messages.describe_configs import (
 if TYPE_CHECKING:
     from trimtab.broker.broker import Broker
 
-SOURCE_TOPIC = 1
-SOURCE_BROKER = 4
-SOURCE_DEFAULT = 5
-"""Where a value comes from, as `ConfigEntry.ConfigSource` numbers it."""
-
-
-class _Source(NamedTuple):
-    name: str
-    value: Value
-    source: int
-
-
-_NOT_HONOURED = " (Described for Kafka's sake: it has no effect here yet.)"
+_ALL_BROKERS = ""
+_NOT_HONOURED = " (Described for Kafka's sake: it has no effect here.)"
 
 
 def describe_configs(
     broker: Broker, header: RequestHeader, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
     """Options of each resource that is asked for."""
+    description = _Description(broker, request)
     return DescribeConfigsResponse(
         throttle_time_ms=0,
-        results=[_describe(broker, request, resource) for resource in request.resources],
+        results=[description.describe(resource) for resource in request.resources],
     )
 
 
-def _describe(
-    broker: Broker, request: DescribeConfigsRequest, resource: DescribeConfigsResource
-) -> DescribeConfigsResult:
-    name = resource.resource_name
-    code, message = ErrorCode.NONE, None
-    configs: list[DescribeConfigsResourceResult] = []
-    if resource.resource_type == CONFIG_TOPIC:
-        if name in broker.image.topics:
-            given = broker.image.configs(CONFIG_TOPIC, name)
-            configs = _list(
-                TOPIC, resource, request, lambda option: _topic_sources(broker, given, option)
+class _Description:
+    """What one request gets to see."""
+
+    def __init__(self, broker: Broker, request: DescribeConfigsRequest) -> None:
+        self._broker = broker
+        self._request = request
+        self._settings = Settings.read(
+            broker.given,
+            broker.image.configs(CONFIG_BROKER, _ALL_BROKERS),
+            broker.image.configs(CONFIG_BROKER, str(broker.id)),
+        )
+
+    def describe(self, resource: DescribeConfigsResource) -> DescribeConfigsResult:
+        kind, name = resource.resource_type, resource.resource_name
+        code, message = ErrorCode.NONE, ""
+        configs: list[DescribeConfigsResourceResult] = []
+        if kind == CONFIG_TOPIC:
+            fault = find_fault(name)
+            if fault is not None:
+                code, message = ErrorCode.INVALID_TOPIC_EXCEPTION, fault
+            elif name not in self._broker.image.topics:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                configs = self._topic(resource)
+        elif kind != CONFIG_BROKER:
+            code = ErrorCode.INVALID_REQUEST
+            message = (
+                f"Resource type {kind} has no configs here; ask for topics ({CONFIG_TOPIC}) or "
+                f"brokers ({CONFIG_BROKER})."
             )
-        elif fault := find_fault(name):
-            code, message = ErrorCode.INVALID_TOPIC_EXCEPTION, fault
+        elif name == _ALL_BROKERS:
+            configs = self._all_brokers(resource)
+        elif name == str(self._broker.id):
+            configs = self._own(resource)
         else:
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    elif resource.resource_type != CONFIG_BROKER:
-        code = ErrorCode.INVALID_REQUEST
-        message = (
-            f"Resource type {resource.resource_type} has no configs here; ask for topics "
-            f"({CONFIG_TOPIC}) or brokers ({CONFIG_BROKER})."
-        )
-    elif name == str(broker.id):
-        configs = _list(BROKER, resource, request, lambda option: _broker_sources(broker, option))
-    elif name:
-        code = ErrorCode.INVALID_REQUEST
-        message = f"Unexpected broker id, expected {broker.id} or empty string, but received {name}"
-    return DescribeConfigsResult(
-        error_code=code,
-        error_message=message,
-        resource_type=resource.resource_type,
-        resource_name=name,
-        configs=configs,
-    )
-
-
-def _list(
-    table: OptionTable,
-    resource: DescribeConfigsResource,
-    request: DescribeConfigsRequest,
-    find_sources: Callable[[Option], tuple[Value, list[_Source]]],
-) -> list[DescribeConfigsResourceResult]:
-    wanted = resource.configuration_keys
-    options: Iterable[Option] = table
-    if wanted:
-        options = [table[name] for name in dict.fromkeys(wanted) if name in table]
-    listed = []
-    for option in options:
-        value, sources = find_sources(option)
-        doc = option.doc if option.honoured else option.doc + _NOT_HONOURED
-        listed.append(
-            DescribeConfigsResourceResult(
-                name=option.name,
-                value=write(value),
-                read_only=table is BROKER,
-                config_source=sources[0].source,
-                is_sensitive=False,
-                synonyms=(
-                    [
-                        DescribeConfigsSynonym(
-                            name=each.name, value=write(each.value), source=each.source
-                        )
-                        for each in sources
-                    ]
-                    if request.include_synonyms
-                    else []
-                ),
-                config_type=option.type,
-                documentation=doc if request.include_documentation else None,
+            code = ErrorCode.INVALID_REQUEST
+            message = (
+                f"Unexpected broker id, expected {self._broker.id} or empty string, but received "
+                f"{name}"
             )
+        return DescribeConfigsResult(
+            error_code=code,
+            error_message=message,
+            resource_type=kind,
+            resource_name=name,
+            configs=configs,
         )
-    return listed
+
+    def _topic(self, resource: DescribeConfigsResource) -> list[DescribeConfigsResourceResult]:
+        given = self._broker.image.configs(CONFIG_TOPIC, resource.resource_name)
+        values = resolve_topic(self._settings.resolve(), given)
+        return [
+            self._entry(option, values[option.name], self._settings.of_topic(option, given), False)
+            for option in _wanted(TOPIC, resource)
+        ]
+
+    def _own(self, resource: DescribeConfigsResource) -> list[DescribeConfigsResourceResult]:
+        values = self._settings.resolve()
+        return [
+            self._entry(option, values[option.name], self._settings.of(option))
+            for option in _wanted(BROKER, resource)
+        ]
+
+    def _all_brokers(
+        self, resource: DescribeConfigsResource
+    ) -> list[DescribeConfigsResourceResult]:
+        values = self._settings.all_brokers
+        return [
+            self._entry(
+                option,
+                values[option.name],
+                [Setting(option.name, values[option.name], Source.ALL_BROKERS)],
+            )
+            for option in _wanted(BROKER, resource)
+            if option.name in values
+        ]
+
+    def _entry(
+        self,
+        option: Option,
+        value: Value,
+        settings: list[Setting],
+        is_read_only: bool | None = None,
+    ) -> DescribeConfigsResourceResult:
+        doc = option.doc if option.honoured else option.doc + _NOT_HONOURED
+        return DescribeConfigsResourceResult(
+            name=option.name,
+            value=write(value),
+            read_only=option.dynamic is READ_ONLY if is_read_only is None else is_read_only,
+            config_source=settings[0].source if settings else Source.DEFAULT,
+            is_sensitive=option.type is PASSWORD,
+            synonyms=[
+                DescribeConfigsSynonym(name=name, value=write(value), source=source)
+                for name, value, source in settings
+            ]
+            if self._request.include_synonyms
+            else [],
+            config_type=option.type,
+            documentation=doc if self._request.include_documentation else None,
+        )
 
 
-def _topic_sources(
-    broker: Broker, given: Mapping[str, str], option: Option
-) -> tuple[Value, list[_Source]]:
-    """A topic option's value, and everything it could come from, what counts first."""
-    value = inherited(option, broker.config)
-    sources = []
-    if option.name in given:
-        value = option.check(given[option.name])
-        sources.append(_Source(option.name, value, SOURCE_TOPIC))
-    sources += [
-        _Source(name, broker.config[name], SOURCE_BROKER)
-        for name in option.synonyms
-        if name in broker.given
-    ]
-    sources += [
-        _Source(name, BROKER[name].default, SOURCE_DEFAULT)
-        for name in option.synonyms
-        if BROKER[name].default is not None
-    ]
-    return value, sources or [_Source(option.name, option.default, SOURCE_DEFAULT)]
-
-
-def _broker_sources(broker: Broker, option: Option) -> tuple[Value, list[_Source]]:
-    """A broker option's value, and everything it could come from, what counts first."""
-    sources = [_Source(option.name, option.default, SOURCE_DEFAULT)]
-    if option.name in broker.given:
-        sources.insert(0, _Source(option.name, broker.config[option.name], SOURCE_BROKER))
-    return broker.config[option.name], sources
+def _wanted(table: OptionTable, resource: DescribeConfigsResource) -> Iterable[Option]:
+    names = resource.configuration_keys
+    return [table[name] for name in dict.fromkeys(names) if name in table] if names else table

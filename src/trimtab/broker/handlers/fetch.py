@@ -1,53 +1,73 @@
 """Fetch (1), versions 4-18: whole record batches, within the limits of KIP-74.
 
 - `max_bytes` bounds the record bytes of the response and is spent on the partitions in the order of
-  the request; `partition_max_bytes` bounds each. Except for the first partition that has something:
-  that one gets at least its first batch, however big.
+  the request, or of the session; `partition_max_bytes` bounds each. Except for the first partition
+  that has something: that one gets at least its first batch, however big.
 - Only whole batches are sent (Kafka sends what is cut off at the end as well, and clients drop it).
   A batch may begin before the offset that is asked for.
 - With less than `min_bytes` the answer waits up to `max_wait_ms` and is then read anew. An error at
-  a partition that could be read ends the wait.
-- Sessions (KIP-227): session id 0, "no session", is always answered, so clients keep sending full
-  requests; one that continues a session gets FETCH_SESSION_ID_NOT_FOUND.
-- Everything that is stored is committed, so both isolation levels read the same.
+  a partition that is here ends the wait.
+- A request that continues a session (KIP-227) is answered with what has changed, at a cost that
+  goes by that alone: see `trimtab.broker.fetch_session`.
+- A follower reads to the log's end, and tells by where it goes on how far it has come.
+- Until there are transactions everything committed is decided: both isolation levels read the same.
+
+Versions 0-3 are not served: they would have batches turned into the formats before v2.
+Source: Kafka's `KafkaApis.handleFetchRequest`, `ReplicaManager.readFromLog` and `DelayedFetch`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, cast
 
+from trimtab.broker.fetch_session import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    NO_SESSION,
+    UNCHECKED,
+    FetchSession,
+    FetchSlot,
+    Reader,
+)
 from trimtab.broker.partition import Partition, Refused
 from trimtab.broker.purgatory import DelayedFetch
-from trimtab.broker.storage import StorageError
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.records import NO_OFFSET
+from trimtab.storage.storage import BytesLike, StorageError
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.fetch import (
     AbortedTransaction,
+    EpochEndOffset,
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    FetchTopic,
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionData,
+    SnapshotId,
 )
+from trimtab.wire.types import ZERO_UUID
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from trimtab.broker.broker import Broker
+    from trimtab.broker.partition import Watcher
 
-_TOPIC_IDS_SINCE = 13
-_LEADERS_SINCE = 16
 _STORAGE_ERROR_SINCE = 6
-
-_NO_SESSION = 0
-_FULL_EPOCHS = (-1, 0)
+_ZSTD_SINCE = 10
+_LEADERS_SINCE = 16
 
 _READ_COMMITTED = 1
+_NO_REPLICA = -1
+
+# What most partitions are answered with, shared: making them anew is half the cost of an answer.
+_NO_DIVERGENCE = EpochEndOffset()
+_NO_LEADER = LeaderIdAndEpoch()
+_NO_SNAPSHOT = SnapshotId()
 
 _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 _ABOUT_LEADERS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
@@ -59,159 +79,362 @@ def fetch(
     broker: Broker, header: RequestHeader, request: FetchRequest
 ) -> FetchResponse | Awaitable[FetchResponse]:
     """Read, now or when there is enough."""
-    if request.session_epoch not in _FULL_EPOCHS:
-        return FetchResponse(
-            throttle_time_ms=0,
-            error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-            session_id=_NO_SESSION,
-            responses=[],
-        )
-    reading = _Reading(broker, header.api_version, request)
-    response = reading.respond()
-    missing = min(request.min_bytes, reading.byte_limit) - reading.size
-    if request.max_wait_ms <= 0 or missing <= 0 or reading.failed or not reading.watched:
-        return response
-    return DelayedFetch(
-        request.max_wait_ms / 1000,
-        missing,
-        reading.watched,
-        lambda: _Reading(broker, header.api_version, request).respond(),
-    ).response
+    try:
+        fetching = _Fetch(broker, header.api_version, request)
+    except Refused as refused:
+        return FetchResponse(error_code=refused.code, session_id=NO_SESSION, responses=[])
+    fetching.read()
+    return fetching.respond() if fetching.is_enough else fetching.wait()
 
 
-class _Reading:
-    """One pass over the partitions of a request.
+class _Fetch:
+    """One request: the passes over its partitions, and its answer.
 
-    Attributes:
-        byte_limit: of the whole response.
-        size: record bytes so far.
-        failed: whether a partition that this broker has could not be read.
-        watched: the partitions that were read, and how many more bytes of each would fit.
+    Raises:
+        Refused: the request continues a session that cannot be continued.
     """
+
+    __slots__ = (
+        "_aborted",
+        "_answers",
+        "_broker",
+        "_byte_limit",
+        "_counted",
+        "_delayed",
+        "_ends_wait",
+        "_epoch",
+        "_is_full",
+        "_leaders",
+        "_left",
+        "_min_bytes",
+        "_min_one",
+        "_opens_session",
+        "_reader",
+        "_request",
+        "_session",
+        "_unknown",
+        "_version",
+    )
 
     def __init__(self, broker: Broker, version: int, request: FetchRequest) -> None:
         self._broker = broker
         self._version = version
-        self._topics = _without_repeats(request.topics)
+        self._request = request
+        self._reader = Reader(broker, version, request)
+        self._byte_limit = max(
+            0, min(request.max_bytes, cast(int, broker.config["fetch.max.bytes"]))
+        )
+        self._min_bytes = min(request.min_bytes, self._byte_limit)
         self._aborted: list[AbortedTransaction] | None = (
             [] if request.isolation_level == _READ_COMMITTED else None
         )
+        self._delayed: DelayedFetch | None = None
+        self._is_full = request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH)
+        self._opens_session = request.session_epoch == INITIAL_EPOCH
+        self._session = self._begin() if self._is_full else self._resume()
+        self._epoch = self._session.epoch
+
+    def _begin(self) -> FetchSession:
+        request = self._request
+        if request.session_id != NO_SESSION:
+            self._broker.fetch_sessions.remove(request.session_id)
+        session = FetchSession(self._reader, self._version)
+        session.name(request.topics)
+        return session
+
+    def _resume(self) -> FetchSession:
+        request = self._request
+        now_s = asyncio.get_running_loop().time()
+        sessions = self._broker.fetch_sessions
+        session = sessions.resume(request.session_id, request.session_epoch, self._version, now_s)
+        session.read_for(self._reader)
+        session.name(request.topics)
+        session.forget(request.forgotten_topics_data)
+        if session.slots:
+            return session
+        # Nothing is left of it: it is over.
+        self._is_full = True
+        return self._begin()
+
+    # -- reading
+
+    def read(self) -> None:
+        """One pass over the partitions, in their order: all of them, or those of the session that
+        are ready."""
+        session = self._session
+        self._answers: list[tuple[FetchSlot, PartitionData]] = []
+        self._unknown: list[tuple[FetchSlot, PartitionData]] = []
         self._leaders: dict[int, NodeEndpoint] = {}
+        self._counted: list[tuple[FetchSlot, Partition, int]] = []
+        self._ends_wait = False
+        self._left = self._byte_limit
         self._min_one = True
-        self.byte_limit = max(
-            0, min(request.max_bytes, cast(int, broker.config["fetch.max.bytes"]))
-        )
-        self._left = self.byte_limit
-        self.size = 0
-        self.failed = False
-        self.watched: list[tuple[Partition, int]] = []
+        for slot in list(session.slots.values()) if self._is_full else session.in_turn():
+            try:
+                data = self._read(slot, self._find(slot))
+            except Refused as refused:
+                self._refuse(slot, refused.code)
+            except StorageError as error:
+                _log.error("cannot read partition=%s error=%s", slot.partition, error)
+                self._refuse(slot, ErrorCode.KAFKA_STORAGE_ERROR)
+            except CorruptData as error:
+                _log.error("cannot read partition=%s error=%s", slot.partition, error)
+                self._refuse(slot, ErrorCode.CORRUPT_MESSAGE)
+            else:
+                if data is not None:
+                    self._answers.append((slot, data))
 
-    def respond(self) -> FetchResponse:
-        """What can be read, in the order of the request; then what this broker does not know."""
-        responses: list[FetchableTopicResponse] = []
-        unknown: list[FetchableTopicResponse] = []
-        for topic in self._topics:
-            name: str | None = topic.topic
-            if self._version >= _TOPIC_IDS_SINCE:
-                image = self._broker.image.topics_by_id.get(topic.topic_id)
-                name = None if image is None else image.name
-            known = [self._read(name, wanted) for wanted in topic.partitions]
-            for partitions, answers in (
-                ([each for each in known if each.error_code not in _UNKNOWN], responses),
-                ([each for each in known if each.error_code in _UNKNOWN], unknown),
-            ):
-                if partitions:
-                    answers.append(
-                        FetchableTopicResponse(
-                            topic=topic.topic, topic_id=topic.topic_id, partitions=partitions
-                        )
-                    )
-        return FetchResponse(
-            throttle_time_ms=0,
-            error_code=ErrorCode.NONE,
-            session_id=_NO_SESSION,
-            responses=responses + unknown,
-            node_endpoints=list(self._leaders.values()),
-        )
-
-    def _read(self, topic: str | None, wanted: FetchPartition) -> PartitionData:
+    def _find(self, slot: FetchSlot) -> Partition:
+        topic = slot.topic
         try:
-            if topic is None:
-                raise Refused(ErrorCode.UNKNOWN_TOPIC_ID)
-            partition = self._broker.find_partition(topic, wanted.partition)
-            partition.check_epoch(wanted.current_leader_epoch)
-            if wanted.partition_max_bytes < 0:
-                raise Refused(ErrorCode.INVALID_REQUEST)
-            room = min(wanted.partition_max_bytes, self._left)
-            records = partition.read(wanted.fetch_offset, room, self._min_one)
-        except Refused as refused:
-            return self._refuse(topic, wanted, refused.code)
-        except StorageError as error:
-            _log.error("cannot read partition=%s-%d error=%s", topic, wanted.partition, error)
-            if self._version < _STORAGE_ERROR_SINCE:
-                return self._refuse(topic, wanted, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            return self._refuse(topic, wanted, ErrorCode.KAFKA_STORAGE_ERROR)
-        except CorruptData as error:
-            _log.error("cannot read partition=%s-%d error=%s", topic, wanted.partition, error)
-            return self._refuse(topic, wanted, ErrorCode.CORRUPT_MESSAGE)
-        size = len(records)
-        if size:
-            self._min_one = False
-            self.size += size
-            self._left = max(0, self._left - size)
-        self.watched.append((partition, max(0, room - size)))
-        high_watermark = partition.high_watermark
-        return PartitionData(
-            partition_index=wanted.partition,
-            error_code=ErrorCode.NONE,
-            high_watermark=high_watermark,
-            last_stable_offset=high_watermark,
-            log_start_offset=partition.log.log_start_offset,
-            aborted_transactions=self._aborted,
-            records=records,
-        )
+            if not isinstance(topic, str):
+                topic = self._name(topic)
+            partition = self._reader.find(topic, slot.wanted.partition)
+        except Refused:
+            slot.leave()
+            raise
+        if slot.partition is not partition:
+            slot.leave()
+            slot.partition = partition
+            slot.checked_epoch = UNCHECKED
+        return partition
 
-    def _refuse(self, topic: str | None, wanted: FetchPartition, code: ErrorCode) -> PartitionData:
+    def _name(self, topic_id: bytes) -> str:
+        image = self._broker.image.topics_by_id.get(topic_id)
+        if image is None:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_ID)
+        return image.name
+
+    def _read(self, slot: FetchSlot, partition: Partition) -> PartitionData | None:
+        """What there is to say of a partition; None if nothing is new in its session."""
+        session = self._session
+        reader = self._reader
+        wanted = slot.wanted
+        offset = wanted.fetch_offset
+        log = partition.log
+        leader_epoch = partition.leader_epoch
+        if wanted.current_leader_epoch != leader_epoch:
+            partition.check_epoch(wanted.current_leader_epoch)
+        if reader.rack and partition.is_leader:
+            preferred = partition.preferred_replica(reader.rack, offset)
+            if preferred != _NO_REPLICA:
+                self._ends_wait = slot.stays_ready = True
+                high_watermark = partition.high_watermark
+                return self._data(slot, partition, high_watermark, b"", preferred=preferred)
+        if wanted.partition_max_bytes < 0:
+            raise Refused(ErrorCode.INVALID_REQUEST)
+        if self._version < _ZSTD_SINCE and partition.compression_type == "zstd":
+            raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+        is_checked = slot.checked_epoch == leader_epoch
+        if not is_checked and wanted.last_fetched_epoch >= 0:
+            diverging = partition.diverging_epoch(wanted.last_fetched_epoch, offset)
+            if diverging is not None:
+                self._ends_wait = slot.stays_ready = True
+                epoch, end_offset = diverging
+                diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
+                high_watermark = partition.high_watermark
+                return self._data(slot, partition, high_watermark, b"", diverging_epoch)
+        if not log.log_start_offset <= offset <= log.log_end_offset:
+            raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if not is_checked:
+            if reader.is_follower:
+                self._report(partition, wanted)
+            slot.checked_epoch = leader_epoch
+        if session.is_kept:
+            # After the follower's progress, which may have told this slot, too.
+            partition.watchers[slot] = None
+
+        high_watermark = partition.high_watermark
+        end_offset = log.log_end_offset if reader.is_follower else high_watermark
+        slot.stays_ready = offset < end_offset
+        records: BytesLike = b""
+        if slot.stays_ready and not (reader.is_follower and reader.is_throttled(partition)):
+            room = min(wanted.partition_max_bytes, self._left)
+            if room > 0 or self._min_one:
+                records = partition.read(offset, room, self._min_one, end_offset)
+            self._counted.append((slot, partition, end_offset))
+        if records:
+            self._min_one = False
+            self._left -= len(records)
+        elif (
+            not self._is_full
+            and slot.high_watermark == high_watermark
+            and slot.log_start_offset == log.log_start_offset
+        ):
+            if not slot.stays_ready:
+                session.ready.discard(slot)
+            return None
+        return self._data(slot, partition, high_watermark, records)
+
+    def _report(self, partition: Partition, wanted: FetchPartition) -> None:
+        """Tell the leader how far its follower has come."""
+        reader = self._reader
+        try:
+            partition.follower_fetched(
+                reader.replica_id,
+                reader.broker_epoch,
+                wanted.fetch_offset,
+                wanted.log_start_offset,
+            )
+        except Refused as refused:
+            if refused.code is ErrorCode.UNKNOWN_LEADER_EPOCH and wanted.current_leader_epoch < 0:
+                # No replica of it, which the metadata of either may be late to know. Without an
+                # epoch there is none to wait for.
+                raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER) from refused
+            raise
+
+    def _data(
+        self,
+        slot: FetchSlot,
+        partition: Partition,
+        high_watermark: int,
+        records: BytesLike,
+        diverging: EpochEndOffset = _NO_DIVERGENCE,
+        preferred: int = _NO_REPLICA,
+    ) -> PartitionData:
+        # Filled field by field: that is half the time of calling the class.
+        data = PartitionData.__new__(PartitionData)
+        data.partition_index = slot.wanted.partition
+        data.error_code = 0
+        data.high_watermark = data.last_stable_offset = high_watermark
+        data.log_start_offset = partition.log.log_start_offset
+        data.diverging_epoch = diverging
+        data.current_leader = _NO_LEADER
+        data.snapshot_id = _NO_SNAPSHOT
+        data.aborted_transactions = self._aborted
+        data.preferred_read_replica = preferred
+        data.records = records
+        return data
+
+    def _refuse(self, slot: FetchSlot, code: ErrorCode) -> None:
+        """An error stays ready: it is said again with each answer, until it is none any more."""
+        slot.stays_ready = True
+        if code is ErrorCode.KAFKA_STORAGE_ERROR and self._version < _STORAGE_ERROR_SINCE:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         data = PartitionData(
-            partition_index=wanted.partition,
+            partition_index=slot.wanted.partition,
             error_code=code,
             high_watermark=NO_OFFSET,
             aborted_transactions=self._aborted,
             records=b"",
         )
         if code in _UNKNOWN:
-            return data
-        self.failed = True
-        if code in _ABOUT_LEADERS and self._version >= _LEADERS_SINCE and topic is not None:
-            leader, epoch, registration = self._broker.find_leader(topic, wanted.partition)
-            data.current_leader = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
-            if registration is not None:
-                self._leaders[leader] = NodeEndpoint(
-                    node_id=leader,
-                    host=registration.host,
-                    port=registration.port,
-                    rack=registration.rack,
-                )
-        return data
+            self._unknown.append((slot, data))
+            return
+        self._answers.append((slot, data))
+        self._ends_wait = True
+        if code in _ABOUT_LEADERS and self._version >= _LEADERS_SINCE:
+            self._name_leader(slot, data)
 
-
-def _without_repeats(topics: list[FetchTopic]) -> list[FetchTopic]:
-    """A partition that is listed twice counts where it is first, with what it says last."""
-    last = {
-        (topic.topic, topic.topic_id, wanted.partition): wanted
-        for topic in topics
-        for wanted in topic.partitions
-    }
-    if len(last) == sum(len(topic.partitions) for topic in topics):
-        return topics
-    unique = []
-    for topic in topics:
-        keys = [(topic.topic, topic.topic_id, wanted.partition) for wanted in topic.partitions]
-        unique.append(
-            FetchTopic(
-                topic=topic.topic,
-                topic_id=topic.topic_id,
-                partitions=[last.pop(key) for key in keys if key in last],
+    def _name_leader(self, slot: FetchSlot, data: PartitionData) -> None:
+        """Who leads instead (KIP-951). A follower learns addresses from the controller."""
+        topic = slot.topic
+        name = topic if isinstance(topic, str) else self._name(topic)
+        leader, epoch, registration = self._broker.find_leader(name, slot.wanted.partition)
+        data.current_leader = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
+        if registration is not None and not self._reader.is_follower:
+            self._leaders[leader] = NodeEndpoint(
+                node_id=leader,
+                host=registration.host,
+                port=registration.port,
+                rack=registration.rack,
             )
+
+    # -- waiting
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether to answer with what the pass has found."""
+        return (
+            self._request.max_wait_ms <= 0
+            or self._min_bytes <= 0
+            or self._ends_wait
+            or len(self._unknown) == len(self._session.slots)
+            or self._byte_limit - self._left >= self._min_bytes
+            or sum(self._available().values()) >= self._min_bytes
         )
-    return unique
+
+    def _available(self) -> dict[Watcher, int]:
+        """What could be read, were there no limits to the response: what whole batches leave of
+        the limits must not keep it waiting."""
+        if self._min_one:
+            return {}
+        return {
+            slot: slot.available(partition, end_offset)
+            for slot, partition, end_offset in self._counted
+        }
+
+    def wait(self) -> Awaitable[FetchResponse]:
+        """The answer, when there is enough."""
+        session = self._session
+        self._delayed = session.waiting = DelayedFetch(
+            self._request.max_wait_ms / 1000,
+            self._min_bytes,
+            self._available(),
+            self._read_again,
+            self._give_up,
+        )
+        if not session.is_kept:
+            session.watch()
+        return self._delayed.response
+
+    def _read_again(self) -> FetchResponse:
+        self._stop_waiting()
+        if self._session.epoch != self._epoch:
+            # The client has given up, and has sent its next request over another connection.
+            return FetchResponse(
+                error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+                session_id=self._session.id,
+                responses=[],
+            )
+        self.read()
+        return self.respond()
+
+    def _give_up(self) -> None:
+        self._stop_waiting()
+        if not self._session.is_kept:
+            self._session.close()
+
+    def _stop_waiting(self) -> None:
+        if self._session.waiting is self._delayed:
+            self._session.waiting = None
+        self._delayed = None
+
+    # -- answering
+
+    def respond(self) -> FetchResponse:
+        """What the last pass has found; then what this broker does not know. The session has now
+        said it."""
+        session = self._session
+        answers = self._answers + self._unknown
+        if self._opens_session:
+            self._broker.fetch_sessions.keep(session, asyncio.get_running_loop().time())
+        if session.is_kept:
+            for slot, data in answers:
+                session.answered(
+                    slot, data.high_watermark, data.log_start_offset, bool(data.records)
+                )
+        else:
+            session.close()
+        responses: list[FetchableTopicResponse] = []
+        partitions: list[PartitionData] = []
+        topic: str | bytes | None = None
+        for slot, data in answers:
+            if slot.topic != topic:
+                topic = slot.topic
+                partitions = []
+                responses.append(
+                    FetchableTopicResponse(
+                        topic=topic if isinstance(topic, str) else "",
+                        topic_id=topic if isinstance(topic, bytes) else ZERO_UUID,
+                        partitions=partitions,
+                    )
+                )
+            partitions.append(data)
+        return FetchResponse(
+            throttle_time_ms=0,
+            error_code=ErrorCode.NONE,
+            session_id=session.id,
+            responses=responses,
+            node_endpoints=list(self._leaders.values()),
+        )

@@ -5,6 +5,7 @@
   `auto.create.topics.enable` does, with `num.partitions` partitions. Unlike Kafka, which answers
   with UNKNOWN_TOPIC_OR_PARTITION or LEADER_NOT_AVAILABLE first, the answer is that of the created
   topic.
+- Brokers that are fenced are left out, and a partition whose leader is one has none.
 - The broker that is asked is named as the controller: it passes requests on, as with KRaft.
 - No authorized operations are given.
 """
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import NO_LEADER, TopicImage
 from trimtab.metadata.topic_name import find_fault
+from trimtab.server.peer import PeerLost
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from trimtab.wire.messages.metadata import (
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from trimtab.broker.broker import Broker
 
 _BY_DEFAULT = -1
+_CREATE_TIMEOUT_S = 5.0
 
 
 def describe_metadata(
@@ -72,8 +75,11 @@ async def _create(
             for name in missing
         ]
     )
-    created = await broker.controller.create_topics(request)
-    codes = {result.name: result.error_code for result in created.topics}
+    try:
+        created = await broker.controller.ask(request, _CREATE_TIMEOUT_S)
+        codes = {result.name: result.error_code for result in created.topics}
+    except PeerLost:
+        codes = {}
     topics = []
     for name, topic_id in wanted:
         topic = _find(broker, version, name, topic_id)
@@ -88,7 +94,8 @@ def _respond(broker: Broker, topics: list[MetadataResponseTopic]) -> MetadataRes
         throttle_time_ms=0,
         brokers=[
             MetadataResponseBroker(node_id=each.id, host=each.host, port=each.port, rack=each.rack)
-            for each in broker.image.brokers.values()
+            for _, each in sorted(broker.image.brokers.items())
+            if not each.fenced
         ],
         cluster_id=broker.cluster_id,
         controller_id=broker.controller_id,
@@ -122,7 +129,7 @@ def _refuse(code: ErrorCode, name: str | None, topic_id: bytes) -> MetadataRespo
 
 
 def _describe(broker: Broker, topic: TopicImage) -> MetadataResponseTopic:
-    brokers = broker.image.brokers
+    alive = {each.id for each in broker.image.brokers.values() if not each.fenced}
     return MetadataResponseTopic(
         error_code=ErrorCode.NONE,
         name=topic.name,
@@ -131,16 +138,14 @@ def _describe(broker: Broker, topic: TopicImage) -> MetadataResponseTopic:
         partitions=[
             MetadataResponsePartition(
                 error_code=(
-                    ErrorCode.LEADER_NOT_AVAILABLE
-                    if partition.leader == NO_LEADER
-                    else ErrorCode.NONE
+                    ErrorCode.NONE if partition.leader in alive else ErrorCode.LEADER_NOT_AVAILABLE
                 ),
                 partition_index=partition.id,
-                leader_id=partition.leader,
+                leader_id=partition.leader if partition.leader in alive else NO_LEADER,
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=list(partition.replicas),
                 isr_nodes=list(partition.isr),
-                offline_replicas=[each for each in partition.replicas if each not in brokers],
+                offline_replicas=[each for each in partition.replicas if each not in alive],
             )
             for partition in topic.partitions
         ],

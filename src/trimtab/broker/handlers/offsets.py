@@ -10,8 +10,10 @@
 | -5 latest tiered | -1: nothing is tiered (KIP-1005) | 9 |
 | -6 earliest pending upload | -1: nothing is tiered (KIP-1023) | 11 |
 
-There are no transactions, so what is committed is what is there. A partition that is listed twice
-is refused with INVALID_REQUEST.
+There are no transactions, so what is committed is what is there. Followers see beyond the high
+watermark. A leader that does not know yet what its predecessors had committed answers with
+OFFSET_NOT_AVAILABLE, or LEADER_NOT_AVAILABLE before version 5 (KIP-207). A partition that is listed
+twice is refused with INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from trimtab.broker.partition import Partition, Refused
-from trimtab.broker.storage import StorageError
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.records import NO_OFFSET, NO_TIMESTAMP
+from trimtab.storage.storage import StorageError
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -53,6 +55,7 @@ _SINCE_VERSION = {
 }
 _NO_EPOCH = -1
 _EPOCHS_SINCE = 4
+_NOT_AVAILABLE_SINCE = 5
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +82,7 @@ def list_offsets(
                     raise Refused(ErrorCode.UNSUPPORTED_VERSION)
                 partition = broker.find_partition(topic.name, wanted.partition_index)
                 partition.check_epoch(wanted.current_leader_epoch)
-                found = _find(partition, wanted)
+                found = _find(partition, wanted, request.replica_id, header.api_version)
                 if header.api_version < _EPOCHS_SINCE:
                     found.leader_epoch = _NO_EPOCH
             except Refused as refused:
@@ -97,10 +100,21 @@ def list_offsets(
     return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
 
 
-def _find(partition: Partition, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+def _find(
+    partition: Partition, wanted: ListOffsetsPartition, replica_id: int, version: int
+) -> ListOffsetsPartitionResponse:
     timestamp, epoch = wanted.timestamp, partition.leader_epoch
+    leadership = partition.leadership
+    end = partition.log.log_end_offset if replica_id >= 0 else partition.high_watermark
+    depends_on_end = replica_id < 0 and (timestamp == LATEST or timestamp >= 0)
+    if depends_on_end and leadership is not None and end < leadership.start_offset:
+        raise Refused(
+            ErrorCode.OFFSET_NOT_AVAILABLE
+            if version >= _NOT_AVAILABLE_SINCE
+            else ErrorCode.LEADER_NOT_AVAILABLE
+        )
     if timestamp == LATEST:
-        return _answer(wanted, NO_TIMESTAMP, partition.high_watermark, epoch)
+        return _answer(wanted, NO_TIMESTAMP, end, epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return _answer(wanted, NO_TIMESTAMP, partition.log.log_start_offset, epoch)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
@@ -109,7 +123,7 @@ def _find(partition: Partition, wanted: ListOffsetsPartition) -> ListOffsetsPart
         found = partition.log.offset_of_max_timestamp()
     else:
         found = partition.log.offset_for_timestamp(timestamp)
-    if found is None or found.offset >= partition.high_watermark:
+    if found is None or found.offset >= end:
         return _answer(wanted)
     return _answer(wanted, found.timestamp, found.offset, found.leader_epoch)
 

@@ -1,8 +1,9 @@
 """Produce (0), versions 3-13: append one record batch per partition.
 
-- acks 1 and -1 are the same while every partition has one replica: the answer comes when the batch
-  is in the log. acks 0 is not answered; an error then closes the connection, which is how the
-  client learns of it (Kafka's rule). Other acks: INVALID_REQUIRED_ACKS.
+- With acks 1 the answer comes when the batch is in the leader's log; with -1 (all) when it is in
+  that of every replica in sync, of which there must be `min.insync.replicas`. acks 0 is not
+  answered; an error then closes the connection, which is how the client learns of it (Kafka's
+  rule). Other acks: INVALID_REQUIRED_ACKS.
 - What is checked of a batch, and in which order: `trimtab.broker.partition`.
 - A batch that an idempotent producer sent before is answered with NONE and the offset it has.
 - Where another broker leads, versions 10 and up are told who it is (KIP-951).
@@ -15,11 +16,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, cast
 
-from trimtab.broker.partition import Refused
-from trimtab.broker.request import CloseConnection
-from trimtab.broker.storage import StorageError
+from trimtab.broker.delayed_produce import DelayedProduce
+from trimtab.broker.partition import Partition, Refused
 from trimtab.errors import ErrorCode
 from trimtab.records import NO_OFFSET, NO_TIMESTAMP
+from trimtab.server.request import CloseConnection
+from trimtab.storage.storage import StorageError
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.produce import (
     LeaderIdAndEpoch,
@@ -32,11 +34,14 @@ from trimtab.wire.messages.produce import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from trimtab.broker.broker import Broker
 
 _ZSTD_SINCE = 7
 _LEADERS_SINCE = 10
 _TOPIC_IDS_SINCE = 13
+_ALL = -1
 _EMPTY = memoryview(b"")
 
 _log = logging.getLogger(__name__)
@@ -44,12 +49,13 @@ _log = logging.getLogger(__name__)
 
 def produce(
     broker: Broker, header: RequestHeader, request: ProduceRequest
-) -> ProduceResponse | None:
+) -> ProduceResponse | Awaitable[ProduceResponse] | None:
     """Append, and say where."""
     version = header.api_version
     leaders: dict[int, NodeEndpoint] = {}
     fault = ErrorCode.NONE
     responses = []
+    uncommitted: list[tuple[Partition, int, PartitionProduceResponse]] = []
     for topic in request.topic_data:
         name: str | None = topic.name
         if version >= _TOPIC_IDS_SINCE:
@@ -57,7 +63,7 @@ def produce(
             name = None if known is None else known.name
         partitions = []
         for data in topic.partition_data:
-            response = _append(broker, version, request.acks, name, data)
+            response = _append(broker, version, request.acks, name, data, uncommitted)
             if response.error_code:
                 fault = ErrorCode(response.error_code)
                 if fault is ErrorCode.NOT_LEADER_OR_FOLLOWER and version >= _LEADERS_SINCE:
@@ -72,13 +78,24 @@ def produce(
         if fault:
             raise CloseConnection(f"Produce with acks=0 from {header.client_id!r}: {fault.name}")
         return None
-    return ProduceResponse(
+    answer = ProduceResponse(
         responses=responses, throttle_time_ms=0, node_endpoints=list(leaders.values())
     )
+    if not uncommitted:
+        return answer
+    delayed = DelayedProduce(answer, max(0, request.timeout_ms) / 1000)
+    for partition, next_offset, part in uncommitted:
+        delayed.wait_for(partition, next_offset, part)
+    return delayed.answer
 
 
 def _append(
-    broker: Broker, version: int, acks: int, topic: str | None, data: PartitionProduceData
+    broker: Broker,
+    version: int,
+    acks: int,
+    topic: str | None,
+    data: PartitionProduceData,
+    uncommitted: list[tuple[Partition, int, PartitionProduceResponse]],
 ) -> PartitionProduceResponse:
     log_start_offset = NO_OFFSET
     try:
@@ -89,7 +106,7 @@ def _append(
         partition = broker.find_partition(topic, data.index)
         log_start_offset = partition.log.log_start_offset
         records = cast("memoryview", _EMPTY if data.records is None else data.records)
-        appended = partition.append(records, allows_zstd=version >= _ZSTD_SINCE)
+        appended = partition.append(records, version >= _ZSTD_SINCE, acks)
     except Refused as refused:
         return PartitionProduceResponse(
             index=data.index,
@@ -107,13 +124,16 @@ def _append(
             base_offset=NO_OFFSET,
             error_message=str(error),
         )
-    return PartitionProduceResponse(
+    part = PartitionProduceResponse(
         index=data.index,
         error_code=ErrorCode.NONE,
         base_offset=appended.base_offset,
         log_append_time_ms=appended.log_append_time,
         log_start_offset=log_start_offset,
     )
+    if acks == _ALL and partition.high_watermark < appended.next_offset:
+        uncommitted.append((partition, appended.next_offset, part))
+    return part
 
 
 def _name_leader(

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trimtab.errors import ErrorCode
+from trimtab.server.peer import PeerLost
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
@@ -37,9 +38,15 @@ def init_producer_id(
 
 
 async def _allocate(broker: Broker) -> InitProducerIdResponse:
+    try:
+        producer_id = await broker.next_producer_id()
+    except PeerLost:  # the controller is away; clients try again
+        return InitProducerIdResponse(
+            throttle_time_ms=0,
+            error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            producer_id=-1,
+            producer_epoch=-1,
+        )
     return InitProducerIdResponse(
-        throttle_time_ms=0,
-        error_code=ErrorCode.NONE,
-        producer_id=await broker.next_producer_id(),
-        producer_epoch=0,
+        throttle_time_ms=0, error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0
     )

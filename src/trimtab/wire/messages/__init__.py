@@ -1,6 +1,6 @@
 """Kafka's messages, one file per API, each class laid out like its definition in Kafka.
 
-`APIS` is the table of what is spoken, `SERVED` that of what our own brokers serve.
+`APIS` is the table of them; a node serves those that it has handlers for.
 """
 
 from __future__ import annotations
@@ -12,17 +12,81 @@ from trimtab.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
 )
+from trimtab.wire.messages.allocate_producer_ids import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+)
+from trimtab.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from trimtab.wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from trimtab.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
+from trimtab.wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+)
 from trimtab.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from trimtab.wire.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+)
+from trimtab.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from trimtab.wire.messages.broker_registration import (
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+)
+from trimtab.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+)
 from trimtab.wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from trimtab.wire.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from trimtab.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from trimtab.wire.messages.describe_client_quotas import (
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+)
 from trimtab.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from trimtab.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from trimtab.wire.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from trimtab.wire.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+)
+from trimtab.wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from trimtab.wire.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+)
+from trimtab.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from trimtab.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from trimtab.wire.messages.fetch import FetchRequest, FetchResponse
+from trimtab.wire.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
 from trimtab.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from trimtab.wire.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from trimtab.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from trimtab.wire.messages.list_config_resources import (
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
 from trimtab.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from trimtab.wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+from trimtab.wire.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
 from trimtab.wire.messages.metadata import MetadataRequest, MetadataResponse
+from trimtab.wire.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
 from trimtab.wire.messages.produce import ProduceRequest, ProduceResponse
 from trimtab.wire.messages.sasl_authenticate import (
     SaslAuthenticateRequest,
@@ -30,6 +94,11 @@ from trimtab.wire.messages.sasl_authenticate import (
 )
 from trimtab.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from trimtab.wire.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from trimtab.wire.messages.unregister_broker import (
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
+from trimtab.wire.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 from trimtab.wire.schema import schema
 from trimtab.wire.types import MAX_INT16
 
@@ -74,7 +143,7 @@ def _api(request: type, response: type, max_version: int | None = None) -> Api:
     )
 
 
-SERVED: dict[int, Api] = {
+APIS: dict[int, Api] = {
     api.key: api
     for api in (
         _api(ProduceRequest, ProduceResponse),
@@ -89,53 +158,113 @@ SERVED: dict[int, Api] = {
         _api(InitProducerIdRequest, InitProducerIdResponse, max_version=5),
         _api(DescribeConfigsRequest, DescribeConfigsResponse),
         _api(DescribeClusterRequest, DescribeClusterResponse),
-    )
-}
-"""The APIs that our own brokers serve, by key."""
-
-APIS: dict[int, Api] = SERVED | {
-    api.key: api
-    for api in (
         _api(SaslHandshakeRequest, SaslHandshakeResponse),
+        _api(DeleteRecordsRequest, DeleteRecordsResponse),
+        _api(OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
         _api(AddPartitionsToTxnRequest, AddPartitionsToTxnResponse),
         _api(AddOffsetsToTxnRequest, AddOffsetsToTxnResponse),
         _api(EndTxnRequest, EndTxnResponse),
         _api(TxnOffsetCommitRequest, TxnOffsetCommitResponse),
+        _api(AlterConfigsRequest, AlterConfigsResponse),
+        _api(AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse),
+        _api(DescribeLogDirsRequest, DescribeLogDirsResponse),
         _api(SaslAuthenticateRequest, SaslAuthenticateResponse),
+        _api(CreatePartitionsRequest, CreatePartitionsResponse),
+        _api(ElectLeadersRequest, ElectLeadersResponse),
+        _api(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
+        _api(AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse),
+        _api(ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse),
+        _api(DescribeClientQuotasRequest, DescribeClientQuotasResponse),
+        _api(DescribeQuorumRequest, DescribeQuorumResponse),
+        _api(AlterPartitionRequest, AlterPartitionResponse),
+        _api(UpdateFeaturesRequest, UpdateFeaturesResponse),
+        _api(FetchSnapshotRequest, FetchSnapshotResponse),
+        _api(DescribeProducersRequest, DescribeProducersResponse),
+        _api(BrokerRegistrationRequest, BrokerRegistrationResponse),
+        _api(BrokerHeartbeatRequest, BrokerHeartbeatResponse),
+        _api(UnregisterBrokerRequest, UnregisterBrokerResponse),
+        _api(ListTransactionsRequest, ListTransactionsResponse),
+        _api(AllocateProducerIdsRequest, AllocateProducerIdsResponse),
+        _api(AssignReplicasToDirsRequest, AssignReplicasToDirsResponse),
+        _api(ListConfigResourcesRequest, ListConfigResourcesResponse),
+        _api(DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
     )
 }
-"""The APIs that our clients speak, by key: those above, and what only Apache Kafka serves."""
+"""The APIs that are spoken, by key: by our nodes, by our clients with Apache Kafka, or both."""
 
 __all__ = [
     "APIS",
-    "SERVED",
     "AddOffsetsToTxnRequest",
     "AddOffsetsToTxnResponse",
     "AddPartitionsToTxnRequest",
     "AddPartitionsToTxnResponse",
+    "AllocateProducerIdsRequest",
+    "AllocateProducerIdsResponse",
+    "AlterConfigsRequest",
+    "AlterConfigsResponse",
+    "AlterPartitionReassignmentsRequest",
+    "AlterPartitionReassignmentsResponse",
+    "AlterPartitionRequest",
+    "AlterPartitionResponse",
+    "AlterReplicaLogDirsRequest",
+    "AlterReplicaLogDirsResponse",
     "Api",
     "ApiVersionsRequest",
     "ApiVersionsResponse",
+    "AssignReplicasToDirsRequest",
+    "AssignReplicasToDirsResponse",
+    "BrokerHeartbeatRequest",
+    "BrokerHeartbeatResponse",
+    "BrokerRegistrationRequest",
+    "BrokerRegistrationResponse",
+    "CreatePartitionsRequest",
+    "CreatePartitionsResponse",
     "CreateTopicsRequest",
     "CreateTopicsResponse",
+    "DeleteRecordsRequest",
+    "DeleteRecordsResponse",
     "DeleteTopicsRequest",
     "DeleteTopicsResponse",
+    "DescribeClientQuotasRequest",
+    "DescribeClientQuotasResponse",
     "DescribeClusterRequest",
     "DescribeClusterResponse",
     "DescribeConfigsRequest",
     "DescribeConfigsResponse",
+    "DescribeLogDirsRequest",
+    "DescribeLogDirsResponse",
+    "DescribeProducersRequest",
+    "DescribeProducersResponse",
+    "DescribeQuorumRequest",
+    "DescribeQuorumResponse",
+    "DescribeTopicPartitionsRequest",
+    "DescribeTopicPartitionsResponse",
+    "ElectLeadersRequest",
+    "ElectLeadersResponse",
     "EndTxnRequest",
     "EndTxnResponse",
     "FetchRequest",
     "FetchResponse",
+    "FetchSnapshotRequest",
+    "FetchSnapshotResponse",
     "FindCoordinatorRequest",
     "FindCoordinatorResponse",
+    "IncrementalAlterConfigsRequest",
+    "IncrementalAlterConfigsResponse",
     "InitProducerIdRequest",
     "InitProducerIdResponse",
+    "ListConfigResourcesRequest",
+    "ListConfigResourcesResponse",
     "ListOffsetsRequest",
     "ListOffsetsResponse",
+    "ListPartitionReassignmentsRequest",
+    "ListPartitionReassignmentsResponse",
+    "ListTransactionsRequest",
+    "ListTransactionsResponse",
     "MetadataRequest",
     "MetadataResponse",
+    "OffsetForLeaderEpochRequest",
+    "OffsetForLeaderEpochResponse",
     "ProduceRequest",
     "ProduceResponse",
     "SaslAuthenticateRequest",
@@ -144,4 +273,8 @@ __all__ = [
     "SaslHandshakeResponse",
     "TxnOffsetCommitRequest",
     "TxnOffsetCommitResponse",
+    "UnregisterBrokerRequest",
+    "UnregisterBrokerResponse",
+    "UpdateFeaturesRequest",
+    "UpdateFeaturesResponse",
 ]

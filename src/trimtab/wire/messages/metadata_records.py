@@ -14,6 +14,7 @@ from trimtab.wire.schema import field, message, schema, struct
 from trimtab.wire.types import (
     ZERO_UUID,
     BytesLike,
+    float64,
     int8,
     int16,
     int32,
@@ -64,6 +65,14 @@ class RegisterBrokerRecord:
     cordoned_log_dirs: list[uuid] | None = field(
         versions="4+", nullable_versions="4+", tag=1, tagged_versions="4+", default=None
     )
+
+
+@message(api_key=1, versions="0", flexible="0+")
+class UnregisterBrokerRecord:
+    """A broker was forgotten."""
+
+    broker_id: int32
+    broker_epoch: int64
 
 
 @message(api_key=2, versions="0", flexible="0+")
@@ -167,6 +176,27 @@ class FeatureLevelRecord:
     feature_level: int16
 
 
+@struct()
+class EntityData:
+    """One part of an entity that has quotas."""
+
+    # "user", "client-id" or "ip".
+    entity_type: string
+    # Null for the default.
+    entity_name: string | None = field(nullable_versions="0+")
+
+
+@message(api_key=14, versions="0", flexible="0+")
+class ClientQuotaRecord:
+    """A limit on a user, client or address was set, or removed."""
+
+    entity: list[EntityData]
+    key: string
+    # Without meaning if it is removed.
+    value: float64
+    remove: bool = False
+
+
 @message(api_key=15, versions="0", flexible="0+")
 class ProducerIdsRecord:
     """A block of producer ids was given to a broker."""
@@ -197,30 +227,110 @@ class BrokerRegistrationChangeRecord:
     )
 
 
+@message(api_key=20, versions="0", flexible="0+")
+class NoOpRecord:
+    """Nothing happened: written while nothing else is, so that the log goes on (KIP-835)."""
+
+
+@message(api_key=23, versions="0", flexible="0+")
+class BeginTransactionRecord:
+    """The records up to the end count together, or not at all (KIP-868)."""
+
+    name: string | None = field(nullable_versions="0+", tag=0, tagged_versions="0+", default=None)
+
+
+@message(api_key=24, versions="0", flexible="0+")
+class EndTransactionRecord:
+    """The records since the beginning count."""
+
+
+@message(api_key=25, versions="0", flexible="0+")
+class AbortTransactionRecord:
+    """The records since the beginning do not count."""
+
+    reason: string | None = field(nullable_versions="0+", tag=0, tagged_versions="0+", default=None)
+
+
+@struct()
+class ControllerEndpoint:
+    """One listener of a controller."""
+
+    name: string
+    host: string
+    port: uint16
+    # 0: plaintext; 1: SSL; 2: SASL over plaintext; 3: SASL over SSL.
+    security_protocol: int16
+
+
+@struct()
+class ControllerFeature:
+    """The levels of one feature that a controller can work at."""
+
+    name: string
+    min_supported_version: int16
+    max_supported_version: int16
+
+
+@message(api_key=27, versions="0", flexible="0+")
+class RegisterControllerRecord:
+    """A controller joined (KIP-919)."""
+
+    controller_id: int32
+    # Made anew by each start of the process.
+    incarnation_id: uuid
+    zk_migration_ready: bool = False
+    end_points: list[ControllerEndpoint]
+    features: list[ControllerFeature] = field(default_factory=list)
+
+
+@message(api_key=28, versions="0", flexible="0+")
+class ClearElrRecord:
+    """Eligible leaders were forgotten (KIP-966)."""
+
+    # Empty for all topics.
+    topic_name: string
+
+
 MetadataRecord = (
     RegisterBrokerRecord
+    | UnregisterBrokerRecord
     | TopicRecord
     | PartitionRecord
     | ConfigRecord
     | PartitionChangeRecord
     | RemoveTopicRecord
     | FeatureLevelRecord
+    | ClientQuotaRecord
     | ProducerIdsRecord
     | BrokerRegistrationChangeRecord
+    | NoOpRecord
+    | BeginTransactionRecord
+    | EndTransactionRecord
+    | AbortTransactionRecord
+    | RegisterControllerRecord
+    | ClearElrRecord
 )
 
 RECORDS: dict[int, type[MetadataRecord]] = {
     0: RegisterBrokerRecord,
+    1: UnregisterBrokerRecord,
     2: TopicRecord,
     3: PartitionRecord,
     4: ConfigRecord,
     5: PartitionChangeRecord,
     9: RemoveTopicRecord,
     12: FeatureLevelRecord,
+    14: ClientQuotaRecord,
     15: ProducerIdsRecord,
     17: BrokerRegistrationChangeRecord,
+    20: NoOpRecord,
+    23: BeginTransactionRecord,
+    24: EndTransactionRecord,
+    25: AbortTransactionRecord,
+    27: RegisterControllerRecord,
+    28: ClearElrRecord,
 }
-"""The records by their api key."""
+"""The records by their api key: all that Kafka 4.3 writes in a cluster without authorization."""
 
 
 def encode_record(record: MetadataRecord, version: int | None = None) -> bytes:

@@ -1,0 +1,405 @@
+"""`python -m benchmarks.judges JUDGE`: other people's tests of Kafka brokers, run against ours.
+
+- `kafka-python`: the integration tests of the client kafka-python, from its source distribution.
+- `client-compatibility`: Apache Kafka's own ClientCompatibilityTest, in Java.
+
+A judge's own files are not changed. Each runs against a fresh cluster and prints one JSON line:
+how many tests passed, failed and were skipped, and the reason of each failure in one line. With
+`--on kafka` it judges Apache Kafka in our place, which tells a fault of ours from a test that
+cannot pass with so many brokers and replicas. The exit status says whether all went well.
+
+What kafka-python skips with three brokers, because it counts on one, runs with
+`--brokers 1 --replication-factor 1`.
+
+pytest loads this module as a plugin too, which hands the suite the cluster that runs already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from benchmarks.jars import KAFKA_VERSION, RivalMissing, find_java, kafka_jars
+from benchmarks.processes import KafkaMember, Trimtab, await_brokers, free_ports
+from benchmarks.report import progress
+from trimtab import Admin
+from trimtab.config import BROKER
+from trimtab.errors import KafkaError
+from trimtab.spark.cache import cache_directory
+
+KAFKA_PYTHON_VERSION = "3.0.12"
+TEST_SECONDS = 60
+"""What one of kafka-python's tests may take; on Apache Kafka the longest takes three."""
+SUITE_SECONDS = 3600
+PROGRAM_SECONDS = 120
+"""What ClientCompatibilityTest may take: where it waits for something, it waits for ever."""
+REASON_LENGTH = 200
+
+PARTITIONS = 4
+"""Of each topic: kafka-python's tests count on it."""
+
+LEFT_OUT = {
+    "test/__init__.py": "",
+    "test/service.py": """\
+class ExternalService:
+    def __init__(self, host, port):
+        self.host, self.port = host, port
+
+
+class SpawnedService:
+    pass
+""",
+}
+"""What the tests import and the source distribution has not got. No test starts a service here."""
+
+FEATURES = {
+    "create-topics-supported": True,
+    "offsets-for-times-supported": True,
+    "cluster-id-supported": True,
+    "describe-configs-supported": True,
+    "idempotent-producer-supported": True,
+    "expect-record-too-large-exception": False,
+}
+"""As Apache Kafka's system tests expect of every broker since 2.1."""
+
+
+class Verdict(NamedTuple):
+    """What a judge says.
+
+    Attributes:
+        passed: how many tests.
+        failures: by test, the reason in one line.
+        skips: how many tests, by reason.
+    """
+
+    passed: int
+    failures: dict[str, str]
+    skips: dict[str, int]
+
+
+# --- the cluster that is judged -------------------------------------------------------------------
+
+
+def _broker_options(replication_factor: int) -> dict[str, str]:
+    """Those that kafka-python gives the brokers it starts itself."""
+    return {
+        "num.partitions": str(PARTITIONS),
+        "default.replication.factor": str(replication_factor),
+        "offsets.topic.num.partitions": "2",
+        "offsets.topic.replication.factor": str(replication_factor),
+        "transaction.state.log.replication.factor": str(replication_factor),
+        "group.min.session.timeout.ms": "1000",
+        "group.initial.rebalance.delay.ms": "0",
+    }
+
+
+class _Trimtab(Trimtab):
+    """Brokers of ours, with those of the options that they know."""
+
+    def __init__(self, brokers: int, replication_factor: int) -> None:
+        super().__init__(brokers)
+        self._options = _broker_options(replication_factor)
+
+    def command(self) -> list[str]:
+        known = (f"{name}={value}" for name, value in self._options.items() if name in BROKER)
+        return [*super().command(), "--config", *known]
+
+
+class _KafkaMember(KafkaMember):
+    """A broker of Apache Kafka's with the same options, and ACLs as kafka-python's tests want."""
+
+    def __init__(self, number: int, controller_port: int, replication_factor: int) -> None:
+        super().__init__(number, controller_port)
+        self._options = _broker_options(replication_factor)
+
+    def settings(self) -> dict[str, str]:
+        return {
+            **super().settings(),
+            **self._options,
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "allow.everyone.if.no.acl.found": "true",
+        }
+
+
+@contextmanager
+def _run_trimtab(brokers: int, replication_factor: int) -> Iterator[str]:
+    with _Trimtab(brokers, replication_factor) as cluster:
+        yield cluster.address
+
+
+@contextmanager
+def _run_kafka(brokers: int, replication_factor: int) -> Iterator[str]:
+    controller = free_ports(1)[0]
+    with ExitStack() as parts:
+        members = [
+            parts.enter_context(_KafkaMember(number, controller, replication_factor))
+            for number in range(brokers)
+        ]
+        await_brokers(members[0].port, brokers)
+        yield ",".join(member.address for member in members)
+
+
+CLUSTERS = {"trimtab": _run_trimtab, "kafka": _run_kafka}
+
+
+# --- kafka-python ---------------------------------------------------------------------------------
+
+
+def judge_with_kafka_python(arguments: argparse.Namespace, address: str) -> Verdict:
+    """Run the integration tests of kafka-python, with the client of the same distribution."""
+    suite = _fetch_kafka_python()
+    paths = [str(suite / "plugins"), str(Path(__file__).parents[1])]
+    if inherited := os.environ.get("PYTHONPATH"):
+        paths.append(inherited)
+    environment = {
+        **os.environ,
+        "KAFKA_VERSION": KAFKA_VERSION,
+        "KAFKA_URI": f"kafka://{address.split(',')[0]}",
+        "KAFKA_ROOT": str(suite),  # any directory: nothing is started from it
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
+    with tempfile.TemporaryDirectory(prefix="trimtab-judge-") as work:
+        results = Path(work) / "results.xml"
+        command = [
+            *(sys.executable, "-m", "pytest", "-p", "benchmarks.judges"),
+            *("--brokers", str(arguments.brokers)),
+            *("--replication-factor", str(arguments.replication_factor)),
+            *("--timeout", str(TEST_SECONDS), "--timeout-method", "signal"),
+            *("-p", "no:cacheprovider", "-o", "log_level=ERROR", "--show-capture=no"),
+            *("-v", "--tb=line", "--color=no", f"--junitxml={results}"),
+            *(("-k", arguments.k) if arguments.k else ()),
+            "test/integration",
+        ]
+        try:
+            # What pytest prints is progress; standard output is for the verdict.
+            subprocess.run(
+                command,
+                cwd=suite,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr,
+                timeout=SUITE_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return Verdict(0, {"all": f"the suite did not end within {SUITE_SECONDS} s"}, {})
+        if not results.exists():
+            return Verdict(0, {"all": "pytest ended without results"}, {})
+        return _read_results(results)
+
+
+def _fetch_kafka_python() -> Path:
+    """The directory of the source distribution; fetched into trimtab's cache if it is not there."""
+    directory = cache_directory() / f"kafka-python-{KAFKA_PYTHON_VERSION}"
+    if directory.exists():
+        return directory
+    progress(f"fetching kafka-python {KAFKA_PYTHON_VERSION} with pip")
+    with tempfile.TemporaryDirectory(dir=directory.parent) as work:
+        _run_pip(
+            *("download", "--no-deps", "--no-binary", ":all:", "--dest", work),
+            f"kafka-python=={KAFKA_PYTHON_VERSION}",
+        )
+        (archive,) = Path(work).glob("*.tar.gz")
+        shutil.unpack_archive(archive, work, filter="data")
+        (suite,) = (each for each in Path(work).iterdir() if each.is_dir())
+        # What its tests' own options ask pytest for.
+        _run_pip("install", "--no-deps", "--target", str(suite / "plugins"), "pytest-timeout")
+        for name, text in LEFT_OUT.items():
+            if not (suite / name).exists():
+                (suite / name).write_text(text, encoding="utf-8")
+        # A half-filled directory must never look like a whole one.
+        suite.rename(directory)
+    return directory
+
+
+def _run_pip(*arguments: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise RivalMissing(f"pip could not fetch {arguments[-1]}: {done.stdout[-300:]}")
+
+
+def _read_results(path: Path) -> Verdict:
+    """pytest's results, as JUnit writes them: a test whose teardown failed is there twice."""
+    failures: dict[str, str] = {}
+    skips: dict[str, str] = {}
+    tests = set()
+    for case in ElementTree.parse(path).iter("testcase"):
+        module = case.get("classname", "").removeprefix("test.integration.")
+        name = f"{module}::{case.get('name')}"
+        tests.add(name)
+        for outcome in case:
+            reason = _first_line(outcome.get("message") or "")
+            if outcome.tag == "skipped":
+                skips[name] = reason
+            elif outcome.tag in ("failure", "error"):
+                failures.setdefault(name, reason)
+    passed = len(tests - failures.keys() - skips.keys())
+    return Verdict(passed, failures, dict(Counter(skips.values())))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """As a plugin of pytest: what the cluster is like."""
+    parser.addoption("--brokers", type=int, default=1)
+    parser.addoption("--replication-factor", type=int, default=1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """As a plugin of pytest: the suite's brokers are those that KAFKA_URI names."""
+    fixtures = importlib.import_module("test.integration.fixtures")
+
+    def use_running_cluster(
+        number: int, *, transport: str = "PLAINTEXT", host: str = "", port: int = 0, **_: object
+    ) -> Any:
+        if transport != "PLAINTEXT":
+            pytest.skip(f"needs a listener for {transport}; there are only plaintext ones")
+        return fixtures.KafkaFixture(
+            *(host, port, number),
+            external=True,
+            replicas=config.getoption("--replication-factor"),
+            partitions=PARTITIONS,
+        )
+
+    fixtures.KafkaFixture.instance = use_running_cluster
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """As a plugin of pytest: skip what no cluster like this can pass, Apache Kafka's neither."""
+    unfit = _find_unfit(config.getoption("--brokers"), config.getoption("--replication-factor"))
+    for item in items:
+        if item.name in unfit:
+            item.add_marker(pytest.mark.skip(reason=unfit[item.name]))
+
+
+def _find_unfit(brokers: int, replication_factor: int) -> dict[str, str]:
+    """Tests that count on one broker with all replicas, as kafka-python starts it, and why."""
+    unfit = {}
+    if brokers > 1:
+        unfit["test_delete_records"] = "wants all partitions from one poll: needs --brokers 1"
+    if replication_factor > 1:
+        unfit["test_create_partitions"] = (
+            "names one replica for each new partition: needs --replication-factor 1"
+        )
+    if replication_factor < brokers:
+        unfit["test_alter_replica_log_dirs"] = (
+            "moves a replica that the first broker may not have: needs as many replicas as brokers"
+        )
+    return unfit
+
+
+# --- ClientCompatibilityTest ----------------------------------------------------------------------
+
+
+def judge_with_client_compatibility(arguments: argparse.Namespace, address: str) -> Verdict:
+    """Run ClientCompatibilityTest, which ends at the first thing that is not as it should be."""
+    topic = "client-compatibility"
+    try:
+        with Admin(bootstrap_servers=address) as admin:
+            admin.create_topic(topic, partitions=1, replication_factor=arguments.replication_factor)
+    except KafkaError as error:
+        return Verdict(0, {"ClientCompatibilityTest": _first_line(f"its topic: {error}")}, {})
+    # Our brokers serve no ACLs: the client then has to say so.
+    features = {**FEATURES, "describe-acls-supported": arguments.on == "kafka"}
+    command = [
+        *(find_java(), "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"),
+        *("-cp", f"{kafka_jars()}/*", "org.apache.kafka.tools.ClientCompatibilityTest"),
+        *("--bootstrap-server", address, "--topic", topic),
+        *("--num-cluster-nodes", str(arguments.brokers)),
+        *(word for name, there in features.items() for word in (f"--{name}", str(there).lower())),
+    ]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=PROGRAM_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Verdict(0, {"ClientCompatibilityTest": f"no end within {PROGRAM_SECONDS} s"}, {})
+    progress(done.stdout)
+    if done.returncode == 0 and "SUCCESS." in done.stdout:
+        return Verdict(1, {}, {})
+    found = re.search(r"FAILED: .*", done.stdout)
+    reason = found[0] if found else done.stdout
+    return Verdict(0, {"ClientCompatibilityTest": _first_line(reason)}, {})
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+class _Judge(NamedTuple):
+    run: Callable[[argparse.Namespace, str], Verdict]
+    version: str
+
+
+JUDGES: Mapping[str, _Judge] = {
+    "kafka-python": _Judge(judge_with_kafka_python, KAFKA_PYTHON_VERSION),
+    "client-compatibility": _Judge(judge_with_client_compatibility, KAFKA_VERSION),
+}
+
+
+def _first_line(text: str) -> str:
+    return next(iter(text.strip().splitlines()), "no reason")[:REASON_LENGTH]
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.judges",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("judge", choices=JUDGES)
+    parser.add_argument("--brokers", type=int, default=3, metavar="N", help="default: 3")
+    parser.add_argument(
+        "--replication-factor", type=int, default=3, metavar="N", help="of topics (default: 3)"
+    )
+    parser.add_argument("--on", choices=CLUSTERS, default="trimtab", help="default: trimtab")
+    parser.add_argument("-k", metavar="EXPRESSION", help="of kafka-python's tests, only these")
+    arguments = parser.parse_args(words)
+    judge = JUDGES[arguments.judge]
+    try:
+        with CLUSTERS[arguments.on](arguments.brokers, arguments.replication_factor) as address:
+            verdict = judge.run(arguments, address)
+    except RivalMissing as missing:
+        parser.error(f"{arguments.judge} cannot be had: {missing}")
+    line = {
+        "judge": f"{arguments.judge} {judge.version}",
+        "on": arguments.on,
+        "brokers": arguments.brokers,
+        "replication_factor": arguments.replication_factor,
+        "passed": verdict.passed,
+        "failed": len(verdict.failures),
+        "skipped": sum(verdict.skips.values()),
+        "failures": verdict.failures,
+        "skips": verdict.skips,
+    }
+    print(json.dumps(line), flush=True)
+    return 1 if verdict.failures or not verdict.passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""How a broker asks the controller: one connection, made again whenever it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from trimtab.server.peer import Peer, PeerLost
+
+_CONNECT_TIMEOUT_S = 5.0
+_FIRST_BACKOFF_S = 0.02
+_MAX_BACKOFF_S = 1.0
+
+
+class ControllerLink:
+    """A connection to the controller, for one purpose: what waits there holds up nothing else.
+
+    Args:
+        host: the controller's.
+        port: the controller's.
+        client_id: says in the controller's log who asks.
+    """
+
+    def __init__(self, host: str, port: int, client_id: str) -> None:
+        self._host = host
+        self._port = port
+        self._client_id = client_id
+        self._peer: Peer | None = None
+        self._connecting: asyncio.Task[Peer] | None = None
+
+    async def ask(self, request: object, timeout_s: float, version: int | None = None) -> Any:
+        """The controller's response, in the newest version unless one is given.
+
+        Raises:
+            PeerLost: it is away, or does not answer within the time; whether it carried out the
+                request is not known.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await (await self._connect()).ask(request, version)
+        except TimeoutError as error:
+            self.close()  # Its answer would be taken for that to a later request.
+            raise PeerLost(
+                f"the controller at {self._host}:{self._port} does not answer within {timeout_s} s"
+            ) from error
+
+    async def insist(self, request: object, timeout_s: float) -> Any:
+        """Like `ask`, but a controller that is away is asked again until the time is over. Only
+        for what may be carried out twice."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
+        backoff_s = _FIRST_BACKOFF_S
+        while True:
+            try:
+                return await self.ask(request, max(0.001, deadline_s - loop.time()))
+            except PeerLost:
+                if loop.time() + backoff_s >= deadline_s:
+                    raise
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
+
+    async def ask_when_there(self, request: object, timeout_s: float, version: int) -> Any:
+        """Like `ask`, but wait for a controller that is away; what was sent is not sent again."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
+        backoff_s = _FIRST_BACKOFF_S
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline_s):
+                    await self._connect()
+            except TimeoutError as error:
+                raise PeerLost("the controller is away") from error
+            except PeerLost:
+                if loop.time() + backoff_s >= deadline_s:
+                    raise
+            else:
+                return await self.ask(request, max(0.001, deadline_s - loop.time()), version)
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
+
+    def close(self) -> None:
+        """Close the connection; the next request makes another."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+            self._connecting = None
+        if self._peer is not None:
+            self._peer.close()
+            self._peer = None
+
+    async def _connect(self) -> Peer:
+        if self._peer is not None and not self._peer.is_lost:
+            return self._peer
+        if self._connecting is None:
+            self._connecting = asyncio.ensure_future(
+                Peer.connect(self._host, self._port, self._client_id, _CONNECT_TIMEOUT_S)
+            )
+        connecting = self._connecting
+        try:
+            peer = await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            if connecting.cancelled():
+                raise PeerLost("the link to the controller is closed") from None
+            raise
+        finally:
+            if connecting.done() and self._connecting is connecting:
+                self._connecting = None
+        self._peer = peer
+        return peer

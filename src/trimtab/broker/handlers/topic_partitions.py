@@ -1,0 +1,118 @@
+"""DescribeTopicPartitions (75): topics' partitions, a page at a time, with their ELRs (KIP-966).
+
+- Topics come in the order of their names. No topics asks for all of them.
+- A page ends after `response_partition_limit` partitions, 2000 at most; its cursor says where the
+  next one begins. A cursor at a topic that was not asked for is an error of every topic.
+- Topics that do not exist are only named if they were asked for, and count nothing.
+- Everybody may do everything, and that is what the authorized operations say.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trimtab.errors import ErrorCode
+from trimtab.metadata.image import NO_LEADER, ClusterImage, PartitionRegistration, TopicImage
+from trimtab.metadata.topic_name import find_fault
+from trimtab.wire.framing import RequestHeader
+from trimtab.wire.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from trimtab.wire.types import ZERO_UUID
+
+if TYPE_CHECKING:
+    from trimtab.broker.broker import Broker
+
+MAX_PARTITIONS = 2000
+"""Partitions in a page at most (Kafka's `max.request.partition.size.limit`)."""
+
+# Read, write, create, delete, alter, describe, describe configs and alter configs, a bit each.
+_ALL_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+
+
+def describe_topic_partitions(
+    broker: Broker, header: RequestHeader, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    """One page."""
+    image = broker.image
+    asked = sorted({topic.name for topic in request.topics})
+    start = request.cursor
+    if start is not None and (
+        start.partition_index < 0 or (asked and start.topic_name not in asked)
+    ):
+        refused = asked or [start.topic_name]
+        return DescribeTopicPartitionsResponse(
+            topics=[_refuse(name, ErrorCode.INVALID_REQUEST) for name in refused]
+        )
+    left = max(1, min(request.response_partition_limit, MAX_PARTITIONS))
+    topics: list[DescribeTopicPartitionsResponseTopic] = []
+    for name in asked or sorted(image.topics):
+        if start is not None and name < start.topic_name:
+            continue
+        if left == 0:
+            return _page(topics, Cursor(topic_name=name, partition_index=0))
+        topic = image.topics.get(name)
+        if topic is None:
+            fault = find_fault(name)
+            topics.append(
+                _refuse(
+                    name,
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    if fault is None
+                    else ErrorCode.INVALID_TOPIC_EXCEPTION,
+                )
+            )
+            continue
+        first = start.partition_index if start is not None and name == start.topic_name else 0
+        end = min(first + left, len(topic.partitions))
+        topics.append(_describe(image, topic, first, end))
+        if end < len(topic.partitions):
+            return _page(topics, Cursor(topic_name=name, partition_index=end))
+        left -= max(0, end - first)
+    return _page(topics, None)
+
+
+def _page(
+    topics: list[DescribeTopicPartitionsResponseTopic], next_cursor: Cursor | None
+) -> DescribeTopicPartitionsResponse:
+    return DescribeTopicPartitionsResponse(topics=topics, next_cursor=next_cursor)
+
+
+def _refuse(name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(error_code=code, name=name, topic_id=ZERO_UUID)
+
+
+def _describe(
+    image: ClusterImage, topic: TopicImage, first: int, end: int
+) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.id,
+        partitions=[_partition(image, each) for each in topic.partitions[first:end]],
+        topic_authorized_operations=_ALL_OPERATIONS,
+    )
+
+
+def _partition(
+    image: ClusterImage, partition: PartitionRegistration
+) -> DescribeTopicPartitionsResponsePartition:
+    leader = partition.leader
+    return DescribeTopicPartitionsResponsePartition(
+        partition_index=partition.id,
+        leader_id=leader if _is_alive(image, leader) else NO_LEADER,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.isr),
+        eligible_leader_replicas=list(partition.elr),
+        last_known_elr=list(partition.last_known_elr),
+        offline_replicas=[each for each in partition.replicas if not _is_alive(image, each)],
+    )
+
+
+def _is_alive(image: ClusterImage, broker_id: int) -> bool:
+    broker = image.brokers.get(broker_id)
+    return broker is not None and not broker.fenced

@@ -1,0 +1,148 @@
+"""Proposals of ISRs on their way to the controller: one request at a time, with all that there are.
+
+Source: Kafka's `AlterPartitionManager` (KIP-497).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from trimtab.broker.controller_link import ControllerLink
+from trimtab.errors import ErrorCode
+from trimtab.server.peer import PeerLost
+from trimtab.wire.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    BrokerState,
+    PartitionData,
+    TopicData,
+)
+
+if TYPE_CHECKING:
+    from trimtab.broker.partition import Partition
+
+_ANSWER_TIMEOUT_S = 10.0
+_BACKOFF_S = 0.05
+_MAX_BATCH = 2000
+
+_NOT_CARRIED_OUT = (ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA)
+
+_log = logging.getLogger(__name__)
+
+
+class IsrProposals:
+    """Asks the controller for the ISRs that leaders propose.
+
+    Args:
+        broker_id: this broker's.
+        broker_epoch: gives this broker's epoch.
+        link: to the controller.
+    """
+
+    def __init__(
+        self, broker_id: int, broker_epoch: Callable[[], int], link: ControllerLink
+    ) -> None:
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._link = link
+        self._proposing: dict[Partition, None] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def submit(self, partition: Partition) -> None:
+        """Ask for what this partition's leadership proposes."""
+        self._proposing[partition] = None
+        if self._task is None or self._task.done():
+            self._task = asyncio.ensure_future(self._send_all())
+
+    def abort(self) -> None:
+        """Ask for nothing more, from this moment on."""
+        self._proposing.clear()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def close(self) -> None:
+        """Ask for nothing more."""
+        self.abort()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _send_all(self) -> None:
+        while self._proposing:
+            sent = {}
+            for partition in list(self._proposing)[:_MAX_BATCH]:
+                del self._proposing[partition]
+                if partition.leadership is not None and partition.leadership.proposal is not None:
+                    sent[partition.topic_id, partition.index] = partition
+            if not sent:
+                continue
+            try:
+                response = await self._link.ask(self._request(sent), _ANSWER_TIMEOUT_S)
+            except PeerLost:
+                response = None
+            if response is None or response.error_code:
+                # Whether it was carried out is not known; asked again, the answer tells.
+                self._proposing = {**dict.fromkeys(sent.values()), **self._proposing}
+                await asyncio.sleep(_BACKOFF_S)
+                continue
+            self._carry_out(sent, response)
+
+    def _request(self, sent: dict[tuple[bytes, int], Partition]) -> AlterPartitionRequest:
+        topics: dict[bytes, TopicData] = {}
+        for (topic_id, index), partition in sent.items():
+            leadership = partition.leadership
+            assert leadership is not None
+            assert leadership.proposal is not None
+            topic = topics.setdefault(topic_id, TopicData(topic_id=topic_id, partitions=[]))
+            topic.partitions.append(
+                PartitionData(
+                    partition_index=index,
+                    leader_epoch=partition.leader_epoch,
+                    new_isr_with_epochs=[
+                        BrokerState(
+                            broker_id=each,
+                            broker_epoch=(
+                                self._broker_epoch()
+                                if each == self._broker_id
+                                else leadership.followers[each].broker_epoch
+                            ),
+                        )
+                        for each in leadership.proposal.isr
+                    ],
+                    partition_epoch=leadership.proposal.partition_epoch,
+                )
+            )
+        return AlterPartitionRequest(
+            broker_id=self._broker_id,
+            broker_epoch=self._broker_epoch(),
+            topics=list(topics.values()),
+        )
+
+    def _carry_out(
+        self, sent: dict[tuple[bytes, int], Partition], response: AlterPartitionResponse
+    ) -> None:
+        answers = {
+            (topic.topic_id, data.partition_index): data
+            for topic in response.topics
+            for data in topic.partitions
+        }
+        for key, partition in sent.items():
+            data = answers.get(key)
+            if data is None or data.error_code in _NOT_CARRIED_OUT:
+                partition.isr_decided(None)
+            elif data.error_code:
+                # Something else has changed the partition: the metadata will say what. Until then
+                # the proposal counts, as it may have been carried out when it was sent before.
+                _log.info(
+                    "the controller refused an ISR partition=%s error=%s",
+                    partition,
+                    ErrorCode(data.error_code).name,
+                )
+            elif data.leader_epoch == partition.leader_epoch:
+                partition.isr_decided(
+                    partition.registration._replace(
+                        isr=tuple(data.isr), partition_epoch=data.partition_epoch
+                    )
+                )

@@ -1,0 +1,216 @@
+"""What a leader knows of its followers: how far each is, who is in sync, what is committed.
+
+    follower fetches from offset o: it has everything before o
+        ─▶ high watermark = the least of the ISR ─▶ acks=all answered, consumers woken
+
+The leader proposes every change of the ISR to the controller and goes by the larger set until it
+has the answer, so that what it calls committed is on every replica that may be elected.
+
+Source: Kafka's `Partition`, `Replica` and `CommittedPartitionState`; KIP-497, KIP-903, KIP-966.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from trimtab.metadata.image import PartitionRegistration
+    from trimtab.storage.log import Log
+
+UNKNOWN_OFFSET = -1
+ANY_EPOCH = -1
+
+
+class Follower:
+    """One follower, as far as its fetches tell.
+
+    Attributes:
+        end_offset: it has everything before this; `UNKNOWN_OFFSET` until it has fetched.
+        caught_up_s: when it last had everything, by the loop's clock.
+        broker_epoch: of the broker that fetched; `ANY_EPOCH` if it did not say.
+    """
+
+    __slots__ = ("broker_epoch", "caught_up_s", "end_offset", "fetched_s", "leader_end_offset")
+
+    def __init__(self, caught_up_s: float) -> None:
+        self.end_offset = UNKNOWN_OFFSET
+        self.caught_up_s = caught_up_s
+        self.broker_epoch = ANY_EPOCH
+        self.fetched_s = caught_up_s
+        self.leader_end_offset = UNKNOWN_OFFSET
+
+    def fetched(self, offset: int, broker_epoch: int, leader_end_offset: int, now_s: float) -> None:
+        """It asked for what follows `offset`, when the leader's log ended where it says."""
+        if offset >= leader_end_offset:
+            self.caught_up_s = now_s
+        elif offset >= self.leader_end_offset:
+            self.caught_up_s = max(self.caught_up_s, self.fetched_s)
+        self.end_offset = offset
+        self.broker_epoch = broker_epoch
+        self.fetched_s = now_s
+        self.leader_end_offset = leader_end_offset
+
+    def lags(self, leader_end_offset: int, now_s: float, limit_s: float) -> bool:
+        """Whether it has been behind for longer than the limit (`replica.lag.time.max.ms`)."""
+        return self.end_offset != leader_end_offset and now_s - self.caught_up_s > limit_s
+
+
+class Proposal(NamedTuple):
+    """An ISR that the leader has asked for, and the partition epoch it goes by."""
+
+    isr: tuple[int, ...]
+    partition_epoch: int
+
+
+class CommitWait(NamedTuple):
+    """Someone who waits until everything before `offset` is committed.
+
+    `done` is told whether it was: False if this broker does not lead any more.
+    """
+
+    offset: int
+    done: Callable[[bool], None]
+
+
+class Leadership:
+    """One leader epoch of one partition, on the broker that leads it.
+
+    Args:
+        is_eligible: whether a broker of this id and epoch may be in an ISR: it lives, and is not
+            about to end.
+
+    Attributes:
+        isr: as the controller knows it.
+        proposal: the change that is on its way to the controller, if any.
+        start_offset: where the epoch begins in the log.
+    """
+
+    __slots__ = (
+        "_is_eligible",
+        "_log",
+        "_min_isr",
+        "followers",
+        "isr",
+        "proposal",
+        "replicas",
+        "start_offset",
+        "waits",
+    )
+
+    def __init__(
+        self,
+        broker_id: int,
+        registration: PartitionRegistration,
+        log: Log,
+        min_isr: int,
+        is_eligible: Callable[[int, int], bool],
+        now_s: float,
+    ) -> None:
+        self._log = log
+        self._min_isr = min_isr
+        self._is_eligible = is_eligible
+        self.followers: dict[int, Follower] = {}
+        self.isr: tuple[int, ...] = ()
+        self.replicas: tuple[int, ...] = ()
+        self.proposal: Proposal | None = None
+        self.start_offset = log.log_end_offset
+        self.waits: deque[CommitWait] = deque()
+        self.update(broker_id, registration, now_s)
+
+    def update(self, broker_id: int, registration: PartitionRegistration, now_s: float) -> None:
+        """The controller has changed replicas or ISR within this epoch."""
+        self.isr = registration.isr
+        self.proposal = None
+        if registration.replicas != self.replicas:
+            self.replicas = registration.replicas
+            followers = self.followers
+            self.followers = {
+                # Whoever is in sync has until the limit to prove it; the others are behind.
+                each: followers.get(each) or Follower(now_s if each in self.isr else float("-inf"))
+                for each in registration.replicas
+                if each != broker_id
+            }
+
+    def configure(self, min_isr: int) -> None:
+        """`min.insync.replicas` has changed."""
+        self._min_isr = min_isr
+
+    @property
+    def maximal_isr(self) -> tuple[int, ...]:
+        """Everybody who is in sync as far as the controller may already know."""
+        if self.proposal is None or len(self.proposal.isr) < len(self.isr):
+            return self.isr
+        return self.proposal.isr
+
+    @property
+    def effective_min_isr(self) -> int:
+        """How many replicas must be in sync for acks=all: no more than there are."""
+        return min(self._min_isr, len(self.replicas))
+
+    @property
+    def is_under_min_isr(self) -> bool:
+        return len(self.isr) < self.effective_min_isr
+
+    def committed_offset(self, now_s: float, lag_limit_s: float) -> int:
+        """Up to where every replica has everything that may be elected, or is about to be
+        in sync; the old high watermark while too few are in sync (KIP-966)."""
+        log = self._log
+        if self.is_under_min_isr:
+            return log.high_watermark
+        end = log.log_end_offset
+        isr = self.maximal_isr
+        offset = end
+        for broker_id, follower in self.followers.items():
+            if follower.end_offset < offset and (
+                broker_id in isr
+                or (
+                    follower.end_offset >= self.start_offset
+                    and not follower.lags(end, now_s, lag_limit_s)
+                    and self._is_eligible(broker_id, follower.broker_epoch)
+                )
+            ):
+                offset = follower.end_offset
+        return max(offset, log.high_watermark)
+
+    def can_join(self, broker_id: int) -> bool:
+        """Whether a follower has what an in-sync replica must have, and may become one."""
+        follower = self.followers[broker_id]
+        return (
+            self.proposal is None
+            and broker_id not in self.isr
+            and follower.end_offset >= self._log.high_watermark
+            and follower.end_offset >= self.start_offset
+            and self._is_eligible(broker_id, follower.broker_epoch)
+        )
+
+    def propose(self, isr: tuple[int, ...], partition_epoch: int) -> None:
+        """Go by another ISR as far as that is safe, until the controller has answered."""
+        self.proposal = Proposal(isr, partition_epoch)
+
+    def lagging(self, now_s: float, lag_limit_s: float) -> Iterable[int]:
+        """Those of the ISR that have been behind for too long."""
+        end = self._log.log_end_offset
+        return [
+            broker_id
+            for broker_id in self.isr
+            if (follower := self.followers.get(broker_id)) is not None
+            and follower.lags(end, now_s, lag_limit_s)
+        ]
+
+    def wait(self, offset: int, done: Callable[[bool], None]) -> None:
+        """Call `done` once everything before `offset` is committed. Offsets only grow."""
+        self.waits.append(CommitWait(offset, done))
+
+    def release(self, high_watermark: int) -> None:
+        """Tell those who wait for what is committed now."""
+        waits = self.waits
+        while waits and waits[0].offset <= high_watermark:
+            waits.popleft().done(True)
+
+    def resign(self) -> None:
+        """Tell everybody who waits that this broker leads no more."""
+        waits, self.waits = self.waits, deque()
+        for wait in waits:
+            wait.done(False)

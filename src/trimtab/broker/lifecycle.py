@@ -1,0 +1,182 @@
+"""A broker's life as the controller sees it: registered, unfenced, alive, shutting down (KIP-631).
+
+register ─▶ replay the log up to the registration ─▶ heartbeats ─▶ unfenced
+                                                         └─ close: leave in good order
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from trimtab.broker.controller_link import ControllerLink
+from trimtab.errors import ErrorCode, UsageError
+from trimtab.server.peer import PeerLost
+from trimtab.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
+from trimtab.wire.messages.broker_registration import BrokerRegistrationRequest, Listener
+
+NOT_REGISTERED = -1
+
+_PLAINTEXT = 0
+_ANSWER_TIMEOUT_S = 5.0
+_BACKOFF_S = 0.05
+_MAX_BACKOFF_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class Lifecycle:
+    """Registers a broker and keeps it registered.
+
+    Args:
+        broker_id: this broker's.
+        cluster_id: of the cluster that it belongs to.
+        incarnation_id: 16 bytes, made anew by each start.
+        link: to the controller; used for nothing else, as the controller takes its end for the
+            broker's.
+        metadata_offset: gives the offset of the last metadata record that was replayed.
+        log_dirs: ids of the broker's log directories.
+        heartbeat_s: time between two heartbeats.
+
+    Attributes:
+        epoch: under which the controller knows this broker.
+        unfenced: set while clients may be served.
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        cluster_id: str,
+        incarnation_id: bytes,
+        link: ControllerLink,
+        metadata_offset: Callable[[], int],
+        log_dirs: Sequence[bytes],
+        heartbeat_s: float,
+    ) -> None:
+        self._broker_id = broker_id
+        self._cluster_id = cluster_id
+        self._incarnation_id = incarnation_id
+        self._link = link
+        self._metadata_offset = metadata_offset
+        self._log_dirs = list(log_dirs)
+        self._heartbeat_s = heartbeat_s
+        self._listener = ("", 0)
+        self._rack: str | None = None
+        self._beating: asyncio.Task[None] | None = None
+        self.epoch = NOT_REGISTERED
+        self.unfenced = asyncio.Event()
+
+    async def register(self, host: str, port: int, rack: str | None, previous_epoch: int) -> None:
+        """Register, however long the controller may be away.
+
+        Args:
+            previous_epoch: this broker's epoch before it was closed cleanly, otherwise -1.
+
+        Raises:
+            UsageError: the controller refuses for good.
+        """
+        self._listener = (host, port)
+        self._rack = rack
+        backoff_s = _BACKOFF_S
+        while True:
+            request = BrokerRegistrationRequest(
+                broker_id=self._broker_id,
+                cluster_id=self._cluster_id,
+                incarnation_id=self._incarnation_id,
+                listeners=[
+                    Listener(name="PLAINTEXT", host=host, port=port, security_protocol=_PLAINTEXT)
+                ],
+                rack=rack,
+                log_dirs=self._log_dirs,
+                previous_broker_epoch=previous_epoch,
+            )
+            try:
+                response = await self._link.ask(request, _ANSWER_TIMEOUT_S)
+            except PeerLost as error:
+                _log.info("waits for the controller broker=%d error=%s", self._broker_id, error)
+            else:
+                if not response.error_code:
+                    self.epoch = response.broker_epoch
+                    return
+                code = ErrorCode(response.error_code)
+                if code is ErrorCode.INCONSISTENT_CLUSTER_ID:
+                    raise UsageError(
+                        f"broker {self._broker_id} belongs to cluster {self._cluster_id}, the "
+                        "controller to another; name the controller of its own cluster, or an "
+                        "empty data directory"
+                    )
+                _log.warning(
+                    "the controller refuses the registration broker=%d error=%s; trying again",
+                    self._broker_id,
+                    code.name,
+                )
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
+
+    def start(self) -> None:
+        """Send heartbeats from now on: everything up to the registration has been replayed."""
+        self._beating = asyncio.ensure_future(self._beat())
+
+    async def shut_down(self, timeout_s: float) -> None:
+        """Tell the controller, and wait until it has moved away what this broker leads; no longer
+        than the time-out, or until the controller is away."""
+        await self.stop()
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
+        while loop.time() < deadline_s:
+            try:
+                response = await self._link.ask(
+                    self._heartbeat(shut_down=True), max(0.001, deadline_s - loop.time())
+                )
+            except PeerLost:
+                return
+            if response.error_code or response.should_shut_down:
+                return
+            await asyncio.sleep(_BACKOFF_S)
+
+    async def stop(self) -> None:
+        """Send no more heartbeats."""
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.gather(self._beating, return_exceptions=True)
+            self._beating = None
+
+    def abort(self) -> None:
+        """Send nothing more, from this moment on."""
+        if self._beating is not None:
+            self._beating.cancel()
+
+    async def _beat(self) -> None:
+        while True:
+            wait_s = self._heartbeat_s
+            try:
+                response = await self._link.ask(self._heartbeat(), self._heartbeat_s * 2)
+            except PeerLost:
+                wait_s = min(wait_s, _BACKOFF_S * 4)
+            else:
+                if response.error_code in (
+                    ErrorCode.STALE_BROKER_EPOCH,
+                    ErrorCode.BROKER_ID_NOT_REGISTERED,
+                ):
+                    # Unregistered while it was away, or somebody else took the id for a while.
+                    self.unfenced.clear()
+                    await self.register(*self._listener, self._rack, NOT_REGISTERED)
+                    wait_s = 0
+                elif response.error_code:
+                    wait_s = min(wait_s, _BACKOFF_S * 4)
+                elif response.is_fenced:
+                    self.unfenced.clear()
+                    wait_s = min(wait_s, _BACKOFF_S)
+                else:
+                    self.unfenced.set()
+            await asyncio.sleep(wait_s)
+
+    def _heartbeat(self, shut_down: bool = False) -> BrokerHeartbeatRequest:
+        return BrokerHeartbeatRequest(
+            broker_id=self._broker_id,
+            broker_epoch=self.epoch,
+            current_metadata_offset=self._metadata_offset(),
+            want_fence=False,
+            want_shut_down=shut_down,
+        )

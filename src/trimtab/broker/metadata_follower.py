@@ -1,0 +1,194 @@
+"""Follows the controller's log: every record of `__cluster_metadata`, in order, into the broker.
+
+    fetch from the offset after the last record replayed ─▶ records ─▶ Broker.replay
+    the log no longer begins there                       ─▶ snapshot ─▶ Broker.replay_snapshot
+
+The offset of a fetch tells the controller how far this broker is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Protocol
+
+from trimtab.broker.controller_link import ControllerLink
+from trimtab.errors import CorruptData, ErrorCode
+from trimtab.server.peer import PeerLost
+from trimtab.wire.batch_cy import read_records, verify
+from trimtab.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
+from trimtab.wire.messages.fetch_snapshot import (
+    FetchSnapshotRequest,
+    PartitionSnapshot,
+    SnapshotId,
+    TopicSnapshot,
+)
+from trimtab.wire.messages.metadata_records import decode_record
+from trimtab.wire.types import BytesLike
+
+TOPIC = "__cluster_metadata"
+TOPIC_ID = bytes(15) + b"\1"
+
+_MAX_WAIT_MS = 2000
+_ANSWER_TIMEOUT_S = 10.0
+_MAX_BYTES = 8 * 1024 * 1024
+_BACKOFF_S = 0.05
+_MAX_BACKOFF_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class Replica(Protocol):
+    """Who replays."""
+
+    @property
+    def id(self) -> int: ...
+
+    async def replay(self, records: list[Any]) -> None:
+        """Learn what the controller decided."""
+
+    async def replay_snapshot(self, records: list[Any]) -> None:
+        """Learn everything anew."""
+
+
+class MetadataFollower:
+    """Keeps a broker's image of the cluster up to date.
+
+    Attributes:
+        next_offset: of the record that is replayed next.
+    """
+
+    def __init__(self, replica: Replica, link: ControllerLink) -> None:
+        self._replica = replica
+        self._link = link
+        self._changed: list[tuple[int, asyncio.Future[None]]] = []
+        self.next_offset = 0
+
+    async def run(self) -> None:
+        """Follow until cancelled.
+
+        Raises:
+            CorruptData: what the controller sends cannot be replayed: this broker must not go on.
+        """
+        backoff_s = _BACKOFF_S
+        while True:
+            try:
+                await self._fetch()
+                backoff_s = _BACKOFF_S
+            except PeerLost as error:
+                # Brokers go on serving with what they know.
+                _log.debug("controller is away broker=%d error=%s", self._replica.id, error)
+                await asyncio.sleep(backoff_s)
+                backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
+
+    async def reach(self, offset: int) -> None:
+        """Return once everything before `offset` has been replayed."""
+        if self.next_offset < offset:
+            reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._changed.append((offset, reached))
+            await reached
+
+    async def advance(self) -> None:
+        """Return once more has been replayed than until now."""
+        await self.reach(self.next_offset + 1)
+
+    async def _fetch(self) -> None:
+        response = await self._link.ask(
+            FetchRequest(
+                replica_state=ReplicaState(replica_id=self._replica.id),
+                max_wait_ms=_MAX_WAIT_MS,
+                min_bytes=1,
+                max_bytes=_MAX_BYTES,
+                topics=[
+                    FetchTopic(
+                        topic_id=TOPIC_ID,
+                        partitions=[
+                            FetchPartition(
+                                partition=0,
+                                fetch_offset=self.next_offset,
+                                partition_max_bytes=_MAX_BYTES,
+                            )
+                        ],
+                    )
+                ],
+            ),
+            _ANSWER_TIMEOUT_S,
+        )
+        if response.error_code or not response.responses:
+            raise PeerLost(f"the controller answers with error {response.error_code}")
+        (data,) = response.responses[0].partitions
+        if data.snapshot_id.end_offset >= 0:
+            await self._fetch_snapshot(data.snapshot_id.end_offset, data.snapshot_id.epoch)
+        elif data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise CorruptData(
+                f"the controller's log does not have offset {self.next_offset}, which this broker "
+                "has replayed: the controller has lost its log, or is that of another cluster"
+            )
+        elif data.error_code:
+            raise PeerLost(f"the controller answers with error {data.error_code}")
+        elif data.records:
+            records, next_offset = _decode(data.records, self.next_offset)
+            await self._replica.replay(records)
+            self._advance(next_offset)
+
+    async def _fetch_snapshot(self, end_offset: int, epoch: int) -> None:
+        content = bytearray()
+        while True:
+            response = await self._link.ask(
+                FetchSnapshotRequest(
+                    replica_id=self._replica.id,
+                    max_bytes=_MAX_BYTES,
+                    topics=[
+                        TopicSnapshot(
+                            name=TOPIC,
+                            partitions=[
+                                PartitionSnapshot(
+                                    partition=0,
+                                    current_leader_epoch=-1,
+                                    snapshot_id=SnapshotId(end_offset=end_offset, epoch=epoch),
+                                    position=len(content),
+                                )
+                            ],
+                        )
+                    ],
+                ),
+                _ANSWER_TIMEOUT_S,
+            )
+            if response.error_code or not response.topics:
+                raise PeerLost(f"the controller answers with error {response.error_code}")
+            (piece,) = response.topics[0].partitions
+            if piece.error_code:  # A newer one has taken its place.
+                raise PeerLost(f"the controller answers with error {piece.error_code}")
+            content += piece.unaligned_records
+            if len(content) >= piece.size or not piece.unaligned_records:
+                break
+        records, _ = _decode(memoryview(content), 0)
+        await self._replica.replay_snapshot(records)
+        self._advance(end_offset)
+
+    def _advance(self, next_offset: int) -> None:
+        self.next_offset = next_offset
+        waiting, self._changed = self._changed, []
+        for offset, reached in waiting:
+            if offset > next_offset:
+                self._changed.append((offset, reached))
+            elif not reached.done():
+                reached.set_result(None)
+
+
+def _decode(data: BytesLike, first_offset: int) -> tuple[list[Any], int]:
+    """The metadata records in whole batches from `first_offset` on, and the next offset."""
+    view = memoryview(data)
+    records = []
+    position, next_offset = 0, first_offset
+    while position < len(view):
+        header = verify(view, position)
+        if not header.is_control:
+            batch = view[position : position + header.size]
+            for record in read_records(TOPIC, 0, batch, first_offset):
+                if record.value is None:
+                    raise CorruptData(f"{TOPIC}: record {record.offset} has no value")
+                records.append(decode_record(record.value))
+        position += header.size
+        next_offset = header.next_offset
+    return records, next_offset

@@ -1,0 +1,418 @@
+"""A follower: fetches from each leader, in one session, all partitions that it follows there.
+
+    Fetch (replica id, session) ─▶ leader ─▶ batches ─▶ Partition.append_replicated ─▶ next Fetch
+
+- A fetch names only the partitions whose offset has changed since the last one (KIP-227), so what
+  is idle costs nothing. The leader serves them in an order that rotates; here those that brought
+  something go to the end as well, so that a new session goes on where the old one ended (KIP-74).
+- The logs part where the leader says so (`diverging_epoch`, KIP-595): what follows is cut off.
+- What cannot be fetched now is tried again a little later, alone; a leader that cannot be reached,
+  with all its partitions.
+
+Source: Kafka's `AbstractFetcherThread`, `ReplicaFetcherThread` and `FetchSessionHandler`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, cast
+
+from trimtab.errors import CorruptData, ErrorCode
+from trimtab.metadata.image import NO_LEADER
+from trimtab.server.peer import Peer, PeerLost
+from trimtab.storage.storage import StorageError
+from trimtab.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+    ReplicaState,
+)
+from trimtab.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+
+if TYPE_CHECKING:
+    from trimtab.broker.broker import Broker
+    from trimtab.broker.partition import Partition
+
+_FIRST_BACKOFF_S = 0.02
+_EARLIEST = -2
+_MAX_SESSION_EPOCH = 2**31 - 1
+
+_log = logging.getLogger(__name__)
+
+
+class _Followed:
+    """One partition, as its fetcher sees it."""
+
+    __slots__ = ("backoff_s", "delay", "in_session", "partition")
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.in_session = False
+        self.delay: asyncio.TimerHandle | None = None
+        self.backoff_s = _FIRST_BACKOFF_S
+
+
+class Replication:
+    """The partitions that this broker follows, each with the broker that leads it."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._fetchers: dict[int, ReplicaFetcher] = {}
+        self._leaders: dict[Partition, int] = {}
+
+    def follow(self, partition: Partition) -> None:
+        """Fetch from the leader that the partition's registration names, from now on."""
+        leader = partition.registration.leader
+        if self._leaders.get(partition) != leader:
+            self.leave(partition)
+        if leader == NO_LEADER or leader not in self._broker.image.brokers:
+            self.leave(partition)
+            return
+        fetcher = self._fetchers.get(leader)
+        if fetcher is None:
+            fetcher = self._fetchers[leader] = ReplicaFetcher(self._broker, leader)
+        self._leaders[partition] = leader
+        fetcher.add(partition)
+
+    def leave(self, partition: Partition) -> None:
+        """Fetch it no more."""
+        leader = self._leaders.pop(partition, None)
+        if leader is not None:
+            fetcher = self._fetchers[leader]
+            fetcher.remove(partition)
+            if not fetcher.followed:
+                del self._fetchers[leader]
+                fetcher.stop()
+
+    def moved(self, leader: int) -> None:
+        """A broker has another address, or a new life."""
+        fetcher = self._fetchers.get(leader)
+        if fetcher is not None:
+            fetcher.reconnect()
+
+    def abort(self) -> list[asyncio.Task[None]]:
+        """Fetch nothing more, from this moment on; the tasks that end."""
+        fetchers, self._fetchers = self._fetchers, {}
+        self._leaders.clear()
+        for fetcher in fetchers.values():
+            fetcher.stop()
+        return [fetcher.task for fetcher in fetchers.values()]
+
+    async def close(self) -> None:
+        """Fetch nothing more."""
+        await asyncio.gather(*self.abort(), return_exceptions=True)
+
+
+class ReplicaFetcher:
+    """One session with one leader: a fetch at a time.
+
+    Attributes:
+        followed: the partitions, in the order in which a new session names them.
+        task: runs until `stop`.
+    """
+
+    def __init__(self, broker: Broker, leader: int) -> None:
+        self._broker = broker
+        self._leader = leader
+        self._peer: Peer | None = None
+        self._session_id = 0
+        self._session_epoch = 0
+        self._changed: dict[_Followed, None] = {}
+        self._forgotten: dict[tuple[bytes, int], None] = {}
+        self._wanted = asyncio.Event()
+        self._backoff_s = _FIRST_BACKOFF_S
+        self.followed: dict[tuple[bytes, int], _Followed] = {}
+        self.task = asyncio.ensure_future(self._run())
+
+    def add(self, partition: Partition) -> None:
+        """Fetch this partition too, or in its new epoch."""
+        key = (partition.topic_id, partition.index)
+        followed = self.followed.get(key)
+        if followed is None:
+            followed = self.followed[key] = _Followed(partition)
+            # In the session still, if it is to be forgotten with the next fetch.
+            followed.in_session = self._forgotten.pop(key, _ABSENT) is None
+        self._stop_waiting(followed)
+        self._touch(followed)
+
+    def remove(self, partition: Partition) -> None:
+        """Fetch it no more."""
+        key = (partition.topic_id, partition.index)
+        followed = self.followed.pop(key, None)
+        if followed is None:
+            return
+        self._stop_waiting(followed)
+        self._changed.pop(followed, None)
+        if followed.in_session:
+            self._forgotten[key] = None
+
+    def reconnect(self) -> None:
+        """The leader is somewhere else, or another: begin anew."""
+        self._backoff_s = _FIRST_BACKOFF_S
+        if self._peer is not None:
+            self._peer.close()
+
+    def stop(self) -> None:
+        """End; nothing is fetched after this."""
+        self.task.cancel()
+        for followed in self.followed.values():
+            self._stop_waiting(followed)
+        if self._peer is not None:
+            self._peer.close()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                if self._peer is None or self._peer.is_lost:
+                    await self._connect()
+                await self._fetch()
+                self._backoff_s = _FIRST_BACKOFF_S
+            except PeerLost as error:
+                _log.debug(
+                    "cannot fetch broker=%d leader=%d error=%s",
+                    self._broker.id,
+                    self._leader,
+                    error,
+                )
+                if self._peer is not None:
+                    self._peer.close()
+                await asyncio.sleep(self._backoff_s)
+                self._backoff_s = min(2 * self._backoff_s, self._max_backoff_s)
+
+    @property
+    def _max_backoff_s(self) -> float:
+        return cast(int, self._broker.config["replica.fetch.backoff.ms"]) / 1000
+
+    async def _connect(self) -> None:
+        registration = self._broker.image.brokers.get(self._leader)
+        if registration is None:
+            raise PeerLost(f"broker {self._leader} is not registered")
+        self._peer = await Peer.connect(
+            registration.host,
+            registration.port,
+            f"broker-{self._broker.id}-fetcher-{self._leader}",
+            self._timeout_s,
+        )
+        self._forget_session()
+
+    @property
+    def _timeout_s(self) -> float:
+        return cast(int, self._broker.config["replica.socket.timeout.ms"]) / 1000
+
+    def _forget_session(self) -> None:
+        self._session_id = 0
+        self._session_epoch = 0
+        self._forgotten.clear()
+        for followed in self.followed.values():
+            followed.in_session = False
+            if followed.delay is None:
+                self._changed[followed] = None
+
+    async def _fetch(self) -> None:
+        if not self._session_id and not self._changed:
+            self._wanted.clear()
+            await self._wanted.wait()
+        peer = self._peer
+        assert peer is not None
+        request = self._request()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                response = await peer.ask(request)
+        except TimeoutError as error:
+            raise PeerLost(f"broker {self._leader} does not answer") from error
+        if response.error_code:
+            # The leader knows the session no more, or refuses it: the next one is another.
+            known = response.error_code in (
+                ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+                ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+                ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+            )
+            self._forget_session()
+            if not known:
+                raise PeerLost(f"broker {self._leader} answers with error {response.error_code}")
+            return
+        self._session_id = response.session_id
+        if self._session_id:
+            self._session_epoch = (
+                1 if self._session_epoch == _MAX_SESSION_EPOCH else self._session_epoch + 1
+            )
+        else:
+            self._forget_session()
+        for topic in response.responses:
+            for data in topic.partitions:
+                followed = self.followed.get((topic.topic_id, data.partition_index))
+                if followed is not None:
+                    await self._take(followed, data)
+
+    def _request(self) -> FetchRequest:
+        broker = self._broker
+        config = broker.config
+        partition_max_bytes = cast(int, config["replica.fetch.max.bytes"])
+        topics: dict[bytes, FetchTopic] = {}
+        changed, self._changed = self._changed, {}
+        for followed in changed:
+            followed.in_session = True
+            partition = followed.partition
+            topic = topics.get(partition.topic_id)
+            if topic is None:
+                topic = topics[partition.topic_id] = FetchTopic(
+                    topic_id=partition.topic_id, partitions=[]
+                )
+            log = partition.log
+            topic.partitions.append(
+                FetchPartition(
+                    partition=partition.index,
+                    current_leader_epoch=partition.registration.leader_epoch,
+                    fetch_offset=log.log_end_offset,
+                    last_fetched_epoch=log.latest_epoch,
+                    log_start_offset=log.log_start_offset,
+                    partition_max_bytes=partition_max_bytes,
+                )
+            )
+        forgotten: dict[bytes, ForgottenTopic] = {}
+        for topic_id, index in self._forgotten:
+            forgotten.setdefault(
+                topic_id, ForgottenTopic(topic_id=topic_id, partitions=[])
+            ).partitions.append(index)
+        self._forgotten.clear()
+        return FetchRequest(
+            replica_state=ReplicaState(replica_id=broker.id, replica_epoch=broker.epoch),
+            max_wait_ms=cast(int, config["replica.fetch.wait.max.ms"]),
+            min_bytes=cast(int, config["replica.fetch.min.bytes"]),
+            max_bytes=cast(int, config["replica.fetch.response.max.bytes"]),
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
+            topics=list(topics.values()),
+            forgotten_topics_data=list(forgotten.values()),
+        )
+
+    async def _take(self, followed: _Followed, data: PartitionData) -> None:
+        """Do what the leader's answer for one partition says."""
+        partition = followed.partition
+        code = data.error_code
+        try:
+            if code == ErrorCode.NONE:
+                if data.diverging_epoch.end_offset >= 0:
+                    diverging = data.diverging_epoch
+                    end = partition.log.log_end_offset
+                    now = partition.truncate_to_leader(diverging.epoch, diverging.end_offset)
+                    _log.info(
+                        "cut off what the leader does not have broker=%d partition=%s from=%d "
+                        "to=%d",
+                        self._broker.id,
+                        partition,
+                        end,
+                        now,
+                    )
+                    self._touch(followed)
+                    return
+                records = data.records
+                partition.append_replicated(
+                    cast(memoryview, records) if records else _NOTHING,
+                    data.high_watermark,
+                    data.log_start_offset,
+                )
+                if records:
+                    self._touch(followed)
+                    key = (partition.topic_id, partition.index)
+                    self.followed[key] = self.followed.pop(key)
+                followed.backoff_s = _FIRST_BACKOFF_S
+                return
+            if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                await self._restart(followed)
+                return
+        except CorruptData as error:
+            _log.error(
+                "cannot append what the leader sent broker=%d partition=%s error=%s",
+                self._broker.id,
+                partition,
+                error,
+            )
+        except StorageError as error:
+            _log.error(
+                "cannot follow broker=%d partition=%s error=%s", self._broker.id, partition, error
+            )
+        self._wait(followed)
+
+    async def _restart(self, followed: _Followed) -> None:
+        """The leader's log does not have our end: it begins later, or it has lost what we have."""
+        partition = followed.partition
+        assert self._peer is not None
+        epoch = partition.leader_epoch
+        response = await self._peer.ask(
+            ListOffsetsRequest(
+                replica_id=self._broker.id,
+                isolation_level=0,
+                topics=[
+                    ListOffsetsTopic(
+                        name=partition.topic,
+                        partitions=[
+                            ListOffsetsPartition(
+                                partition_index=partition.index,
+                                current_leader_epoch=epoch,
+                                timestamp=_EARLIEST,
+                            )
+                        ],
+                    )
+                ],
+            )
+        )
+        (answer,) = response.topics[0].partitions
+        is_followed = self.followed.get((partition.topic_id, partition.index)) is followed
+        if answer.error_code or not is_followed or partition.leader_epoch != epoch:
+            self._wait(followed)
+            return
+        if partition.log.log_end_offset < answer.offset:
+            _log.info(
+                "begins anew where the leader's log does broker=%d partition=%s from=%d to=%d",
+                self._broker.id,
+                partition,
+                partition.log.log_end_offset,
+                answer.offset,
+            )
+            partition.log.restart_at(answer.offset)
+            partition.tell_changed()
+            self._touch(followed)
+        else:
+            self._wait(followed)
+
+    def _touch(self, followed: _Followed) -> None:
+        """Name it in the next fetch."""
+        self._changed[followed] = None
+        self._wanted.set()
+
+    def _wait(self, followed: _Followed) -> None:
+        """Leave it out for a while: so it neither fills responses nor holds up the others."""
+        key = (followed.partition.topic_id, followed.partition.index)
+        if self.followed.get(key) is not followed or followed.delay is not None:
+            return
+        self._changed.pop(followed, None)
+        if followed.in_session:
+            followed.in_session = False
+            self._forgotten[key] = None
+        followed.delay = asyncio.get_running_loop().call_later(
+            followed.backoff_s, self._try_again, followed
+        )
+        followed.backoff_s = min(2 * followed.backoff_s, self._max_backoff_s)
+
+    def _try_again(self, followed: _Followed) -> None:
+        followed.delay = None
+        key = (followed.partition.topic_id, followed.partition.index)
+        self._forgotten.pop(key, None)
+        self._touch(followed)
+
+    def _stop_waiting(self, followed: _Followed) -> None:
+        if followed.delay is not None:
+            followed.delay.cancel()
+            followed.delay = None
+
+
+_NOTHING = memoryview(b"")
+_ABSENT: Any = object()

@@ -1,0 +1,90 @@
+"""Every option once: its name, type, default, range, unit, meaning and source.
+
+The names and defaults are Apache Kafka's (brokers 4.3, clients 4.4), so that a configuration moves
+over as it is.
+
+    options.py      what an option is; reading given values
+    topic.py        the options of topics
+    broker.py       the options of brokers and controllers
+    effective.py    which of the values counts: given, set for all brokers, for one, for a topic
+"""
+
+from __future__ import annotations
+
+from trimtab.config.broker import BROKER
+from trimtab.config.effective import (
+    Setting,
+    Settings,
+    Source,
+    check_topic,
+    inherit,
+    inherited,
+    resolve,
+    resolve_topic,
+)
+from trimtab.config.options import (
+    BOOLEAN,
+    CLASS,
+    CLUSTER_WIDE,
+    DOUBLE,
+    INT,
+    INT_MAX,
+    LIST,
+    LONG,
+    LONG_MAX,
+    PASSWORD,
+    PER_BROKER,
+    READ_ONLY,
+    SHORT,
+    STRING,
+    Form,
+    Option,
+    OptionTable,
+    OptionType,
+    Password,
+    Range,
+    UpdateMode,
+    Value,
+    read,
+    read_given,
+    write,
+)
+from trimtab.config.topic import TOPIC
+
+__all__ = [
+    "BOOLEAN",
+    "BROKER",
+    "CLASS",
+    "CLUSTER_WIDE",
+    "DOUBLE",
+    "INT",
+    "INT_MAX",
+    "LIST",
+    "LONG",
+    "LONG_MAX",
+    "PASSWORD",
+    "PER_BROKER",
+    "READ_ONLY",
+    "SHORT",
+    "STRING",
+    "TOPIC",
+    "Form",
+    "Option",
+    "OptionTable",
+    "OptionType",
+    "Password",
+    "Range",
+    "Setting",
+    "Settings",
+    "Source",
+    "UpdateMode",
+    "Value",
+    "check_topic",
+    "inherit",
+    "inherited",
+    "read",
+    "read_given",
+    "resolve",
+    "resolve_topic",
+    "write",
+]

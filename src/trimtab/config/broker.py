@@ -1,0 +1,689 @@
+"""The options of a broker, and of a controller: Kafka's `AbstractKafkaConfig`.
+
+Those that a properties file for Apache Kafka often has, but that mean nothing here, are accepted,
+described and not honoured (`_unused`). Those whose absence would be missed, such as TLS, are
+refused.
+"""
+
+from __future__ import annotations
+
+from trimtab.config.options import (
+    BOOLEAN,
+    CLUSTER_WIDE,
+    DOUBLE,
+    INT,
+    INT_MAX,
+    LIST,
+    LONG,
+    LONG_MAX,
+    NOT_NEGATIVE,
+    POSITIVE,
+    READ_ONLY,
+    SHORT,
+    STRING,
+    Option,
+    OptionTable,
+    OptionType,
+    Range,
+    UpdateMode,
+    Value,
+)
+from trimtab.config.topic import TOPIC
+
+_ONE_LOOP = "There is one loop for all connections, and no pool of threads."
+_NO_GROUPS = "There are no consumer groups, and so no topic of their offsets."
+_NO_TRANSACTIONS = "There is no transaction coordinator, and so no topic of its state."
+_NO_SHARES = "There are no share groups, and so no topic of their state."
+_SELECTORS = "org.apache.kafka.common.replica."
+
+
+def _unused(
+    name: str,
+    kind: OptionType,
+    default: Value,
+    why: str,
+    valid: Range | tuple[str, ...] | None = None,
+    unit: str = "",
+    dynamic: UpdateMode = READ_ONLY,
+) -> Option:
+    """An option of Apache Kafka's that changes nothing here, and why."""
+    return Option(name, kind, default, why, valid, unit, honoured=False, dynamic=dynamic)
+
+
+def _broker_form(topic: str, broker: str) -> Option:
+    """The broker option that a topic option inherits from: same type, range and meaning."""
+    option = TOPIC[topic]
+    return option._replace(
+        name=broker,
+        doc=f"Default of the topic option {topic}. {option.doc}",
+        synonyms=(),
+        dynamic=CLUSTER_WIDE,
+    )
+
+
+_NODE = (
+    Option("advertised.listeners", LIST, None, "Addresses told to clients: PLAINTEXT://host:port."),
+    Option("broker.id", INT, -1, "This broker's number.", Range(-1)),
+    Option("broker.rack", STRING, None, "This broker's rack or zone.", kip="KIP-36"),
+    Option(
+        "controller.listener.names",
+        LIST,
+        (),
+        "Names of the listeners that the controller answers at; the first is the one that is used.",
+        kip="KIP-631",
+    ),
+    Option(
+        "controller.quorum.bootstrap.servers",
+        LIST,
+        (),
+        "Where the controller is found: host:port. There is one controller, so the first counts.",
+        kip="KIP-853",
+    ),
+    Option(
+        "controller.quorum.voters",
+        LIST,
+        (),
+        "The controller: id@host:port. There is one.",
+        kip="KIP-595",
+    ),
+    Option(
+        "inter.broker.listener.name",
+        STRING,
+        None,
+        "Name of the listener that other brokers come to.",
+        kip="KIP-103",
+    ),
+    Option(
+        "listener.security.protocol.map",
+        STRING,
+        "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
+        "What is spoken at each listener, name:protocol,… Only PLAINTEXT is spoken.",
+        kip="KIP-103",
+    ),
+    Option("listeners", LIST, ("PLAINTEXT://:9092",), "Addresses listened on."),
+    Option("log.dirs", LIST, None, "Directories with the partitions' logs."),
+    Option("node.id", INT, -1, "This broker's number.", Range(-1), kip="KIP-631"),
+    Option(
+        "process.roles",
+        LIST,
+        None,
+        "What this process is: a broker, the controller, or both.",
+        ("broker", "controller"),
+        kip="KIP-631",
+    ),
+    _unused("early.start.listeners", LIST, None, "All listeners start together."),
+    _unused("log.dir", LIST, ("/tmp/kafka-logs",), "Set log.dirs instead."),
+    _unused("metadata.log.dir", STRING, None, "The controller's log lies in its data directory."),
+    _unused(
+        "security.inter.broker.protocol",
+        STRING,
+        "PLAINTEXT",
+        "All speak plain text.",
+        ("PLAINTEXT",),
+    ),
+)
+
+_CONNECTIONS = (
+    Option(
+        "connections.max.idle.ms",
+        LONG,
+        600_000,
+        "A connection that sent nothing for this long is closed; -1 is never.",
+        Range(-1),
+        "ms",
+    ),
+    Option(
+        "fetch.max.bytes",
+        INT,
+        57_671_680,
+        "Upper bound of record bytes in one fetch response, whatever the request asks for.",
+        Range(1024),
+        "bytes",
+        "KIP-541",
+    ),
+    Option(
+        "max.connections",
+        INT,
+        INT_MAX,
+        "Connections open at once; further ones are closed at once.",
+        NOT_NEGATIVE,
+        kip="KIP-402",
+        dynamic=CLUSTER_WIDE,
+    ),
+    Option(
+        "max.connections.per.ip",
+        INT,
+        INT_MAX,
+        "Connections open at once from one address; further ones are closed at once.",
+        NOT_NEGATIVE,
+        dynamic=CLUSTER_WIDE,
+    ),
+    Option(
+        "max.incremental.fetch.session.cache.slots",
+        INT,
+        1000,
+        "Fetch sessions that are kept.",
+        NOT_NEGATIVE,
+        kip="KIP-227",
+    ),
+    Option(
+        "socket.listen.backlog.size",
+        INT,
+        50,
+        "Connections the operating system queues until they are accepted.",
+        POSITIVE,
+        kip="KIP-764",
+    ),
+    Option(
+        "socket.request.max.bytes",
+        INT,
+        104_857_600,
+        "Largest request; a longer one closes its connection.",
+        POSITIVE,
+        "bytes",
+    ),
+    _unused("background.threads", INT, 10, _ONE_LOOP, POSITIVE, dynamic=CLUSTER_WIDE),
+    _unused(
+        "max.connection.creation.rate",
+        INT,
+        INT_MAX,
+        "Connections are taken as fast as they come.",
+        NOT_NEGATIVE,
+        dynamic=CLUSTER_WIDE,
+    ),
+    _unused(
+        "max.connections.per.ip.overrides",
+        STRING,
+        "",
+        "max.connections.per.ip holds for every address.",
+        dynamic=CLUSTER_WIDE,
+    ),
+    _unused("num.io.threads", INT, 8, _ONE_LOOP, POSITIVE, dynamic=CLUSTER_WIDE),
+    _unused("num.network.threads", INT, 3, _ONE_LOOP, POSITIVE, dynamic=CLUSTER_WIDE),
+    _unused("num.recovery.threads.per.data.dir", INT, 2, _ONE_LOOP, POSITIVE, dynamic=CLUSTER_WIDE),
+    _unused(
+        "queued.max.request.bytes",
+        LONG,
+        -1,
+        "A connection is read no further before its request is answered.",
+        unit="bytes",
+    ),
+    _unused(
+        "queued.max.requests", INT, 500, "Each connection has one request under way.", POSITIVE
+    ),
+    _unused("request.timeout.ms", INT, 30_000, "Each kind of request has its own time.", unit="ms"),
+    *(
+        _unused(
+            f"{name}.buffer.bytes",
+            INT,
+            default,
+            "The operating system sizes the buffers of sockets.",
+            Range(-1),
+            "bytes",
+        )
+        for name, default in (
+            ("socket.send", 102_400),
+            ("socket.receive", 102_400),
+            ("replica.socket.receive", 65_536),
+        )
+    ),
+    *(
+        _unused(
+            f"{name}.purgatory.purge.interval.requests",
+            INT,
+            default,
+            "Whoever waits is forgotten when the wait is over.",
+        )
+        for name, default in (("delete.records", 1), ("fetch", 1000), ("producer", 1000))
+    ),
+)
+
+_REPLICATION = (
+    Option(
+        "broker.heartbeat.interval.ms",
+        INT,
+        2000,
+        "Time between two signs of life that a broker sends to the controller.",
+        POSITIVE,
+        "ms",
+        "KIP-631",
+    ),
+    Option(
+        "broker.session.timeout.ms",
+        INT,
+        9000,
+        "Time without a sign of life after which the controller fences a broker.",
+        POSITIVE,
+        "ms",
+        "KIP-631",
+    ),
+    Option(
+        "controlled.shutdown.enable",
+        BOOLEAN,
+        True,
+        "Whether a broker hands over what it leads before it ends.",
+    ),
+    Option(
+        "num.replica.fetchers",
+        INT,
+        1,
+        "Connections on which a broker fetches from each other one.",
+        POSITIVE,
+        dynamic=CLUSTER_WIDE,
+    ),
+    Option(
+        "replica.fetch.backoff.ms",
+        INT,
+        1000,
+        "Wait before a follower asks again about a partition that it was refused.",
+        NOT_NEGATIVE,
+        "ms",
+    ),
+    Option(
+        "replica.fetch.max.bytes",
+        INT,
+        1_048_576,
+        "Bytes that a follower asks for per partition; a larger batch comes all the same.",
+        NOT_NEGATIVE,
+        "bytes",
+    ),
+    Option(
+        "replica.fetch.min.bytes",
+        INT,
+        1,
+        "Bytes that a leader waits for before it answers a follower.",
+        unit="bytes",
+    ),
+    Option(
+        "replica.fetch.response.max.bytes",
+        INT,
+        10_485_760,
+        "Bytes that a follower asks for at once; a larger batch comes all the same.",
+        NOT_NEGATIVE,
+        "bytes",
+        "KIP-74",
+    ),
+    Option(
+        "replica.fetch.wait.max.ms",
+        INT,
+        500,
+        "How long a leader waits for replica.fetch.min.bytes; less than replica.lag.time.max.ms.",
+        unit="ms",
+    ),
+    Option(
+        "replica.high.watermark.checkpoint.interval.ms",
+        LONG,
+        5000,
+        "Time between two checkpoints of the high watermarks.",
+        POSITIVE,
+        "ms",
+    ),
+    Option(
+        "replica.lag.time.max.ms",
+        LONG,
+        30_000,
+        "A follower that was not up with its leader for this long leaves the ISR.",
+        POSITIVE,
+        "ms",
+    ),
+    Option(
+        "replica.selector.class",
+        STRING,
+        None,
+        "Whom consumers may read from: leaders only, or whoever is in their rack.",
+        (f"{_SELECTORS}RackAwareReplicaSelector", f"{_SELECTORS}LeaderSelector", ""),
+        kip="KIP-392",
+    ),
+    Option(
+        "replica.socket.timeout.ms",
+        INT,
+        30_000,
+        "How long a follower waits for an answer; at least replica.fetch.wait.max.ms.",
+        POSITIVE,
+        "ms",
+    ),
+    *(
+        Option(
+            f"{side}.replication.throttled.rate",
+            LONG,
+            LONG_MAX,
+            f"Bytes a second {what} throttled replicas ({side}.replication.throttled.replicas).",
+            NOT_NEGATIVE,
+            "bytes/s",
+            "KIP-73",
+            dynamic=CLUSTER_WIDE,
+        )
+        for side, what in (("leader", "that leaders send to"), ("follower", "that are fetched for"))
+    ),
+    _unused(
+        "initial.broker.registration.timeout.ms",
+        INT,
+        60_000,
+        "A broker waits for the controller as long as it takes.",
+        unit="ms",
+    ),
+    _unused(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        LONG,
+        LONG_MAX,
+        "Replicas stay in their directory.",
+        NOT_NEGATIVE,
+        "bytes/s",
+        CLUSTER_WIDE,
+    ),
+)
+
+_CONTROLLER = (
+    Option(
+        "auto.create.topics.enable",
+        BOOLEAN,
+        True,
+        "Whether a Metadata request that allows it creates the topics it names.",
+    ),
+    Option(
+        "auto.leader.rebalance.enable",
+        BOOLEAN,
+        True,
+        "Whether leaders go back to preferred replicas by themselves.",
+    ),
+    Option(
+        "default.replication.factor",
+        INT,
+        1,
+        "Replicas of topics that are created without a number of them.",
+        Range(1, 32767),
+    ),
+    Option("delete.topic.enable", BOOLEAN, True, "Whether topics can be deleted."),
+    Option(
+        "leader.imbalance.check.interval.seconds",
+        LONG,
+        300,
+        "Time between two looks for leaders that are not the preferred replicas.",
+        POSITIVE,
+        "s",
+    ),
+    Option(
+        "metadata.log.max.record.bytes.between.snapshots",
+        LONG,
+        20_971_520,
+        "Bytes of records after which the controller takes a snapshot.",
+        POSITIVE,
+        "bytes",
+        "KIP-630",
+    ),
+    Option(
+        "num.partitions",
+        INT,
+        1,
+        "Partitions of topics that are created without a number of them.",
+        POSITIVE,
+    ),
+    Option(
+        "unclean.leader.election.interval.ms",
+        LONG,
+        300_000,
+        "Time between two looks for partitions without leader that may have an unclean one.",
+        POSITIVE,
+        "ms",
+    ),
+    _unused(
+        "metadata.log.max.snapshot.interval.ms",
+        LONG,
+        3_600_000,
+        "Snapshots are taken by size only.",
+        NOT_NEGATIVE,
+        "ms",
+    ),
+    _unused(
+        "metadata.log.segment.bytes",
+        INT,
+        1_073_741_824,
+        "The controller's log begins anew with each snapshot.",
+        Range(8_388_608),
+        "bytes",
+    ),
+    _unused(
+        "metadata.log.segment.ms",
+        LONG,
+        604_800_000,
+        "The controller's log begins anew with each snapshot.",
+        unit="ms",
+    ),
+    _unused(
+        "metadata.max.idle.interval.ms",
+        INT,
+        500,
+        "The controller writes nothing while nothing happens.",
+        NOT_NEGATIVE,
+        "ms",
+    ),
+    *(
+        _unused(
+            f"metadata.max.retention.{unit}",
+            LONG,
+            default,
+            "What comes before the last snapshot is deleted at once.",
+            unit=unit,
+        )
+        for unit, default in (("bytes", 104_857_600), ("ms", 604_800_000))
+    ),
+    *(
+        _unused(
+            f"controller.quorum.{name}.ms",
+            INT,
+            default,
+            "There is one controller.",
+            NOT_NEGATIVE,
+            "ms",
+        )
+        for name, default in (
+            ("append.linger", 25),
+            ("election.backoff.max", 1000),
+            ("election.timeout", 1000),
+            ("fetch.timeout", 2000),
+            ("request.timeout", 2000),
+            ("retry.backoff", 20),
+        )
+    ),
+)
+
+_LOGS = (
+    Option(
+        "log.retention.check.interval.ms",
+        LONG,
+        300_000,
+        "Time between two looks for segments to delete.",
+        POSITIVE,
+        "ms",
+    ),
+    Option(
+        "log.flush.offset.checkpoint.interval.ms",
+        INT,
+        60_000,
+        "Time between two checkpoints of how far each log is on disk.",
+        NOT_NEGATIVE,
+        "ms",
+    ),
+    Option(
+        "producer.id.expiration.ms",
+        INT,
+        86_400_000,
+        "How long a partition remembers an idempotent producer after its last append.",
+        POSITIVE,
+        "ms",
+        "KIP-854",
+        dynamic=CLUSTER_WIDE,
+    ),
+    Option(
+        "log.retention.hours",
+        INT,
+        168,
+        "Default of the topic option retention.ms, in hours.",
+        unit="hours",
+    ),
+    Option(
+        "log.retention.minutes",
+        INT,
+        None,
+        "Default of the topic option retention.ms, in minutes; stronger than hours.",
+        unit="minutes",
+    ),
+    Option(
+        "log.retention.ms",
+        LONG,
+        None,
+        "Default of the topic option retention.ms; stronger than minutes.",
+        unit="ms",
+        dynamic=CLUSTER_WIDE,
+    ),
+    Option(
+        "log.roll.hours",
+        INT,
+        168,
+        "Default of the topic option segment.ms, in hours.",
+        POSITIVE,
+        "hours",
+    ),
+    Option(
+        "log.roll.ms",
+        LONG,
+        None,
+        "Default of the topic option segment.ms; stronger than hours.",
+        unit="ms",
+        dynamic=CLUSTER_WIDE,
+    ),
+    Option(
+        "log.roll.jitter.hours",
+        INT,
+        0,
+        "Default of the topic option segment.jitter.ms, in hours.",
+        NOT_NEGATIVE,
+        "hours",
+    ),
+    Option(
+        "log.roll.jitter.ms",
+        LONG,
+        None,
+        "Default of the topic option segment.jitter.ms; stronger than hours.",
+        unit="ms",
+        dynamic=CLUSTER_WIDE,
+    ),
+    Option(
+        "log.flush.interval.ms",
+        LONG,
+        None,
+        "Default of the topic option flush.ms.",
+        unit="ms",
+        dynamic=CLUSTER_WIDE,
+    ),
+    Option(
+        "log.flush.scheduler.interval.ms",
+        LONG,
+        LONG_MAX,
+        "Time between two looks for logs to force to disk; default of flush.ms.",
+        unit="ms",
+    ),
+    *(
+        _broker_form(topic.name, synonym)
+        for topic in TOPIC
+        for synonym in topic.synonyms[:1]
+        if topic.name not in ("retention.ms", "segment.ms", "segment.jitter.ms", "flush.ms")
+    ),
+    Option("log.cleaner.enable", BOOLEAN, True, "Whether this broker compacts logs."),
+    Option(
+        "log.cleaner.backoff.ms",
+        LONG,
+        15_000,
+        "Time between two looks for logs to compact when there was none.",
+        NOT_NEGATIVE,
+        "ms",
+        dynamic=CLUSTER_WIDE,
+    ),
+    Option(
+        "log.cleaner.dedupe.buffer.size",
+        LONG,
+        134_217_728,
+        "Memory for the keys of the log that is being compacted.",
+        POSITIVE,
+        "bytes",
+        dynamic=CLUSTER_WIDE,
+    ),
+    _unused(
+        "log.cleaner.io.buffer.load.factor",
+        DOUBLE,
+        0.9,
+        "The table of keys grows as it must.",
+        dynamic=CLUSTER_WIDE,
+    ),
+    _unused(
+        "log.cleaner.io.buffer.size",
+        INT,
+        524_288,
+        "Batches are read and written one by one.",
+        NOT_NEGATIVE,
+        "bytes",
+        CLUSTER_WIDE,
+    ),
+    _unused(
+        "log.cleaner.io.max.bytes.per.second",
+        DOUBLE,
+        1.7976931348623157e308,
+        "Compaction gives way to requests by itself.",
+        unit="bytes/s",
+        dynamic=CLUSTER_WIDE,
+    ),
+    _unused(
+        "log.cleaner.threads",
+        INT,
+        1,
+        "One log is compacted at a time.",
+        NOT_NEGATIVE,
+        dynamic=CLUSTER_WIDE,
+    ),
+    _unused("log.dir.failure.timeout.ms", LONG, 30_000, "There is one directory.", POSITIVE, "ms"),
+    _unused(
+        "log.flush.start.offset.checkpoint.interval.ms",
+        INT,
+        60_000,
+        "Log start offsets are written together with recovery points.",
+        NOT_NEGATIVE,
+        "ms",
+    ),
+)
+
+_COORDINATORS = (
+    _unused("group.initial.rebalance.delay.ms", INT, 3000, _NO_GROUPS, unit="ms"),
+    _unused("offsets.retention.minutes", INT, 10_080, _NO_GROUPS, POSITIVE, "minutes"),
+    _unused("offsets.topic.num.partitions", INT, 50, _NO_GROUPS, POSITIVE),
+    _unused("offsets.topic.replication.factor", SHORT, 3, _NO_GROUPS, POSITIVE),
+    _unused("offsets.topic.segment.bytes", INT, 104_857_600, _NO_GROUPS, POSITIVE, "bytes"),
+    _unused("share.coordinator.state.topic.min.isr", SHORT, 2, _NO_SHARES, POSITIVE),
+    _unused("share.coordinator.state.topic.num.partitions", INT, 50, _NO_SHARES, POSITIVE),
+    _unused("share.coordinator.state.topic.replication.factor", SHORT, 3, _NO_SHARES, POSITIVE),
+    _unused("transaction.state.log.min.isr", INT, 2, _NO_TRANSACTIONS, POSITIVE),
+    _unused("transaction.state.log.num.partitions", INT, 50, _NO_TRANSACTIONS, POSITIVE),
+    _unused("transaction.state.log.replication.factor", SHORT, 3, _NO_TRANSACTIONS, POSITIVE),
+    _unused(
+        "transaction.state.log.segment.bytes",
+        INT,
+        104_857_600,
+        _NO_TRANSACTIONS,
+        POSITIVE,
+        "bytes",
+    ),
+)
+
+_PLAIN = "brokers speak plain text, to everybody; keep them where only friends come"
+
+BROKER = OptionTable(
+    "broker",
+    (*_NODE, *_CONNECTIONS, *_REPLICATION, *_CONTROLLER, *_LOGS, *_COORDINATORS),
+    {
+        "authorizer.class.name": "everybody may do everything; keep it where only friends come",
+        "listener.name.": "all listeners have the same options; set it without the listener's name",
+        "remote.log.": "there is no tiered storage",
+        "sasl.": _PLAIN,
+        "ssl.": _PLAIN,
+        "zookeeper.": "there is no ZooKeeper; name the controller with controller.quorum.voters",
+    },
+)

@@ -1,0 +1,307 @@
+"""What an option is, tables of them, and how given values are read.
+
+`read` accepts names dotted (`batch.size`) and in snake case (`batch_size`), values as Python has
+them or as the strings that arrive on the wire and on the command line, and refuses what it does not
+know.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum, IntEnum
+from typing import NamedTuple, TypeAlias
+
+from trimtab.errors import UsageError
+
+
+class Password(NamedTuple):
+    """A secret as an option holds it: `text` gives it away, `str` and `repr` do not."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return "[hidden]"
+
+
+Value: TypeAlias = (
+    bool | int | float | str | tuple[str, ...] | Password | Callable[..., object] | None
+)
+"""A checked value. Lists are tuples; None means "not set", where the default is None."""
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+
+class OptionType(IntEnum):
+    """What a value is, numbered as DescribeConfigs numbers it (`ConfigEntry.ConfigType`)."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+BOOLEAN = OptionType.BOOLEAN
+STRING = OptionType.STRING
+INT = OptionType.INT
+SHORT = OptionType.SHORT
+LONG = OptionType.LONG
+DOUBLE = OptionType.DOUBLE
+LIST = OptionType.LIST
+CLASS = OptionType.CLASS
+"""A callable; Kafka's options of this type name a Java class."""
+PASSWORD = OptionType.PASSWORD
+
+_WIDTH_BITS = {INT: 32, SHORT: 16, LONG: 64}
+
+
+class UpdateMode(Enum):
+    """Whether a broker option can be changed while the broker runs (KIP-226).
+
+    Attributes:
+        READ_ONLY: no: it needs a restart.
+        PER_BROKER: for one broker at a time.
+        CLUSTER_WIDE: for one broker, or for all of them at once.
+    """
+
+    READ_ONLY = "read-only"
+    PER_BROKER = "per-broker"
+    CLUSTER_WIDE = "cluster-wide"
+
+
+READ_ONLY = UpdateMode.READ_ONLY
+PER_BROKER = UpdateMode.PER_BROKER
+CLUSTER_WIDE = UpdateMode.CLUSTER_WIDE
+
+
+class Range(NamedTuple):
+    """Inclusive bounds of a number; `also` are allowed values outside them, such as -1."""
+
+    low: float
+    high: float = math.inf
+    also: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        if self.high == math.inf:
+            text = f"at least {self.low}"
+        else:
+            text = f"between {self.low} and {self.high}"
+        return text + "".join(f" or {value}" for value in self.also)
+
+
+PERCENT = Range(0, 1)
+POSITIVE = Range(1)
+NOT_NEGATIVE = Range(0)
+
+
+class Form(NamedTuple):
+    """What every word of a list looks like, unless the list is one certain word.
+
+    Attributes:
+        pattern: a regular expression that the whole word matches.
+        alone: the word that may be the only one.
+        says: the same for people.
+    """
+
+    pattern: str
+    alone: str
+    says: str
+
+    def fits(self, words: Sequence[str]) -> bool:
+        return list(words) == [self.alone] or all(
+            re.fullmatch(self.pattern, word, re.ASCII) for word in words
+        )
+
+
+class Option(NamedTuple):
+    """One option.
+
+    Attributes:
+        valid: a `Range` for numbers; the allowed words for strings and lists, or the `Form` of a
+            list's; None if anything of the type will do.
+        unit: `ms`, `bytes`, … or empty.
+        kip: the proposal that introduced it, such as `KIP-794`; empty if older than the KIPs.
+        synonyms: for topic options, the broker options its default comes from, the strongest first.
+        honoured: False where the value is accepted and described, but does not change anything.
+        dynamic: of broker options, whether they can be changed while the broker runs.
+    """
+
+    name: str
+    type: OptionType
+    default: Value
+    doc: str
+    valid: Range | Form | tuple[str, ...] | None = None
+    unit: str = ""
+    kip: str = ""
+    synonyms: tuple[str, ...] = ()
+    honoured: bool = True
+    dynamic: UpdateMode = READ_ONLY
+
+    def check(self, given: object, kind: str = "option") -> Value:
+        """The given value in this option's type.
+
+        Raises:
+            UsageError: another type, or out of range; names the option, the value and the fix.
+        """
+        if given is None and self.default is None:
+            return None
+        value = _convert(self.type, given)
+        if value is None:
+            shown = "[hidden]" if self.type is PASSWORD else repr(given)
+            raise UsageError(f"{kind} {self.name}={shown}: must be {_TYPE_WORDS[self.type]}")
+        if isinstance(self.valid, Range):
+            if value not in self.valid.also and not self.valid.low <= value <= self.valid.high:  # type: ignore[operator]
+                raise UsageError(f"{kind} {self.name}={given!r}: must be {self.valid}")
+        elif isinstance(self.valid, Form):
+            if not self.valid.fits(value):  # type: ignore[arg-type]
+                raise UsageError(f"{kind} {self.name}={given!r}: must be {self.valid.says}")
+        elif self.valid is not None:
+            for word in value if isinstance(value, tuple) else (value,):
+                if word not in self.valid:
+                    words = ", ".join(self.valid)
+                    raise UsageError(f"{kind} {self.name}={given!r}: must be one of {words}")
+        return value
+
+
+class OptionTable:
+    """The options of one kind of thing (`topic`, `broker`, `producer`, …), by dotted name.
+
+    Args:
+        refused: Kafka's options that have no meaning here, and what to do instead. A name that
+            ends in a dot stands for all that begin with it.
+    """
+
+    def __init__(
+        self, kind: str, options: Iterable[Option], refused: Mapping[str, str] | None = None
+    ) -> None:
+        self.kind = kind
+        self._options = {option.name: option for option in options}
+        self._dotted = {name.replace(".", "_"): name for name in self._options}
+        self._refused = dict(refused or {})
+
+    def __getitem__(self, name: str) -> Option:
+        return self._options[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._options
+
+    def __iter__(self) -> Iterator[Option]:
+        return iter(self._options.values())
+
+    def __len__(self) -> int:
+        return len(self._options)
+
+    def find(self, name: str) -> Option:
+        """The option of this dotted or snake-case name.
+
+        Raises:
+            UsageError: there is none; says why not, or suggests the nearest name.
+        """
+        option = self._options.get(self._dotted.get(name, name))
+        if option is not None:
+            return option
+        for refused, instead in self._refused.items():
+            dotted = name.replace("_", ".")
+            if dotted == refused or (refused.endswith(".") and dotted.startswith(refused)):
+                raise UsageError(f"{self.kind} option {dotted} is not for trimtab: {instead}")
+        import difflib  # only on the way to an error: importing it costs a start-up millisecond
+
+        near = difflib.get_close_matches(name.replace("_", "."), self._options, n=1)
+        fix = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(self._options))}"
+        raise UsageError(f"unknown {self.kind} option {name!r}: {fix}")
+
+
+def read(table: OptionTable, given: Mapping[str, object]) -> dict[str, Value]:
+    """Every option of the table by its dotted name: given values checked, defaults for the rest.
+
+    Raises:
+        UsageError: an unknown name, the same option twice, a wrong type or a value out of range.
+    """
+    values: dict[str, Value] = {option.name: option.default for option in table}
+    values.update(read_given(table, given))
+    return values
+
+
+def read_given(table: OptionTable, given: Mapping[str, object]) -> dict[str, Value]:
+    """Like `read`, but only what was given."""
+    values: dict[str, Value] = {}
+    for name, value in given.items():
+        option = table.find(name)
+        if option.name in values:
+            raise UsageError(
+                f"{table.kind} option {option.name} is given twice: keep one of its spellings"
+            )
+        values[option.name] = option.check(value, table.kind)
+    return values
+
+
+def write(value: Value) -> str | None:
+    """The value as the text that Kafka's DescribeConfigs shows; None if not set or secret."""
+    if value is None or isinstance(value, Password):
+        return None
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value)
+
+
+_TYPE_WORDS = {
+    BOOLEAN: "true or false",
+    STRING: "a string",
+    INT: "a whole number that fits 32 bits",
+    SHORT: "a whole number that fits 16 bits",
+    LONG: "a whole number that fits 64 bits",
+    DOUBLE: "a number",
+    LIST: "a list of strings, or one string with commas",
+    CLASS: "a callable",
+    PASSWORD: "a string",
+}
+
+
+def _convert(kind: OptionType, given: object) -> Value:
+    """The value in the option's type, or None if it cannot be."""
+    text = given.strip() if isinstance(given, str) else None
+    if kind is STRING:
+        return text
+    if kind is CLASS:
+        return given if callable(given) else None
+    if kind is PASSWORD:
+        return Password(given) if isinstance(given, str) else None
+    if kind is LIST:
+        if text is not None:
+            return tuple(word.strip() for word in text.split(",")) if text else ()
+        if isinstance(given, Sequence) and all(isinstance(word, str) for word in given):
+            return tuple(given)
+        return None
+    if kind is BOOLEAN:
+        if isinstance(given, bool):
+            return given
+        return {"true": True, "false": False}.get(text.lower()) if text is not None else None
+    if isinstance(given, bool):
+        return None
+    if kind is DOUBLE:
+        number = given if isinstance(given, (int, float)) else _parse(float, text)
+        return None if number is None or math.isnan(number) else float(number)
+    whole = given if isinstance(given, int) else _parse(int, text)
+    if whole is None or not -(2 ** (_WIDTH_BITS[kind] - 1)) <= whole < 2 ** (_WIDTH_BITS[kind] - 1):
+        return None
+    return int(whole)
+
+
+def _parse(kind: type[int] | type[float], text: str | None) -> int | float | None:
+    if text is None or "_" in text:  # Python's digit grouping is not Kafka's
+        return None
+    try:
+        return kind(text)
+    except ValueError:
+        return None

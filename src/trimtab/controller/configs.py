@@ -1,0 +1,361 @@
+"""Decisions about options that change while the cluster runs: of topics, of one broker, of all.
+
+IncrementalAlterConfigs (KIP-339) says what to do to single options, AlterConfigs (KIP-133) what all
+of them shall be. Answers and their order of checks are those of Kafka: what its brokers check
+before they pass a request on (`ConfigAdminManager`), then what its controller checks
+(`ConfigurationControlManager`). What differs: brokers' options that Kafka does not know are taken
+there, as some plugin may, and refused here; any broker may be asked about any other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from trimtab.config import (
+    BROKER,
+    CLUSTER_WIDE,
+    LIST,
+    READ_ONLY,
+    TOPIC,
+    Option,
+    OptionTable,
+    Value,
+    check_topic,
+    resolve,
+    resolve_topic,
+    write,
+)
+from trimtab.controller.decision import Decision, Refusal
+from trimtab.controller.topic_rules import MIN_ISR
+from trimtab.controller.topics import MAX_RECORDS
+from trimtab.errors import ErrorCode, UsageError
+from trimtab.metadata.image import CONFIG_BROKER, CONFIG_TOPIC, ClusterImage
+from trimtab.metadata.topic_name import find_fault
+from trimtab.wire.messages import alter_configs, incremental_alter_configs
+from trimtab.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from trimtab.wire.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from trimtab.wire.messages.metadata_records import ClearElrRecord, ConfigRecord
+
+SET = 0
+DELETE = 1
+APPEND = 2
+SUBTRACT = 3
+"""What IncrementalAlterConfigs does to an option, as `AlterConfigOp.OpType` numbers it."""
+
+_ALL_BROKERS = ""
+_WITHOUT_CONFIGS = {8: "loggers of brokers", 16: "client metrics", 32: "groups"}
+_OPERATIONS = {APPEND: "append", SUBTRACT: "subtract"}
+
+_log = logging.getLogger(__name__)
+
+
+class _Config(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def value(self) -> str | None: ...
+
+
+class _Resource(Protocol):
+    """What both requests say of a thing whose options change."""
+
+    @property
+    def resource_type(self) -> int: ...
+
+    @property
+    def resource_name(self) -> str: ...
+
+    @property
+    def configs(self) -> Sequence[_Config]: ...
+
+
+R = TypeVar("R", bound=_Resource)
+
+Texts = Mapping[str, str]
+"""Options by their names, as the metadata has them."""
+
+
+def decide_incremental_alter_configs(
+    image: ClusterImage,
+    request: IncrementalAlterConfigsRequest,
+    broker_config: Mapping[str, Value],
+) -> Decision:
+    """Change the options that are named, of each resource all of them or none.
+
+    Args:
+        broker_config: the static broker options, all of them, for what topics inherit.
+    """
+
+    def plan(
+        resource: incremental_alter_configs.AlterConfigsResource, before: Texts
+    ) -> dict[str, str]:
+        after = dict(before)
+        for config in resource.configs:
+            _operate(resource.resource_type, config, after)
+        return after
+
+    def is_null(config: incremental_alter_configs.AlterableConfig) -> bool:
+        return config.value is None and config.config_operation != DELETE
+
+    changes = _Changes(image, broker_config)
+    responses = [
+        incremental_alter_configs.AlterConfigsResourceResponse(
+            error_code=code,
+            error_message=message,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+        for resource, code, message in changes.alter(
+            request.resources,
+            plan,
+            lambda resource: [config.name for config in resource.configs if is_null(config)],
+        )
+    ]
+    return Decision(
+        [] if request.validate_only else changes.records,
+        IncrementalAlterConfigsResponse(responses=responses),
+    )
+
+
+def decide_alter_configs(
+    image: ClusterImage, request: AlterConfigsRequest, broker_config: Mapping[str, Value]
+) -> Decision:
+    """Replace all options of each resource; those that are not named go back to their defaults.
+
+    Args:
+        broker_config: the static broker options, all of them, for what topics inherit.
+    """
+    changes = _Changes(image, broker_config)
+    responses = [
+        alter_configs.AlterConfigsResourceResponse(
+            error_code=code,
+            error_message=message,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+        for resource, code, message in changes.alter(
+            request.resources,
+            lambda resource, before: {
+                config.name: config.value or "" for config in resource.configs
+            },
+            lambda resource: [config.name for config in resource.configs if config.value is None],
+        )
+    ]
+    return Decision(
+        [] if request.validate_only else changes.records,
+        AlterConfigsResponse(responses=responses),
+    )
+
+
+def _operate(
+    resource_type: int, config: incremental_alter_configs.AlterableConfig, texts: dict[str, str]
+) -> None:
+    """Do what is asked for to one option."""
+    operation, name = config.config_operation, config.name
+    if operation == DELETE:
+        texts.pop(name, None)
+        return
+    value = config.value or ""
+    if operation == SET:
+        texts[name] = value
+        return
+    if operation not in _OPERATIONS:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"Unknown operations type {operation}")
+    option = _find_list(resource_type, name, operation)
+    words = _words(texts.get(name, write(option.default) or ""))
+    if operation == APPEND:
+        words += [word for word in dict.fromkeys(_words(value)) if word not in words]
+    else:
+        taken = _words(value)
+        words = [word for word in words if word not in taken]
+    texts[name] = ",".join(words)
+
+
+def _find_list(resource_type: int, name: str, operation: int) -> Option:
+    word = _OPERATIONS[operation]
+    if resource_type == CONFIG_TOPIC:
+        if name not in TOPIC or TOPIC[name].type is not LIST:
+            raise Refusal(
+                ErrorCode.INVALID_CONFIG,
+                f"Can't {word.upper()} to key {name} because its type is not LIST.",
+            )
+        return TOPIC[name]
+    if name not in BROKER:
+        raise Refusal(ErrorCode.INVALID_CONFIG, f"Unknown config name: {name}")
+    if BROKER[name].type is not LIST:
+        raise Refusal(
+            ErrorCode.INVALID_CONFIG, f"Config value {word} is not allowed for config key: {name}"
+        )
+    return BROKER[name]
+
+
+def _words(text: str) -> list[str]:
+    return [word for each in text.split(",") if (word := each.strip())]
+
+
+class _Changes:
+    """What one request changes.
+
+    Attributes:
+        records: of what has been decided so far.
+    """
+
+    def __init__(self, image: ClusterImage, broker_config: Mapping[str, Value]) -> None:
+        self._image = image
+        self._broker_config = resolve(broker_config, image.configs(CONFIG_BROKER, _ALL_BROKERS), {})
+        self.records: list[Any] = []
+
+    def alter(
+        self,
+        resources: Sequence[R],
+        plan: Callable[[R, Texts], dict[str, str]],
+        find_nulls: Callable[[R], list[str]],
+    ) -> list[tuple[R, ErrorCode, str | None]]:
+        """What becomes of each resource.
+
+        Args:
+            plan: what a resource's options shall be, from what they are.
+            find_nulls: names of the options that lack a value.
+        """
+        times = Counter((each.resource_type, each.resource_name) for each in resources)
+        results: list[tuple[R, ErrorCode, str | None]] = []
+        for resource in resources:
+            code, message = ErrorCode.NONE, None
+            try:
+                if times[resource.resource_type, resource.resource_name] > 1:
+                    raise Refusal(
+                        ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."
+                    )
+                self._check_request(resource, find_nulls(resource))
+                self._alter(resource, plan)
+            except Refusal as refusal:
+                code, message = refusal.code, refusal.message
+            results.append((resource, code, message))
+        return results
+
+    def _check_request(self, resource: _Resource, nulls: list[str]) -> None:
+        names = [config.name for config in resource.configs]
+        if len(set(names)) != len(names):
+            raise Refusal(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+        if nulls:
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}"
+            )
+        kind = resource.resource_type
+        if kind in _WITHOUT_CONFIGS:
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST,
+                f"Resource type {kind} ({_WITHOUT_CONFIGS[kind]}) has no configs here; alter "
+                f"topics ({CONFIG_TOPIC}) or brokers ({CONFIG_BROKER}).",
+            )
+        if kind not in (CONFIG_TOPIC, CONFIG_BROKER):
+            raise Refusal(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
+
+    def _alter(self, resource: R, plan: Callable[[R, Texts], dict[str, str]]) -> None:
+        kind, name = resource.resource_type, resource.resource_name
+        before = self._image.configs(kind, name)
+        if kind == CONFIG_BROKER:
+            _check_broker_name(name)
+            after = plan(resource, before)
+            self._check_broker(name, before, after)
+        else:
+            after = plan(resource, before)
+            self._check_topic(name, after)
+        table = BROKER if kind == CONFIG_BROKER else TOPIC
+        records: list[Any] = [
+            ConfigRecord(resource_type=kind, resource_name=name, name=option, value=text)
+            for option in dict.fromkeys((*after, *before))
+            if after.get(option) != before.get(option)
+            and (text := _normalize(table, option, after.get(option))) != before.get(option)
+        ]
+        if any(record.name == MIN_ISR for record in records):
+            # Who is eligible under one minimum need not have all that is committed under another.
+            records.append(ClearElrRecord(topic_name=name if kind == CONFIG_TOPIC else ""))
+        if len(self.records) + len(records) > MAX_RECORDS:
+            raise Refusal(
+                ErrorCode.POLICY_VIOLATION,
+                f"The request would write more than {MAX_RECORDS} records; alter less at a time.",
+            )
+        self.records += records
+
+    def _check_topic(self, name: str, after: Texts) -> None:
+        if not name:
+            raise Refusal(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+        fault = find_fault(name)
+        if fault is not None:
+            raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+        for option in after:
+            if option not in TOPIC:
+                raise Refusal(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {option}")
+        try:
+            values = resolve_topic(self._broker_config, after)
+            check_topic(values)
+        except UsageError as error:
+            raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from error
+        if name not in self._image.topics:
+            raise Refusal(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
+            )
+        _warn(TOPIC, f"topic={name}", {option: values[option] for option in after})
+
+    def _check_broker(self, name: str, before: Texts, after: Texts) -> None:
+        changed = {option: text for option, text in after.items() if text != before.get(option)}
+        for option in changed:
+            if option not in BROKER:
+                raise Refusal(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {option}")
+        fixed = sorted(option for option in changed if BROKER[option].dynamic is READ_ONLY)
+        if fixed:
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST,
+                f"Cannot update these configs dynamically: [{', '.join(fixed)}]",
+            )
+        try:
+            values = {option: BROKER[option].check(changed[option], "broker") for option in changed}
+        except UsageError as error:
+            raise Refusal(ErrorCode.INVALID_REQUEST, str(error)) from error
+        own = sorted(option for option in changed if BROKER[option].dynamic is not CLUSTER_WIDE)
+        if name == _ALL_BROKERS and own:
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST,
+                "Cannot update these configs at default cluster level, broker id must be "
+                f"specified: [{', '.join(own)}]",
+            )
+        if name != _ALL_BROKERS and after.get(MIN_ISR) != before.get(MIN_ISR):
+            raise Refusal(
+                ErrorCode.INVALID_CONFIG,
+                "Broker-level min.insync.replicas cannot be altered while ELR is enabled.",
+            )
+        if name != _ALL_BROKERS and int(name) not in self._image.brokers:
+            raise Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No node with id {name} found.")
+        _warn(BROKER, f"broker={name or 'all'}", values)
+
+
+def _check_broker_name(name: str) -> None:
+    number = name.removeprefix("-")
+    if name == _ALL_BROKERS:
+        return
+    if not number.isascii() or not number.isdecimal() or str(int(number)) != number:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
+    if name != number:
+        raise Refusal(ErrorCode.INVALID_REQUEST, "Invalid negative broker ID.")
+
+
+def _normalize(table: OptionTable, name: str, text: str | None) -> str | None:
+    """A checked value as every value of its meaning is written; what is not known as it is."""
+    return text if text is None or name not in table else write(table[name].check(text))
+
+
+def _warn(table: OptionTable, of: str, values: Mapping[str, Value]) -> None:
+    for name, value in values.items():
+        option = table[name]
+        if not option.honoured and value != option.default:
+            _log.warning(
+                "config is kept but has no effect %s config=%s value=%s", of, name, write(value)
+            )

@@ -1,0 +1,209 @@
+"""Leaders and ISRs where brokers come and go, and leaders elected on request and from time to time.
+
+Source: Kafka's `ReplicationControlManager`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from trimtab.controller.decision import Decision, Refusal
+from trimtab.controller.election import Election, change_partition
+from trimtab.controller.topic_rules import TopicRules
+from trimtab.errors import ErrorCode
+from trimtab.metadata.image import NO_LEADER, ClusterImage, PartitionRegistration, TopicImage
+from trimtab.wire.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+from trimtab.wire.messages.metadata_records import PartitionChangeRecord
+
+MAX_ELECTIONS = 1000
+"""Leaders moved at a time when they are balanced, as in Kafka."""
+
+_ELECTIONS = {0: Election.PREFERRED, 1: Election.UNCLEAN}
+"""By `ElectionType`."""
+
+_NOBODY = -1
+
+_log = logging.getLogger(__name__)
+
+
+def active_brokers(image: ClusterImage) -> set[int]:
+    """Who may lead and join ISRs. For look-ups: sets have no order to go by."""
+    return {broker.id for broker in image.brokers.values() if broker.is_active}
+
+
+def remove_from_isrs(image: ClusterImage, rules: TopicRules, broker_id: int) -> list[Any]:
+    """A broker that is out of touch, or about to end, leaves all ISRs and leads nothing.
+
+    It stays eligible where the ISR becomes too small (KIP-966): its log is whole.
+    """
+    return _change(
+        image,
+        rules,
+        (each for each in image.partitions_with(broker_id) if broker_id in each[1].isr),
+        active_brokers(image) - {broker_id},
+        removed=broker_id,
+    )
+
+
+def remove_for_good(image: ClusterImage, rules: TopicRules, broker_id: int) -> list[Any]:
+    """A broker whose logs may lack records, or that is forgotten, leaves all ISRs and ELRs."""
+    return _change(
+        image,
+        rules,
+        image.partitions_with(broker_id),
+        active_brokers(image) - {broker_id},
+        removed=broker_id,
+        lost=(broker_id,),
+    )
+
+
+def elect_where_missing(image: ClusterImage, rules: TopicRules, broker_id: int) -> list[Any]:
+    """A broker that is back in touch leads what nobody leads, if it may."""
+    return _change(
+        image,
+        rules,
+        (each for each in image.partitions_without_leader() if broker_id in each[1].replicas),
+        active_brokers(image) | {broker_id},
+    )
+
+
+def balance_leaders(image: ClusterImage, rules: TopicRules) -> list[Any]:
+    """Up to `MAX_ELECTIONS` partitions go back to their preferred leaders."""
+    active = active_brokers(image)
+    records: list[Any] = []
+    for topic in image.topics.values():
+        for partition in topic.partitions:
+            preferred = partition.preferred_leader
+            if partition.leader == preferred or preferred not in active:
+                continue
+            record = change_partition(
+                topic.id,
+                partition,
+                partition,
+                active.__contains__,
+                rules.min_isr(topic.name),
+                Election.PREFERRED,
+            )
+            if record is not None:
+                records.append(record)
+                if len(records) >= MAX_ELECTIONS:
+                    return records
+    return records
+
+
+def elect_unclean_where_missing(image: ClusterImage, rules: TopicRules) -> list[Any]:
+    """Leaders for partitions that have none, where an unclean election is allowed."""
+    partitions = [
+        each for each in image.partitions_without_leader() if rules.allows_unclean(each[0].name)
+    ]
+    return _change(image, rules, partitions, active_brokers(image)) if partitions else []
+
+
+def decide_elections(
+    image: ClusterImage, rules: TopicRules, request: ElectLeadersRequest
+) -> Decision:
+    """ElectLeaders: a result for each partition; for all of the cluster's, if none is named, only
+    where something was to be done."""
+    election = _ELECTIONS.get(request.election_type)
+    if election is None:
+        return Decision([], ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
+    names_all = request.topic_partitions is None
+    wanted: Iterable[tuple[str, Iterable[int]]]
+    if request.topic_partitions is None:
+        wanted = [(topic.name, range(len(topic.partitions))) for topic in image.topics.values()]
+    else:
+        wanted = [(topic.topic, topic.partitions) for topic in request.topic_partitions]
+    active = active_brokers(image)
+    records: list[Any] = []
+    results = []
+    for name, indexes in wanted:
+        result = ReplicaElectionResult(topic=name, partition_result=[])
+        results.append(result)
+        for index in dict.fromkeys(indexes):
+            code, message = ErrorCode.NONE, None
+            try:
+                records.append(_elect(image, rules, name, index, election, active.__contains__))
+            except Refusal as refusal:
+                if names_all and refusal.code is ErrorCode.ELECTION_NOT_NEEDED:
+                    continue
+                code, message = refusal.code, refusal.message
+            result.partition_result.append(
+                PartitionResult(partition_id=index, error_code=code, error_message=message)
+            )
+    return Decision(records, ElectLeadersResponse(replica_election_results=results))
+
+
+def _elect(
+    image: ClusterImage,
+    rules: TopicRules,
+    name: str,
+    index: int,
+    election: Election,
+    is_active: Callable[[int], bool],
+) -> PartitionChangeRecord:
+    topic = image.topics.get(name)
+    if topic is None:
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
+    partition = image.partition(topic.id, index)
+    if partition is None:
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}")
+    if election is Election.PREFERRED:
+        if partition.leader == partition.preferred_leader:
+            raise Refusal(
+                ErrorCode.ELECTION_NOT_NEEDED,
+                "Leader election not needed for topic partition.",
+            )
+    elif partition.leader != NO_LEADER:
+        raise Refusal(
+            ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
+        )
+    record = change_partition(
+        topic.id, partition, partition, is_active, rules.min_isr(name), election
+    )
+    if record is not None:
+        return record
+    if election is Election.PREFERRED:
+        raise Refusal(
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "The preferred leader was not available."
+        )
+    raise Refusal(
+        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        "Eligible topic partition leaders are not available.",
+    )
+
+
+def _change(
+    image: ClusterImage,
+    rules: TopicRules,
+    partitions: Iterable[tuple[TopicImage, PartitionRegistration]],
+    active: set[int],
+    removed: int = _NOBODY,
+    lost: tuple[int, ...] = (),
+) -> list[Any]:
+    """The changes of these partitions, without `removed` in their ISRs."""
+    is_active = active.__contains__
+    records: list[Any] = []
+    name = None
+    min_isr, election = 1, Election.ONLINE
+    for topic, partition in partitions:
+        if topic.name != name:
+            name = topic.name
+            min_isr = rules.min_isr(name)
+            election = Election.UNCLEAN if rules.allows_unclean(name) else Election.ONLINE
+        wanted = partition
+        if removed in partition.isr:
+            isr = tuple(replica for replica in partition.isr if replica != removed)
+            wanted = partition._replace(isr=isr)
+        record = change_partition(topic.id, partition, wanted, is_active, min_isr, election, lost)
+        if record is not None:
+            records.append(record)
+    if records:
+        _log.info("changing partitions=%d removed=%d lost=%s", len(records), removed, lost)
+    return records

@@ -1,0 +1,236 @@
+"""Serves the metadata log and its snapshots to followers, and knows how far each has come.
+
+A follower fetches from the offset after the last record that it has replayed: what it asks for
+tells what it has done. Its fetch waits until there is more.
+
+Source: KIP-595, KIP-630; the leader's side of Kafka's `KafkaRaftClient`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple
+
+from trimtab.controller.journal import Journal
+from trimtab.errors import ErrorCode
+from trimtab.metadata.batches import TOPIC, TOPIC_ID, SnapshotId
+from trimtab.wire.messages import fetch, fetch_snapshot
+from trimtab.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from trimtab.wire.messages.fetch_snapshot import (
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    PartitionSnapshot,
+    PartitionSnapshotResponse,
+    TopicSnapshotResponse,
+)
+
+_ANY_EPOCH = -1
+
+
+class Position(NamedTuple):
+    """How far a follower is.
+
+    Attributes:
+        offset: it has replayed every record before this.
+        fetched_ms: when it last asked, wall time.
+        caught_up_ms: when that was the end of the log; -1 for never.
+    """
+
+    offset: int
+    fetched_ms: int
+    caught_up_ms: int
+
+
+class MetadataFeed:
+    """The followers' side of a journal.
+
+    Attributes:
+        positions: of every follower that has fetched, by broker id.
+    """
+
+    def __init__(
+        self, journal: Journal, node_id: int, cluster_id: str, now_ms: Callable[[], int]
+    ) -> None:
+        self._journal = journal
+        self._node_id = node_id
+        self._cluster_id = cluster_id
+        self._now_ms = now_ms
+        self._moved = asyncio.Event()
+        self.positions: dict[int, Position] = {}
+
+    def position(self, broker_id: int) -> int:
+        """Every record before this has been replayed by the broker; 0 if nothing is known."""
+        position = self.positions.get(broker_id)
+        return 0 if position is None else position.offset
+
+    def note(self, broker_id: int, offset: int) -> None:
+        """A broker has replayed every record before `offset`."""
+        now = self._now_ms()
+        before = self.positions.get(broker_id)
+        if offset >= self._journal.end_offset:
+            caught_up_ms = now
+        else:
+            caught_up_ms = -1 if before is None else before.caught_up_ms
+        self.positions[broker_id] = Position(offset, now, caught_up_ms)
+        self.check()
+
+    def forget(self, broker_id: int) -> None:
+        """A broker has begun anew, or is gone."""
+        self.positions.pop(broker_id, None)
+        self.check()
+
+    def check(self) -> None:
+        """Whoever waits for brokers looks again."""
+        self._moved.set()
+        self._moved.clear()
+
+    async def reach(
+        self, offset: int, brokers: Callable[[], Iterable[int]], limit_s: float
+    ) -> None:
+        """Return once all these brokers have replayed every record before `offset`, or when the
+        time is up."""
+        try:
+            async with asyncio.timeout(limit_s):
+                while any(self.position(broker) < offset for broker in brokers()):
+                    await self._moved.wait()
+        except TimeoutError:
+            return
+
+    # Fetch
+
+    def fetch(self, request: FetchRequest) -> FetchResponse | Awaitable[FetchResponse]:
+        """At once if there is something to say; else when there is, or after `max_wait_ms`."""
+        if request.cluster_id not in (None, self._cluster_id):
+            return FetchResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, responses=[])
+        follower = max(request.replica_id, request.replica_state.replica_id)
+        response = self._fetch(request)
+        waits_for = -1
+        for topic, answered in zip(request.topics, response.responses, strict=True):
+            for asked, data in zip(topic.partitions, answered.partitions, strict=True):
+                if data.error_code == ErrorCode.NONE and data.snapshot_id.end_offset < 0:
+                    if follower >= 0:
+                        self.note(follower, asked.fetch_offset)
+                    if not data.records:
+                        waits_for = asked.fetch_offset
+        if waits_for < 0 or request.max_wait_ms <= 0:
+            return response
+        return self._fetch_later(request, waits_for)
+
+    async def _fetch_later(self, request: FetchRequest, offset: int) -> FetchResponse:
+        try:
+            async with asyncio.timeout(request.max_wait_ms / 1000):
+                await self._journal.reach(offset + 1)
+        except TimeoutError:
+            pass
+        return self._fetch(request)
+
+    def _fetch(self, request: FetchRequest) -> FetchResponse:
+        return FetchResponse(
+            responses=[
+                FetchableTopicResponse(
+                    topic=topic.topic,
+                    topic_id=topic.topic_id,
+                    partitions=[
+                        self._read(
+                            asked,
+                            is_known=topic.topic == TOPIC or topic.topic_id == TOPIC_ID,
+                            max_bytes=min(request.max_bytes, asked.partition_max_bytes),
+                        )
+                        for asked in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _read(self, asked: FetchPartition, is_known: bool, max_bytes: int) -> PartitionData:
+        journal = self._journal
+        data = PartitionData(
+            partition_index=asked.partition,
+            high_watermark=journal.end_offset,
+            last_stable_offset=journal.end_offset,
+            log_start_offset=journal.start_offset,
+            current_leader=fetch.LeaderIdAndEpoch(
+                leader_id=self._node_id, leader_epoch=journal.epoch
+            ),
+            records=b"",
+        )
+        data.error_code = self._check(is_known, asked.partition, asked.current_leader_epoch)
+        if data.error_code:
+            return data
+        if asked.fetch_offset > journal.end_offset:
+            # It has what this controller lost: nothing that is said here can put that right.
+            data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+        elif asked.fetch_offset < journal.start_offset:
+            snapshot = journal.snapshot
+            assert snapshot is not None, "the log begins later only where a snapshot ends"
+            data.snapshot_id = fetch.SnapshotId(
+                end_offset=snapshot.end_offset, epoch=snapshot.epoch
+            )
+        else:
+            data.records = journal.read(asked.fetch_offset, max_bytes)
+        return data
+
+    def _check(self, is_known: bool, partition: int, leader_epoch: int) -> ErrorCode:
+        if not is_known or partition != 0:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if leader_epoch not in (_ANY_EPOCH, self._journal.epoch):
+            if leader_epoch > self._journal.epoch:
+                return ErrorCode.UNKNOWN_LEADER_EPOCH
+            return ErrorCode.FENCED_LEADER_EPOCH
+        return ErrorCode.NONE
+
+    # FetchSnapshot
+
+    def fetch_snapshot(self, request: FetchSnapshotRequest) -> FetchSnapshotResponse:
+        """A piece of a snapshot."""
+        if request.cluster_id not in (None, self._cluster_id):
+            return FetchSnapshotResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
+        return FetchSnapshotResponse(
+            topics=[
+                TopicSnapshotResponse(
+                    name=topic.name,
+                    partitions=[
+                        self._read_snapshot(asked, topic.name == TOPIC, request.max_bytes)
+                        for asked in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _read_snapshot(
+        self, asked: PartitionSnapshot, is_known: bool, max_bytes: int
+    ) -> PartitionSnapshotResponse:
+        data = PartitionSnapshotResponse(
+            index=asked.partition,
+            snapshot_id=asked.snapshot_id,
+            current_leader=fetch_snapshot.LeaderIdAndEpoch(
+                leader_id=self._node_id, leader_epoch=self._journal.epoch
+            ),
+            position=asked.position,
+            unaligned_records=b"",
+        )
+        data.error_code = self._check(is_known, asked.partition, asked.current_leader_epoch)
+        if data.error_code:
+            return data
+        snapshot = SnapshotId(asked.snapshot_id.end_offset, asked.snapshot_id.epoch)
+        if asked.position < 0:
+            data.error_code = ErrorCode.POSITION_OUT_OF_RANGE
+            return data
+        read = self._journal.read_snapshot(snapshot, asked.position, max(max_bytes, 1))
+        if read is None:
+            data.error_code = ErrorCode.SNAPSHOT_NOT_FOUND
+            return data
+        piece, data.size = read
+        if asked.position >= data.size:
+            data.error_code = ErrorCode.POSITION_OUT_OF_RANGE
+        data.unaligned_records = memoryview(piece)
+        return data

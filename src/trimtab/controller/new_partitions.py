@@ -1,0 +1,109 @@
+"""Decisions about more partitions for topics that there are (CreatePartitions, KIP-195).
+
+Answers and their order of checks are those of Kafka's `ReplicationControlManager.createPartitions`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+from trimtab.controller.decision import Decision, Refusal
+from trimtab.controller.topics import MAX_RECORDS, assign, check_replicas, new_partition
+from trimtab.errors import ErrorCode
+from trimtab.metadata.image import ClusterImage, TopicImage, partition_record
+from trimtab.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+
+
+def decide_create_partitions(
+    image: ClusterImage, request: CreatePartitionsRequest, random: Random
+) -> Decision:
+    """Add partitions to each topic that can have them; with `validate_only` write nothing.
+
+    Unlike Kafka, which writes what fits of it, a request for more than `MAX_RECORDS` partitions
+    adds none of those that are too many for one topic.
+    """
+    times = Counter(topic.name for topic in request.topics)
+    records: list[Any] = []
+    results: dict[str, CreatePartitionsTopicResult] = {}
+    for topic in request.topics:
+        if topic.name in results:
+            continue
+        code, message = ErrorCode.NONE, None
+        try:
+            if times[topic.name] > 1:
+                raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            records += _extend(image, topic, MAX_RECORDS - len(records), random)
+        except Refusal as refusal:
+            code, message = refusal.code, refusal.message
+        results[topic.name] = CreatePartitionsTopicResult(
+            name=topic.name, error_code=code, error_message=message
+        )
+    return Decision(
+        [] if request.validate_only else records,
+        CreatePartitionsResponse(results=list(results.values())),
+    )
+
+
+def _extend(
+    image: ClusterImage, wanted: CreatePartitionsTopic, limit: int, random: Random
+) -> list[Any]:
+    """The records of a topic's new partitions."""
+    topic = image.topics.get(wanted.name)
+    if topic is None:
+        raise Refusal(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            "This server does not host this topic-partition.",
+        )
+    count = len(topic.partitions)
+    if wanted.count == count:
+        raise Refusal(ErrorCode.INVALID_PARTITIONS, f"Topic already has {count} partition(s).")
+    if wanted.count < count:
+        raise Refusal(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {topic.name} currently has {count} partition(s); {wanted.count} would not "
+            "be an increase.",
+        )
+    additional = wanted.count - count
+    if wanted.assignments is not None and len(wanted.assignments) != additional:
+        raise Refusal(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Attempted to add {additional} additional partition(s), but only "
+            f"{len(wanted.assignments)} assignment(s) were specified.",
+        )
+    if additional > limit:
+        raise Refusal(
+            ErrorCode.POLICY_VIOLATION,
+            f"The request would write more than {MAX_RECORDS} records; add fewer partitions at a "
+            "time.",
+        )
+    factor = _replication_factor(topic)
+    if wanted.assignments is None:
+        assignment = assign(image, additional, factor, random)
+    else:
+        assignment = [each.broker_ids for each in wanted.assignments]
+        for index, replicas in enumerate(assignment, count):
+            check_replicas(image, index, replicas)
+            if len(replicas) != factor:
+                raise Refusal(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    "The manual partition assignment includes a partition with "
+                    f"{len(replicas)} replica(s), but this is not consistent with previous "
+                    f"partitions, which have {factor} replica(s).",
+                )
+    return [
+        partition_record(topic.id, new_partition(image, index, replicas))
+        for index, replicas in enumerate(assignment, count)
+    ]
+
+
+def _replication_factor(topic: TopicImage) -> int:
+    """Of the first partition, as it will be once a reassignment of it is done."""
+    first = topic.partitions[0]
+    return sum(broker not in first.removing_replicas for broker in first.replicas)

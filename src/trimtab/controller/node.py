@@ -1,0 +1,183 @@
+"""The controller as a node of the cluster: a listener before it, and what answers its requests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from errno import EADDRNOTAVAIL, EAFNOSUPPORT
+from functools import partial
+from random import Random
+from typing import Any
+
+from trimtab import config
+from trimtab.config import BROKER
+from trimtab.controller.controller import Answer, Controller
+from trimtab.controller.quorum import describe_cluster, describe_quorum
+from trimtab.controller.sessions import Probe
+from trimtab.server.listener import Listener
+from trimtab.storage.storage import Storage
+from trimtab.wire.framing import RequestHeader
+from trimtab.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from trimtab.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from trimtab.wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
+
+_PROBE_TIMEOUT_S = 1.0
+_STREAM = 1
+"""`SOCK_STREAM`."""
+_NOT_HERE = (EADDRNOTAVAIL, EAFNOSUPPORT)
+"""This machine has no address of that kind: a name may have others."""
+
+_log = logging.getLogger(__name__)
+
+
+async def is_refused(host: str, port: int) -> bool:
+    """Whether a connection to this address is refused: nobody listens there."""
+    loop = asyncio.get_running_loop()
+    refused = False
+    try:
+        # One by one, as several failures come out of `create_connection` as none of them.
+        for *_, address in await loop.getaddrinfo(host, port, type=_STREAM):
+            try:
+                async with asyncio.timeout(_PROBE_TIMEOUT_S):
+                    transport, _ = await loop.create_connection(
+                        asyncio.Protocol, str(address[0]), int(address[1])
+                    )
+            except ConnectionRefusedError:
+                refused = True
+            except OSError as error:
+                if error.errno not in _NOT_HERE:
+                    return False
+            else:
+                transport.close()
+                return False
+    except OSError:
+        return False
+    return refused
+
+
+class ControllerNode:
+    """A controller that listens: `listen`, then `start`, and `close` in the end.
+
+    Args:
+        node_id: unlike that of any broker.
+        cluster_id: that brokers must name when they register.
+        storage: the directory of its journal, which it locks and closes.
+        options: broker options (`trimtab.config.BROKER`), dotted or in snake case.
+        now_ms: wall time in milliseconds.
+        random: for topic ids and where placement starts.
+        probe: tells whether a broker's address refuses connections.
+
+    Attributes:
+        controller: who decides.
+        listener: its connections.
+        failed: set once the disk has failed. All connections are closed by then, and nothing is
+            answered any more: close the node, and start another when the disk is well.
+
+    Raises:
+        CorruptData: the journal is damaged before its end.
+        StorageError: the disk failed.
+        UsageError: an option that is unknown or does not fit; the directory is in use.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        cluster_id: str,
+        storage: Storage,
+        options: Mapping[str, object],
+        now_ms: Callable[[], int],
+        random: Random,
+        probe: Probe = is_refused,
+    ) -> None:
+        self._storage = storage
+        self._now_ms = now_ms
+        self._address = ("", 0)
+        self.config = config.read(BROKER, options)
+        self.failed = asyncio.Event()
+        storage.lock()
+        try:
+            self.controller = Controller(
+                storage, node_id, cluster_id, self.config, now_ms, random, probe
+            )
+        except BaseException:
+            storage.close()
+            raise
+        self.controller.journal.on_failure = self._fail
+        self.listener = Listener(node_id, self._handlers(), self.config)
+
+    async def listen(self, host: str, port: int) -> int:
+        """Bind the address, without serving yet; the port that was bound (for `port` 0).
+
+        Raises:
+            OSError: the address is taken.
+        """
+        self._address = host, await self.listener.bind(host, port)
+        return self._address[1]
+
+    async def start(self) -> None:
+        """Serve brokers from now on."""
+        await self.controller.start()
+        await self.listener.start()
+
+    async def close(self) -> None:
+        """Close the connections and, when what was decided is on disk, the journal."""
+        await self.listener.close()
+        await self.controller.close()
+        self._storage.close()
+
+    def abort(self) -> None:
+        """End at once, as a process does that is killed: nothing is written or said any more."""
+        self.listener.abort()
+        self.controller.abort()
+
+    def _handlers(self) -> dict[int, Callable[[RequestHeader, Any], Any]]:
+        controller = self.controller
+
+        def ask(decide: Callable[[Any], Any]) -> Callable[[RequestHeader, Any], Any]:
+            return lambda header, request: decide(request)
+
+        return {
+            1: ask(controller.feed.fetch),
+            19: ask(controller.create_topics),
+            20: ask(controller.delete_topics),
+            33: ask(controller.alter_configs),
+            37: ask(controller.create_partitions),
+            43: ask(controller.elect_leaders),
+            44: ask(controller.incremental_alter_configs),
+            45: ask(controller.alter_partition_reassignments),
+            46: ask(controller.list_partition_reassignments),
+            55: self._describe_quorum,
+            56: ask(controller.alter_partition),
+            59: ask(controller.feed.fetch_snapshot),
+            60: self._describe_cluster,
+            62: ask(controller.register_broker),
+            63: self._heartbeat,
+            64: ask(controller.unregister_broker),
+            67: ask(controller.allocate_producer_ids),
+        }
+
+    def _heartbeat(
+        self, header: RequestHeader, request: BrokerHeartbeatRequest
+    ) -> Answer[BrokerHeartbeatResponse]:
+        connection = self.listener.serving
+        if connection is not None and connection.on_lost is None:
+            connection.on_lost = partial(self.controller.lose, connection)
+        return self.controller.heartbeat(request, connection)
+
+    def _describe_quorum(
+        self, header: RequestHeader, request: DescribeQuorumRequest
+    ) -> DescribeQuorumResponse:
+        return describe_quorum(self.controller, self._address, self._now_ms(), request)
+
+    def _describe_cluster(
+        self, header: RequestHeader, request: DescribeClusterRequest
+    ) -> DescribeClusterResponse:
+        return describe_cluster(self.controller, self._address, request)
+
+    def _fail(self, error: BaseException) -> None:
+        _log.critical("controller %d ends: %s", self.controller.node_id, error)
+        self.listener.stop()
+        for connection in tuple(self.listener.connections):
+            connection.abort()
+        self.failed.set()

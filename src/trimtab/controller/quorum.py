@@ -1,0 +1,105 @@
+"""What the controller says of itself: a quorum of one, followed by brokers (KIP-836, KIP-919)."""
+
+from __future__ import annotations
+
+from trimtab.controller.controller import Controller
+from trimtab.errors import ErrorCode
+from trimtab.metadata.batches import TOPIC
+from trimtab.wire.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from trimtab.wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    Listener,
+    Node,
+    PartitionDataResponse,
+    ReplicaState,
+    TopicDataResponse,
+)
+
+LISTENER = "CONTROLLER"
+
+_CONTROLLERS = 2
+_NEVER = -1
+
+
+def describe_quorum(
+    controller: Controller, address: tuple[str, int], now_ms: int, request: DescribeQuorumRequest
+) -> DescribeQuorumResponse:
+    """DescribeQuorum: the controller votes, brokers observe."""
+    return DescribeQuorumResponse(
+        topics=[
+            TopicDataResponse(
+                topic_name=topic.topic_name,
+                partitions=[
+                    _describe_partition(controller, now_ms, topic.topic_name, asked.partition_index)
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+        nodes=[
+            Node(
+                node_id=controller.node_id,
+                listeners=[Listener(name=LISTENER, host=address[0], port=address[1])],
+            )
+        ],
+    )
+
+
+def describe_cluster(
+    controller: Controller, address: tuple[str, int], request: DescribeClusterRequest
+) -> DescribeClusterResponse:
+    """DescribeCluster of endpoint type 2, the controllers. For brokers, ask a broker."""
+    if request.endpoint_type != _CONTROLLERS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            error_message="The request was sent to an endpoint of type CONTROLLER, but we wanted "
+            "an endpoint of type BROKER",
+            endpoint_type=_CONTROLLERS,
+            cluster_id=controller.cluster_id,
+            brokers=[],
+        )
+    host, port = address
+    return DescribeClusterResponse(
+        endpoint_type=_CONTROLLERS,
+        cluster_id=controller.cluster_id,
+        controller_id=controller.node_id,
+        brokers=[DescribeClusterBroker(broker_id=controller.node_id, host=host, port=port)],
+    )
+
+
+def _describe_partition(
+    controller: Controller, now_ms: int, topic: str, index: int
+) -> PartitionDataResponse:
+    if topic != TOPIC or index != 0:
+        return PartitionDataResponse(
+            partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
+    journal = controller.journal
+    return PartitionDataResponse(
+        partition_index=index,
+        leader_id=controller.node_id,
+        leader_epoch=journal.epoch,
+        high_watermark=journal.end_offset,
+        current_voters=[
+            ReplicaState(
+                replica_id=controller.node_id,
+                log_end_offset=journal.end_offset,
+                last_fetch_timestamp=_NEVER,
+                last_caught_up_timestamp=now_ms,
+            )
+        ],
+        observers=[
+            ReplicaState(
+                replica_id=broker_id,
+                log_end_offset=position.offset,
+                last_fetch_timestamp=position.fetched_ms,
+                last_caught_up_timestamp=position.caught_up_ms,
+            )
+            for broker_id, position in sorted(controller.feed.positions.items())
+        ],
+    )

@@ -1,0 +1,222 @@
+"""Partitions that move to other brokers (KIP-455): begun, changed on the way, given up, listed.
+
+    replicas 1 2 3, to be 1 2 4  ─▶  replicas 1 2 4 3, adding 4, removing 3
+    4 is in sync                 ─▶  replicas 1 2 4            (`trimtab.controller.completion`)
+
+Answers are those of Kafka's `ReplicationControlManager`. What differs is a move that is changed on
+the way: Kafka keeps a list of the move before where the new one would be empty (told to have 1, 2,
+3 and 4 after all, it ends with 1, 2 and 4), and a replica that both moves add is none to it that is
+being added.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from trimtab.controller.decision import Decision, Refusal
+from trimtab.controller.election import Election, change_partition
+from trimtab.controller.leader_changes import active_brokers
+from trimtab.controller.topic_rules import TopicRules
+from trimtab.controller.topics import MAX_RECORDS, check_replicas
+from trimtab.errors import ErrorCode
+from trimtab.metadata.image import ClusterImage, PartitionRegistration, TopicImage
+from trimtab.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+from trimtab.wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
+from trimtab.wire.messages.metadata_records import PartitionChangeRecord
+
+_log = logging.getLogger(__name__)
+
+
+def decide_alter_reassignments(
+    image: ClusterImage, rules: TopicRules, request: AlterPartitionReassignmentsRequest
+) -> Decision:
+    """AlterPartitionReassignments: each partition that can, begins to move, or gives it up."""
+    moves = _Moves(image, rules, request.allow_replication_factor_change)
+    responses = [
+        ReassignableTopicResponse(
+            name=topic.name,
+            partitions=[moves.alter(topic.name, wanted) for wanted in topic.partitions],
+        )
+        for topic in request.topics
+    ]
+    if moves.records:
+        _log.info("altering reassignments partitions=%d", len(moves.records))
+    return Decision(
+        moves.records,
+        AlterPartitionReassignmentsResponse(
+            allow_replication_factor_change=request.allow_replication_factor_change,
+            error_message=None,
+            responses=responses,
+        ),
+    )
+
+
+def list_reassignments(
+    image: ClusterImage, request: ListPartitionReassignmentsRequest
+) -> ListPartitionReassignmentsResponse:
+    """ListPartitionReassignments: of those that are named, or of all, the ones on the move."""
+    wanted: Iterable[tuple[str, Iterable[int]]]
+    if request.topics is None:
+        wanted = [(topic.name, range(len(topic.partitions))) for topic in image.topics.values()]
+    else:
+        wanted = [(topic.name, dict.fromkeys(topic.partition_indexes)) for topic in request.topics]
+    topics = []
+    for name, indexes in wanted:
+        topic = image.topics.get(name)
+        if topic is None:
+            continue
+        moving = [
+            OngoingPartitionReassignment(
+                partition_index=index,
+                replicas=list(partition.replicas),
+                adding_replicas=list(partition.adding_replicas),
+                removing_replicas=list(partition.removing_replicas),
+            )
+            for index in indexes
+            if (partition := image.partition(topic.id, index)) is not None
+            and partition.is_reassigning
+        ]
+        if moving:
+            topics.append(OngoingTopicReassignment(name=name, partitions=moving))
+    return ListPartitionReassignmentsResponse(error_message=None, topics=topics)
+
+
+def begin(partition: PartitionRegistration, target: list[int]) -> PartitionRegistration:
+    """The partition on its way to these replicas, also if it is on the way elsewhere."""
+    adding = partition.adding_replicas
+    original = {broker for broker in partition.replicas if broker not in adding}
+    removing = sorted(set(partition.replicas) - set(target))
+    return partition._replace(
+        replicas=(*target, *removing),
+        adding_replicas=tuple(sorted(set(target) - original)),
+        removing_replicas=tuple(removing),
+    )
+
+
+def give_up(partition: PartitionRegistration) -> PartitionRegistration:
+    """The partition with the replicas it had before; its ISR may be empty then."""
+    adding = partition.adding_replicas
+    return partition._replace(
+        replicas=tuple(broker for broker in partition.replicas if broker not in adding),
+        isr=tuple(broker for broker in partition.isr if broker not in adding),
+        adding_replicas=(),
+        removing_replicas=(),
+    )
+
+
+class _Moves:
+    """What one request asks for, partition by partition.
+
+    Attributes:
+        records: of what has been decided so far.
+    """
+
+    def __init__(self, image: ClusterImage, rules: TopicRules, allows_other_factor: bool) -> None:
+        self._image = image
+        self._rules = rules
+        self._allows_other_factor = allows_other_factor
+        self._active = active_brokers(image)
+        self._changed: dict[tuple[bytes, int], PartitionRegistration] = {}
+        self.records: list[Any] = []
+
+    def alter(self, name: str, wanted: ReassignablePartition) -> ReassignablePartitionResponse:
+        code, message = ErrorCode.NONE, None
+        try:
+            self._alter(name, wanted)
+        except Refusal as refusal:
+            code, message = refusal.code, refusal.message
+        return ReassignablePartitionResponse(
+            partition_index=wanted.partition_index, error_code=code, error_message=message
+        )
+
+    def _alter(self, name: str, wanted: ReassignablePartition) -> None:
+        topic, partition = self._find(name, wanted.partition_index)
+        if wanted.replicas is None:
+            record = self._give_up(topic, partition)
+        else:
+            check_replicas(self._image, partition.id, wanted.replicas)
+            self._check_factor(partition, wanted.replicas)
+            record = self._change(topic, partition, begin(partition, wanted.replicas))
+        if record is None:
+            return
+        if len(self.records) >= MAX_RECORDS:
+            raise Refusal(
+                ErrorCode.POLICY_VIOLATION,
+                f"The request would change more than {MAX_RECORDS} partitions; move fewer at a "
+                "time.",
+            )
+        self.records.append(record)
+        self._changed[topic.id, partition.id] = partition.merge(record)
+
+    def _find(self, name: str, index: int) -> tuple[TopicImage, PartitionRegistration]:
+        topic = self._image.topics.get(name)
+        if topic is None:
+            raise Refusal(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}."
+            )
+        partition = self._image.partition(topic.id, index)
+        if partition is None:
+            raise Refusal(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}."
+            )
+        return topic, self._changed.get((topic.id, index), partition)
+
+    def _check_factor(self, partition: PartitionRegistration, target: list[int]) -> None:
+        removing = partition.removing_replicas
+        before = sum(broker not in removing for broker in partition.replicas)
+        if before != len(target) and not self._allows_other_factor:
+            raise Refusal(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"The replication factor is changed from {before} to {len(target)}",
+            )
+
+    def _give_up(
+        self, topic: TopicImage, partition: PartitionRegistration
+    ) -> PartitionChangeRecord | None:
+        if not partition.is_reassigning:
+            raise Refusal(
+                ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+                "No partition reassignment is in progress.",
+            )
+        wanted = give_up(partition)
+        allows_unclean = self._rules.allows_unclean(topic.name)
+        if not wanted.isr:
+            if not allows_unclean:
+                raise Refusal(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"Unable to revert partition assignment for {topic.name}:{partition.id} "
+                    "because it would require an unclean leader election.",
+                )
+            wanted = wanted._replace(isr=wanted.replicas[:1])
+        return self._change(
+            topic, partition, wanted, Election.UNCLEAN if allows_unclean else Election.ONLINE
+        )
+
+    def _change(
+        self,
+        topic: TopicImage,
+        partition: PartitionRegistration,
+        wanted: PartitionRegistration,
+        election: Election = Election.ONLINE,
+    ) -> PartitionChangeRecord | None:
+        return change_partition(
+            topic.id,
+            partition,
+            wanted,
+            self._active.__contains__,
+            self._rules.min_isr(topic.name),
+            election,
+        )

@@ -1,0 +1,42 @@
+"""What a topic's options say about its leaders, as they are in force now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from trimtab.config import TOPIC, Value
+from trimtab.metadata.image import CONFIG_BROKER, CONFIG_TOPIC, ClusterImage
+
+WHOLE_CLUSTER = ""
+"""The name of the broker config that holds for all brokers."""
+
+MIN_ISR = "min.insync.replicas"
+UNCLEAN = "unclean.leader.election.enable"
+
+
+class TopicRules:
+    """Reads the topic's own option, then what is set for the whole cluster, then the static one.
+
+    Args:
+        image: of the cluster; read anew by every call.
+        broker_config: the static broker options (`trimtab.config.BROKER`).
+    """
+
+    def __init__(self, image: ClusterImage, broker_config: Mapping[str, Value]) -> None:
+        self._image = image
+        self._broker_config = broker_config
+
+    def min_isr(self, topic: str) -> int:
+        """`min.insync.replicas`; it may be more than a partition has replicas."""
+        return cast(int, self._value(topic, MIN_ISR))
+
+    def allows_unclean(self, topic: str) -> bool:
+        """`unclean.leader.election.enable`."""
+        return cast(bool, self._value(topic, UNCLEAN))
+
+    def _value(self, topic: str, option: str) -> Value:
+        text = self._image.value(CONFIG_TOPIC, topic, option)
+        if text is None:
+            text = self._image.value(CONFIG_BROKER, WHOLE_CLUSTER, option)
+        return self._broker_config[option] if text is None else TOPIC[option].check(text)

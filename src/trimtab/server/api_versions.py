@@ -1,0 +1,56 @@
+"""ApiVersions (18), versions 0-4: which APIs are served, in which versions.
+
+- Produce is advertised from 0, though it is served from 3: older librdkafka takes a higher minimum
+  for a broker that knows no compression and stops compressing (KAFKA-18659). Apache Kafka 4 does
+  the same.
+- A version that is not served is answered in version 0 with UNSUPPORTED_VERSION and the versions of
+  ApiVersions itself (KIP-511).
+- No features are advertised.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from trimtab.errors import ErrorCode
+from trimtab.server.request import Handler
+from trimtab.wire.framing import RequestHeader
+from trimtab.wire.messages import APIS, Api
+from trimtab.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+
+API_VERSIONS = 18
+_PRODUCE = 0
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
+
+
+def describe_api_versions(apis: Mapping[int, Api]) -> Handler:
+    """The handler of a node that serves these APIs."""
+    advertised = [_advertise(apis[key]) for key in sorted(apis)]
+
+    def describe(header: RequestHeader, request: ApiVersionsRequest) -> ApiVersionsResponse:
+        if header.api_version >= 3 and not _is_valid(request):
+            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
+        return ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=advertised)
+
+    return describe
+
+
+def answer_unsupported_version() -> ApiVersionsResponse:
+    """The answer, in version 0, to an ApiVersions request of a version that is not served."""
+    return ApiVersionsResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[_advertise(APIS[API_VERSIONS])]
+    )
+
+
+def _advertise(api: Api) -> ApiVersion:
+    low = 0 if api.key == _PRODUCE else api.min_version
+    return ApiVersion(api_key=api.key, min_version=low, max_version=api.max_version)
+
+
+def _is_valid(request: ApiVersionsRequest) -> bool:
+    """The names of client software are words of letters, digits, '-' and '.' (KIP-511)."""
+    return all(
+        _SOFTWARE.fullmatch(name)
+        for name in (request.client_software_name, request.client_software_version)
+    )

@@ -1,0 +1,317 @@
+"""A node's connections: frames in, one request at a time, responses out in the same order.
+
+frame ─▶ header ─▶ request ─▶ handler ─▶ response ─▶ frame
+                                 │
+                                 └─ awaitable: the connection's later frames wait for it
+
+Except for Produce: while produce requests wait for replicas, those that follow them are served
+already, as a producer sends several at a time and their order is kept by appending them in it.
+
+What Kafka closes the connection for (`SocketServer`, `RequestContext`) closes it here: a frame
+that is too long, an API or version that is not served, bytes that are no request. It is logged
+once, counted, and concerns that connection alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from trimtab.errors import CorruptData, UsageError
+from trimtab.server.api_versions import API_VERSIONS, answer_unsupported_version
+from trimtab.server.request import CloseConnection
+from trimtab.wire.codec import decode
+from trimtab.wire.framing import (
+    FrameProtocol,
+    RequestHeader,
+    decode_request_header,
+    encode_response,
+)
+from trimtab.wire.types import BytesLike
+
+if TYPE_CHECKING:
+    from trimtab.server.listener import Listener
+
+PRODUCE = 0
+_PRODUCE_KEY = PRODUCE.to_bytes(2, "big")
+
+MAX_PIPELINED = 32
+"""Produce requests of one connection that wait for replicas at a time."""
+
+_log = logging.getLogger(__name__)
+
+
+class _Answer:
+    """A response that is owed: `response` once it is known."""
+
+    __slots__ = ("header", "is_known", "pending", "response")
+
+    def __init__(self, header: RequestHeader, pending: asyncio.Future[Any] | None = None) -> None:
+        self.header = header
+        self.pending = pending
+        self.is_known = False
+        self.response: Any = None
+
+
+class Connection(FrameProtocol):
+    """One client's connection.
+
+    Attributes:
+        on_lost: called when it is gone.
+    """
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__(max_frame_bytes=cast(int, listener.config["socket.request.max.bytes"]))
+        self.on_lost: Callable[[], None] | None = None
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[memoryview] = deque()
+        self._owed: deque[_Answer] = deque()
+        self._holding = False
+        self._held: list[BytesLike] = []
+        self._writable = True
+        self._reading = True
+        self._delay: asyncio.TimerHandle | None = None
+        self._idle: asyncio.TimerHandle | None = None
+        self._last_frame = 0.0
+
+    # What the event loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        listener = self._listener
+        listener.opened(self)
+        self._last_frame = self._loop.time()
+        limit = cast(int, listener.config["max.connections"])
+        if listener.counts.open > limit:
+            self._reject(f"max.connections={limit} are open already")
+            return
+        idle_ms = cast(int, listener.config["connections.max.idle.ms"])
+        if idle_ms >= 0:
+            self._watch_idle(idle_ms / 1000)
+
+    def connection_lost(self, exception: Exception | None) -> None:
+        super().connection_lost(exception)
+        self._waiting.clear()
+        self._listener.lost(self)
+        for handle in (self._idle, self._delay):
+            if handle is not None:
+                handle.cancel()
+        owed, self._owed = self._owed, deque()
+        for answer in owed:
+            if answer.pending is not None:
+                answer.pending.cancel()
+        if self.on_lost is not None:
+            self.on_lost()
+
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._serve_waiting()
+
+    def buffer_updated(self, count: int) -> None:
+        # Small responses to requests that came together go out together: one call to the kernel.
+        self._holding = True
+        super().buffer_updated(count)
+        self._holding = False
+        self._release()
+
+    def frame_received(self, frame: memoryview) -> None:
+        self._last_frame = self._loop.time()
+        if self._waiting or not self._is_free_for(frame):
+            self._waiting.append(frame)
+            if self._reading and self.transport is not None:
+                self._reading = False
+                self.transport.pause_reading()
+            return
+        self._serve(frame)
+
+    def frame_refused(self, length: int) -> None:
+        self._reject(
+            f"a frame of {length} bytes; socket.request.max.bytes is {self.max_frame_bytes}"
+        )
+
+    def close(self) -> None:
+        """Close after what is written; a pending response is given up."""
+        self._release()
+        if self.transport is not None:
+            self.transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    # One request
+
+    def _is_free_for(self, frame: memoryview) -> bool:
+        """Whether the request in a frame may be served now."""
+        owed = self._owed
+        if not self._writable or self._delay is not None:
+            return False
+        return not owed or (
+            len(owed) < MAX_PIPELINED
+            and not self._listener.faults.produce_delay_s
+            and owed[0].header.api_key == PRODUCE
+            and frame[:2] == _PRODUCE_KEY
+        )
+
+    def _serve(self, frame: memoryview) -> None:
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        listener = self._listener
+        try:
+            header = decode_request_header(frame)
+            api = listener.apis.get(header.api_key)
+            if api is None:
+                self._reject(f"API {header.api_key} is not served")
+                return
+            if not api.serves(header.api_version):
+                if header.api_key == API_VERSIONS:
+                    refusal = answer_unsupported_version()
+                    self._send(encode_response(refusal, 0, header.correlation_id))
+                    return
+                self._reject(
+                    f"{api.name} version {header.api_version} is not served, only "
+                    f"{api.min_version} to {api.max_version}"
+                )
+                return
+            request: Any = decode(api.request, header.api_version, frame, header.body, True)
+        except CorruptData as error:
+            self._reject(str(error))
+            return
+        listener.counts.requests += 1
+        listener.serving = self
+        try:
+            response = listener.handlers[header.api_key](header, request)
+        except CloseConnection as error:
+            self._reject(str(error))
+            return
+        except Exception:
+            self._fail(header)
+            return
+        finally:
+            listener.serving = None
+        delay_s = listener.faults.produce_delay_s if header.api_key == PRODUCE else 0
+        if response is None or isinstance(response, api.response):
+            if delay_s or self._owed:
+                self._owe(_Answer(header), response, delay_s)
+            elif response is not None:
+                self._write(header, response)
+            return
+        answer = _Answer(header, asyncio.ensure_future(response))
+        self._owed.append(answer)
+        assert answer.pending is not None
+        answer.pending.add_done_callback(lambda done: self._settle(answer, done, delay_s))
+
+    def _owe(self, answer: _Answer, response: Any, delay_s: float) -> None:
+        """A response that is known, but not due: others go before, or it is late on purpose."""
+        answer.response = response
+        answer.is_known = True
+        self._owed.append(answer)
+        self._deliver(delay_s)
+
+    def _settle(self, answer: _Answer, done: asyncio.Future[Any], delay_s: float) -> None:
+        answer.pending = None
+        if done.cancelled():
+            return
+        error = done.exception()
+        if isinstance(error, CloseConnection):
+            self._reject(str(error))
+        elif error is not None:
+            self._fail(answer.header, error)
+        else:
+            answer.response = done.result()
+            answer.is_known = True
+            self._deliver(delay_s)
+
+    def _deliver(self, delay_s: float) -> None:
+        if delay_s:
+            self._delay = self._loop.call_later(delay_s, self._deliver_late)
+        elif self._delay is None:
+            self._holding = True
+            while self._owed and self._owed[0].is_known:
+                answer = self._owed.popleft()
+                if answer.response is not None:
+                    self._write(answer.header, answer.response)
+            self._holding = False
+            self._release()
+            self._serve_waiting()
+
+    def _deliver_late(self) -> None:
+        self._delay = None
+        self._deliver(0)
+
+    def _write(self, header: RequestHeader, response: object) -> None:
+        if self.transport is None:
+            return
+        try:
+            frame = encode_response(response, header.api_version, header.correlation_id)
+        except UsageError:  # the handler has made something that the version cannot carry
+            self._fail(header)
+            return
+        self._send(frame)
+
+    def _send(self, frame: list[BytesLike]) -> None:
+        self._held += frame
+        # What has large parts goes at once, so that back-pressure is felt before the next request.
+        if not self._holding or len(frame) > 1:
+            self._release()
+
+    def _release(self) -> None:
+        held, self._held = self._held, []
+        if held and self.transport is not None:
+            self.transport.writelines(held)
+
+    def _serve_waiting(self) -> None:
+        while self._waiting and self._is_free_for(self._waiting[0]):
+            self._serve(self._waiting.popleft())
+        transport = self.transport
+        if self._waiting or self._reading or transport is None or transport.is_closing():
+            return
+        self._reading = True
+        transport.resume_reading()
+
+    # The end
+
+    def _reject(self, reason: str) -> None:
+        self._listener.counts.refused += 1
+        _log.warning(
+            "closed a connection node=%d peer=%s reason=%r",
+            self._listener.node_id,
+            self._peer,
+            reason,
+        )
+        self.close()
+
+    def _fail(self, header: RequestHeader, error: BaseException | None = None) -> None:
+        self._listener.counts.failed += 1
+        _log.error(
+            "closed a connection: its request failed node=%d peer=%s api=%d version=%d client=%r",
+            self._listener.node_id,
+            self._peer,
+            header.api_key,
+            header.api_version,
+            header.client_id,
+            exc_info=error or True,
+        )
+        self.close()
+
+    @property
+    def _peer(self) -> str:
+        address = None if self.transport is None else self.transport.get_extra_info("peername")
+        return "unknown" if not address else f"{address[0]}:{address[1]}"
+
+    def _watch_idle(self, limit_s: float) -> None:
+        end = self._last_frame + limit_s
+        # Also while it waits for an answer: nobody may be there any more.
+        if self._loop.time() >= end:
+            self.close()
+        else:
+            self._idle = self._loop.call_at(end, self._watch_idle, limit_s)

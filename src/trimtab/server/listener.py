@@ -1,0 +1,116 @@
+"""A node's listening socket, its connections, and the handlers that answer their requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import cast
+
+from trimtab.config import Value
+from trimtab.server.api_versions import API_VERSIONS, describe_api_versions
+from trimtab.server.connection import Connection
+from trimtab.server.faults import Faults
+from trimtab.server.request import Handler
+from trimtab.wire.messages import APIS
+
+_CLOSE_GRACE_S = 1.0
+"""How long a client may take to read its last responses when the node closes."""
+
+
+class ServerCounts:
+    """What a node's connections did since it started."""
+
+    __slots__ = ("accepted", "failed", "open", "refused", "requests")
+
+    def __init__(self) -> None:
+        self.accepted = 0
+        self.open = 0
+        self.requests = 0
+        self.refused = 0
+        """Connections closed for what they sent, or because there were too many."""
+        self.failed = 0
+        """Connections closed because handling a request failed: faults of this node."""
+
+
+class Listener:
+    """Serves the APIs that there are handlers for, and ApiVersions.
+
+    Args:
+        node_id: for the log.
+        handlers: by API key.
+        config: the node's options; they may be changed while it listens.
+
+    Attributes:
+        serving: the connection whose request is being handled, while a handler runs.
+        faults: what goes wrong on purpose.
+    """
+
+    def __init__(
+        self, node_id: int, handlers: Mapping[int, Handler], config: Mapping[str, Value]
+    ) -> None:
+        self.node_id = node_id
+        self.config = config
+        self.apis = {key: APIS[key] for key in (*handlers, API_VERSIONS)}
+        self.handlers = {**handlers, API_VERSIONS: describe_api_versions(self.apis)}
+        self.counts = ServerCounts()
+        self.faults = Faults()
+        self.connections: dict[Connection, None] = {}
+        self.serving: Connection | None = None
+        self._server: asyncio.AbstractServer | None = None
+        self._closed: asyncio.Future[None] | None = None
+
+    async def bind(self, host: str, port: int) -> int:
+        """Bind the address, without serving yet; the port that was bound (for `port` 0).
+
+        Raises:
+            OSError: the address is taken.
+        """
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(self),
+            host,
+            port,
+            backlog=cast(int, self.config["socket.listen.backlog.size"]),
+            start_serving=False,
+        )
+        return cast(int, self._server.sockets[0].getsockname()[1])
+
+    async def start(self) -> None:
+        """Accept connections from now on."""
+        assert self._server is not None
+        await self._server.start_serving()
+
+    def stop(self) -> None:
+        """Accept no more connections."""
+        if self._server is not None:
+            self._server.close()
+
+    def abort(self) -> None:
+        """Break all connections, and accept no more."""
+        self.stop()
+        for connection in tuple(self.connections):
+            connection.abort()
+
+    async def close(self) -> None:
+        """Close the connections, after what is written to them."""
+        self.stop()
+        if self.connections:
+            self._closed = asyncio.get_running_loop().create_future()
+            for connection in tuple(self.connections):
+                connection.close()
+            await asyncio.wait([self._closed], timeout=_CLOSE_GRACE_S)
+            for connection in tuple(self.connections):
+                connection.abort()
+            await self._closed
+
+    def opened(self, connection: Connection) -> None:
+        """A connection has been accepted."""
+        self.counts.accepted += 1
+        self.counts.open += 1
+        self.connections[connection] = None
+
+    def lost(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self.counts.open -= 1
+        self.connections.pop(connection, None)
+        if self._closed is not None and not self.connections and not self._closed.done():
+            self._closed.set_result(None)

@@ -1,0 +1,104 @@
+"""A connection from one node of the cluster to another: requests out, responses in, in order.
+
+Every node runs the same release, so a request goes in the newest version unless one is given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from trimtab.errors import CorruptData, KafkaError
+from trimtab.wire.framing import (
+    FrameProtocol,
+    decode_correlation_id,
+    decode_response,
+    encode_request,
+)
+from trimtab.wire.messages import APIS, Api
+from trimtab.wire.schema import schema
+
+_TRUSTED_BYTES = 16 * 1024 * 1024
+_MAX_FRAME_BYTES = 2**31 - 1
+
+
+class PeerLost(KafkaError):
+    """The other node cannot be reached, or is gone."""
+
+
+class Peer(FrameProtocol):
+    """A connection to another node. `Peer.connect` makes one."""
+
+    def __init__(self, name: str, client_id: str) -> None:
+        super().__init__(max_frame_bytes=_MAX_FRAME_BYTES, trusted_bytes=_TRUSTED_BYTES)
+        self.name = name
+        self._client_id = client_id
+        self._correlation_id = 0
+        self._waiting: deque[tuple[int, Api, int, asyncio.Future[Any]]] = deque()
+
+    @classmethod
+    async def connect(cls, host: str, port: int, client_id: str, timeout_s: float) -> Peer:
+        """A connection to the node at this address.
+
+        Raises:
+            PeerLost: nobody answers there within the time.
+        """
+        name = f"{host}:{port}"
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_s):
+                _, peer = await loop.create_connection(lambda: cls(name, client_id), host, port)
+        except (OSError, TimeoutError) as error:
+            raise PeerLost(f"{name} cannot be reached: {error or 'no answer in time'}") from error
+        return peer
+
+    @property
+    def is_lost(self) -> bool:
+        return self.transport is None or self.transport.is_closing()
+
+    def ask(self, request: object, version: int | None = None) -> asyncio.Future[Any]:
+        """The response, when it comes; PeerLost if the connection ends before."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self.transport is None or self.transport.is_closing():
+            answer.set_exception(PeerLost(f"the connection to {self.name} is lost"))
+            return answer
+        key = schema(type(request)).api_key
+        assert key is not None
+        api = APIS[key]
+        if version is None:
+            version = api.max_version
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        self._waiting.append((self._correlation_id, api, version, answer))
+        self.transport.writelines(
+            encode_request(request, version, self._correlation_id, self._client_id)
+        )
+        return answer
+
+    def close(self) -> None:
+        """Close at once."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def frame_received(self, frame: memoryview) -> None:
+        try:
+            correlation_id = decode_correlation_id(frame)
+            if not self._waiting or self._waiting[0][0] != correlation_id:
+                raise CorruptData(f"a response to request {correlation_id}, which is not the next")
+            _, api, version, answer = self._waiting.popleft()
+            if not answer.done():
+                try:
+                    response: Any = decode_response(api.response, version, frame)
+                except CorruptData as error:
+                    answer.set_exception(PeerLost(f"{self.name} sent garbage: {error}"))
+                    raise
+                answer.set_result(response)
+        except CorruptData:
+            self.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        waiting, self._waiting = self._waiting, deque()
+        for *_, answer in waiting:
+            if not answer.done():
+                answer.set_exception(PeerLost(f"the connection to {self.name} is lost: {error}"))

@@ -1,0 +1,312 @@
+"""A cluster in the virtual world: a controller and brokers, each a process on a host of its own.
+
+    start ─▶ up ─┬─ close   leaves in good order
+                 ├─ kill    the process is gone; what it wrote is there, as the system has it
+                 └─ crash   the host has lost its power: what was not flushed is lost, and nobody
+                            hears of it until the host is back
+
+Each start is another life, with its own random numbers. What an ended life has left behind, a task
+or a timer, or does to its disk, is a fault of the node's: `leftovers` finds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from random import Random
+from typing import Final
+
+from trimtab.broker.broker import Broker
+from trimtab.controller.controller import Controller
+from trimtab.controller.node import ControllerNode
+from trimtab.errors import KafkaError
+from trimtab.sim.connection import is_delivery
+from trimtab.sim.disk import Mount
+from trimtab.sim.network import ANY
+from trimtab.sim.world import World
+
+CONTROLLER: Final = "controller"
+CONTROLLER_ID: Final = 3000
+PORT: Final = 9092
+
+_CLUSTER_ID = "virtual-virtual-virtua"
+_START_AGAIN_S = 0.5
+_DEATH_S = 0.001
+"""Within which a process that has ended must have nothing left to do."""
+
+
+class Life:
+    """One run of a node's process."""
+
+    def __init__(self, host: str, number: int) -> None:
+        self.host: Final = host
+        self.number: Final = number
+        self.ended_s: float | None = None
+
+    def __repr__(self) -> str:
+        return f"{self.host}/{self.number}"
+
+
+_life: contextvars.ContextVar[Life | None] = contextvars.ContextVar("life", default=None)
+
+
+class VirtualNode(ABC):
+    """One host with a disk and, while it is up, a process.
+
+    Attributes:
+        host: its name, and that of its disk.
+        lives: how often it was started.
+        life: the process that runs, though it may not serve yet.
+        is_on: whether the host has power.
+        is_serving: whether the process has come up.
+        failed_starts: what kept the process from coming up.
+    """
+
+    def __init__(self, world: World, host: str, options: Mapping[str, object]) -> None:
+        self.host: Final = host
+        self.world: Final = world
+        self.disk: Final = world.disk(host)
+        self.options: Final = options
+        self.lives = 0
+        self.life: Life | None = None
+        self.is_on = True
+        self.is_serving = False
+        self.failed_starts: list[str] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        state = "serves" if self.is_serving else "starts" if self.life else "is down"
+        return f"<{self.host}/{self.lives} {state}>"
+
+    def start(self) -> None:
+        """Turn the host on, if it is off, and start the process. A process that does not come up,
+        as its disk fails, is started again a little later."""
+        assert self.life is None, self
+        if not self.is_on:
+            self.is_on = True
+            self.world.network.heal(self.host, ANY)
+        self.lives += 1
+        self.life = life = Life(self.host, self.lives)
+        self.world.trace.append(f"start {life}")
+        context = contextvars.copy_context()
+        context.run(_life.set, life)
+        context.run(self.world.loop.host.set, self.host)
+        random = self.world.random(str(life))
+        self._task = self.world.loop.create_task(
+            self._run(self.disk.mount(), random), context=context
+        )
+
+    async def _run(self, mount: Mount, random: Random) -> None:
+        try:
+            await self._serve(mount, random)
+        except (KafkaError, OSError) as error:
+            self.failed_starts.append(str(error))
+            self.world.trace.append(f"{self.life} does not come up: {error}")
+            self._task = None
+            self.end()
+            context = contextvars.Context()
+            self.world.loop.call_later(
+                _START_AGAIN_S, self._start_again, self.lives, context=context
+            )
+        else:
+            self.is_serving = True
+            self.world.trace.append(f"up {self.life}")
+
+    def _start_again(self, lives: int) -> None:
+        if self.life is None and self.is_on and self.lives == lives:
+            self.start()
+
+    async def close(self) -> None:
+        """End the process in good order, as SIGTERM does; kill it if it has not come up."""
+        if not self.is_serving:
+            self.kill()
+            return
+        life = self.life
+        self.world.trace.append(f"close {life}")
+        self.is_serving = False
+        context = contextvars.copy_context()
+        context.run(_life.set, life)
+        context.run(self.world.loop.host.set, self.host)
+        self._task = self.world.loop.create_task(self._close(), context=context)
+        await asyncio.wait([self._task])
+        if self.life is not life:
+            return
+        self.life = None
+        assert life is not None
+        life.ended_s = self.world.loop.time()
+        self.world.trace.append(f"closed {life}")
+        if not self._task.cancelled() and (error := self._task.exception()) is not None:
+            if not isinstance(error, KafkaError):
+                raise error
+            self.world.trace.append(f"{life} did not close cleanly: {error}")
+        self._task = None
+        self.disk.end()
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.world.trace.append(f"kill {self.life}")
+        self.end()
+
+    def crash(self) -> None:
+        """Pull the plug."""
+        self.world.trace.append(f"crash {self.life}")
+        self.world.network.cut(self.host, ANY)
+        self.is_on = False
+        self.end()
+        self.disk.crash(self.world.random(f"{self.host} loss"))
+
+    def end(self) -> None:
+        """The process is gone, at once."""
+        if self.life is not None:
+            self.life.ended_s = self.world.loop.time()
+        self.life = None
+        self.is_serving = False
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        self._abort()
+        self.world.loop.resume(self.host)
+        self.disk.end()
+
+    @abstractmethod
+    async def _serve(self, mount: Mount, random: Random) -> None:
+        """Come up."""
+
+    @abstractmethod
+    async def _close(self) -> None: ...
+
+    @abstractmethod
+    def _abort(self) -> None: ...
+
+
+class VirtualBroker(VirtualNode):
+    """A broker's host."""
+
+    def __init__(self, world: World, broker_id: int, options: Mapping[str, object]) -> None:
+        super().__init__(world, f"broker-{broker_id}", options)
+        self.id: Final = broker_id
+        self.broker: Broker | None = None
+
+    async def _serve(self, mount: Mount, random: Random) -> None:
+        options = {"node.id": self.id, "broker.id": self.id, **self.options}
+        self.broker = broker = Broker(
+            self.id,
+            _CLUSTER_ID,
+            mount,
+            (CONTROLLER, PORT),
+            options,
+            self.world.now_ms,
+            random,
+        )
+        await broker.bind(self.host, PORT)
+        await broker.start(self.host, PORT)
+
+    async def _close(self) -> None:
+        broker = self.broker
+        assert broker is not None
+        await broker.close()
+        if self.broker is broker:
+            self.broker = None
+
+    def _abort(self) -> None:
+        if self.broker is not None:
+            self.broker.abort()
+            self.broker = None
+
+
+class VirtualController(VirtualNode):
+    """The controller's host."""
+
+    def __init__(self, world: World, options: Mapping[str, object]) -> None:
+        super().__init__(world, CONTROLLER, options)
+        self.node: ControllerNode | None = None
+
+    @property
+    def controller(self) -> Controller | None:
+        """Who decides; None while the process does not run."""
+        return None if self.node is None else self.node.controller
+
+    async def _serve(self, mount: Mount, random: Random) -> None:
+        self.node = node = ControllerNode(
+            CONTROLLER_ID, _CLUSTER_ID, mount, self.options, self.world.now_ms, random
+        )
+        await node.listen(self.host, PORT)
+        await node.start()
+        failed = asyncio.create_task(node.failed.wait())
+        failed.add_done_callback(lambda done: self._failed(node, done))
+        self._watch = failed
+
+    def _failed(self, node: ControllerNode, done: asyncio.Task[bool]) -> None:
+        """Its disk has failed: somebody starts it again."""
+        if done.cancelled() or self.node is not node:
+            return
+        self.world.trace.append(f"{self.life} has failed")
+        self.end()
+        self.world.loop.call_later(
+            _START_AGAIN_S, self._start_again, self.lives, context=contextvars.Context()
+        )
+
+    async def _close(self) -> None:
+        node = self.node
+        assert node is not None
+        self._watch.cancel()
+        await node.close()
+        if self.node is node:
+            self.node = None
+
+    def _abort(self) -> None:
+        if self.node is not None:
+            if hasattr(self, "_watch"):
+                self._watch.cancel()
+            self.node.abort()
+            self.node = None
+
+
+class VirtualCluster:
+    """A controller and brokers.
+
+    Args:
+        brokers: how many.
+        options: broker options, the same for all nodes.
+    """
+
+    def __init__(self, world: World, brokers: int, options: Mapping[str, object]) -> None:
+        self.world: Final = world
+        self.controller: Final = VirtualController(world, options)
+        self.brokers: Final = [VirtualBroker(world, number, options) for number in range(brokers)]
+        self.nodes: Final[list[VirtualNode]] = [self.controller, *self.brokers]
+        self.bootstrap_servers: Final = ",".join(f"{each.host}:{PORT}" for each in self.brokers)
+
+    def start(self) -> None:
+        """Start every node that is down."""
+        for node in self.nodes:
+            if node.life is None:
+                node.start()
+
+    async def close(self) -> None:
+        """End every node in good order."""
+        for node in reversed(self.nodes):
+            if node.life is not None:
+                await node.close()
+
+    def leftovers(self) -> list[str]:
+        """What processes that have ended still do, or are about to do."""
+        found = []
+        latest = self.world.loop.time() - _DEATH_S
+
+        def is_over(context: contextvars.Context) -> bool:
+            life = context.get(_life)
+            return life is not None and life.ended_s is not None and life.ended_s < latest
+
+        for handle in self.world.loop.handles():
+            if not handle.cancelled() and is_over(handle._context):
+                if not is_delivery(handle._callback):
+                    found.append(f"{handle._context.get(_life)}: {handle!r}")
+        for task in self.world.loop.tasks():
+            if is_over(task.context):
+                found.append(f"{task.context.get(_life)}: {task!r}")
+        for node in self.nodes:
+            found += [f"{node.host}: {use}" for use in node.disk.used_after_end]
+        return found

@@ -1,0 +1,308 @@
+"""Compaction: of all records with the same key, a log keeps the last (`cleanup.policy=compact`).
+
+    clean ─────────────────────┐ first dirty offset
+    [0 ·· ·  ·· ][211 · ·· ·· ][305 ·········][411 ·········][520 (active) ····
+    └───────────── rewritten ─────────────────┘ dirty: its keys are noted
+
+A round notes the last offset of every key in the dirty part, as far as memory goes, and then writes
+every segment up to there anew, without the records that a later one of the same key has made
+useless; small segments become one. Offsets stay as they are, so gaps appear. A record without a
+value goes as well, `delete.retention.ms` after it was first compacted (KIP-534).
+
+What is kept without need: the last batch of each producer, for its sequence, and the last batch of
+each segment, so that the segments still follow one another without a gap and recovery can tell
+compaction from loss. Both are kept without their records.
+
+The new segment is written beside the old ones as `.log.cleaned`. Once it is on disk it becomes
+`.log.swap`, the old ones are deleted, and the suffix goes. So a crash leaves one or the other.
+
+The rules are those of Kafka's `LogCleaner`, `LogCleanerManager` and `Cleaner`. Records of aborted
+transactions count as any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from random import Random
+from typing import NamedTuple
+
+from trimtab.storage.log import Log, LogConfig
+from trimtab.storage.segment import Segment
+from trimtab.storage.storage import BytesLike, Storage, StorageError
+from trimtab.wire.batch_cy import BatchHeader, read_header
+from trimtab.wire.compaction_cy import (
+    DELETE_HORIZON,
+    KeyOffsets,
+    compact_batch,
+    empty_batch,
+    note_keys,
+    set_delete_horizon,
+)
+
+# What is done between two turns of the loop: milliseconds of work, however small the batches.
+_SLICE_BYTES = 256 * 1024
+_INT32_MAX = 2**31 - 1
+
+
+class Dirt(NamedTuple):
+    """What may be compacted in a log: the segments that hold `first_offset` to `end_offset`."""
+
+    first_offset: int
+    end_offset: int
+    clean_bytes: int
+    dirty_bytes: int
+    is_overdue: bool
+
+    @property
+    def ratio(self) -> float:
+        """The dirty share of what a round would read."""
+        return self.dirty_bytes / (self.clean_bytes + self.dirty_bytes)
+
+    def is_due(self, config: LogConfig) -> bool:
+        return self.is_overdue or self.ratio > config.min_cleanable_dirty_ratio
+
+
+def find_dirt(log: Log, first_dirty_offset: int, now_ms: int) -> Dirt | None:
+    """What may be compacted: committed, sealed, and older than `min.compaction.lag.ms`; None if
+    there is nothing.
+
+    Args:
+        first_dirty_offset: up to where the log has been compacted, as checkpointed.
+    """
+    config = log.config
+    first_offset = max(first_dirty_offset, log.log_start_offset)
+    if first_offset > log.log_end_offset:  # not this log's checkpoint
+        first_offset = log.log_start_offset
+    end_offset = first_offset
+    clean_bytes = dirty_bytes = 0
+    oldest_ms = now_ms
+    for segment in log.sealed_segments:
+        segment_end = log.end_of(segment)
+        if segment_end <= first_offset:
+            clean_bytes += segment.size
+            continue
+        lag_ms = config.min_compaction_lag_ms
+        if segment_end > log.high_watermark or (lag_ms and segment.max_timestamp > now_ms - lag_ms):
+            break
+        dirty_bytes += segment.size
+        end_offset = segment_end
+        if segment.first_timestamp > 0:
+            oldest_ms = min(oldest_ms, segment.first_timestamp)
+    if not dirty_bytes:
+        return None
+    is_overdue = oldest_ms < now_ms - config.max_compaction_lag_ms
+    return Dirt(first_offset, end_offset, clean_bytes, dirty_bytes, is_overdue)
+
+
+class Cleaner:
+    """Compacts logs, one at a time.
+
+    Args:
+        storage: where the logs are.
+        now_ms: the wall clock, ms since the epoch.
+        random: makes up the secret by which keys are hashed.
+        dedupe_buffer_bytes: memory for keys (`log.cleaner.dedupe.buffer.size`): 24 bytes for each.
+            A log with more dirty keys takes more rounds.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        now_ms: Callable[[], int],
+        random: Random,
+        dedupe_buffer_bytes: int = 128 << 20,
+    ) -> None:
+        self.dedupe_buffer_bytes = dedupe_buffer_bytes
+        self._storage = storage
+        self._now_ms = now_ms
+        self._secret = random.randbytes(16)
+
+    async def clean(self, log: Log, dirt: Dirt) -> int | None:
+        """Compacts a log: one round. Gives other tasks a turn every few milliseconds; the log may
+        be written to, truncated, closed and deleted meanwhile.
+
+        Returns:
+            Up to which offset the log is clean now; None if it was truncated, closed or cut short
+            by retention before the end: nothing is wrong, and nothing is finished.
+
+        Raises:
+            CorruptData: a batch cannot be right; the log is as it was, but for what has been
+                compacted before.
+            StorageError: the disk failed, likewise; see `Log.replace_segments`.
+        """
+        return await _Round(self._storage, log, dirt, self._now_ms(), self._keys_for(dirt)).run()
+
+    def _keys_for(self, dirt: Dirt) -> KeyOffsets:
+        # A record takes six bytes at least where it is not compressed very well indeed.
+        return KeyOffsets(min(self.dedupe_buffer_bytes, 4 * dirt.dirty_bytes), self._secret)
+
+
+class _Cancelled(Exception):
+    """The log is no longer what it was when the round began."""
+
+
+class _Round:
+    """One round over one log."""
+
+    def __init__(
+        self, storage: Storage, log: Log, dirt: Dirt, now_ms: int, keys: KeyOffsets
+    ) -> None:
+        self._storage = storage
+        self._log = log
+        self._dirt = dirt
+        self._now_ms = now_ms
+        self._keys = keys
+        self._cuts = log.cuts
+        self._end_offset = dirt.first_offset
+        self._in_transaction: set[int] = set()
+
+    async def run(self) -> int | None:
+        try:
+            segments = [
+                segment
+                for segment in self._log.sealed_segments
+                if segment.base_offset < self._dirt.end_offset
+            ]
+            for segment in segments:
+                if self._log.end_of(segment) > self._dirt.first_offset:
+                    await self._note_keys(segment)
+                    if self._end_offset != self._log.end_of(segment):
+                        break  # no more room
+            segments = [each for each in segments if each.base_offset < self._end_offset]
+            for group in self._groups(segments):
+                await self._clean(group)
+        except _Cancelled:
+            return None
+        return self._end_offset
+
+    async def _note_keys(self, segment: Segment) -> None:
+        """Notes a dirty segment's keys, up to `_end_offset`."""
+        first_offset = self._dirt.first_offset
+        position = segment.locate(first_offset)
+        while position is not None and position < segment.size:
+            data, headers = segment.batches(position, _SLICE_BYTES)
+            at = 0
+            for header in headers:
+                noted = note_keys(data, at, header, self._keys, first_offset)
+                self._end_offset = max(self._end_offset, noted)
+                if noted < header.next_offset:
+                    return
+                at += header.size
+            position += at
+            await self._pause([segment])
+        self._end_offset = self._log.end_of(segment)
+
+    def _groups(self, segments: Iterable[Segment]) -> Iterator[Sequence[Segment]]:
+        """Segments that follow one another, as many as are sure to fit into one."""
+        config = self._log.config
+        group: list[Segment] = []
+        size = entries = 0
+        for segment in segments:
+            size += segment.size
+            entries += segment.index_entries
+            if group and (
+                size > config.segment_bytes
+                or entries > config.segment_index_bytes // 8
+                or self._log.end_of(segment) - 1 - group[0].base_offset > _INT32_MAX
+            ):
+                yield group
+                group, size, entries = [], segment.size, segment.index_entries
+            group.append(segment)
+        if group:
+            yield group
+
+    async def _clean(self, group: Sequence[Segment]) -> None:
+        """Puts one segment in the place of a group of them."""
+        log = self._log
+        if not log.has_segments(group):
+            raise _Cancelled
+        cleaned = log.begin_cleaned(group)
+        try:
+            is_changed = len(group) > 1
+            for segment in group:
+                last_position = segment.size if segment is group[-1] else -1
+                position = 0
+                while position < segment.size:
+                    data, headers = segment.batches(position, _SLICE_BYTES)
+                    kept: list[BytesLike] = []
+                    kept_headers = []
+                    at = 0
+                    for header in headers:
+                        end = at + header.size
+                        is_last = position + end == last_position
+                        batch = self._compact(data, at, header, is_last)
+                        if batch is None:
+                            kept.append(data[at:end])
+                            kept_headers.append(header)
+                        else:
+                            is_changed = True
+                            if batch:
+                                kept.append(batch)
+                                kept_headers.append(read_header(batch))
+                        at = end
+                    position += at
+                    if kept:
+                        cleaned.append(b"".join(kept), kept_headers)
+                    await self._pause(group)
+            if is_changed:
+                cleaned.save_indexes()
+                await self._storage.flush(cleaned.paths)
+                self._check(group)
+                log.replace_segments(group, cleaned)
+            else:
+                cleaned.delete()
+        except BaseException:
+            if log.is_open and not log.has_failed:
+                with suppress(StorageError):
+                    cleaned.delete()
+            raise
+
+    def _compact(
+        self, data: bytes, at: int, header: BatchHeader, is_last: bool
+    ) -> BytesLike | None:
+        """What is left of the batch: None if it stays as it is, empty if nothing."""
+        if header.base_offset >= self._end_offset:
+            return None
+        retention_ms = self._log.config.delete_retention_ms
+        if header.is_control:
+            left = self._compact_marker(data, at, header, retention_ms)
+        elif not header.record_count:
+            left = b""
+        else:
+            if header.is_transactional:
+                self._in_transaction.add(header.producer_id)
+            left = compact_batch(
+                data, at, header, self._keys, self._end_offset, self._now_ms, retention_ms
+            )
+        if left is None or left:
+            return left
+        if is_last or self._log.producers.needs(header):
+            return None if not header.record_count else empty_batch(header)
+        return left
+
+    def _compact_marker(
+        self, data: bytes, at: int, header: BatchHeader, retention_ms: int
+    ) -> BytesLike | None:
+        """A transaction's marker stays as long as a record before it does, and then as long as a
+        record without a value."""
+        if not header.record_count:
+            return b""
+        if header.producer_id in self._in_transaction:
+            self._in_transaction.discard(header.producer_id)
+            return None
+        if not header.attributes & DELETE_HORIZON:
+            return set_delete_horizon(data, at, header, self._now_ms + retention_ms)
+        return None if self._now_ms < header.base_timestamp else b""
+
+    async def _pause(self, group: Sequence[Segment]) -> None:
+        await asyncio.sleep(0)
+        self._check(group)
+
+    def _check(self, group: Sequence[Segment]) -> None:
+        log = self._log
+        if not log.is_open or log.has_failed or log.cuts != self._cuts:
+            raise _Cancelled
+        if not log.has_segments(group):
+            raise _Cancelled

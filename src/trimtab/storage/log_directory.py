@@ -1,0 +1,446 @@
+"""A broker's data directory: its logs, and what it remembers of them from one run to the next.
+
+    meta.properties                      whose directory this is
+    recovery-point-offset-checkpoint     up to where each log is on disk for certain
+    log-start-offset-checkpoint          where each log begins, if records were deleted before that
+    replication-offset-checkpoint        up to where each log is committed
+    cleaner-offset-checkpoint            up to where each log has been compacted
+    .kafka_cleanshutdown                 the last run closed every log: nothing needs recovery
+    <topic>-<partition>/                 a log, and in `partition.metadata` its topic's id
+    <topic>-<partition>.<id>-delete/     a log whose deletion a crash has interrupted
+
+Names and formats are those of Kafka's `LogManager`.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from random import Random
+
+from trimtab.errors import CorruptData, UsageError
+from trimtab.records import TopicPartition
+from trimtab.storage.cleaner import Cleaner, Dirt, find_dirt
+from trimtab.storage.log import Log, LogChanges, LogConfig
+from trimtab.storage.offset_checkpoint import OffsetCheckpoint
+from trimtab.storage.storage import Storage, StorageError
+
+_META = "meta.properties"
+_RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+_LOG_START_OFFSETS = "log-start-offset-checkpoint"
+_HIGH_WATERMARKS = "replication-offset-checkpoint"
+_CLEAN_OFFSETS = "cleaner-offset-checkpoint"
+_CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+_PARTITION_METADATA = "partition.metadata"
+_CONTROLLER_TOPIC = "__cluster_metadata"
+_DELETE_SUFFIX = "-delete"
+_MAX_NAME = 255
+_NO_EPOCH = -1
+
+
+class LogDirectory:
+    """A broker's logs. `LogDirectory.open` makes one.
+
+    Attributes:
+        directory_id: 16 bytes, this directory's identity (KIP-858).
+        previous_epoch: the broker's epoch when it closed the directory cleanly the last time; -1
+            if it did not (KIP-966).
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        directory_id: bytes,
+        now_ms: Callable[[], int],
+        random: Random,
+        clean: bool,
+        previous_epoch: int,
+    ) -> None:
+        self.directory_id = directory_id
+        self.previous_epoch = previous_epoch
+        self._storage = storage
+        self._now_ms = now_ms
+        self._random = random
+        self._clean = clean
+        self._logs: dict[TopicPartition, Log] = {}
+        self._names = set(storage.list(""))
+        self._changes = LogChanges(self._withdraw)
+        self._recovery_points = OffsetCheckpoint(storage, _RECOVERY_POINTS)
+        self._log_start_offsets = OffsetCheckpoint(storage, _LOG_START_OFFSETS)
+        self._high_watermarks = OffsetCheckpoint(storage, _HIGH_WATERMARKS, durable=False)
+        self._clean_offsets = OffsetCheckpoint(storage, _CLEAN_OFFSETS, durable=False)
+        self._cleaner = Cleaner(storage, now_ms, random)
+        self._is_compacting = False
+        self._uncleanable: dict[Log, None] = {}
+
+    @classmethod
+    def open(
+        cls,
+        storage: Storage,
+        *,
+        node_id: int,
+        cluster_id: str,
+        now_ms: Callable[[], int],
+        random: Random,
+    ) -> LogDirectory:
+        """The data directory in a storage: a new one if it is empty. Opens no log yet.
+
+        Args:
+            now_ms: the wall clock, ms since the epoch.
+            random: makes up ids.
+
+        Raises:
+            UsageError: it belongs to another broker or cluster, or is in use.
+            CorruptData: a checkpoint cannot be read.
+            StorageError: the disk failed.
+        """
+        storage.lock()
+        try:
+            directory_id = _identify(storage, node_id, cluster_id, random)
+            sign = storage.read_file(_CLEAN_SHUTDOWN)
+            # A crash from now on leaves logs that need recovery.
+            storage.delete(_CLEAN_SHUTDOWN)
+            for name in storage.list(""):
+                if name.endswith(_DELETE_SUFFIX):
+                    storage.delete(name)
+            return cls(storage, directory_id, now_ms, random, sign is not None, _read_epoch(sign))
+        except BaseException:
+            storage.close()
+            raise
+
+    @property
+    def logs(self) -> Mapping[TopicPartition, Log]:
+        """The logs that are open."""
+        return self._logs
+
+    def stored_partitions(self) -> Iterator[TopicPartition]:
+        """Every partition that has a directory here, open or not, in no order; not the
+        controller's, whose log may lie beside them."""
+        for name in self._names:
+            topic, _, partition = name.rpartition("-")
+            if topic and topic != _CONTROLLER_TOPIC and partition.isdecimal():
+                yield TopicPartition(topic, int(partition))
+
+    def open_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> Log:
+        """A partition's log: opened, recovered if need be, or created.
+
+        A directory that an older topic of the same name has left is deleted first.
+
+        Args:
+            topic_id: 16 bytes.
+
+        Raises:
+            StorageError: the disk failed.
+        """
+        key = TopicPartition(topic, partition)
+        if key in self._logs:
+            raise UsageError(f"the log of {key} is open already; close or delete it first")
+        name = str(key)
+        if name in self._names:
+            stored_id = self._stored_topic_id(name)
+            if stored_id is not None and stored_id != topic_id:
+                self._delete_directory(key)
+        if name not in self._names:
+            self._forget(key)
+            stored_id = None
+        if stored_id is None:
+            self._write_topic_id(name, topic_id)
+            self._names.add(name)
+        log = self._logs[key] = Log.open(
+            self._storage,
+            name,
+            config,
+            self._now_ms,
+            log_start_offset=self._log_start_offsets.get(key),
+            recovery_point=self._recovery_points.get(key),
+            high_watermark=self._high_watermarks.get(key),
+            clean=self._clean,
+            changes=self._changes,
+        )
+        return log
+
+    def delete_log(self, topic: str, partition: int) -> None:
+        """Deletes a partition's log with its files, open or not. None there is no error."""
+        key = TopicPartition(topic, partition)
+        log = self._logs.pop(key, None)
+        if log is not None:
+            self._changes.forget(log)
+            self._uncleanable.pop(log, None)
+            log.abandon()
+        if str(key) in self._names:
+            self._delete_directory(key)
+
+    async def checkpoint(self) -> None:
+        """Flushes what has been rolled since the last time, without holding up the loop, and
+        writes the checkpoints. To be called once a minute or so
+        (`log.flush.offset.checkpoint.interval.ms`).
+
+        Raises:
+            StorageError: the disk failed; the checkpoints are as they were.
+        """
+        failure: StorageError | None = None
+        changed = list(self._changes.checkpoints)
+        self._changes.checkpoints.clear()
+        for log in changed:
+            try:
+                await log.flush_sealed()
+            except StorageError as error:
+                failure = failure or error
+        self._note_checkpoints(changed)
+        self._write_checkpoints()
+        if failure is not None:
+            raise failure
+
+    def checkpoint_high_watermarks(self) -> None:
+        """Writes the high watermarks if any has moved. To be called every five seconds or so
+        (`replica.high.watermark.checkpoint.interval.ms`).
+
+        Raises:
+            StorageError: the disk failed; the next call tries again.
+        """
+        moved = self._changes.high_watermarks
+        for log in moved:
+            self._high_watermarks.set(_key_of(log), log.high_watermark)
+        moved.clear()
+        self._high_watermarks.write()
+
+    def flush_due(self) -> None:
+        """Flushes the logs for which `flush.ms` says so; `append` itself does for busy ones.
+
+        Raises:
+            StorageError: a log could not be flushed, and takes no more appends; the others were.
+        """
+        self._for_each(list(self._changes.unflushed), Log.flush_if_due)
+
+    def enforce_retention(self) -> int:
+        """Deletes old segments of all logs as far as they are committed, and forgets producers
+        that have expired. To be called every `log.retention.check.interval.ms`.
+
+        Returns:
+            The number of segments deleted.
+
+        Raises:
+            StorageError: a log failed; the others were looked after.
+        """
+        now = self._now_ms()
+        deleted = 0
+
+        def look_after(log: Log) -> None:
+            nonlocal deleted
+            deleted += log.enforce_retention(log.high_watermark)
+            log.producers.expire(now)
+
+        self._for_each(self._logs.values(), look_after)
+        return deleted
+
+    async def compact(self) -> int:
+        """Compacts the logs that are due by `min.cleanable.dirty.ratio` or `max.compaction.lag.ms`,
+        the dirtiest first, each once. Gives other tasks a turn every few milliseconds. To be called
+        every `log.cleaner.backoff.ms`; while a call is under way another does nothing.
+
+        Returns:
+            The number of logs compacted.
+
+        Raises:
+            CorruptData: a log cannot be read; it is left alone until it is opened anew. The others
+                were compacted.
+            StorageError: the disk failed; the next call tries again.
+        """
+        if self._is_compacting:
+            return 0
+        self._is_compacting = True
+        failure: CorruptData | StorageError | None = None
+        done = 0
+        tried = dict(self._uncleanable)
+        try:
+            while (found := self._dirtiest(tried)) is not None:
+                log, dirt = found
+                tried[log] = None
+                try:
+                    clean_offset = await self._cleaner.clean(log, dirt)
+                    if clean_offset is not None:
+                        self._clean_offsets.set(_key_of(log), clean_offset)
+                        self._clean_offsets.write()
+                        done += 1
+                except CorruptData as error:
+                    self._uncleanable[log] = None
+                    failure = failure or error
+                except StorageError as error:
+                    failure = failure or error
+        finally:
+            self._is_compacting = False
+        if failure is not None:
+            raise failure
+        return done
+
+    def _dirtiest(self, tried: Mapping[Log, None]) -> tuple[Log, Dirt] | None:
+        now = self._now_ms()
+        dirtiest = None
+        for key, log in self._logs.items():
+            if log.segment_count == 1 or not log.config.compacts or log.has_failed or log in tried:
+                continue
+            dirt = find_dirt(log, self._clean_offsets.get(key), now)
+            if (
+                dirt is not None
+                and dirt.is_due(log.config)
+                and (dirtiest is None or dirt.ratio > dirtiest[1].ratio)
+            ):
+                dirtiest = log, dirt
+        return dirtiest
+
+    def close(self, broker_epoch: int = _NO_EPOCH) -> None:
+        """Closes every log and the storage, and leaves the sign that all is well.
+
+        Args:
+            broker_epoch: under which the controller knows the broker.
+
+        Raises:
+            StorageError: a log could not be flushed. The others are closed all the same, and the
+                next run recovers.
+        """
+        try:
+            try:
+                self._for_each(self._logs.values(), Log.close)
+            finally:
+                self._note_checkpoints(self._logs.values())
+                for key, log in self._logs.items():
+                    if not log.has_failed:
+                        self._recovery_points.set(key, log.recovery_point)
+                self._write_checkpoints()
+                self.checkpoint_high_watermarks()
+            if self._all_whole():
+                sign = json.dumps({"version": 0, "brokerEpoch": broker_epoch})
+                self._storage.write_file(_CLEAN_SHUTDOWN, sign.encode("ascii"))
+        finally:
+            self._logs.clear()
+            self._storage.close()
+
+    def _all_whole(self) -> bool:
+        """Whether every log is known to be on disk as it should be. After a crash, one that has
+        not been opened since is not."""
+        if any(log.has_failed for log in self._logs.values()):
+            return False
+        return self._clean or all(key in self._logs for key in self.stored_partitions())
+
+    def _note_checkpoints(self, logs: Iterable[Log]) -> None:
+        for log in logs:
+            key = _key_of(log)
+            if self._logs.get(key) is log:  # not deleted meanwhile
+                # Within a segment a recovery point only counts once the log is closed: the indexes
+                # on disk end there too.
+                self._recovery_points.set(key, min(log.recovery_point, log.active_base_offset))
+                begins_within = log.log_start_offset > log.first_base_offset
+                self._log_start_offsets.set(key, log.log_start_offset if begins_within else 0)
+
+    def _write_checkpoints(self) -> None:
+        self._recovery_points.write()
+        self._log_start_offsets.write()
+
+    def _withdraw(self, log: Log, offset: int) -> None:
+        """Before a log's end moves back: what is on disk must not say more than that."""
+        key = _key_of(log)
+        for checkpoint in (self._recovery_points, self._log_start_offsets, self._clean_offsets):
+            if offset < checkpoint.get(key):
+                checkpoint.set(key, offset)
+                checkpoint.write()
+
+    def _for_each(self, logs: Iterable[Log], act: Callable[[Log], None]) -> None:
+        """Does it to every log, also after one has failed."""
+        failure: StorageError | None = None
+        for log in logs:
+            try:
+                act(log)
+            except StorageError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _delete_directory(self, key: TopicPartition) -> None:
+        """Renames first: a crash must not leave half a log under its name."""
+        suffix = f".{self._random.randbytes(16).hex()}{_DELETE_SUFFIX}"
+        doomed = str(key)[: _MAX_NAME - len(suffix)] + suffix
+        self._storage.rename(str(key), doomed)
+        self._names.discard(str(key))
+        self._forget(key)
+        self._storage.delete(doomed)
+
+    def _forget(self, key: TopicPartition) -> None:
+        self._recovery_points.set(key, 0)
+        self._log_start_offsets.set(key, 0)
+        self._high_watermarks.set(key, 0)
+        self._clean_offsets.set(key, 0)
+
+    def _stored_topic_id(self, name: str) -> bytes | None:
+        """The topic id in a log's directory; None if a crash came before it was written."""
+        content = self._storage.read_file(f"{name}/{_PARTITION_METADATA}")
+        text = _read_properties(content or b"", ": ").get("topic_id")
+        return None if text is None else _decode_uuid(text)
+
+    def _write_topic_id(self, name: str, topic_id: bytes) -> None:
+        content = f"version: 0\ntopic_id: {encode_uuid(topic_id)}".encode("ascii")
+        path = f"{name}/{_PARTITION_METADATA}"
+        # No fsync: a directory without it is as good as new, and ten thousand must stay cheap.
+        self._storage.write_file(path, content, durable=False)
+
+
+def _read_epoch(sign: bytes | None) -> int:
+    """The broker's epoch in the sign of a clean shutdown (Kafka's `CleanShutdownFileHandler`)."""
+    try:
+        epoch = json.loads(sign or b"{}").get("brokerEpoch", _NO_EPOCH)
+    except (ValueError, AttributeError):
+        return _NO_EPOCH
+    return epoch if isinstance(epoch, int) else _NO_EPOCH
+
+
+def encode_uuid(uuid: bytes) -> str:
+    """Kafka's text for a UUID: 22 characters of URL-safe Base64."""
+    return b64encode(uuid, b"-_").decode("ascii").rstrip("=")
+
+
+def _decode_uuid(text: str) -> bytes | None:
+    try:
+        uuid = b64decode(text + "==", b"-_", validate=True)
+    except ValueError:
+        return None
+    return uuid if len(uuid) == 16 else None
+
+
+def _identify(storage: Storage, node_id: int, cluster_id: str, random: Random) -> bytes:
+    """Checks that the directory is this broker's, or makes it so; returns the directory's id."""
+    meta = _read_properties(storage.read_file(_META) or b"", "=")
+    for name, ours in (("node.id", str(node_id)), ("cluster.id", cluster_id)):
+        theirs = meta.get(name, ours)
+        if theirs != ours:
+            raise UsageError(
+                f"{_META} says {name}={theirs}, but this broker has {name}={ours}; "
+                "choose the data directory that belongs to it, or an empty one"
+            )
+    directory_id = _decode_uuid(meta.get("directory.id", ""))
+    if directory_id is not None and {"node.id", "cluster.id"} <= meta.keys():
+        return directory_id
+    directory_id = random.randbytes(16)
+    lines = (
+        "#",
+        f"node.id={node_id}",
+        f"directory.id={encode_uuid(directory_id)}",
+        "version=1",
+        f"cluster.id={cluster_id}",
+        "",
+    )
+    storage.write_file(_META, "\n".join(lines).encode("utf-8"))
+    return directory_id
+
+
+def _read_properties(content: bytes, separator: str) -> dict[str, str]:
+    properties = {}
+    for line in content.decode("utf-8", "replace").splitlines():
+        name, found, value = line.partition(separator)
+        if found and not name.startswith("#"):
+            properties[name.strip()] = value.strip()
+    return properties
+
+
+def _key_of(log: Log) -> TopicPartition:
+    topic, _, partition = log.directory.rpartition("-")
+    return TopicPartition(topic, int(partition))

@@ -1,0 +1,83 @@
+"""A checkpoint file: an offset for each of many partitions, in Kafka's format.
+
+0                      version
+2                      entries
+flights 3 4711         topic, partition, offset
+parcels 0 88
+"""
+
+from __future__ import annotations
+
+from trimtab.errors import CorruptData
+from trimtab.records import TopicPartition
+from trimtab.storage.storage import Storage
+
+
+class OffsetCheckpoint:
+    """One checkpoint file, and what it says.
+
+    An offset of 0 is what a partition has that is not in the file, and is not written: a broker
+    with ten thousand empty logs writes none of them.
+
+    Args:
+        durable: whether `write` waits for the disk. What is not durable can be lost with the
+            machine's power, so nobody may depend on it: a damaged file counts as empty.
+
+    Raises:
+        CorruptData: the file of a durable checkpoint is something else. To go on without it would
+            be to lose records.
+    """
+
+    def __init__(self, storage: Storage, path: str, durable: bool = True) -> None:
+        self.path = path
+        self._storage = storage
+        self._durable = durable
+        self._changed = False
+        self._offsets: dict[TopicPartition, int] = {}
+        content = storage.read_file(path)
+        if content is None:
+            return
+        try:
+            self._offsets = _decode(content)
+        except ValueError as error:
+            if durable:
+                raise CorruptData(
+                    f"{path}: {error}; delete the file to have every log checked from its start"
+                ) from error
+
+    def get(self, key: TopicPartition) -> int:
+        return self._offsets.get(key, 0)
+
+    def set(self, key: TopicPartition, offset: int) -> None:
+        """Notes an offset; `write` writes it."""
+        if self._offsets.get(key, 0) != offset:
+            self._changed = True
+            if offset:
+                self._offsets[key] = offset
+            else:
+                del self._offsets[key]
+
+    def write(self) -> None:
+        """Writes the file if anything has changed since the last time.
+
+        Raises:
+            StorageError: the file is as it was; the next call tries again.
+        """
+        if self._changed:
+            lines = ["0", str(len(self._offsets))]
+            for (topic, partition), offset in self._offsets.items():
+                lines.append(f"{topic} {partition} {offset}")
+            content = "\n".join([*lines, ""]).encode("utf-8")
+            self._storage.write_file(self.path, content, self._durable)
+            self._changed = False
+
+
+def _decode(content: bytes) -> dict[TopicPartition, int]:
+    version, count, *lines = content.decode("utf-8").splitlines()
+    offsets = {}
+    for line in lines:
+        topic, partition, offset = line.split(" ")
+        offsets[TopicPartition(topic, int(partition))] = int(offset)
+    if version != "0" or int(count) != len(offsets):
+        raise ValueError(f"version {version}, {count} entries announced, {len(offsets)} found")
+    return offsets

@@ -1,0 +1,224 @@
+"""Sequence numbers of idempotent producers: what a partition has stored of each, so that a batch
+sent twice is stored once and a lost one is noticed (KIP-98).
+
+The rules are those of Kafka's `ProducerAppendInfo` and `ProducerStateEntry`, and the snapshot
+file is in the format of its `ProducerStateManager`, with two differences:
+
+- A snapshot holds every remembered batch of a producer, oldest first, where Kafka keeps the last
+  only. Kafka reads such a file and ends up with the last one; we know all five after a restart.
+- A producer expires by this broker's clock since its last append, not by its records' timestamps:
+  a producer that loads last year's data must not lose its sequences at once.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from trimtab.errors import CorruptData, ErrorCode
+from trimtab.storage.storage import BytesLike
+from trimtab.wire.batch_cy import BatchHeader
+
+REMEMBERED_BATCHES = 5
+"""Batches kept per producer: as many as a producer may have in flight."""
+
+_MAX_SEQUENCE = 2**31 - 1
+_SNAPSHOT_VERSION = 1
+_SNAPSHOT_HEADER = struct.Struct(">hI")
+_COUNT = struct.Struct(">i")
+_ENTRY = struct.Struct(">qhiqiqiq")
+"""Producer id and epoch, last sequence, last offset, offset delta, timestamp, coordinator epoch,
+first offset of the open transaction."""
+
+
+class StoredBatch(NamedTuple):
+    """A batch that a producer has stored. Sequences and offsets are inclusive."""
+
+    first_sequence: int
+    last_sequence: int
+    first_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class Verdict(NamedTuple):
+    """What to do with a batch: store it, answer with the one stored before, or refuse it."""
+
+    error: ErrorCode = ErrorCode.NONE
+    detail: str = ""
+    duplicate: StoredBatch | None = None
+
+
+ACCEPTED = Verdict()
+"""The verdict on a batch that is to be stored; compare with `is`."""
+
+
+class _Producer:
+    __slots__ = ("batches", "epoch", "seen_ms")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.seen_ms = 0
+        self.batches: deque[StoredBatch] = deque(maxlen=REMEMBERED_BATCHES)
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else -1
+
+
+class ProducerState:
+    """What one partition knows of its idempotent producers.
+
+    Args:
+        expiration_ms: how long a producer is remembered after its last append
+            (`producer.id.expiration.ms`).
+    """
+
+    def __init__(self, expiration_ms: int = 86_400_000) -> None:
+        self.expiration_ms = expiration_ms
+        self._producers: dict[int, _Producer] = {}
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def check(self, header: BatchHeader) -> Verdict:
+        """Whether a client's batch may be stored; does not record it.
+
+        A batch without a producer id always may. So may any sequence of a producer that is not
+        known here, as its batches may have been deleted by retention.
+        """
+        producer = self._producers.get(header.producer_id)
+        if producer is None or header.producer_id < 0:
+            return ACCEPTED
+        epoch, first = header.producer_epoch, header.base_sequence
+        if epoch == producer.epoch:
+            last = producer.last_sequence
+            if first == (0 if last == _MAX_SEQUENCE else last + 1):
+                return ACCEPTED
+            last_of_batch = _advance(first, header.last_offset_delta)
+            for batch in producer.batches:
+                if batch.first_sequence == first and batch.last_sequence == last_of_batch:
+                    return Verdict(duplicate=batch)
+            return Verdict(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {header.producer_id} sent sequence {first}, "
+                f"but the last one stored is {last}",
+            )
+        if epoch < producer.epoch:
+            return Verdict(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {header.producer_id} has epoch {epoch}, "
+                f"but epoch {producer.epoch} has written here",
+            )
+        if first != 0:
+            return Verdict(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {header.producer_id} begins epoch {epoch} with sequence {first}, not 0",
+            )
+        return ACCEPTED
+
+    def append(self, header: BatchHeader, first_offset: int, now_ms: int) -> None:
+        """Records that a producer's batch has been stored at `first_offset`, unchecked."""
+        producer = self._producers.get(header.producer_id)
+        if producer is None or producer.epoch != header.producer_epoch:
+            producer = self._producers[header.producer_id] = _Producer(header.producer_epoch)
+        producer.seen_ms = now_ms
+        if not header.is_control:
+            delta = header.last_offset_delta
+            first = header.base_sequence
+            producer.batches.append(
+                StoredBatch(
+                    first,
+                    _advance(first, delta),
+                    first_offset,
+                    first_offset + delta,
+                    header.max_timestamp,
+                )
+            )
+
+    def needs(self, header: BatchHeader) -> bool:
+        """Whether a stored batch is a producer's last: with it goes the last sequence, or the
+        epoch of a producer that has stored nothing else. Compaction keeps it, without records."""
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            return False
+        if producer.batches:
+            return producer.batches[-1].last_offset == header.last_offset
+        return header.is_control and producer.epoch == header.producer_epoch
+
+    def expire(self, now_ms: int) -> None:
+        """Forgets the producers that have not appended for `expiration_ms`."""
+        horizon = now_ms - self.expiration_ms
+        expired = [
+            producer_id
+            for producer_id, producer in self._producers.items()
+            if producer.seen_ms <= horizon
+        ]
+        for producer_id in expired:
+            del self._producers[producer_id]
+
+    def encode(self) -> bytes:
+        """The content of a snapshot file (`ProducerSnapshot`, version 1)."""
+        entries = [
+            _ENTRY.pack(producer_id, producer.epoch, *fields, -1, -1)
+            for producer_id, producer in self._producers.items()
+            for fields in _snapshot_fields(producer.batches)
+        ]
+        body = _COUNT.pack(len(entries)) + b"".join(entries)
+        return _SNAPSHOT_HEADER.pack(_SNAPSHOT_VERSION, crc32c(body)) + body
+
+    @classmethod
+    def decode(cls, snapshot: BytesLike, expiration_ms: int, now_ms: int) -> ProducerState:
+        """The state in a snapshot file, ours or Kafka's; everyone in it counts as just seen.
+
+        Raises:
+            CorruptData: it is not a whole snapshot of version 1.
+        """
+        state = cls(expiration_ms)
+        body = memoryview(snapshot)[_SNAPSHOT_HEADER.size :]
+        try:
+            version, crc = _SNAPSHOT_HEADER.unpack_from(snapshot)
+            (count,) = _COUNT.unpack_from(body)
+            entries = list(_ENTRY.iter_unpack(body[_COUNT.size :]))
+        except struct.error as error:
+            raise CorruptData(f"producer snapshot of {len(snapshot)} bytes: {error}") from error
+        if version != _SNAPSHOT_VERSION or crc != crc32c(body) or count != len(entries):
+            raise CorruptData(
+                f"producer snapshot of version {version} with {count} entries: "
+                "unknown version, wrong CRC or wrong length"
+            )
+        for producer_id, epoch, sequence, offset, delta, timestamp, _, _ in entries:
+            producer = state._producers.get(producer_id)
+            if producer is None or producer.epoch != epoch:
+                producer = state._producers[producer_id] = _Producer(epoch)
+            producer.seen_ms = now_ms
+            if offset >= 0:
+                first = (sequence - delta) & _MAX_SEQUENCE
+                producer.batches.append(
+                    StoredBatch(first, sequence, offset - delta, offset, timestamp)
+                )
+        return state
+
+
+def _advance(sequence: int, by: int) -> int:
+    """Sequences run from 0 to 2^31-1 and begin again."""
+    return (sequence + by) & _MAX_SEQUENCE
+
+
+def _snapshot_fields(batches: Iterable[StoredBatch]) -> list[tuple[int, int, int, int]]:
+    """Last sequence, last offset, offset delta and timestamp; a producer known by its epoch alone
+    has one entry of Kafka's "none" values."""
+    fields = [
+        (
+            batch.last_sequence,
+            batch.last_offset,
+            batch.last_offset - batch.first_offset,
+            batch.timestamp,
+        )
+        for batch in batches
+    ]
+    return fields or [(-1, -1, 0, -1)]

@@ -1,0 +1,24 @@
+"""AllocateProducerIds (API 67): a broker takes a block of producer ids (KIP-730)."""
+
+from __future__ import annotations
+
+from trimtab.wire.schema import message
+from trimtab.wire.types import int16, int32, int64
+
+
+@message(api_key=67, versions="0", flexible="0+")
+class AllocateProducerIdsRequest:
+    """Ask the controller for a block of ids that nobody else gets."""
+
+    broker_id: int32
+    broker_epoch: int64 = -1
+
+
+@message(api_key=67, versions="0", flexible="0+")
+class AllocateProducerIdsResponse:
+    """The block: its first id, and how many."""
+
+    throttle_time_ms: int32 = 0
+    error_code: int16 = 0
+    producer_id_start: int64 = 0
+    producer_id_len: int32 = 0

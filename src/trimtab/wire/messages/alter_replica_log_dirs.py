@@ -1,0 +1,54 @@
+"""AlterReplicaLogDirs (API 34): move logs between a broker's directories (KIP-113)."""
+
+from __future__ import annotations
+
+from trimtab.wire.schema import message, struct
+from trimtab.wire.types import int16, int32, string
+
+
+@struct()
+class AlterReplicaLogDirTopic:
+    """Partitions of one topic."""
+
+    name: string
+    partitions: list[int32]
+
+
+@struct()
+class AlterReplicaLogDir:
+    """One directory, and what is to be in it."""
+
+    # Absolute.
+    path: string
+    topics: list[AlterReplicaLogDirTopic]
+
+
+@message(api_key=34, versions="1-2", flexible="2+")
+class AlterReplicaLogDirsRequest:
+    """Begin to move logs; those the broker has not yet are made there. v2 is flexible."""
+
+    dirs: list[AlterReplicaLogDir]
+
+
+@struct()
+class AlterReplicaLogDirPartitionResult:
+    """Whether the move of one partition has begun."""
+
+    partition_index: int32
+    error_code: int16 = 0
+
+
+@struct()
+class AlterReplicaLogDirTopicResult:
+    """Partitions of one topic."""
+
+    topic_name: string
+    partitions: list[AlterReplicaLogDirPartitionResult]
+
+
+@message(api_key=34, versions="1-2", flexible="2+")
+class AlterReplicaLogDirsResponse:
+    """One result per partition."""
+
+    throttle_time_ms: int32 = 0
+    results: list[AlterReplicaLogDirTopicResult]

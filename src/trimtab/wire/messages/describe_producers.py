@@ -1,0 +1,61 @@
+"""DescribeProducers (API 61): what a leader knows of a partition's producers (KIP-664)."""
+
+from __future__ import annotations
+
+from trimtab.wire.schema import field, message, struct
+from trimtab.wire.types import int16, int32, int64, string
+
+
+@struct()
+class TopicRequest:
+    """Partitions of one topic."""
+
+    name: string
+    partition_indexes: list[int32]
+
+
+@message(api_key=61, versions="0", flexible="0+")
+class DescribeProducersRequest:
+    """Ask the leader for the producers of partitions."""
+
+    topics: list[TopicRequest]
+
+
+@struct()
+class ProducerState:
+    """One idempotent or transactional producer."""
+
+    producer_id: int64
+    producer_epoch: int32
+    last_sequence: int32 = -1
+    last_timestamp: int64 = -1
+    # Of the last transaction marker; -1 if there was none.
+    coordinator_epoch: int32
+    # -1 if no transaction is open.
+    current_txn_start_offset: int64 = -1
+
+
+@struct()
+class PartitionResponse:
+    """The producers of one partition, or the error about it."""
+
+    partition_index: int32
+    error_code: int16 = 0
+    error_message: string | None = field(nullable_versions="0+", default=None)
+    active_producers: list[ProducerState] = field(default_factory=list)
+
+
+@struct()
+class TopicResponse:
+    """Partitions of one topic."""
+
+    name: string
+    partitions: list[PartitionResponse]
+
+
+@message(api_key=61, versions="0", flexible="0+")
+class DescribeProducersResponse:
+    """One result per partition."""
+
+    throttle_time_ms: int32 = 0
+    topics: list[TopicResponse]

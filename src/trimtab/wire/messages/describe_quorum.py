@@ -1,0 +1,97 @@
+"""DescribeQuorum (API 55): who votes on the metadata log, and how far each has come (KIP-595)."""
+
+from __future__ import annotations
+
+from trimtab.wire.schema import field, message, struct
+from trimtab.wire.types import ZERO_UUID, int16, int32, int64, string, uint16, uuid
+
+
+@struct()
+class PartitionData:
+    """One partition."""
+
+    partition_index: int32
+
+
+@struct()
+class TopicData:
+    """Partitions of one topic; `__cluster_metadata` and its partition 0 are all there is."""
+
+    topic_name: string
+    partitions: list[PartitionData]
+
+
+@message(api_key=55, versions="0-2", flexible="0+")
+class DescribeQuorumRequest:
+    """Ask the leader about the quorum."""
+
+    topics: list[TopicData]
+
+
+@struct()
+class ReplicaState:
+    """One voter or observer."""
+
+    replica_id: int32
+    replica_directory_id: uuid = field(versions="2+", default=ZERO_UUID)
+    # -1 if unknown; so too the next two.
+    log_end_offset: int64
+    # By the leader's clock, in milliseconds; -1 for the leader itself.
+    last_fetch_timestamp: int64 = field(versions="1+", default=-1, ignorable=True)
+    # When what it has now was the end of the leader's log; the present for the leader itself.
+    last_caught_up_timestamp: int64 = field(versions="1+", default=-1, ignorable=True)
+
+
+# Kafka calls the next two as it does the request's: PartitionData and TopicData.
+@struct()
+class PartitionDataResponse:
+    """The quorum of one partition, or the error about it."""
+
+    partition_index: int32
+    error_code: int16 = 0
+    error_message: string | None = field(
+        versions="2+", nullable_versions="2+", default="", ignorable=True
+    )
+    # -1 if there is none.
+    leader_id: int32 = 0
+    leader_epoch: int32 = 0
+    high_watermark: int64 = 0
+    current_voters: list[ReplicaState] = field(default_factory=list)
+    observers: list[ReplicaState] = field(default_factory=list)
+
+
+@struct()
+class TopicDataResponse:
+    """Partitions of one topic."""
+
+    topic_name: string
+    partitions: list[PartitionDataResponse]
+
+
+@struct(versions="2+")
+class Listener:
+    """One address of a node."""
+
+    name: string
+    host: string
+    port: uint16
+
+
+@struct(versions="2+")
+class Node:
+    """One voter and where to reach it."""
+
+    node_id: int32
+    listeners: list[Listener]
+
+
+@message(api_key=55, versions="0-2", flexible="0+")
+class DescribeQuorumResponse:
+    """The quorum. v1 adds times (KIP-836); v2 messages, directory ids and addresses (KIP-853)."""
+
+    error_code: int16 = 0
+    error_message: string | None = field(
+        versions="2+", nullable_versions="2+", default="", ignorable=True
+    )
+    topics: list[TopicDataResponse] = field(default_factory=list)
+    nodes: list[Node] = field(versions="2+", default_factory=list)

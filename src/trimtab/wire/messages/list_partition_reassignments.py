@@ -1,0 +1,54 @@
+"""ListPartitionReassignments (API 46): which partitions are on the move (KIP-455)."""
+
+from __future__ import annotations
+
+from trimtab.wire.schema import field, message, struct
+from trimtab.wire.types import int16, int32, string
+
+
+@struct()
+class ListPartitionReassignmentsTopics:
+    """Partitions of one topic."""
+
+    name: string
+    partition_indexes: list[int32]
+
+
+@message(api_key=46, versions="0", flexible="0+")
+class ListPartitionReassignmentsRequest:
+    """Ask for the moves that are under way."""
+
+    timeout_ms: int32 = 60000
+    # Null for all of the cluster.
+    topics: list[ListPartitionReassignmentsTopics] | None = field(
+        nullable_versions="0+", default=None
+    )
+
+
+@struct()
+class OngoingPartitionReassignment:
+    """The move of one partition."""
+
+    partition_index: int32
+    # All at present, with those that come and those that go.
+    replicas: list[int32]
+    adding_replicas: list[int32]
+    removing_replicas: list[int32]
+
+
+@struct()
+class OngoingTopicReassignment:
+    """Moves in one topic."""
+
+    name: string
+    partitions: list[OngoingPartitionReassignment]
+
+
+@message(api_key=46, versions="0", flexible="0+")
+class ListPartitionReassignmentsResponse:
+    """The moves; partitions that stay are left out."""
+
+    throttle_time_ms: int32 = 0
+    error_code: int16 = 0
+    error_message: string | None = field(nullable_versions="0+", default="")
+    topics: list[OngoingTopicReassignment] = field(default_factory=list)

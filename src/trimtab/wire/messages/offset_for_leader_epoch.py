@@ -1,0 +1,62 @@
+"""OffsetForLeaderEpoch (API 23): where a leader's epoch ends in the log (KIP-101)."""
+
+from __future__ import annotations
+
+from trimtab.wire.schema import field, message, struct
+from trimtab.wire.types import int16, int32, int64, string
+
+
+@struct()
+class OffsetForLeaderPartition:
+    """Which epoch of one partition."""
+
+    partition: int32
+    # -1 to have the leader's epoch not checked.
+    current_leader_epoch: int32 = field(versions="2+", default=-1, ignorable=True)
+    leader_epoch: int32
+
+
+@struct()
+class OffsetForLeaderTopic:
+    """Partitions of one topic."""
+
+    topic: string
+    partitions: list[OffsetForLeaderPartition]
+
+
+@message(api_key=23, versions="2-4", flexible="4+")
+class OffsetForLeaderEpochRequest:
+    """Ask where epochs end.
+
+    v2 adds the current leader epoch (KIP-320); v3 the replica id. v4 is flexible.
+    """
+
+    # The broker id of a follower; -1 for a consumer; -2 to see beyond the high watermark.
+    replica_id: int32 = field(versions="3+", default=-2, ignorable=True)
+    topics: list[OffsetForLeaderTopic]
+
+
+@struct()
+class EpochEndOffset:
+    """The highest epoch up to the one asked for, and where it ends; -1 if there is none."""
+
+    error_code: int16 = 0
+    partition: int32
+    leader_epoch: int32 = field(versions="1+", default=-1, ignorable=True)
+    end_offset: int64 = -1
+
+
+@struct()
+class OffsetForLeaderTopicResult:
+    """Partitions of one topic."""
+
+    topic: string
+    partitions: list[EpochEndOffset]
+
+
+@message(api_key=23, versions="2-4", flexible="4+")
+class OffsetForLeaderEpochResponse:
+    """One result per partition."""
+
+    throttle_time_ms: int32 = field(versions="2+", default=0, ignorable=True)
+    topics: list[OffsetForLeaderTopicResult]

@@ -1,0 +1,35 @@
+# C declarations of records_cy.py, as batch_cy.pxd has those of batch_cy.py.
+
+cdef class RecordReader:
+    cdef memoryview view
+    cdef unsigned char *octets
+    cdef Py_ssize_t position
+    cdef Py_ssize_t limit
+    cdef Py_ssize_t end
+    # The record under the cursor; a size below zero is a null.
+    cdef long long timestamp_delta
+    cdef long long offset_delta
+    cdef Py_ssize_t key_start
+    cdef Py_ssize_t key_size
+    cdef Py_ssize_t value_start
+    cdef Py_ssize_t value_size
+    cdef Py_ssize_t header_count
+    # The header of that record under the cursor.
+    cdef Py_ssize_t header_name_start
+    cdef Py_ssize_t header_name_size
+    cdef Py_ssize_t header_value_start
+    cdef Py_ssize_t header_value_size
+
+    cdef long long read_varint(self)
+    cdef Py_ssize_t read_size(self) except? -2
+    cdef int read_record(self) except -1
+    cdef int read_header(self) except -1
+    cdef int end_record(self) except -1
+    cdef object end_batch(self)
+    cdef object bytes_at(self, Py_ssize_t start, Py_ssize_t size)
+    cdef str header_name(self)
+    cdef object read_headers(self)
+
+cpdef RecordReader open_records(
+    memoryview view, Py_ssize_t position, object header, bint check_crcs, object limit
+)

@@ -1,0 +1,203 @@
+"""What DescribeConfigs shows of topics, of one broker and of all, and where values come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trimtab.broker.handlers.configs import describe_configs
+from trimtab.config import BROKER, PASSWORD, TOPIC, Option, read_given
+from trimtab.metadata.image import CONFIG_BROKER, CONFIG_TOPIC, ClusterImage
+from trimtab.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from trimtab.wire.messages.metadata_records import ConfigRecord, TopicRecord
+
+
+@pytest.fixture
+def broker() -> Any:
+    """Broker 1, with some options given, some set for it, some for all, and some for topic `t`."""
+    image = ClusterImage()
+    image.replay(TopicRecord(name="t", topic_id=b"t" * 16))
+    for kind, name, option, value in (
+        (CONFIG_TOPIC, "t", "segment.bytes", "3000000"),
+        (CONFIG_BROKER, "1", "log.segment.bytes", "2000000"),
+        (CONFIG_BROKER, "1", "max.connections", "20"),
+        (CONFIG_BROKER, "", "max.connections", "10"),
+        (CONFIG_BROKER, "", "log.retention.ms", "9000000"),
+        (CONFIG_BROKER, "2", "max.connections", "30"),
+    ):
+        image.replay(ConfigRecord(resource_type=kind, resource_name=name, name=option, value=value))
+    given = read_given(BROKER, {"log.retention.hours": 100, "log.roll.hours": 1, "node.id": 1})
+    return SimpleNamespace(id=1, image=image, given=given)
+
+
+def describe(broker: Any, kind: int, name: str, *keys: str, **asked: bool) -> Any:
+    request = DescribeConfigsRequest(
+        resources=[
+            DescribeConfigsResource(
+                resource_type=kind, resource_name=name, configuration_keys=list(keys) or None
+            )
+        ],
+        **asked,
+    )
+    (result,) = describe_configs(broker, None, request).results  # type: ignore[arg-type]
+    assert (result.resource_type, result.resource_name) == (kind, name)
+    return result
+
+
+def values(result: Any) -> Mapping[str, tuple[Any, ...]]:
+    assert (result.error_code, result.error_message) == (0, "")
+    return {each.name: (each.value, each.config_source) for each in result.configs}
+
+
+SOURCES = [
+    (
+        CONFIG_TOPIC,
+        "t",
+        "segment.bytes",
+        "3000000",
+        [
+            ("segment.bytes", "3000000", 1),
+            ("log.segment.bytes", "2000000", 2),
+            ("log.segment.bytes", "1073741824", 5),
+        ],
+    ),
+    (
+        CONFIG_TOPIC,
+        "t",
+        "retention.ms",
+        "9000000",
+        [
+            ("log.retention.ms", "9000000", 3),
+            ("log.retention.hours", "100", 4),
+            ("log.retention.hours", "168", 5),
+        ],
+    ),
+    (
+        CONFIG_TOPIC,
+        "t",
+        "segment.ms",
+        "3600000",
+        [("log.roll.hours", "1", 4), ("log.roll.hours", "168", 5)],
+    ),
+    (CONFIG_TOPIC, "t", "cleanup.policy", "delete", [("log.cleanup.policy", "delete", 5)]),
+    (CONFIG_TOPIC, "t", "leader.replication.throttled.replicas", "", []),
+    (
+        CONFIG_BROKER,
+        "1",
+        "max.connections",
+        "20",
+        [
+            ("max.connections", "20", 2),
+            ("max.connections", "10", 3),
+            ("max.connections", "2147483647", 5),
+        ],
+    ),
+    (
+        CONFIG_BROKER,
+        "1",
+        "log.retention.hours",
+        "100",
+        [("log.retention.hours", "100", 4), ("log.retention.hours", "168", 5)],
+    ),
+    (CONFIG_BROKER, "1", "log.roll.ms", None, []),
+    (CONFIG_BROKER, "1", "num.partitions", "1", [("num.partitions", "1", 5)]),
+    (CONFIG_BROKER, "", "max.connections", "10", [("max.connections", "10", 3)]),
+]
+
+
+@pytest.mark.kip(226)
+@pytest.mark.parametrize(
+    ("kind", "name", "option", "value", "synonyms"),
+    SOURCES,
+    ids=[f"{s[1]} {s[2]}" for s in SOURCES],
+)
+def test_a_value_and_everything_it_could_come_from_what_counts_first(
+    broker: Any,
+    kind: int,
+    name: str,
+    option: str,
+    value: str | None,
+    synonyms: list[tuple[str, str, int]],
+) -> None:
+    (entry,) = describe(broker, kind, name, option, include_synonyms=True).configs
+    assert (entry.name, entry.value) == (option, value)
+    assert entry.config_source == (synonyms[0][2] if synonyms else 5)
+    assert [(each.name, each.value, each.source) for each in entry.synonyms] == synonyms
+    (entry,) = describe(broker, kind, name, option).configs
+    assert entry.synonyms == []
+
+
+def test_all_options_of_a_topic_and_of_a_broker_are_shown(broker: Any) -> None:
+    assert len(values(describe(broker, CONFIG_TOPIC, "t"))) == len(TOPIC)
+    assert len(values(describe(broker, CONFIG_BROKER, "1"))) == len(BROKER)
+
+
+def test_of_all_brokers_only_what_is_set_for_them_is_shown(broker: Any) -> None:
+    assert values(describe(broker, CONFIG_BROKER, "")) == {
+        "max.connections": ("10", 3),
+        "log.retention.ms": ("9000000", 3),
+    }
+
+
+def test_options_that_are_asked_for_are_shown_once_and_unknown_ones_never(broker: Any) -> None:
+    keys = ("max.connections", "no.such", "max.connections", "segment.bytes")
+    assert list(values(describe(broker, CONFIG_BROKER, "1", *keys))) == ["max.connections"]
+    assert list(values(describe(broker, CONFIG_BROKER, "", "node.id"))) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "option", "read_only"),
+    [
+        (CONFIG_TOPIC, "t", "segment.bytes", False),
+        (CONFIG_BROKER, "1", "log.segment.bytes", False),
+        (CONFIG_BROKER, "1", "node.id", True),
+        (CONFIG_BROKER, "", "max.connections", False),
+    ],
+)
+def test_what_needs_a_restart_is_read_only(
+    broker: Any, kind: int, name: str, option: str, read_only: bool
+) -> None:
+    (entry,) = describe(broker, kind, name, option).configs
+    assert entry.read_only is read_only
+
+
+def test_a_password_is_not_shown(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BROKER._options, "lab.key", Option("lab.key", PASSWORD, None, ""))
+    broker.given.update(read_given(BROKER, {"lab.key": "s3cret"}))
+    (entry,) = describe(broker, CONFIG_BROKER, "1", "lab.key", include_synonyms=True).configs
+    assert (entry.value, entry.is_sensitive, entry.config_source) == (None, True, 4)
+    assert [each.value for each in entry.synonyms] == [None]
+
+
+def test_the_documentation_says_what_has_no_effect(broker: Any) -> None:
+    keys = ("num.io.threads", "num.partitions")
+    unused, used = describe(broker, CONFIG_BROKER, "1", *keys, include_documentation=True).configs
+    assert unused.documentation.endswith("(Described for Kafka's sake: it has no effect here.)")
+    assert used.documentation == BROKER["num.partitions"].doc
+    (entry,) = describe(broker, CONFIG_BROKER, "1", "num.partitions").configs
+    assert entry.documentation is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code", "message"),
+    [
+        (CONFIG_TOPIC, "x", 3, ""),
+        (CONFIG_TOPIC, "", 17, "empty"),
+        (CONFIG_TOPIC, "a b", 17, "a b"),
+        (CONFIG_BROKER, "2", 42, "expected 1 or empty string, but received 2"),
+        (CONFIG_BROKER, "x", 42, "expected 1 or empty string, but received x"),
+        (8, "1", 42, "Resource type 8 has no configs here"),
+    ],
+)
+def test_what_cannot_be_described_is_refused(
+    broker: Any, kind: int, name: str, code: int, message: str
+) -> None:
+    result = describe(broker, kind, name)
+    assert (result.error_code, result.configs) == (code, [])
+    assert message in result.error_message

@@ -1,0 +1,66 @@
+"""What DescribeLogDirs says of the logs on a broker."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trimtab.broker.handlers.log_dirs import describe_log_dirs
+from trimtab.records import TopicPartition
+from trimtab.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+
+BROKER: Any = SimpleNamespace(
+    config={"log.dirs": ("/data/broker-0",)},
+    logs=SimpleNamespace(
+        logs={
+            TopicPartition(topic, index): SimpleNamespace(size=size)
+            for topic, index, size in (("b", 1, 30), ("a", 10, 20), ("a", 2, 10))
+        }
+    ),
+)
+A2, A10, B1 = ("a", 2, 10), ("a", 10, 20), ("b", 1, 30)
+
+
+@pytest.mark.kip(113)
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (None, [A2, A10, B1]),
+        ([], []),
+        ([("a", [10, 77]), ("x", [0])], [A10]),
+        ([("b", [1]), ("a", [2]), ("b", [1])], [B1, A2]),
+        ([("x", [0])], []),
+    ],
+)
+def test_the_logs_that_are_asked_for_and_their_sizes(
+    wanted: list[tuple[str, list[int]]] | None, found: list[tuple[str, int, int]]
+) -> None:
+    request = DescribeLogDirsRequest(
+        topics=None
+        if wanted is None
+        else [DescribableLogDirTopic(topic=name, partitions=indexes) for name, indexes in wanted]
+    )
+    response = describe_log_dirs(BROKER, None, request)  # type: ignore[arg-type]
+    assert response.error_code == 0
+    (directory,) = response.results
+    assert (directory.error_code, directory.log_dir) == (0, "/data/broker-0")
+    assert (directory.total_bytes, directory.usable_bytes) == (-1, -1)
+    logs = [
+        (topic.name, each.partition_index, each.partition_size)
+        for topic in directory.topics
+        for each in topic.partitions
+    ]
+    assert logs == found
+    assert all(
+        (each.offset_lag, each.is_future_key) == (0, False)
+        for topic in directory.topics
+        for each in topic.partitions
+    )
+
+
+def test_a_broker_whose_directory_has_no_name_has_one_all_the_same() -> None:
+    broker: Any = SimpleNamespace(config={"log.dirs": None}, logs=SimpleNamespace(logs={}))
+    response = describe_log_dirs(broker, None, DescribeLogDirsRequest(topics=None))  # type: ignore[arg-type]
+    assert [each.log_dir for each in response.results] == [""]

@@ -1,0 +1,289 @@
+"""What followers of the metadata log are served, and what is known of them by it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from inspect import isawaitable
+from typing import Any, TypeVar
+
+import pytest
+
+from trimtab.controller.journal import Journal
+from trimtab.controller.metadata_feed import MetadataFeed
+from trimtab.errors import ErrorCode
+from trimtab.metadata.batches import TOPIC, TOPIC_ID, read_batches, read_snapshot
+from trimtab.sim.world import World
+from trimtab.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
+from trimtab.wire.messages.fetch_snapshot import (
+    FetchSnapshotRequest,
+    PartitionSnapshot,
+    SnapshotId,
+    TopicSnapshot,
+)
+from trimtab.wire.messages.metadata_records import TopicRecord
+
+T = TypeVar("T")
+NODE = 3000
+
+
+class Desk:
+    """A journal that takes a snapshot every 1000 bytes, and its feed."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.journal = Journal.open(world.disk("c"), NODE, world.now_ms, 1000)
+        self.feed = MetadataFeed(self.journal, NODE, "lab", world.now_ms)
+        self.written = 0
+
+    def run(self, scenario: Callable[[], Awaitable[T]]) -> T:
+        async def run() -> T:
+            return await scenario()
+
+        return self.world.run(run())
+
+    async def write(self, count: int = 1) -> None:
+        for _ in range(count):
+            number = self.written
+            self.written += 1
+            record = TopicRecord(name=f"t{number}", topic_id=number.to_bytes(16, "big"))
+            await self.journal.reach(self.journal.append([record]))
+            await asyncio.sleep(0.01)
+
+    async def fetch(
+        self,
+        offset: int,
+        wait_ms: int = 0,
+        follower: int = -1,
+        topic: Any = TOPIC_ID,
+        partition: int = 0,
+        epoch: int = -1,
+        max_bytes: int = 1 << 20,
+        cluster: str | None = None,
+    ) -> Any:
+        request = FetchRequest(
+            cluster_id=cluster,
+            replica_state=ReplicaState(replica_id=follower),
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            topics=[
+                FetchTopic(
+                    topic=topic if isinstance(topic, str) else "",
+                    topic_id=topic if isinstance(topic, bytes) else bytes(16),
+                    partitions=[
+                        FetchPartition(
+                            partition=partition,
+                            current_leader_epoch=epoch,
+                            fetch_offset=offset,
+                            partition_max_bytes=max_bytes,
+                        )
+                    ],
+                )
+            ],
+        )
+        answer = self.feed.fetch(request)
+        response = await answer if isawaitable(answer) else answer
+        return response.responses[0].partitions[0] if response.responses else response
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    with World(seed=1) as world:
+        yield Desk(world)
+
+
+def test_batches_come_from_the_offset_on(desk: Desk) -> None:
+    async def scenario() -> None:
+        await desk.write(4)
+        for topic in (TOPIC, TOPIC_ID):
+            data = await desk.fetch(2, topic=topic)
+            assert [offset for offset, _ in read_batches(data.records)] == [2, 3]
+            assert (data.error_code, data.high_watermark, data.log_start_offset) == (0, 4, 0)
+            assert (data.current_leader.leader_id, data.current_leader.leader_epoch) == (NODE, 1)
+        data = await desk.fetch(0, max_bytes=1)
+        assert [offset for offset, _ in read_batches(data.records)] == [0]
+
+    desk.run(scenario)
+
+
+def test_a_fetch_at_the_end_waits_for_more(desk: Desk) -> None:
+    async def scenario() -> None:
+        await desk.write(1)
+        started = desk.world.loop.time()
+        waiting = asyncio.ensure_future(desk.fetch(1, wait_ms=5000))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        await desk.write(1)
+        data = await waiting
+        assert [offset for offset, _ in read_batches(data.records)] == [1]
+        assert desk.world.loop.time() - started < 1.1
+        data = await desk.fetch(2, wait_ms=500)
+        assert (bytes(data.records), data.error_code) == (b"", 0)
+        assert desk.world.loop.time() - started > 1.5
+
+    desk.run(scenario)
+
+
+def test_what_is_not_on_disk_is_not_served(desk: Desk) -> None:
+    async def scenario() -> None:
+        desk.journal.append([TopicRecord(name="x", topic_id=bytes(16))])
+        data = await desk.fetch(0)
+        assert (bytes(data.records), data.high_watermark) == (b"", 0)
+        assert [o for o, _ in read_batches((await desk.fetch(0, wait_ms=9)).records)] == [0]
+
+    desk.run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        ({"topic": "other"}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ({"topic": b"o" * 16}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ({"partition": 1}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ({"epoch": 2}, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        ({"epoch": 0}, ErrorCode.FENCED_LEADER_EPOCH),
+        ({"offset": 3}, ErrorCode.OFFSET_OUT_OF_RANGE),
+        ({"cluster": "other"}, ErrorCode.INCONSISTENT_CLUSTER_ID),
+        ({"cluster": "lab", "epoch": 1}, ErrorCode.NONE),
+    ],
+)
+def test_fetches_that_are_refused(desk: Desk, asked: dict[str, Any], code: ErrorCode) -> None:
+    async def scenario() -> None:
+        await desk.write(2)
+        answer = await desk.fetch(**{"offset": 0, "wait_ms": 1000, **asked})
+        assert answer.error_code == code
+        assert desk.world.loop.time() < 0.5
+
+    desk.run(scenario)
+
+
+def test_a_fetch_tells_how_far_the_follower_is(desk: Desk) -> None:
+    async def scenario() -> None:
+        await desk.write(3)
+        await desk.fetch(1, follower=7)
+        first = desk.feed.positions[7]
+        assert (first.offset, first.caught_up_ms, desk.feed.position(8)) == (1, -1, 0)
+        await asyncio.sleep(1)
+        await desk.fetch(3, follower=7)
+        second = desk.feed.positions[7]
+        assert (second.offset, second.caught_up_ms) == (3, second.fetched_ms)
+        assert second.fetched_ms >= first.fetched_ms + 1000
+        await desk.write(1)
+        await desk.fetch(3, follower=7)
+        assert desk.feed.positions[7].caught_up_ms == second.caught_up_ms
+        await desk.fetch(0)
+        assert list(desk.feed.positions) == [7]
+
+    desk.run(scenario)
+
+
+def test_brokers_are_waited_for_but_not_for_ever(desk: Desk) -> None:
+    async def scenario() -> None:
+        loop = desk.world.loop
+        brokers = [7, 8]
+        await desk.write(2)
+        desk.feed.note(7, 2)
+
+        async def catch_up() -> None:
+            await asyncio.sleep(0.3)
+            desk.feed.note(8, 1)
+            await asyncio.sleep(0.3)
+            desk.feed.note(8, 2)
+
+        started = loop.time()
+        task = asyncio.ensure_future(catch_up())
+        await desk.feed.reach(2, lambda: brokers, 5)
+        await task
+        assert loop.time() - started == pytest.approx(0.6)
+        started = loop.time()
+        await desk.feed.reach(3, lambda: brokers, 1)
+        assert loop.time() - started == pytest.approx(1)
+        desk.feed.note(7, 3)
+        waiting = asyncio.ensure_future(desk.feed.reach(3, lambda: brokers, 5))
+        await asyncio.sleep(0.1)
+        brokers.remove(8)  # fenced meanwhile
+        desk.feed.check()
+        await waiting
+        assert loop.time() - started == pytest.approx(1.1)
+
+    desk.run(scenario)
+
+
+# Snapshots
+
+
+async def fetch_snapshot(desk: Desk, position: int = 0, max_bytes: int = 300, **asked: Any) -> Any:
+    snapshot = desk.journal.snapshot
+    assert snapshot is not None
+    request = FetchSnapshotRequest(
+        cluster_id=asked.get("cluster"),
+        max_bytes=max_bytes,
+        topics=[
+            TopicSnapshot(
+                name=asked.get("topic", TOPIC),
+                partitions=[
+                    PartitionSnapshot(
+                        partition=0,
+                        current_leader_epoch=asked.get("epoch", -1),
+                        snapshot_id=SnapshotId(
+                            end_offset=asked.get("end_offset", snapshot.end_offset),
+                            epoch=snapshot.epoch,
+                        ),
+                        position=position,
+                    )
+                ],
+            )
+        ],
+    )
+    response = desk.feed.fetch_snapshot(request)
+    return response.topics[0].partitions[0] if response.topics else response
+
+
+def test_who_is_too_far_behind_takes_a_snapshot_and_goes_on_from_there(desk: Desk) -> None:
+    async def scenario() -> None:
+        await desk.write(40)
+        data = await desk.fetch(0, wait_ms=1000, follower=7)
+        assert desk.feed.position(7) == 0
+        end_offset = data.snapshot_id.end_offset
+        assert (data.error_code, bytes(data.records)) == (0, b"")
+        assert (end_offset, data.snapshot_id.epoch) == desk.journal.snapshot
+        content = b""
+        while True:
+            piece = await fetch_snapshot(desk, len(content))
+            assert (piece.error_code, piece.position) == (0, len(content))
+            content += piece.unaligned_records
+            if len(content) == piece.size:
+                break
+        names = [record.name for record in read_snapshot(content)]
+        assert names == [f"t{number}" for number in range(end_offset)]
+        data = await desk.fetch(end_offset)
+        assert data.snapshot_id.end_offset == -1
+        names += [record.name for _, record in read_batches(data.records, end_offset)]
+        assert names == [f"t{number}" for number in range(40)]
+        # Whoever is a little behind needs none.
+        start = data.log_start_offset
+        assert 0 < start < end_offset
+        assert next(n for n, _ in read_batches((await desk.fetch(start)).records)) == start
+
+    desk.run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        ({"topic": "other"}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ({"epoch": 2}, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        ({"end_offset": 3}, ErrorCode.SNAPSHOT_NOT_FOUND),
+        ({"position": -1}, ErrorCode.POSITION_OUT_OF_RANGE),
+        ({"position": 1 << 40}, ErrorCode.POSITION_OUT_OF_RANGE),
+        ({"cluster": "other"}, ErrorCode.INCONSISTENT_CLUSTER_ID),
+    ],
+)
+def test_pieces_of_snapshots_that_are_refused(
+    desk: Desk, asked: dict[str, Any], code: ErrorCode
+) -> None:
+    async def scenario() -> None:
+        await desk.write(40)
+        assert (await fetch_snapshot(desk, **asked)).error_code == code
+
+    desk.run(scenario)

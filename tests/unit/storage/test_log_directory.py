@@ -1,0 +1,463 @@
+"""A data directory: whose it is, what it remembers between runs, and how logs come and go."""
+
+import asyncio
+from errno import EIO
+from random import Random
+
+import pytest
+
+from trimtab.errors import CorruptData, UsageError
+from trimtab.records import TopicPartition
+from trimtab.sim.disk import VirtualDisk
+from trimtab.storage.log import Log, LogConfig
+from trimtab.storage.log_directory import LogDirectory
+from trimtab.storage.storage import StorageError
+from trimtab.wire.batch_cy import BatchBuilder, read_headers
+
+TOPIC_ID = bytes(range(16))
+OTHER_ID = bytes(range(1, 17))
+CONFIG = LogConfig(segment_bytes=500)
+
+
+def open_directory(disk: VirtualDisk, node_id: int = 2, cluster_id: str = "level") -> LogDirectory:
+    return LogDirectory.open(
+        disk, node_id=node_id, cluster_id=cluster_id, now_ms=lambda: 0, random=Random(1)
+    )
+
+
+def fill(log: Log, batches: int) -> None:
+    for _ in range(batches):
+        builder = BatchBuilder(1000)
+        builder.append(5, None, b"v" * 60, [])
+        data = memoryview(bytearray(builder.build()))
+        log.append(data, 0, read_headers(data))
+
+
+@pytest.fixture
+def disk() -> VirtualDisk:
+    return VirtualDisk()
+
+
+@pytest.fixture
+def directory(disk: VirtualDisk) -> LogDirectory:
+    return open_directory(disk)
+
+
+class TestIdentity:
+    def test_is_written_as_kafka_does(self, disk: VirtualDisk, directory: LogDirectory) -> None:
+        lines = (disk.read_file("meta.properties") or b"").decode().splitlines()
+        assert {"version=1", "node.id=2", "cluster.id=level"} < set(lines)
+        assert len(next(line for line in lines if line.startswith("directory.id="))) == 13 + 22
+
+    def test_stays(self, disk: VirtualDisk, directory: LogDirectory) -> None:
+        directory.close()
+        again = LogDirectory.open(
+            disk, node_id=2, cluster_id="level", now_ms=lambda: 0, random=Random(99)
+        )
+        assert again.directory_id == directory.directory_id
+
+    @pytest.mark.parametrize(
+        ("node_id", "cluster_id", "message"),
+        [
+            (3, "level", r"node\.id=2, but this broker has node\.id=3"),
+            (2, "other", r"cluster\.id=level, but this broker has cluster\.id=other"),
+        ],
+    )
+    def test_is_checked(
+        self,
+        disk: VirtualDisk,
+        directory: LogDirectory,
+        node_id: int,
+        cluster_id: str,
+        message: str,
+    ) -> None:
+        directory.close()
+        with pytest.raises(UsageError, match=message):
+            open_directory(disk, node_id, cluster_id)
+        open_directory(disk)
+
+    def test_one_broker_at_a_time(self, disk: VirtualDisk, directory: LogDirectory) -> None:
+        with pytest.raises(UsageError, match="in use"):
+            open_directory(disk)
+
+
+class TestLogs:
+    def test_a_new_partition_is_a_directory_with_its_topics_id(
+        self, disk: VirtualDisk, directory: LogDirectory
+    ) -> None:
+        log = directory.open_log("flights", 3, TOPIC_ID, CONFIG)
+        assert directory.logs == {TopicPartition("flights", 3): log}
+        assert disk.list("flights-3") == ["partition.metadata"]
+        assert disk.read_file("flights-3/partition.metadata") == (
+            b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
+        )
+
+    def test_come_back_with_their_records(self, disk: VirtualDisk, directory: LogDirectory) -> None:
+        fill(directory.open_log("flights", 3, TOPIC_ID, CONFIG), 10)
+        directory.close()
+        again = open_directory(disk)
+        assert list(again.stored_partitions()) == [TopicPartition("flights", 3)]
+        assert again.open_log("flights", 3, TOPIC_ID, CONFIG).log_end_offset == 10
+
+    def test_of_an_older_topic_of_that_name_go(
+        self, disk: VirtualDisk, directory: LogDirectory
+    ) -> None:
+        fill(directory.open_log("flights", 3, TOPIC_ID, CONFIG), 10)
+        directory.close()
+        again = open_directory(disk)
+        log = again.open_log("flights", 3, OTHER_ID, CONFIG)
+        assert log.log_end_offset == 0
+        assert disk.list("flights-3") == ["partition.metadata"]
+
+    @pytest.mark.parametrize("content", [None, b"", b"version: 0\ntopic_id: AAE"])
+    def test_without_a_whole_topic_id_are_kept(
+        self, disk: VirtualDisk, directory: LogDirectory, content: bytes | None
+    ) -> None:
+        fill(directory.open_log("flights", 3, TOPIC_ID, CONFIG), 10)
+        directory.close()
+        disk.delete("flights-3/partition.metadata")
+        if content is not None:
+            disk.write_file("flights-3/partition.metadata", content)
+        again = open_directory(disk)
+        assert again.open_log("flights", 3, TOPIC_ID, CONFIG).log_end_offset == 10
+        assert (disk.read_file("flights-3/partition.metadata") or b"").endswith(b"DA0ODw")
+
+    def test_are_opened_once(self, directory: LogDirectory) -> None:
+        directory.open_log("flights", 3, TOPIC_ID, CONFIG)
+        with pytest.raises(UsageError, match="flights-3 is open already"):
+            directory.open_log("flights", 3, TOPIC_ID, CONFIG)
+
+    def test_deletion_leaves_nothing(self, disk: VirtualDisk, directory: LogDirectory) -> None:
+        for partition in range(2):
+            fill(directory.open_log("flights", partition, TOPIC_ID, CONFIG), 10)
+        directory.delete_log("flights", 0)
+        directory.delete_log("flights", 7)
+        assert "flights-0" not in disk.list("")
+        directory.close()
+        again = open_directory(disk)
+        again.delete_log("flights", 1)
+        assert not [name for name in disk.list("") if name.startswith("flights")]
+        assert again.open_log("flights", 0, OTHER_ID, CONFIG).log_end_offset == 0
+        assert again.open_log("flights", 1, OTHER_ID, CONFIG).log_end_offset == 0
+
+    def test_an_interrupted_deletion_is_finished(
+        self, disk: VirtualDisk, directory: LogDirectory
+    ) -> None:
+        topic = "t" * 249
+        fill(directory.open_log(topic, 0, TOPIC_ID, CONFIG), 10)
+        doomed = []
+
+        def fail(action: str, path: str) -> int:
+            if action == "delete" and path.endswith("-delete"):
+                doomed.append(path)
+                return EIO
+            return 0
+
+        disk.fault = fail
+        with pytest.raises(StorageError):
+            directory.delete_log(topic, 0)
+        disk.fault = None
+        disk.crash()
+        assert doomed[0] in disk.list("")
+        assert len(doomed[0]) <= 255
+        again = open_directory(disk)
+        assert doomed[0] not in disk.list("")
+        assert list(again.stored_partitions()) == []
+
+    def test_the_controllers_log_is_not_a_partition(
+        self, disk: VirtualDisk, directory: LogDirectory
+    ) -> None:
+        directory.close()
+        disk.write_file("__cluster_metadata-0/00000000000000000000.log", b"")
+        disk.write_file("lost+found/x", b"")
+        disk.write_file("a-b-12/x", b"")
+        assert list(open_directory(disk).stored_partitions()) == [TopicPartition("a-b", 12)]
+
+
+def corrupt(disk: VirtualDisk, path: str) -> None:
+    content = bytearray(disk.read_file(path) or b"")
+    content[65] ^= 1
+    disk.write_file(path, content)
+
+
+FIRST = "flights-0/00000000000000000000.log"
+
+
+class TestCleanShutdown:
+    def test_is_marked_and_the_mark_used_up(
+        self, disk: VirtualDisk, directory: LogDirectory
+    ) -> None:
+        assert not disk.exists(".kafka_cleanshutdown")
+        directory.close()
+        assert disk.exists(".kafka_cleanshutdown")
+        open_directory(disk)
+        assert not disk.exists(".kafka_cleanshutdown")
+
+    def test_spares_recovery(self, disk: VirtualDisk, directory: LogDirectory) -> None:
+        fill(directory.open_log("flights", 0, TOPIC_ID, CONFIG), 3)
+        directory.close()
+        corrupt(disk, FIRST)
+        disk.delete("recovery-point-offset-checkpoint")
+        assert open_directory(disk).open_log("flights", 0, TOPIC_ID, CONFIG).log_end_offset == 3
+
+    def test_a_crash_is_recovered_from(self, disk: VirtualDisk, directory: LogDirectory) -> None:
+        fill(directory.open_log("flights", 0, TOPIC_ID, CONFIG), 3)
+        directory.logs[TopicPartition("flights", 0)].flush()
+        corrupt(disk, FIRST)
+        disk.crash()
+        assert open_directory(disk).open_log("flights", 0, TOPIC_ID, CONFIG).log_end_offset == 0
+
+    def test_is_not_claimed_for_a_log_not_looked_at_since_a_crash(
+        self, disk: VirtualDisk, directory: LogDirectory
+    ) -> None:
+        for partition in range(2):
+            fill(directory.open_log("flights", partition, TOPIC_ID, CONFIG), 3)
+        disk.crash()
+        second = open_directory(disk)
+        second.open_log("flights", 0, TOPIC_ID, CONFIG)
+        second.close()
+        assert not disk.exists(".kafka_cleanshutdown")
+        third = open_directory(disk)
+        for partition in range(2):
+            third.open_log("flights", partition, TOPIC_ID, CONFIG)
+        third.close()
+        assert disk.exists(".kafka_cleanshutdown")
+
+    def test_is_not_claimed_when_a_log_cannot_be_flushed(
+        self, disk: VirtualDisk, directory: LogDirectory
+    ) -> None:
+        for partition in range(2):
+            fill(directory.open_log("flights", partition, TOPIC_ID, CONFIG), 3)
+        disk.fault = lambda action, path: EIO if action == "flush" and path == FIRST else 0
+        with pytest.raises(StorageError):
+            directory.close()
+        disk.fault = None
+        assert not disk.exists(".kafka_cleanshutdown")
+        disk.crash()
+        again = open_directory(disk)
+        assert again.open_log("flights", 0, TOPIC_ID, CONFIG).log_end_offset == 0
+        assert again.open_log("flights", 1, TOPIC_ID, CONFIG).log_end_offset == 3
+
+    def test_is_not_claimed_for_a_log_that_has_failed(
+        self, disk: VirtualDisk, directory: LogDirectory
+    ) -> None:
+        log = directory.open_log("flights", 0, TOPIC_ID, CONFIG)
+        disk.fault = lambda action, path: EIO if action in ("append", "truncate") else 0
+        with pytest.raises(StorageError):
+            fill(log, 1)
+        disk.fault = None
+        directory.close()
+        assert not disk.exists(".kafka_cleanshutdown")
+
+
+class TestCheckpoint:
+    def test_is_kafkas_file(self, disk: VirtualDisk, directory: LogDirectory) -> None:
+        log = directory.open_log("flights", 0, TOPIC_ID, CONFIG)
+        fill(log, 10)
+        directory.open_log("flights", 1, TOPIC_ID, CONFIG)
+        log.delete_records_before(2)
+        directory.close()
+        assert disk.read_file("recovery-point-offset-checkpoint") == (b"0\n1\nflights 0 10\n")
+        assert disk.read_file("log-start-offset-checkpoint") == b"0\n1\nflights 0 2\n"
+        again = open_directory(disk)
+        assert again.open_log("flights", 0, TOPIC_ID, CONFIG).log_start_offset == 2
+
+    def test_covers_what_was_rolled(self, disk: VirtualDisk, directory: LogDirectory) -> None:
+        log = directory.open_log("flights", 0, TOPIC_ID, CONFIG)
+        fill(log, 10)
+        rolled = log.active_base_offset
+        assert rolled >= 3
+        asyncio.run(directory.checkpoint())
+        assert disk.read_file("recovery-point-offset-checkpoint") == (
+            f"0\n1\nflights 0 {rolled}\n".encode()
+        )
+        disk.crash()
+        again = open_directory(disk).open_log("flights", 0, TOPIC_ID, CONFIG)
+        assert again.log_end_offset == rolled
+        assert again.offset_for_timestamp(5) == (5, 0, 0)
+
+    def test_is_written_only_when_something_has_changed(
+        self, disk: VirtualDisk, directory: LogDirectory
+    ) -> None:
+        fill(directory.open_log("flights", 0, TOPIC_ID, CONFIG), 10)
+        asyncio.run(directory.checkpoint())
+        disk.fault = lambda action, path: EIO if action in ("write", "flush") else 0
+        asyncio.run(directory.checkpoint())
+
+    def test_a_log_deleted_meanwhile_is_forgotten(
+        self, disk: VirtualDisk, directory: LogDirectory
+    ) -> None:
+        fill(directory.open_log("flights", 0, TOPIC_ID, CONFIG), 10)
+        asyncio.run(directory.checkpoint())
+        directory.delete_log("flights", 0)
+        asyncio.run(directory.checkpoint())
+        assert disk.read_file("recovery-point-offset-checkpoint") == b"0\n0\n"
+
+    @pytest.mark.parametrize(
+        "content", [b"", b"0\n", b"0\n2\nflights 0 10\n", b"1\n1\nflights 0 10\n", b"0\n1\nx\n"]
+    )
+    def test_that_cannot_be_read_stops_the_broker(
+        self, disk: VirtualDisk, directory: LogDirectory, content: bytes
+    ) -> None:
+        directory.close()
+        disk.write_file("recovery-point-offset-checkpoint", content)
+        with pytest.raises(CorruptData, match="recovery-point-offset-checkpoint"):
+            open_directory(disk)
+
+
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+
+
+class TestHighWatermarks:
+    def test_are_kafkas_file(self, disk: VirtualDisk, directory: LogDirectory) -> None:
+        for partition in range(3):
+            log = directory.open_log("flights", partition, TOPIC_ID, CONFIG)
+            fill(log, 5)
+            log.high_watermark = 2 * partition
+        directory.checkpoint_high_watermarks()
+        assert disk.read_file(HIGH_WATERMARKS) == b"0\n2\nflights 1 2\nflights 2 4\n"
+
+    @pytest.mark.parametrize("crashed", [True, False])
+    def test_come_back(self, disk: VirtualDisk, directory: LogDirectory, crashed: bool) -> None:
+        log = directory.open_log("flights", 0, TOPIC_ID, CONFIG)
+        fill(log, 5)
+        log.flush()
+        log.high_watermark = 3
+        if crashed:
+            directory.checkpoint_high_watermarks()
+            disk.open(HIGH_WATERMARKS).flush()
+            disk.crash()
+        else:
+            directory.close()
+        again = open_directory(disk).open_log("flights", 0, TOPIC_ID, CONFIG)
+        assert again.high_watermark == 3
+
+    def test_are_written_only_when_one_has_moved(
+        self, disk: VirtualDisk, directory: LogDirectory
+    ) -> None:
+        log = directory.open_log("flights", 0, TOPIC_ID, CONFIG)
+        fill(log, 5)
+        log.high_watermark = 3
+        directory.checkpoint_high_watermarks()
+        disk.fault = lambda action, path: EIO
+        log.high_watermark = 3
+        directory.checkpoint_high_watermarks()
+
+    def test_are_written_later_when_the_disk_fails(
+        self, disk: VirtualDisk, directory: LogDirectory
+    ) -> None:
+        log = directory.open_log("flights", 0, TOPIC_ID, CONFIG)
+        fill(log, 5)
+        log.high_watermark = 3
+        disk.fault = lambda action, path: EIO
+        with pytest.raises(StorageError):
+            directory.checkpoint_high_watermarks()
+        disk.fault = None
+        directory.checkpoint_high_watermarks()
+        assert disk.read_file(HIGH_WATERMARKS) == b"0\n1\nflights 0 3\n"
+
+    @pytest.mark.parametrize("content", [b"", b"0\n1\nx\n", b"\0\0\0"])
+    def test_that_a_crash_has_damaged_are_done_without(
+        self, disk: VirtualDisk, directory: LogDirectory, content: bytes
+    ) -> None:
+        fill(directory.open_log("flights", 0, TOPIC_ID, CONFIG), 5)
+        directory.close()
+        disk.write_file(HIGH_WATERMARKS, content)
+        again = open_directory(disk).open_log("flights", 0, TOPIC_ID, CONFIG)
+        assert again.high_watermark == 0
+
+    def test_bound_retention(self, disk: VirtualDisk, directory: LogDirectory) -> None:
+        config = LogConfig(segment_bytes=500, retention_bytes=0, retention_ms=-1)
+        log = directory.open_log("flights", 0, TOPIC_ID, config)
+        fill(log, 10)
+        assert directory.enforce_retention() == 0
+        log.high_watermark = 7
+        assert directory.enforce_retention() == 2
+        assert log.log_start_offset == 6
+
+
+class TestTruncation:
+    def test_lowers_the_recovery_point_at_once(
+        self, disk: VirtualDisk, directory: LogDirectory
+    ) -> None:
+        log = directory.open_log("flights", 0, TOPIC_ID, CONFIG)
+        fill(log, 10)
+        asyncio.run(directory.checkpoint())
+        log.truncate(2)
+        fill(log, 10)
+        disk.crash()
+        again = open_directory(disk).open_log("flights", 0, TOPIC_ID, CONFIG)
+        assert [header.base_offset for header in again.headers(0)] == [0, 1]
+
+    def test_to_before_the_start_moves_it_at_once(
+        self, disk: VirtualDisk, directory: LogDirectory
+    ) -> None:
+        log = directory.open_log("flights", 0, TOPIC_ID, CONFIG)
+        fill(log, 10)
+        log.delete_records_before(8)
+        asyncio.run(directory.checkpoint())
+        log.restart_at(2)
+        fill(log, 1)
+        log.flush()
+        disk.crash()
+        again = open_directory(disk).open_log("flights", 0, TOPIC_ID, CONFIG)
+        assert (again.log_start_offset, again.log_end_offset) == (2, 3)
+
+    def test_while_a_checkpoint_waits_for_the_disk_is_not_overlooked(
+        self, disk: VirtualDisk, directory: LogDirectory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        log = directory.open_log("flights", 0, TOPIC_ID, CONFIG)
+        fill(log, 10)
+
+        async def truncate_meanwhile(paths: object) -> None:
+            log.truncate(2)
+
+        monkeypatch.setattr(disk, "flush", truncate_meanwhile)
+        asyncio.run(directory.checkpoint())
+        assert log.recovery_point == 0
+        assert disk.read_file("recovery-point-offset-checkpoint") is None
+
+
+def test_one_logs_failure_does_not_keep_the_others_from_being_looked_after(
+    disk: VirtualDisk, directory: LogDirectory
+) -> None:
+    config = LogConfig(segment_bytes=500, retention_bytes=0, retention_ms=-1)
+    logs = [directory.open_log("flights", partition, TOPIC_ID, config) for partition in range(2)]
+    for log in logs:
+        fill(log, 10)
+        log.high_watermark = 10
+    disk.fault = lambda action, path: (
+        EIO if action in ("flush", "delete") and path.startswith("flights-0/") else 0
+    )
+    with pytest.raises(StorageError):
+        asyncio.run(directory.checkpoint())
+    assert disk.read_file("recovery-point-offset-checkpoint") == b"0\n1\nflights 1 9\n"
+    assert [log.has_failed for log in logs] == [True, False]
+    with pytest.raises(StorageError):
+        directory.enforce_retention()
+    assert logs[1].log_start_offset == 10
+
+
+def test_retention_and_expiry_for_all_logs(disk: VirtualDisk, directory: LogDirectory) -> None:
+    config = LogConfig(segment_bytes=500, retention_bytes=0, retention_ms=-1)
+    for partition in range(2):
+        log = directory.open_log("flights", partition, TOPIC_ID, config)
+        fill(log, 10)
+        log.high_watermark = 10
+    deleted = directory.enforce_retention()
+    assert deleted >= 6
+    assert [log.log_start_offset for log in directory.logs.values()] == [10, 10]
+
+
+def test_flush_by_time_for_idle_logs(disk: VirtualDisk) -> None:
+    now = [0]
+    directory = LogDirectory.open(
+        disk, node_id=1, cluster_id="level", now_ms=lambda: now[0], random=Random(1)
+    )
+    log = directory.open_log("flights", 0, TOPIC_ID, LogConfig(flush_ms=100))
+    fill(log, 1)
+    directory.flush_due()
+    assert log.recovery_point == 0
+    now[0] = 100
+    directory.flush_due()
+    assert log.recovery_point == 1
