@@ -3,8 +3,8 @@
     with Cluster(brokers=3, racks=["a", "b", "c"]) as cluster:
         Producer(bootstrap_servers=cluster.bootstrap_servers)
 
-The nodes are those of `trimtab cluster up`, which gives each a process of its own; they speak to each
-other by the same requests.
+The nodes are those of `trimtab cluster up`, which gives each a process of its own; they speak to
+each other by the same requests.
 
 On disk, below `data`:
 
@@ -16,34 +16,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from base64 import urlsafe_b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from types import TracebackType
+from typing import Any, NamedTuple
 
 from trimtab import config as options
 from trimtab.broker.broker import Broker
+from trimtab.config.node import CONTROLLER_ID, OWN_OPTIONS, format_address
 from trimtab.controller.node import ControllerNode
 from trimtab.errors import UsageError
 from trimtab.runtime.clock import wall_clock_ms
 from trimtab.runtime.files import DirectoryStorage
 from trimtab.runtime.loop_thread import LoopThread
+from trimtab.storage.identity import identify_cluster
 from trimtab.storage.storage import Storage
-
-CONTROLLER_ID = 3000
-"""The controller's node id, out of the way of the brokers'."""
-
-_META = "meta.properties"
-_CLUSTER_ID = "cluster.id="
-_OWN_OPTIONS = (
-    "advertised.listeners",
-    "broker.id",
-    "broker.rack",
-    "listeners",
-    "log.dirs",
-    "node.id",
-)
 
 _log = logging.getLogger(__name__)
 
@@ -97,42 +85,45 @@ class Cluster:
         self._ports = _choose_ports(ports, brokers)
         self._host = host
         self._options = options.read_given(options.BROKER, config or {})
-        for name in _OWN_OPTIONS:
+        for name in OWN_OPTIONS:
             if name in self._options:
                 raise UsageError(
                     f"broker option {name} differs from broker to broker; a cluster sets it from "
                     "its own arguments"
                 )
-        self._storage = storage
         self._now_ms = now_ms
         self._random = Random() if random is None else random
         self._temporary: str | None = None
         self._thread: LoopThread | None = None
         self._controller: ControllerNode | None = None
-        self._brokers: list[Broker] = []
-        self._addresses: list[tuple[str, int]] = []
+        self._brokers: dict[int, _Member] = {}
+        self._make_storage = storage or self._directory
+        self._cluster_id = ""
+        self._controller_address = ("", 0)
+        self._bound: dict[int, int] = {}
+        self._slow_ms: dict[int, float] = {}
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
         """Host and port of each broker that is up, in the order of their ids."""
-        return list(self._addresses)
+        return [member.address for _, member in sorted(self._brokers.items())]
 
     @property
     def bootstrap_servers(self) -> str:
         """`host:port,host:port,…` of the brokers that are up, as clients take it."""
-        return ",".join(f"{host}:{port}" for host, port in self._addresses)
+        return ",".join(format_address(*address) for address in self.addresses)
 
     def slow(self, broker: int = 0, produce_ms: float = 20) -> None:
         """Have a broker answer every produce request so many milliseconds late, 0 for on time.
 
-        One request at a time per connection, as in KIP-794's measurements.
+        One request at a time per connection, as in KIP-794's measurements. It stays so when the
+        broker is started again.
 
         Raises:
             UsageError: no such broker is up, or a negative time.
         """
-        if not 0 <= broker < len(self._brokers):
-            raise UsageError(f"broker={broker}: {len(self._brokers)} brokers are up, from 0 on")
-        self._brokers[broker].listener.faults.slow(produce_ms)
+        self._find(broker).broker.listener.faults.slow(produce_ms)
+        self._slow_ms[broker] = produce_ms
 
     # The synchronous face
 
@@ -167,6 +158,37 @@ class Cluster:
         finally:
             thread.stop()
 
+    def start_broker(self, broker: int) -> None:
+        """Start a broker that was stopped or killed, on its port; on return it serves.
+
+        Raises:
+            OSError: its port is taken.
+            StorageError: the disk failed.
+            UsageError: it is up, there is no such broker, or the cluster does not run in `with`.
+        """
+        if broker in self._brokers:
+            raise UsageError(f"broker={broker}: it is up already")
+        self._run(self._start_broker, broker)
+
+    def stop_broker(self, broker: int) -> None:
+        """End a broker in good order: it hands over what it leads (controlled shutdown).
+
+        Raises:
+            StorageError: the disk failed.
+            UsageError: no such broker is up, or the cluster does not run in `with`.
+        """
+        self._find(broker)
+        self._run(self._stop_broker, broker)
+
+    def kill_broker(self, broker: int) -> None:
+        """End a broker at once, as if its process were killed: nothing is said or written.
+
+        Raises:
+            UsageError: no such broker is up, or the cluster does not run in `with`.
+        """
+        self._find(broker)
+        self._run(self._kill_broker, broker)
+
     def __enter__(self) -> Cluster:
         self.start()
         return self
@@ -197,8 +219,22 @@ class Cluster:
     # Both
 
     def _refuse_running(self) -> None:
-        if self._brokers:
+        if self._controller is not None:
             raise UsageError(f"the cluster is up already at {self.bootstrap_servers}")
+
+    def _find(self, broker: int) -> _Member:
+        if broker not in self._brokers:
+            up = ", ".join(map(str, sorted(self._brokers))) or "none"
+            raise UsageError(f"broker={broker}: brokers that are up: {up}")
+        return self._brokers[broker]
+
+    def _run(self, change: Callable[[int], Coroutine[Any, Any, None]], broker: int) -> None:
+        if self._thread is None:
+            raise UsageError(
+                "brokers are started, stopped and killed in a cluster on a thread of its own: "
+                "enter it with `with`, and call this with asyncio.to_thread from coroutines"
+            )
+        self._thread.run(change(broker))
 
     async def _open(self) -> None:
         try:
@@ -208,66 +244,93 @@ class Cluster:
             raise
 
     async def _start_all(self) -> None:
-        make_storage = self._storage or self._make_directories()
-        storage = make_storage("controller")
-        cluster_id = identify(storage, self._random)
+        storage = self._make_storage("controller")
+        self._cluster_id = identify_cluster(storage, self._random)
         self._controller = controller = ControllerNode(
-            CONTROLLER_ID, cluster_id, storage, self._options, self._now_ms, self._random
+            CONTROLLER_ID, self._cluster_id, storage, self._options, self._now_ms, self._random
         )
         self._refuse_missing_brokers(controller)
-        address = self._host, await controller.listen(self._host, 0)
+        self._controller_address = self._host, await controller.listen(self._host, 0)
         await controller.start()
         for broker_id, port in enumerate(self._ports):
-            name = f"broker-{broker_id}"
-            broker = Broker(
-                broker_id,
-                cluster_id,
-                make_storage(name),
-                address,
-                {**self._options, **self._own_options(broker_id, name)},
-                self._now_ms,
-                self._random,
-            )
-            self._brokers.append(broker)
-            self._addresses.append((self._host, await broker.bind(self._host, port)))
-        await asyncio.gather(
-            *(
-                broker.start(*bound)
-                for broker, bound in zip(self._brokers, self._addresses, strict=True)
-            )
-        )
+            self._brokers[broker_id] = await self._open_broker(broker_id, port)
+        members = list(self._brokers.values())
+        await _all(member.broker.start(*member.address) for member in members)
         everything = controller.controller.journal.end_offset
-        await asyncio.gather(*(broker.metadata.reach(everything) for broker in self._brokers))
+        await _all(member.broker.metadata.reach(everything) for member in members)
+        self._bound = {broker_id: each.address[1] for broker_id, each in self._brokers.items()}
+
+    async def _open_broker(self, broker_id: int, port: int) -> _Member:
+        name = f"broker-{broker_id}"
+        storage = self._make_storage(name)
+        broker = Broker(
+            broker_id,
+            self._cluster_id,
+            storage,
+            self._controller_address,
+            {**self._options, **self._own_options(broker_id, name)},
+            self._now_ms,
+            self._random,
+        )
+        broker.listener.faults.slow(self._slow_ms.get(broker_id, 0))
+        try:
+            address = self._host, await broker.bind(self._host, port)
+        except BaseException:
+            await broker.close(hand_over=False)
+            raise
+        return _Member(broker, storage, address)
+
+    async def _start_broker(self, broker_id: int) -> None:
+        if broker_id not in self._bound:
+            raise UsageError(f"broker={broker_id}: brokers are 0 to {self._count - 1}")
+        member = await self._open_broker(broker_id, self._bound[broker_id])
+        try:
+            await member.broker.start(*member.address)
+        except BaseException:
+            await member.broker.close(hand_over=False)
+            raise
+        self._brokers[broker_id] = member
+
+    async def _stop_broker(self, broker_id: int) -> None:
+        await self._brokers.pop(broker_id).broker.close()
+
+    async def _kill_broker(self, broker_id: int) -> None:
+        member = self._brokers.pop(broker_id)
+        member.broker.abort()
+        member.storage.close()
 
     async def _close(self) -> None:
-        brokers, self._brokers = self._brokers, []
-        self._addresses = []
-        # Nobody is left to take over what one of them leads.
-        closed = await asyncio.gather(
-            *(broker.close(hand_over=False) for broker in brokers), return_exceptions=True
-        )
-        if self._controller is not None:
-            await self._controller.close()
-            self._controller = None
-        if self._temporary is not None:
-            from shutil import rmtree
+        members, self._brokers = list(self._brokers.values()), {}
+        controller, self._controller = self._controller, None
+        temporary, self._temporary = self._temporary, None
+        self._slow_ms = {}
+        try:
+            # Nobody is left to take over what one of them leads.
+            closed = await asyncio.gather(
+                *(member.broker.close(hand_over=False) for member in members),
+                return_exceptions=True,
+            )
+            if controller is not None:
+                closed += await asyncio.gather(controller.close(), return_exceptions=True)
+        finally:
+            if temporary is not None:
+                from shutil import rmtree
 
-            rmtree(self._temporary, ignore_errors=True)
-            self._temporary = None
+                rmtree(temporary, ignore_errors=True)
         errors = [error for error in closed if isinstance(error, BaseException)]
         for later in errors[1:]:
-            _log.error("a broker did not close cleanly", exc_info=later)
+            _log.error("a node did not close cleanly", exc_info=later)
         if errors:
             raise errors[0]
 
-    def _make_directories(self) -> Callable[[str], Storage]:
+    def _directory(self, name: str) -> Storage:
         if self._data is not None:
-            root = Path(self._data)
-            return lambda name: DirectoryStorage(root / name)
-        from tempfile import mkdtemp
+            return DirectoryStorage(Path(self._data) / name)
+        if self._temporary is None:
+            from tempfile import mkdtemp
 
-        temporary = self._temporary = mkdtemp(prefix="trimtab-")
-        return lambda name: DirectoryStorage(Path(temporary) / name, durable=False)
+            self._temporary = mkdtemp(prefix="trimtab-")
+        return DirectoryStorage(Path(self._temporary) / name, durable=False)
 
     def _own_options(self, broker_id: int, name: str) -> dict[str, object]:
         own: dict[str, object] = {"node.id": broker_id, "broker.id": broker_id, "log.dirs": name}
@@ -285,6 +348,24 @@ class Cluster:
             )
 
 
+class _Member(NamedTuple):
+    broker: Broker
+    storage: Storage
+    address: tuple[str, int]
+
+
+async def _all(each: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run them side by side; when one fails, cancel the others and wait for their ends."""
+    tasks = [asyncio.ensure_future(one) for one in each]
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
 def _choose_ports(ports: int | Sequence[int] | None, brokers: int) -> list[int]:
     if ports is None:
         return [0] * brokers
@@ -297,16 +378,3 @@ def _choose_ports(ports: int | Sequence[int] | None, brokers: int) -> list[int]:
         if not 0 <= port < 65536:
             raise UsageError(f"ports={ports!r}: {port} is no port; choose from 0 to 65535")
     return list(chosen)
-
-
-def identify(storage: Storage, random: Random) -> str:
-    """The id of the cluster whose data these are; a new one if there are none."""
-    for line in (storage.read_file(_META) or b"").decode("ascii", "replace").splitlines():
-        if line.startswith(_CLUSTER_ID):
-            return line.removeprefix(_CLUSTER_ID)
-    while True:
-        cluster_id = urlsafe_b64encode(random.randbytes(16)).decode("ascii").rstrip("=")
-        if not cluster_id.startswith("-"):  # command lines would take it for an option
-            break
-    storage.write_file(_META, f"version=1\n{_CLUSTER_ID}{cluster_id}\n".encode("ascii"))
-    return cluster_id

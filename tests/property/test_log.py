@@ -1,6 +1,10 @@
 """The log against plain lists, through rolls, restarts, crashes and truncation: a leader's against
-a list of records, a follower's against a list of batches with gaps between them."""
+a list of records, a follower's against a list of batches with gaps between them, a compacted one
+against what each key had last."""
 
+import asyncio
+from contextlib import suppress
+from errno import EIO
 from itertools import pairwise
 from random import Random
 from typing import NamedTuple
@@ -11,8 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from trimtab.sim.disk import VirtualDisk
 from trimtab.storage.log import Log, LogChanges, LogConfig
+from trimtab.storage.log_directory import LogDirectory
 from trimtab.storage.producer_state import ACCEPTED
-from trimtab.wire.batch_cy import BatchBuilder, read_headers, read_records, restamp
+from trimtab.storage.storage import StorageError
+from trimtab.wire.batch_cy import BatchBuilder, read_headers, read_records, restamp, verify
 
 DIRECTORY = "flights-0"
 PRODUCER = 9
@@ -344,6 +350,154 @@ class FollowerAgainstList(RuleBasedStateMachine):
             assert log.log_start_offset <= log.high_watermark <= log.log_end_offset
 
 
+class CompactedAgainstDict(RuleBasedStateMachine):
+    """`records` is every record that was appended and not truncated, by offset; whatever the log
+    still has is one of them, and the last of each key is there, or was a delete marker."""
+
+    @initialize(
+        segment_bytes=st.integers(300, 1500),
+        codec=st.sampled_from([0, 1, 4]),
+        buffer=st.sampled_from([24 * 32, 1 << 20]),
+    )
+    def begin(self, segment_bytes: int, codec: int, buffer: int) -> None:
+        self.config = LogConfig(
+            segment_bytes=segment_bytes,
+            index_interval_bytes=100,
+            compacts=True,
+            deletes=False,
+            min_cleanable_dirty_ratio=0.0,
+            delete_retention_ms=100,
+        )
+        self.codec = codec
+        self.buffer = buffer
+        self.disk = VirtualDisk()
+        self.now = 1000
+        self.records: dict[int, tuple[bytes, bytes | None]] = {}
+        self.sequence = 0
+        self.durable = 0
+        self.open()
+
+    def open(self) -> None:
+        self.directory = LogDirectory.open(
+            self.disk, node_id=1, cluster_id="c", now_ms=lambda: self.now, random=Random(1)
+        )
+        self.directory.cleaner.dedupe_buffer_bytes = self.buffer
+        self.log = self.directory.open_log("flights", 0, bytes(16), self.config)
+
+    @rule(
+        pairs=st.lists(
+            st.tuples(st.integers(0, 9), st.none() | st.integers(0, 100)), min_size=1, max_size=6
+        ),
+        gap=st.integers(0, 3),
+        idempotent=st.booleans(),
+    )
+    def append(self, pairs: list[tuple[int, int | None]], gap: int, idempotent: bool) -> None:
+        builder = BatchBuilder(1 << 20, self.codec)
+        first = offset = self.log.log_end_offset + gap
+        for key, size in pairs:
+            value = None if size is None else b"%d " % offset + bytes(size)
+            builder.append(self.now, b"%d" % key, value, [])
+            self.records[offset] = b"%d" % key, value
+            offset += 1
+        if idempotent:
+            data = builder.build(producer_id=9, producer_epoch=0, base_sequence=self.sequence)
+            self.sequence += len(pairs)
+        else:
+            data = builder.build()
+        restamp(data, 0, first, 0)
+        self.log.append_replicated(memoryview(data), read_headers(data))
+
+    @rule()
+    def commit(self) -> None:
+        """As a leader does: what is committed is on the disk of another replica at least, so that
+        a crash of this one does not matter. Here it is on this one's."""
+        self.log.flush()
+        self.durable = self.log.log_end_offset
+        self.log.high_watermark = self.log.log_end_offset
+
+    @rule()
+    def roll(self) -> None:
+        self.log.roll()
+
+    @rule(by=st.integers(0, 200))
+    def wait(self, by: int) -> None:
+        self.now += by
+
+    @rule()
+    def compact(self) -> None:
+        asyncio.run(self.directory.compact())
+
+    @rule(portion=st.floats(0, 1))
+    def truncate(self, portion: float) -> None:
+        committed, end = self.log.high_watermark, self.log.log_end_offset
+        self.log.truncate(committed + int(portion * (end - committed)))
+        self.durable = min(self.durable, self.log.log_end_offset)
+        self.shorten()
+
+    @rule(step=st.integers(0, 30), seed=st.none() | st.integers(0, 2**32))
+    def crash_while_compacting(self, step: int, seed: int | None) -> None:
+        count = 0
+
+        def fail(action: str, path: str) -> int:
+            nonlocal count
+            count += action != "read"
+            return EIO if count > step else 0
+
+        self.disk.fault = fail
+        with suppress(StorageError):
+            asyncio.run(self.directory.compact())
+        self.disk.fault = None
+        self.disk.crash(None if seed is None else Random(seed))
+        committed = self.log.high_watermark
+        self.open()
+        assert self.log.log_end_offset >= self.durable
+        self.shorten()
+        self.log.flush()
+        self.log.high_watermark = committed
+
+    @rule()
+    def restart(self) -> None:
+        self.directory.close()
+        self.open()
+        self.durable = self.log.log_end_offset
+
+    def shorten(self) -> None:
+        end = self.log.log_end_offset
+        self.records = {offset: pair for offset, pair in self.records.items() if offset < end}
+
+    @invariant()
+    def the_last_of_each_key_is_there(self) -> None:
+        if not hasattr(self, "log"):
+            return
+        expected: dict[bytes, tuple[int, bytes | None]] = {}
+        for offset, (key, value) in self.records.items():
+            expected[key] = offset, value
+        found: dict[bytes, tuple[int, bytes | None]] = {}
+        offset = self.log.log_start_offset
+        before = -1
+        while data := self.log.read(offset, 1000):
+            for header in read_headers(data):
+                verify(data, 0)
+                assert header.base_offset > before
+                before = header.last_offset
+            for record in read_records("flights", 0, data, offset):
+                assert self.records[record.offset] == (record.key, record.value)
+                assert record.key is not None
+                found[record.key] = record.offset, record.value
+            offset = before + 1
+        for key, last in expected.items():
+            assert found.get(key, last if last[1] is None else None) == last
+        assert found.keys() <= expected.keys()
+
+    @invariant()
+    def the_producer_is_known(self) -> None:
+        if hasattr(self, "log") and self.sequence and self.log.producers:
+            held = [header for header in self.log.headers(0) if header.producer_id == 9]
+            assert held
+
+
+TestCompactedAgainstDict = CompactedAgainstDict.TestCase
+TestCompactedAgainstDict.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestFollowerAgainstList = FollowerAgainstList.TestCase
 TestFollowerAgainstList.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestLogAgainstList = LogAgainstList.TestCase

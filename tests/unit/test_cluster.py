@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from trimtab import Admin, Producer
 from trimtab.cluster import Cluster
 from trimtab.errors import UsageError
 from trimtab.sim.world import World
@@ -122,7 +123,7 @@ def test_arguments_that_do_not_fit(arguments: dict[str, Any], reason: str) -> No
 
 def test_a_fault_needs_a_broker_that_is_up() -> None:
     cluster = Cluster()
-    with pytest.raises(UsageError, match="broker=0: 0 brokers are up"):
+    with pytest.raises(UsageError, match="broker=0: brokers that are up: none"):
         cluster.slow()
     with cluster:
         cluster.slow(produce_ms=5)
@@ -131,6 +132,64 @@ def test_a_fault_needs_a_broker_that_is_up() -> None:
         with pytest.raises(UsageError, match="up already"):
             cluster.start()
     cluster.stop()  # once more does nothing
+
+
+def leaders(address: tuple[str, int]) -> dict[int, int]:
+    """The leader of each partition of topic t, as the broker there knows it."""
+    return {
+        each.partition_index: each.leader_id for each in metadata(address).topics[0].partitions
+    }
+
+
+@pytest.mark.parametrize("end", ["stop_broker", "kill_broker"])
+def test_a_broker_that_ends_is_replaced_and_comes_back_on_its_port(end: str) -> None:
+    with (
+        Cluster(brokers=3) as cluster,
+        Admin(bootstrap_servers=cluster.bootstrap_servers) as admin,
+        Producer(bootstrap_servers=cluster.bootstrap_servers) as producer,
+    ):
+        admin.create_topic("t", partitions=3, replication_factor=3)
+        addresses = cluster.addresses
+        first = producer.send("t", b"before", partition=0).result()
+        leader = leaders(addresses[0])[0]
+        others = [address for broker, address in enumerate(addresses) if broker != leader]
+        getattr(cluster, end)(leader)
+        assert cluster.addresses == others
+        with pytest.raises(ConnectionRefusedError):
+            metadata(addresses[leader])
+        second = producer.send("t", b"while it is away", partition=0).result()
+        assert (first.offset, second.offset) == (0, 1)
+        assert leader not in leaders(others[0]).values()
+        cluster.start_broker(leader)
+        assert cluster.addresses == addresses
+        assert metadata(addresses[leader]).cluster_id == metadata(others[0]).cluster_id
+
+
+def test_a_slow_broker_is_slow_again_when_it_comes_back() -> None:
+    with Cluster() as cluster:
+        cluster.slow(produce_ms=20)
+        cluster.stop_broker(0)
+        cluster.start_broker(0)
+        assert cluster._find(0).broker.listener.faults.produce_delay_s == 0.02
+
+
+def test_only_brokers_that_are_up_end_and_only_others_start() -> None:
+    with Cluster() as cluster:
+        with pytest.raises(UsageError, match="broker=0: it is up already"):
+            cluster.start_broker(0)
+        with pytest.raises(UsageError, match="broker=1: brokers are 0 to 0"):
+            cluster.start_broker(1)
+        cluster.kill_broker(0)
+        for end in (cluster.stop_broker, cluster.kill_broker):
+            with pytest.raises(UsageError, match="broker=0: brokers that are up: none"):
+                end(0)
+
+    async def scenario() -> None:
+        async with Cluster() as cluster:
+            with pytest.raises(UsageError, match="enter it with `with`"):
+                cluster.stop_broker(0)
+
+    asyncio.run(scenario())
 
 
 def test_the_asynchronous_face_runs_on_the_running_loop() -> None:

@@ -22,7 +22,8 @@ from trimtab.broker.lifecycle import Lifecycle
 from trimtab.broker.metadata_follower import MetadataFollower
 from trimtab.broker.partition import Partition, Refused
 from trimtab.broker.replication import Replication
-from trimtab.config import BROKER, TOPIC
+from trimtab.broker.replication_quota import ReplicationQuota
+from trimtab.config import BROKER
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.metadata.image import (
     CONFIG_BROKER,
@@ -70,6 +71,9 @@ class Broker:
         now_ms: wall time in milliseconds.
         random: makes up the identities of a new directory and of this life, and sessions.
 
+    Attributes:
+        failed: set once it cannot go on, and has been aborted.
+
     Raises:
         StorageError: the directory of its logs cannot be read.
         UsageError: an option that is unknown or does not fit; the directory is in use, or belongs
@@ -99,6 +103,7 @@ class Broker:
             storage, node_id=broker_id, cluster_id=cluster_id, now_ms=now_ms, random=random
         )
         self._offline: dict[tuple[str, int], None] = {}
+        self._last_topic_config: tuple[str, dict[str, config.Value], LogConfig] | None = None
         self._producer_ids = iter(range(0))
         self.listener = Listener(
             broker_id,
@@ -128,6 +133,9 @@ class Broker:
         )
         self._proposals = IsrProposals(broker_id, lambda: self.epoch, proposals_link)
         self._replication = Replication(self)
+        self.failed = asyncio.Event()
+        self._sent_throttled = ReplicationQuota()
+        self._taken_throttled = ReplicationQuota()
         self._carries_out = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -189,7 +197,7 @@ class Broker:
             ),
             (self._interval_s("log.flush.scheduler.interval.ms"), self._flush_due),
             (self._interval_s("log.retention.check.interval.ms"), self._enforce_retention),
-            (self.lag_limit_s / 2, self._drop_laggards),
+            (self.lag_limit_s / 2, self._review_isrs),
         ):
             if interval_s:
                 self._tasks.append(asyncio.create_task(self._repeat(interval_s, look_after)))
@@ -210,6 +218,7 @@ class Broker:
                 exc_info=task.exception(),
             )
             self.abort()
+            self.failed.set()
 
     async def close(self, hand_over: bool = True) -> None:
         """Leave the cluster, close the connections after what is written to them, and the logs.
@@ -285,6 +294,8 @@ class Broker:
         for name in topics:
             self._configure_topic(name)
         await self._carry_out(partitions)
+        if brokers:
+            await self._review_isrs()
 
     async def replay_snapshot(self, records: list[Any]) -> None:
         """Learn everything anew: what has changed since the last record is carried out."""
@@ -351,11 +362,9 @@ class Broker:
 
     def _open(self, topic: TopicImage, registration: PartitionRegistration) -> Partition | None:
         key = (topic.name, registration.id)
-        values = self.topic_config(topic.name)
+        values, log_config = self._topic_config(topic.name)
         try:
-            log = self.logs.open_log(
-                topic.name, registration.id, topic.id, self._log_config(values)
-            )
+            log = self.logs.open_log(topic.name, registration.id, topic.id, log_config)
         except (StorageError, CorruptData) as error:
             _log.error(
                 "partition is offline broker=%d partition=%s-%d error=%s", self.id, *key, error
@@ -382,6 +391,7 @@ class Broker:
     def _drop(self, topic: str, index: int) -> None:
         key = (topic, index)
         self._offline.pop(key, None)
+        self._last_topic_config = None
         partition = self.partitions.pop(key, None)
         if partition is not None:
             self._replication.leave(partition)
@@ -396,17 +406,18 @@ class Broker:
 
     # -- options
 
-    def topic_config(self, topic: str) -> dict[str, config.Value]:
-        """Every option of a topic, as it counts on this broker."""
-        values = config.inherit(self.config)
-        values.update(config.read_given(TOPIC, self.image.configs(CONFIG_TOPIC, topic)))
-        return values
-
-    def _log_config(self, topic: Mapping[str, config.Value]) -> LogConfig:
-        return LogConfig.read(topic, cast(int, self.config["producer.id.expiration.ms"]))
+    def _topic_config(self, topic: str) -> tuple[dict[str, config.Value], LogConfig]:
+        """Every option of a topic, as it counts on this broker, and those of its logs."""
+        last = self._last_topic_config
+        if last is None or last[0] != topic:  # partitions come topic by topic
+            values = config.resolve_topic(self.config, self.image.configs(CONFIG_TOPIC, topic))
+            expiration_ms = cast(int, self.config["producer.id.expiration.ms"])
+            last = self._last_topic_config = topic, values, LogConfig.read(values, expiration_ms)
+        return last[1], last[2]
 
     def _configure(self) -> None:
         """Take over what was changed for all brokers, or for this one."""
+        self._last_topic_config = None
         self.config = config.resolve(
             self.given,
             self.image.configs(CONFIG_BROKER, ""),
@@ -415,15 +426,15 @@ class Broker:
         self.listener.config = self.config
 
     def _configure_topic(self, name: str) -> None:
+        self._last_topic_config = None
         topic = self.image.topics.get(name)
         if topic is None:
             return
-        values: dict[str, config.Value] | None = None
         for registration in topic.partitions:
             partition = self.partitions.get((name, registration.id))
             if partition is not None:
-                values = values or self.topic_config(name)
-                partition.log.config = self._log_config(values)
+                values, log_config = self._topic_config(name)
+                partition.log.config = log_config
                 partition.configure(values)
 
     # -- what handlers ask
@@ -477,9 +488,23 @@ class Broker:
             self._producer_ids = iter(range(first, first + block.producer_id_len))
         return producer_id
 
-    def replication_quota_exceeded(self) -> bool:
-        """Whether throttled followers have had their share of this second."""
-        return False
+    def leads_too_fast(self) -> bool:
+        """Whether throttled followers have had what `leader.replication.throttled.rate` allows."""
+        rate = cast(int, self.config["leader.replication.throttled.rate"])
+        return self._sent_throttled.is_exceeded(rate, self.time())
+
+    def note_sent_throttled(self, size: int) -> None:
+        """So many bytes go to a throttled follower."""
+        self._sent_throttled.record(size, self.time())
+
+    def note_taken_throttled(self, size: int) -> None:
+        """So many bytes were taken as a throttled follower."""
+        self._taken_throttled.record(size, self.time())
+
+    def follows_too_fast(self) -> bool:
+        """Whether this broker has had what `follower.replication.throttled.rate` allows it."""
+        rate = cast(int, self.config["follower.replication.throttled.rate"])
+        return self._taken_throttled.is_exceeded(rate, self.time())
 
     # -- what partitions ask
 
@@ -543,12 +568,16 @@ class Broker:
         self.logs.flush_due()
 
     async def _enforce_retention(self) -> None:
+        starts = {each: each.log.log_start_offset for each in self.partitions.values()}
         deleted = self.logs.enforce_retention()
         if deleted:
             _log.info("deleted old segments broker=%d segments=%d", self.id, deleted)
+            for partition, start in starts.items():
+                if partition.log.log_start_offset != start:
+                    partition.tell_changed()
 
-    async def _drop_laggards(self) -> None:
+    async def _review_isrs(self) -> None:
         for number, partition in enumerate(tuple(self.partitions.values()), 1):
-            partition.drop_laggards()
+            partition.review_isr()
             if not number % _SLICE:
                 await asyncio.sleep(0)

@@ -98,7 +98,8 @@ class ControllerLink:
         try:
             peer = await asyncio.shield(connecting)
         except asyncio.CancelledError:
-            if connecting.cancelled():
+            task = asyncio.current_task()
+            if connecting.cancelled() and (task is None or not task.cancelling()):
                 raise PeerLost("the link to the controller is closed") from None
             raise
         finally:

@@ -108,12 +108,17 @@ class Reader:
         )
 
     def is_throttled(self, partition: Partition) -> bool:
-        """Whether a follower gets nothing of it now: replication has used up its quota."""
+        """Whether a follower gets nothing of it now: replication has used up its quota (KIP-73)."""
         return (
             self.is_follower
-            and partition.is_throttled(self.replica_id)
-            and self._broker.replication_quota_exceeded()
+            and partition.throttles(self.replica_id)
+            and self._broker.leads_too_fast()
         )
+
+    def note_sent(self, partition: Partition, size: int) -> None:
+        """So many bytes of it go out to whom it fetches for."""
+        if self.is_follower and partition.throttles(self.replica_id):
+            self._broker.note_sent_throttled(size)
 
 
 class FetchSlot:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol, cast
 
 from trimtab.broker.leadership import Leadership
+from trimtab.broker.replication_quota import lists_replica
 from trimtab.config import Value
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.metadata.image import PartitionRegistration
@@ -30,6 +31,7 @@ from trimtab.wire.batch_cy import (
     verify,
 )
 from trimtab.wire.compression import Compression
+from trimtab.wire.types import StoredBytes
 
 _ALL = -1
 _NO_EPOCH = -1
@@ -101,6 +103,8 @@ class Partition:
     Attributes:
         registration: what the controller says of the partition.
         leadership: what only a leader knows; None on a follower.
+        is_throttled: whether, as a follower that is not in sync, it takes no more than
+            `follower.replication.throttled.rate` allows.
         watchers: told of what happens here, in the order in which they came.
     """
 
@@ -113,8 +117,10 @@ class Partition:
         "_min_isr",
         "_now_ms",
         "_stamps",
+        "_throttles_leader",
         "compression_type",
         "index",
+        "is_throttled",
         "leadership",
         "log",
         "registration",
@@ -155,6 +161,16 @@ class Partition:
         self._stamps = config["message.timestamp.type"] == "LogAppendTime"
         self._compacted = "compact" in cast("tuple[str, ...]", config["cleanup.policy"])
         self._min_isr = cast(int, config["min.insync.replicas"])
+        self._throttles_leader = lists_replica(
+            cast("tuple[str, ...]", config["leader.replication.throttled.replicas"]),
+            self.index,
+            self._host.id,
+        )
+        self.is_throttled = lists_replica(
+            cast("tuple[str, ...]", config["follower.replication.throttled.replicas"]),
+            self.index,
+            self._host.id,
+        )
         self.compression_type = cast(str, config["compression.type"])
         if self.leadership is not None:
             self.leadership.configure(self._min_isr)
@@ -269,9 +285,10 @@ class Partition:
         info = log.append(records, self.registration.leader_epoch, [header])
         followers = leadership.followers
         if followers:
+            now_s = self._host.time()
             for follower in followers.values():
-                if follower.end_offset == end:  # it was up to date until it fetched last
-                    follower.caught_up_s = max(follower.caught_up_s, follower.fetched_s)
+                if follower.end_offset == end:  # it was up to date until now
+                    follower.caught_up_s = now_s
         for watcher in tuple(self.watchers):
             watcher.appended(self)
         if len(leadership.maximal_isr) == 1:
@@ -316,9 +333,9 @@ class Partition:
             for watcher in tuple(self.watchers):
                 watcher.committed(self)
 
-    def drop_laggards(self) -> None:
-        """Propose an ISR without those that have been behind for too long; to be called every
-        now and then. Joins that could not be proposed before are proposed, too."""
+    def review_isr(self) -> None:
+        """Propose an ISR without those that have been behind for too long, or with those that may
+        join; to be called every now and then, and when brokers come or go."""
         leadership = self.leadership
         if leadership is None or leadership.proposal is not None:
             return
@@ -327,10 +344,11 @@ class Partition:
         if lagging:
             self._propose(tuple(each for each in leadership.isr if each not in lagging))
             return
-        for replica_id in leadership.followers:
-            if leadership.can_join(replica_id):
-                self._propose((*leadership.isr, replica_id))
-                return
+        joining = [each for each in leadership.followers if leadership.can_join(each)]
+        if joining:
+            self._propose((*leadership.isr, *joining))
+        else:
+            self.raise_high_watermark()
 
     def _propose(self, isr: tuple[int, ...]) -> None:
         assert self.leadership is not None
@@ -428,7 +446,7 @@ class Partition:
 
     def read(
         self, offset: int, max_bytes: int, min_one: bool, end_offset: int | None = None
-    ) -> BytesLike:
+    ) -> BytesLike | StoredBytes:
         """Whole batches from the one that holds `offset`, up to `end_offset` (the high watermark
         if None).
 
@@ -458,7 +476,10 @@ class Partition:
         Raises:
             Refused: OFFSET_OUT_OF_RANGE, this log knows nothing of that epoch.
         """
-        epoch, end_offset = self.log.end_of_epoch(last_fetched_epoch)
+        log = self.log
+        if last_fetched_epoch == log.latest_epoch and offset <= log.log_end_offset:
+            return None
+        epoch, end_offset = log.end_of_epoch(last_fetched_epoch)
         if epoch == _NO_EPOCH or end_offset < 0:
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE)
         if epoch < last_fetched_epoch or end_offset < offset:
@@ -471,9 +492,13 @@ class Partition:
             return -1
         return self._host.choose_replica(self, rack, offset)
 
-    def is_throttled(self, replica_id: int) -> bool:
-        """Whether this replica is sent no more than `leader.replication.throttled.rate`."""
-        return False
+    def throttles(self, replica_id: int) -> bool:
+        """Whether a follower is sent no more than `leader.replication.throttled.rate` allows: one
+        that is not in sync, so that nothing waits for it."""
+        leadership = self.leadership
+        return (
+            self._throttles_leader and leadership is not None and replica_id not in leadership.isr
+        )
 
     def delete_records_before(self, offset: int) -> int:
         """Drop what lies before an offset, or before the high watermark for -1; the new start.

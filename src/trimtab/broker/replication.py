@@ -257,9 +257,13 @@ class ReplicaFetcher:
         partition_max_bytes = cast(int, config["replica.fetch.max.bytes"])
         topics: dict[bytes, FetchTopic] = {}
         changed, self._changed = self._changed, {}
+        is_too_fast = broker.follows_too_fast()
         for followed in changed:
-            followed.in_session = True
             partition = followed.partition
+            if is_too_fast and self._is_throttled(partition):
+                self._wait(followed)
+                continue
+            followed.in_session = True
             topic = topics.get(partition.topic_id)
             if topic is None:
                 topic = topics[partition.topic_id] = FetchTopic(
@@ -320,6 +324,8 @@ class ReplicaFetcher:
                     data.log_start_offset,
                 )
                 if records:
+                    if self._is_throttled(partition):
+                        self._broker.note_taken_throttled(len(records))
                     self._touch(followed)
                     key = (partition.topic_id, partition.index)
                     self.followed[key] = self.followed.pop(key)
@@ -340,6 +346,9 @@ class ReplicaFetcher:
                 "cannot follow broker=%d partition=%s error=%s", self._broker.id, partition, error
             )
         self._wait(followed)
+
+    def _is_throttled(self, partition: Partition) -> bool:
+        return partition.is_throttled and self._broker.id not in partition.registration.isr
 
     async def _restart(self, followed: _Followed) -> None:
         """The leader's log does not have our end: it begins later, or it has lost what we have."""

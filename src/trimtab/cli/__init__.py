@@ -15,7 +15,9 @@ from collections.abc import Sequence
 from trimtab.errors import KafkaError
 
 COMMANDS = {
-    "cluster": ("trimtab.cli.cluster", "run an embedded cluster: brokers, racks, logs on disk"),
+    "cluster": ("trimtab.cli.cluster", "run a cluster: brokers and a controller, a process each"),
+    "broker": ("trimtab.cli.broker", "run one broker by hand"),
+    "controller": ("trimtab.cli.controller", "run a cluster's controller by hand"),
     "topics": ("trimtab.cli.topics", "list, create, describe and delete topics"),
     "produce": ("trimtab.cli.produce", "send each line of standard input as a record"),
     "consume": ("trimtab.cli.consume", "print the records of a topic"),

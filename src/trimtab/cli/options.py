@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trimtab.errors import UsageError
+
+if TYPE_CHECKING:
+    from trimtab.config.properties import Property
 
 DEFAULT_BOOTSTRAP_SERVERS = "127.0.0.1:9092"
 
@@ -83,25 +86,25 @@ def read_pairs(words: Iterable[str]) -> dict[str, str]:
 
 
 def read_properties_file(path: str) -> dict[str, str]:
-    """A Java properties file: one `name=value` or `name: value` a line, comments after `#` or `!`.
+    """The options in a Java properties file, by name.
 
     Raises:
-        UsageError: the file cannot be read, or a line is neither.
+        UsageError: the file cannot be read, or a line is no property.
     """
+    return {name: each.value for name, each in read_properties(path).items()}
+
+
+def read_properties(path: str) -> dict[str, Property]:
+    """Like `read_properties_file`, with the lines that they stand in."""
+    from trimtab.config.properties import parse_properties
+
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot read the options file {path}: {error.strerror}") from error
-    pairs = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.strip()
-        if not line or line[0] in "#!":
-            continue
-        ends = [end for end in (line.find("="), line.find(":")) if end > 0]
-        if not ends:
-            raise UsageError(f"{path}, line {number}: {line!r} is not name=value")
-        pairs[line[: min(ends)].strip()] = line[min(ends) + 1 :].strip()
-    return pairs
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the options file {path} is not UTF-8 text: {error}") from error
+    return parse_properties(text, path)
 
 
 def read_partition_ids(text: str) -> list[int]:

@@ -13,7 +13,7 @@ escape that is cut short are refused: they are slips of the pen.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from trimtab.errors import UsageError
@@ -58,11 +58,6 @@ def parse_properties(text: str, source: str) -> dict[str, Property]:
             )
         properties[name] = Property(value, number)
     return properties
-
-
-def values_of(properties: Mapping[str, Property]) -> dict[str, str]:
-    """The values by name, without where they stand."""
-    return {name: each.value for name, each in properties.items()}
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:

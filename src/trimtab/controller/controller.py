@@ -32,6 +32,7 @@ from trimtab.controller.leader_changes import (
     balance_leaders,
     decide_elections,
     elect_unclean_where_missing,
+    review_eligible,
 )
 from trimtab.controller.metadata_feed import MetadataFeed
 from trimtab.controller.new_partitions import decide_create_partitions
@@ -168,6 +169,7 @@ class Controller:
                 if name not in self.image.features
             ]
         )
+        self._commit(review_eligible(self.image, self._rules))
         for broker in self.image.brokers.values():
             if not broker.fenced:
                 self._sessions.touch(broker.id, broker.epoch)

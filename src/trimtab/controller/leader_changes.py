@@ -74,6 +74,20 @@ def elect_where_missing(image: ClusterImage, rules: TopicRules, broker_id: int) 
     )
 
 
+def review_eligible(image: ClusterImage, rules: TopicRules) -> list[Any]:
+    """Nobody is eligible beside an ISR that is large enough, as those others may lag behind it.
+
+    For the start of a controller, whose static `min.insync.replicas` may be another than before.
+    """
+    partitions = [
+        (topic, partition)
+        for topic in image.topics.values()
+        for partition in topic.partitions
+        if partition.elr and partition.leader != NO_LEADER
+    ]
+    return _change(image, rules, partitions, active_brokers(image)) if partitions else []
+
+
 def balance_leaders(image: ClusterImage, rules: TopicRules) -> list[Any]:
     """Up to `MAX_ELECTIONS` partitions go back to their preferred leaders."""
     active = active_brokers(image)

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from trimtab.errors import CorruptData, UsageError
+from trimtab.errors import CorruptData, KafkaError, UsageError
 from trimtab.server.api_versions import API_VERSIONS, answer_unsupported_version
 from trimtab.server.request import CloseConnection
 from trimtab.wire.codec import decode
@@ -30,13 +30,16 @@ from trimtab.wire.framing import (
     decode_request_header,
     encode_response,
 )
-from trimtab.wire.types import BytesLike
+from trimtab.wire.types import BytesLike, StoredBytes
 
 if TYPE_CHECKING:
     from trimtab.server.listener import Listener
 
 PRODUCE = 0
 _PRODUCE_KEY = PRODUCE.to_bytes(2, "big")
+
+_IN_MEMORY = (bytes, bytearray, memoryview)
+_PIECE_BYTES = 256 * 1024
 
 MAX_PIPELINED = 32
 """Produce requests of one connection that wait for replicas at a time."""
@@ -72,6 +75,8 @@ class Connection(FrameProtocol):
         self._owed: deque[_Answer] = deque()
         self._holding = False
         self._held: list[BytesLike] = []
+        self._outgoing: deque[BytesLike | StoredBytes] = deque()
+        self._sent = 0  # of the first outgoing part
         self._writable = True
         self._reading = True
         self._delay: asyncio.TimerHandle | None = None
@@ -96,6 +101,7 @@ class Connection(FrameProtocol):
     def connection_lost(self, exception: Exception | None) -> None:
         super().connection_lost(exception)
         self._waiting.clear()
+        self._outgoing.clear()
         self._listener.lost(self)
         for handle in (self._idle, self._delay):
             if handle is not None:
@@ -112,6 +118,8 @@ class Connection(FrameProtocol):
 
     def resume_writing(self) -> None:
         self._writable = True
+        if self._outgoing:
+            self._send_stored()
         self._serve_waiting()
 
     def buffer_updated(self, count: int) -> None:
@@ -152,7 +160,7 @@ class Connection(FrameProtocol):
     def _is_free_for(self, frame: memoryview) -> bool:
         """Whether the request in a frame may be served now."""
         owed = self._owed
-        if not self._writable or self._delay is not None:
+        if not self._writable or self._delay is not None or self._outgoing:
             return False
         return not owed or (
             len(owed) < MAX_PIPELINED
@@ -266,8 +274,40 @@ class Connection(FrameProtocol):
 
     def _release(self) -> None:
         held, self._held = self._held, []
-        if held and self.transport is not None:
+        if not held or self.transport is None:
+            return
+        if len(held) == 1 or all(isinstance(part, _IN_MEMORY) for part in held):
             self.transport.writelines(held)
+        else:
+            # Nothing follows before all of it is with the kernel: no other request is served.
+            self._outgoing.extend(held)
+            self._send_stored()
+
+    def _send_stored(self) -> None:
+        """Read what lies on disk, a piece at a time, as fast as the client takes it."""
+        outgoing, transport = self._outgoing, self.transport
+        try:
+            while outgoing and self._writable and transport and not transport.is_closing():
+                part = outgoing[0]
+                if isinstance(part, _IN_MEMORY):
+                    transport.write(part)
+                    outgoing.popleft()
+                    continue
+                piece = part.read(self._sent, _PIECE_BYTES)
+                transport.write(piece)
+                self._sent += len(piece)
+                if self._sent == len(part):
+                    self._sent = 0
+                    outgoing.popleft()
+        except KafkaError as error:  # the disk failed, or the log was cut off
+            _log.error(
+                "broke a connection: what it asked for cannot be read node=%d peer=%s error=%s",
+                self._listener.node_id,
+                self._peer,
+                error,
+            )
+            outgoing.clear()
+            self.abort()
 
     def _serve_waiting(self) -> None:
         while self._waiting and self._is_free_for(self._waiting[0]):

@@ -13,6 +13,8 @@ where their logs end, and what they call committed.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import deque
 from typing import Any, NamedTuple
 
 from trimtab.broker.partition import Partition
@@ -107,6 +109,7 @@ class History:
         self.name = name
         self.is_guarded = is_guarded
         self.batches: list[StoredBatch] = []
+        self.epochs: list[int] = []
         self.leaders: dict[int, object] = {}
 
     @property
@@ -132,6 +135,9 @@ class Checkers:
         self._gone: dict[tuple[int, PartitionKey], ReplicaView] = {}
         self.histories: dict[PartitionKey, History] = {}
         self.looks = 0
+        self.story: deque[tuple[float, str, tuple[Any, ...]]] = deque(maxlen=300)
+        self._image_offset = -1
+        self._registrations: dict[PartitionKey, Any] = {}
 
     def start(self) -> None:
         """Look from now on."""
@@ -141,11 +147,23 @@ class Checkers:
         self._cluster.world.loop.observer = None
 
     def fail(self, what: str) -> None:
-        raise Violation(what)
+        error = Violation(what)
+        error.add_note("\n".join(self.tell_story()))
+        raise error
+
+    def tell_story(self) -> list[str]:
+        """What was seen last, a line each."""
+        return [
+            f"{at:.6f} {who} {' '.join(map(str, what))}" for at, who, what in self.story
+        ]
 
     # After every turn
 
     def look(self) -> None:
+        controller = self._cluster.controller.controller
+        if controller is not None and controller.journal.next_offset != self._image_offset:
+            self._image_offset = controller.journal.next_offset
+            self._look_at_image(controller.image)
         for node in self._cluster.brokers:
             broker = node.broker
             if broker is None:
@@ -167,6 +185,24 @@ class Checkers:
                 view.seen = now
                 self._look_at(view)
 
+    def _look_at_image(self, image: ClusterImage) -> None:
+        for topic in image.topics.values():
+            for partition in topic.partitions:
+                key = (topic.id, partition.id)
+                if self._registrations.get(key) != partition:
+                    self._registrations[key] = partition
+                    self._tell(
+                        f"controller: {topic.name}-{partition.id}",
+                        (
+                            "leader", partition.leader, "epoch", partition.leader_epoch,
+                            partition.partition_epoch, "isr", partition.isr,
+                            "elr", partition.elr, partition.last_known_elr,
+                        ),
+                    )
+
+    def _tell(self, who: str, what: tuple[Any, ...]) -> None:
+        self.story.append((self._cluster.world.loop.time(), who, what))
+
     def history(self, partition: Partition) -> History:
         key = (partition.topic_id, partition.index)
         history = self.histories.get(key)
@@ -177,6 +213,13 @@ class Checkers:
 
     def _look_at(self, view: ReplicaView) -> None:
         self.looks += 1
+        self._tell(
+            view.name,
+            (
+                "leads" if view.partition.leadership else "follows",
+                "epoch", view.seen[3], "hw", view.seen[1], "end", view.seen[0],
+            ),
+        )
         partition = view.partition
         history = self.history(partition)
         agreed = view.agreed
@@ -206,12 +249,16 @@ class Checkers:
                 f"two leaders in epoch {epoch}: {self._views[leader].name}, {view.name}"  # type: ignore[index]
             )
         if history.is_guarded:
-            self._compare(view, history, history.end_offset)
-            if view.agreed < len(history.batches):
-                self.fail(
-                    f"{view.name} leads in epoch {epoch} without committed records: its log ends "
-                    f"at {view.end_offset}, {history.end_offset} is committed"
-                )
+            # One that hears of its epoch when others have led since need not have what they have.
+            earlier = bisect_left(history.epochs, epoch)
+            if earlier:
+                end_offset = history.batches[earlier - 1].next_offset
+                self._compare(view, history, end_offset)
+                if view.agreed < earlier:
+                    self.fail(
+                        f"{view.name} leads in epoch {epoch} without committed records: its log "
+                        f"ends at {view.end_offset}, {end_offset} is committed"
+                    )
 
     def _compare(self, view: ReplicaView, history: History, high_watermark: int) -> None:
         batches, committed = view.batches, history.batches
@@ -219,6 +266,9 @@ class Checkers:
         while index < len(batches) and batches[index].next_offset <= high_watermark:
             if index == len(committed):
                 committed.append(batches[index])
+                epochs = history.epochs
+                epoch = view.partition.registration.leader_epoch
+                epochs.append(max(epoch, epochs[-1]) if epochs else epoch)
                 self._check_isr(view, history, batches[index])
             elif batches[index] != committed[index]:
                 self.fail(

@@ -342,6 +342,11 @@ class Server(asyncio.AbstractServer):
         self._network.loop.call_soon(self._start, transport, context=transport.context)
 
     def _start(self, transport: Transport) -> None:
+        if self._is_closed:  # asyncio has no place for it any more, either
+            self._transports.pop(transport, None)
+            self._note_end()
+            transport.abort()
+            return
         try:
             transport.start(self._protocol_factory(), self)
         except Exception as error:

@@ -23,13 +23,15 @@ transactions count as any other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import zip_longest
 from random import Random
 from typing import NamedTuple
 
 from trimtab.storage.log import Log, LogConfig
 from trimtab.storage.segment import Segment
+from trimtab.storage.segment_indexes import INDEX_ENTRY_BYTES
 from trimtab.storage.storage import BytesLike, Storage, StorageError
 from trimtab.wire.batch_cy import BatchHeader, read_header
 from trimtab.wire.compaction_cy import (
@@ -171,8 +173,9 @@ class _Round:
                     if self._end_offset != self._log.end_of(segment):
                         break  # no more room
             segments = [each for each in segments if each.base_offset < self._end_offset]
-            for group in self._groups(segments):
-                await self._clean(group)
+            while segments:
+                done = await self._rewrite(segments)
+                del segments[:done]
         except _Cancelled:
             return None
         return self._end_offset
@@ -180,6 +183,7 @@ class _Round:
     async def _note_keys(self, segment: Segment) -> None:
         """Notes a dirty segment's keys, up to `_end_offset`."""
         first_offset = self._dirt.first_offset
+        self._check([segment])
         position = segment.locate(first_offset)
         while position is not None and position < segment.size:
             data, headers = segment.batches(position, _SLICE_BYTES)
@@ -194,35 +198,23 @@ class _Round:
             await self._pause([segment])
         self._end_offset = self._log.end_of(segment)
 
-    def _groups(self, segments: Iterable[Segment]) -> Iterator[Sequence[Segment]]:
-        """Segments that follow one another, as many as are sure to fit into one."""
-        config = self._log.config
-        group: list[Segment] = []
-        size = entries = 0
-        for segment in segments:
-            size += segment.size
-            entries += segment.index_entries
-            if group and (
-                size > config.segment_bytes
-                or entries > config.segment_index_bytes // 8
-                or self._log.end_of(segment) - 1 - group[0].base_offset > _INT32_MAX
-            ):
-                yield group
-                group, size, entries = [], segment.size, segment.index_entries
-            group.append(segment)
-        if group:
-            yield group
+    async def _rewrite(self, segments: Sequence[Segment]) -> int:
+        """Puts one segment in the place of the first of them: of as many as fit into it.
 
-    async def _clean(self, group: Sequence[Segment]) -> None:
-        """Puts one segment in the place of a group of them."""
+        Returns:
+            How many that are.
+        """
         log = self._log
-        if not log.has_segments(group):
-            raise _Cancelled
-        cleaned = log.begin_cleaned(group)
+        group = [segments[0]]
+        self._check(group)
+        cleaned = log.begin_cleaned(segments[0])
+        is_changed = False
         try:
-            is_changed = len(group) > 1
-            for segment in group:
-                last_position = segment.size if segment is group[-1] else -1
+            for segment, following in zip_longest(segments, segments[1:]):
+                if segment is not group[-1]:
+                    group.append(segment)
+                    self._check(group)
+                joins = False
                 position = 0
                 while position < segment.size:
                     data, headers = segment.batches(position, _SLICE_BYTES)
@@ -231,8 +223,12 @@ class _Round:
                     at = 0
                     for header in headers:
                         end = at + header.size
-                        is_last = position + end == last_position
-                        batch = self._compact(data, at, header, is_last)
+                        is_last = position + end == segment.size
+                        if is_last and following is not None:
+                            joins = self._fits(
+                                cleaned, sum(map(len, kept)) + header.size, following
+                            )
+                        batch = self._compact(data, at, header, is_last and not joins)
                         if batch is None:
                             kept.append(data[at:end])
                             kept_headers.append(header)
@@ -246,7 +242,10 @@ class _Round:
                     if kept:
                         cleaned.append(b"".join(kept), kept_headers)
                     await self._pause(group)
-            if is_changed:
+                if not joins:
+                    break
+            if is_changed or len(group) > 1:
+                cleaned.created_ms = max(segment.created_ms for segment in group)
                 cleaned.save_indexes()
                 await self._storage.flush(cleaned.paths)
                 self._check(group)
@@ -258,6 +257,17 @@ class _Round:
                 with suppress(StorageError):
                     cleaned.delete()
             raise
+        return len(group)
+
+    def _fits(self, cleaned: Segment, pending_bytes: int, following: Segment) -> bool:
+        """Whether the next segment can be taken in too, whatever remains of it."""
+        config = self._log.config
+        entries = cleaned.index_entries + following.index_entries
+        return (
+            cleaned.size + pending_bytes + following.size <= config.segment_bytes
+            and entries < config.segment_index_bytes // INDEX_ENTRY_BYTES
+            and self._log.end_of(following) - 1 - cleaned.base_offset <= _INT32_MAX
+        )
 
     def _compact(
         self, data: bytes, at: int, header: BatchHeader, is_last: bool

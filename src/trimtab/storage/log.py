@@ -31,7 +31,7 @@ from crc32c import crc32c
 from trimtab.errors import CorruptData, KafkaError
 from trimtab.records import NO_TIMESTAMP, TimestampType
 from trimtab.storage.producer_state import ProducerState
-from trimtab.storage.segment import Segment, TimestampOffset
+from trimtab.storage.segment import Segment, StoredRecords, TimestampOffset
 from trimtab.storage.segment_indexes import INDEX_ENTRY_BYTES
 from trimtab.storage.storage import Storage, StorageError
 from trimtab.wire.batch_cy import BatchHeader, restamp
@@ -516,18 +516,18 @@ class Log:
             raise
 
     def _truncate(self, offset: int) -> None:
-        self._withdraw(offset)
+        index = self._index_of(offset)
+        segment = self._segments[index]
         end_offset = offset
-        while len(self._segments) > 1 and self._base_offsets[-1] >= offset:
-            self._drop(-1)
-        segment = self._active
         position = segment.locate(offset)
         if position is not None:
             end_offset = min(offset, next(segment.headers(position))[1].base_offset)
+        self._withdraw(end_offset)
+        while len(self._segments) > 1 and self._base_offsets[-1] >= offset:
+            self._drop(-1)
+        if position is not None and segment is self._active:
             segment.truncate(position)
         self.log_end_offset = end_offset
-        self.log_start_offset = min(self.log_start_offset, end_offset)
-        self.recovery_point = min(self.recovery_point, end_offset)
         self.high_watermark = self._high_watermark
         self._forget_from(end_offset)
         self._load_producers(end_offset)
@@ -632,10 +632,11 @@ class Log:
 
     def read(
         self, offset: int, max_bytes: int, min_one: bool = True, end_offset: int | None = None
-    ) -> bytes | memoryview:
+    ) -> bytes | memoryview | StoredRecords:
         """Whole batches from the one that holds `offset` on, all from one segment.
 
-        The first batch may begin before `offset`. Empty at the end, or where nothing fits.
+        The first batch may begin before `offset`. Empty at the end, or where nothing fits. What is
+        large is left on disk until it is sent.
 
         Args:
             max_bytes: bytes to return at most.
@@ -796,14 +797,13 @@ class Log:
         """The offset after a segment's last one."""
         return self._end_of(segment)
 
-    def begin_cleaned(self, group: Sequence[Segment]) -> Segment:
-        """An empty segment, to be what remains of some that follow one another."""
-        created_ms = max(segment.created_ms for segment in group)
-        base_offset = group[0].base_offset
-        interval = self.config.index_interval_bytes
-        args = (self._storage, self.directory, base_offset, interval, created_ms, _CLEANED_SUFFIX)
-        Segment(*args).delete()  # what an interrupted compaction may have left
-        return Segment(*args)
+    def begin_cleaned(self, first: Segment) -> Segment:
+        """An empty segment, to be what remains of `first` and some that follow it."""
+        cleaned = self._segment(first.base_offset, _CLEANED_SUFFIX)
+        if cleaned.size:  # what a compaction has left that could not even tidy up
+            cleaned.delete()
+            cleaned = self._segment(first.base_offset, _CLEANED_SUFFIX)
+        return cleaned
 
     def has_segments(self, group: Sequence[Segment]) -> bool:
         """Whether these sealed segments are all there still."""

@@ -44,6 +44,7 @@ class LogDirectory:
 
     Attributes:
         directory_id: 16 bytes, this directory's identity (KIP-858).
+        cleaner: what `compact` does; its `dedupe_buffer_bytes` may be changed at any time.
         previous_epoch: the broker's epoch when it closed the directory cleanly the last time; -1
             if it did not (KIP-966).
     """
@@ -70,7 +71,7 @@ class LogDirectory:
         self._log_start_offsets = OffsetCheckpoint(storage, _LOG_START_OFFSETS)
         self._high_watermarks = OffsetCheckpoint(storage, _HIGH_WATERMARKS, durable=False)
         self._clean_offsets = OffsetCheckpoint(storage, _CLEAN_OFFSETS, durable=False)
-        self._cleaner = Cleaner(storage, now_ms, random)
+        self.cleaner = Cleaner(storage, now_ms, random)
         self._is_compacting = False
         self._uncleanable: dict[Log, None] = {}
 
@@ -258,7 +259,7 @@ class LogDirectory:
                 log, dirt = found
                 tried[log] = None
                 try:
-                    clean_offset = await self._cleaner.clean(log, dirt)
+                    clean_offset = await self.cleaner.clean(log, dirt)
                     if clean_offset is not None:
                         self._clean_offsets.set(_key_of(log), clean_offset)
                         self._clean_offsets.write()

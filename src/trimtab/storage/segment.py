@@ -29,6 +29,9 @@ from trimtab.wire.batch_cy import (
     verify,
 )
 
+LARGE_READ_BYTES = 128 * 1024
+"""What `Segment.read` returns at most as bytes, but for a first batch that is larger."""
+
 _LOCATE_CHUNK = 8 * 1024
 _HEADERS_CHUNK = 64 * 1024
 _VERIFY_CHUNK = 1024 * 1024
@@ -48,6 +51,36 @@ class TimestampOffset(NamedTuple):
     leader_epoch: int
 
 
+class StoredRecords:
+    """Whole batches of a segment that are read when they are sent, a piece at a time: what a slow
+    client has asked for takes no memory while it waits.
+    """
+
+    __slots__ = ("_generation", "_position", "_segment", "_size")
+
+    def __init__(self, segment: Segment, position: int, size: int) -> None:
+        self._segment = segment
+        self._position = position
+        self._size = size
+        self._generation = segment.generation
+
+    def __len__(self) -> int:
+        return self._size
+
+    def read(self, start: int, size: int) -> bytes:
+        """Up to `size` bytes from `start` on.
+
+        Raises:
+            CorruptData: the log has been cut off meanwhile, or the file is shorter than it was.
+            StorageError: the disk failed, or the segment has been deleted.
+        """
+        wanted = min(size, self._size - start)
+        data = self._segment.read_bytes(self._position + start, wanted)
+        if self._generation != self._segment.generation or len(data) != wanted:
+            raise CorruptData(f"{self._segment.path('.log')}: cut off while it was being sent")
+        return data
+
+
 class Segment:
     """One segment. Its log decides when to append, roll and delete.
 
@@ -55,6 +88,7 @@ class Segment:
         base_offset: the segment's name; no record in it has a smaller offset.
         size: bytes of whole batches.
         created_ms: when this broker opened it; stands in for the time of records without one.
+        generation: raised whenever what has been written is taken back.
 
     Args:
         suffix: what the names of its files end with while it is not part of the log.
@@ -71,6 +105,7 @@ class Segment:
         "_suffix",
         "base_offset",
         "created_ms",
+        "generation",
         "size",
     )
 
@@ -92,6 +127,7 @@ class Segment:
         self._first_timestamp: int | None = None
         self.base_offset = base_offset
         self.created_ms = created_ms
+        self.generation = 0
         self._file = storage.open(self.path(".log"))
         self.size = self._file.size
 
@@ -181,6 +217,7 @@ class Segment:
 
     def truncate(self, position: int) -> None:
         """Removes the batch at `position` and all that follow it."""
+        self.generation += 1
         for path in self.paths[1:]:
             self._storage.delete(path)
         self._file.truncate(position)
@@ -232,8 +269,9 @@ class Segment:
 
     def read(
         self, position: int, max_bytes: int, min_one: bool, end_offset: int, next_offset: int
-    ) -> tuple[bytes | memoryview, int]:
+    ) -> tuple[bytes | memoryview | StoredRecords, int]:
         """Whole batches from the batch at `position` on, and the offset after the last of them.
+        More than `LARGE_READ_BYTES` are left where they are.
 
         Args:
             max_bytes: bytes to return at most.
@@ -242,6 +280,8 @@ class Segment:
             next_offset: the offset after the segment's last batch.
         """
         room = min(max_bytes, self.size - position)
+        if room > LARGE_READ_BYTES:
+            return self._find_range(position, room, min_one, end_offset, next_offset)
         # One header more than there is room for: it tells where to go on.
         data = self._file.read(position, room + _BOUNDS.size)
         if len(data) < _BOUNDS.size:
@@ -280,6 +320,48 @@ class Segment:
             at = after
             end = base_offset + delta + 1
         return memoryview(data)[:at], end
+
+    def read_bytes(self, position: int, size: int) -> bytes:
+        """Bytes of the file, wherever batches begin and end."""
+        return self._file.read(position, size)
+
+    def _find_range(
+        self, position: int, room: int, min_one: bool, end_offset: int, next_offset: int
+    ) -> tuple[bytes | StoredRecords, int]:
+        """As `read`: looks at the first header, and at those near the end."""
+        base_offset, at, last_offset = self._bounds_at(position)
+        if last_offset >= end_offset:
+            return b"", base_offset
+        if at > room:
+            return (StoredRecords(self, position, at), last_offset + 1) if min_one else (b"", base_offset)
+        end = last_offset + 1
+        if position + room == self.size and end_offset >= next_offset:
+            return StoredRecords(self, position, room), next_offset
+        indexes = self._indexes
+        entry = min(
+            bisect_left(indexes.positions, position + room),
+            bisect_left(indexes.offsets, end_offset - self.base_offset),
+        )
+        if entry and indexes.positions[entry - 1] - position > at:
+            at = indexes.positions[entry - 1] - position
+            end = self._bounds_at(position + at)[0]
+        while position + at < self.size:
+            _, size, last_offset = self._bounds_at(position + at)
+            if at + size > room or last_offset >= end_offset:
+                break
+            at += size
+            end = last_offset + 1
+        return StoredRecords(self, position, at), end
+
+    def _bounds_at(self, position: int) -> tuple[int, int, int]:
+        """Base offset, size and last offset of the batch at a position."""
+        head = self._file.read(position, _BOUNDS.size)
+        if len(head) < _BOUNDS.size:
+            raise self._corrupt(position, "the file ends within a batch")
+        base_offset, length, delta = _BOUNDS.unpack(head)
+        if length < _MIN_LENGTH:
+            raise self._corrupt(position, f"length {length}")
+        return base_offset, _BEFORE_LENGTH_ENDS + length, base_offset + delta
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """Position and header of every batch from `position` on.

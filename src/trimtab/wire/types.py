@@ -7,11 +7,23 @@ an array is `list[...]`, and `... | None` is what can be null.
 from __future__ import annotations
 
 import struct
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, Protocol
 
 from trimtab.errors import UsageError
 
 BytesLike = bytes | bytearray | memoryview
+
+
+class StoredBytes(Protocol):
+    """Bytes that stay on disk until they are sent. They may take the place of `records` in a
+    message that is encoded in parts."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, start: int, size: int) -> bytes:
+        """Up to `size` bytes from `start` on."""
+
+
 
 ZERO_UUID = bytes(16)
 """The id that stands for "none" wherever Kafka carries a UUID."""

@@ -117,7 +117,7 @@ class Replica:
     def preferred_replica(self, rack: str, offset: int) -> int:
         return self.preferred
 
-    def is_throttled(self, replica: int) -> bool:
+    def throttles(self, replica: int) -> bool:
         return self.is_slow
 
 
@@ -133,6 +133,7 @@ class Desk:
         self.fetch_sessions = FetchSessionCache(slots, Random(1))
         self.partitions: dict[str, Replica] = {}
         self.exceeded: Callable[[], bool] = lambda: False
+        self.sent_throttled = 0
         self.session_id = 0
         self.epoch = 0
 
@@ -166,8 +167,11 @@ class Desk:
         registration = SimpleNamespace(host="h", port=9092, rack=None)
         return 9, self.partitions[topic].leader_epoch, registration
 
-    def replication_quota_exceeded(self) -> bool:
+    def leads_too_fast(self) -> bool:
         return self.exceeded()
+
+    def note_sent_throttled(self, size: int) -> None:
+        self.sent_throttled += size
 
     # What a client does
 

@@ -1,4 +1,7 @@
-"""The journal on a virtual disk: what was decided is there after a crash, whole, and no more."""
+"""The journal on a virtual disk: what was decided is there after a crash, whole, and no more.
+
+`trimtab.controller.journal_segment`, too.
+"""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from trimtab.controller.leader_changes import (
     elect_where_missing,
     remove_for_good,
     remove_from_isrs,
+    review_eligible,
 )
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import NO_LEADER
@@ -68,6 +69,15 @@ def test_the_options_of_the_cluster_hold_where_a_topic_has_none(scene: Any) -> N
     scene.apply(remove_from_isrs(scene.image, scene.rules, 1))
     assert scene.brief("two")[0] == (2, (2, 3), ())
     assert scene.brief("one") == {0: (2, (2,), ()), 1: (3, (3, 2), ()), 2: (2, (2, 3), (1,))}
+
+
+def test_eligible_ones_of_an_earlier_minimum_are_reviewed(scene: Any) -> None:
+    scene.apply(remove_from_isrs(scene.image, scene.rules, 1))
+    assert review_eligible(scene.image, scene.rules) == []
+    scene.configure("two", "min.insync.replicas", "1")
+    scene.apply(review_eligible(scene.image, scene.rules))
+    assert scene.brief("two") == {0: (2, (2, 3), ()), 1: (2, (2,), ())}
+    assert scene.brief("one")[0] == (NO_LEADER, (), (1,))
 
 
 def test_leaders_go_back_to_where_they_are_preferred(

@@ -49,7 +49,7 @@ from trimtab.wire.messages.fetch import (
     PartitionData,
     SnapshotId,
 )
-from trimtab.wire.types import ZERO_UUID
+from trimtab.wire.types import ZERO_UUID, StoredBytes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -247,7 +247,7 @@ class _Fetch:
         high_watermark = partition.high_watermark
         end_offset = log.log_end_offset if reader.is_follower else high_watermark
         slot.stays_ready = offset < end_offset
-        records: BytesLike = b""
+        records: BytesLike | StoredBytes = b""
         if slot.stays_ready and not (reader.is_follower and reader.is_throttled(partition)):
             room = min(wanted.partition_max_bytes, self._left)
             if room > 0 or self._min_one:
@@ -256,6 +256,7 @@ class _Fetch:
         if records:
             self._min_one = False
             self._left -= len(records)
+            reader.note_sent(partition, len(records))
         elif (
             not self._is_full
             and slot.high_watermark == high_watermark
@@ -288,7 +289,7 @@ class _Fetch:
         slot: FetchSlot,
         partition: Partition,
         high_watermark: int,
-        records: BytesLike,
+        records: BytesLike | StoredBytes,
         diverging: EpochEndOffset = _NO_DIVERGENCE,
         preferred: int = _NO_REPLICA,
     ) -> PartitionData:
@@ -303,7 +304,7 @@ class _Fetch:
         data.snapshot_id = _NO_SNAPSHOT
         data.aborted_transactions = self._aborted
         data.preferred_read_replica = preferred
-        data.records = records
+        data.records = cast(BytesLike, records)  # only what sends it looks into it
         return data
 
     def _refuse(self, slot: FetchSlot, code: ErrorCode) -> None:

@@ -2,7 +2,7 @@
 
 CreateTopics (19), DeleteTopics (20), AlterConfigs (33), CreatePartitions (37), ElectLeaders (43),
 IncrementalAlterConfigs (44), AlterPartitionReassignments (45), ListPartitionReassignments (46),
-UnregisterBroker (64).
+DescribeQuorum (55), UnregisterBroker (64).
 
 The answer to a change comes when the brokers have learnt of it. For a controller that is away for
 longer than the request may take the answer is REQUEST_TIMED_OUT, for each thing that was asked for.
@@ -26,6 +26,7 @@ from trimtab.wire.messages.create_partitions import (
 )
 from trimtab.wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
 from trimtab.wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsResponse
+from trimtab.wire.messages.describe_quorum import DescribeQuorumResponse
 from trimtab.wire.messages.elect_leaders import ElectLeadersResponse
 from trimtab.wire.messages.incremental_alter_configs import (
     AlterConfigsResourceResponse as IncrementalResourceResponse,
@@ -144,6 +145,12 @@ def _list_reassignments(request: Any) -> ListPartitionReassignmentsResponse:
     )
 
 
+def _describe_quorum(request: Any) -> DescribeQuorumResponse:
+    return DescribeQuorumResponse(
+        error_code=_TIMED_OUT, error_message=_MESSAGE, topics=[], nodes=[]
+    )
+
+
 def _unregister_broker(request: Any) -> UnregisterBrokerResponse:
     return UnregisterBrokerResponse(
         throttle_time_ms=0, error_code=_TIMED_OUT, error_message=_MESSAGE
@@ -159,6 +166,7 @@ _TIME_OUTS: dict[int, Callable[[Any], Any]] = {
     44: _incremental_alter_configs,
     45: _alter_reassignments,
     46: _list_reassignments,
+    55: _describe_quorum,
     64: _unregister_broker,
 }
 

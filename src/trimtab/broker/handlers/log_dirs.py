@@ -1,7 +1,8 @@
-"""DescribeLogDirs (35), versions 1-5: the logs on this broker and how large they are.
+"""DescribeLogDirs (35), versions 1-5, and AlterReplicaLogDirs (34), versions 1-2: where logs lie.
 
 There is one directory. How large its volume is, is not known here (-1). A log is never behind
-itself and never on its way to another directory, so the lag is 0 and none is a future one.
+itself and never on its way to another directory, so the lag is 0 and none is a future one; and a
+log may only be put where it is.
 """
 
 from __future__ import annotations
@@ -12,6 +13,12 @@ from typing import TYPE_CHECKING, cast
 from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition
 from trimtab.wire.framing import RequestHeader
+from trimtab.wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
 from trimtab.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -52,9 +59,35 @@ def describe_log_dirs(
                 is_future_key=False,
             )
         )
-    directories = cast("tuple[str, ...] | None", broker.config["log.dirs"]) or ("",)
     return DescribeLogDirsResponse(
         throttle_time_ms=0,
         error_code=ErrorCode.NONE,
-        results=[DescribeLogDirsResult(log_dir=directories[0], topics=list(topics.values()))],
+        results=[DescribeLogDirsResult(log_dir=_directory(broker), topics=list(topics.values()))],
     )
+
+
+def alter_replica_log_dirs(
+    broker: Broker, header: RequestHeader, request: AlterReplicaLogDirsRequest
+) -> AlterReplicaLogDirsResponse:
+    """Whether each log is where it shall be."""
+    topics: dict[str, AlterReplicaLogDirTopicResult] = {}
+    for directory in request.dirs:
+        for topic in directory.topics:
+            result = topics.setdefault(
+                topic.name, AlterReplicaLogDirTopicResult(topic_name=topic.name, partitions=[])
+            )
+            for index in topic.partitions:
+                code = ErrorCode.NONE
+                if directory.path != _directory(broker):
+                    code = ErrorCode.LOG_DIR_NOT_FOUND
+                elif TopicPartition(topic.name, index) not in broker.logs.logs:
+                    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                result.partitions.append(
+                    AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
+                )
+    return AlterReplicaLogDirsResponse(throttle_time_ms=0, results=list(topics.values()))
+
+
+def _directory(broker: Broker) -> str:
+    directories = cast("tuple[str, ...] | None", broker.config["log.dirs"]) or ("",)
+    return directories[0]

@@ -1,0 +1,52 @@
+"""ListConfigResources (74), versions 0-1: what has options of its own (KIP-1142).
+
+Version 0 asks for client metrics alone, of which there are none here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trimtab.errors import ErrorCode
+from trimtab.metadata.image import CONFIG_BROKER, CONFIG_TOPIC
+from trimtab.wire.framing import RequestHeader
+from trimtab.wire.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+
+if TYPE_CHECKING:
+    from trimtab.broker.broker import Broker
+
+_BROKER_LOGGER = 8
+_CLIENT_METRICS = 16
+_GROUP = 32
+_KNOWN = (CONFIG_TOPIC, CONFIG_BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP)
+_TYPES_SINCE = 1
+
+
+def list_config_resources(
+    broker: Broker, header: RequestHeader, request: ListConfigResourcesRequest
+) -> ListConfigResourcesResponse:
+    """Topics and brokers, as far as they are asked for."""
+    if header.api_version < _TYPES_SINCE:
+        return ListConfigResourcesResponse(error_code=ErrorCode.NONE, config_resources=[])
+    wanted = request.resource_types or _KNOWN
+    if any(each not in _KNOWN for each in wanted):
+        return ListConfigResourcesResponse(
+            error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=[]
+        )
+    found: list[ConfigResource] = []
+    if CONFIG_TOPIC in wanted:
+        found += [
+            ConfigResource(resource_name=name, resource_type=CONFIG_TOPIC)
+            for name in broker.image.topics
+        ]
+    for kind in (CONFIG_BROKER, _BROKER_LOGGER):
+        if kind in wanted:
+            found += [
+                ConfigResource(resource_name=str(number), resource_type=kind)
+                for number in sorted(broker.image.brokers)
+            ]
+    return ListConfigResourcesResponse(error_code=ErrorCode.NONE, config_resources=found)

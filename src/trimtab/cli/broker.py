@@ -1,0 +1,131 @@
+"""Run one broker of a cluster, by hand; `trimtab cluster up` runs a whole one.
+
+It joins the cluster of the controller that it is told, waits for one that is not there yet, prints
+`ready HOST:PORT` on standard output once it serves, and logs to standard error. SIGTERM or Ctrl-C
+has it hand over what it leads, and end; a second one ends it at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+from functools import partial
+from random import Random
+
+from trimtab.broker.broker import Broker
+from trimtab.cli.node import add_node_options, advertise, read_node_options, run_node
+from trimtab.config.node import BROKER_ROLE, Address, Node, format_address
+from trimtab.errors import UsageError
+from trimtab.runtime.clock import wall_clock_ms
+from trimtab.server.peer import Peer, PeerLost
+from trimtab.storage.identity import find_cluster_id
+from trimtab.storage.storage import Storage
+from trimtab.wire.messages.describe_cluster import DescribeClusterRequest
+
+EXAMPLES = """\
+  trimtab broker --id 0 --controller 127.0.0.1:9093 --data ./broker-0
+  trimtab broker --id 1 --controller 127.0.0.1:9093 --port 9192 --rack b --data ./broker-1
+  trimtab broker server.properties --config log.retention.ms=3600000
+                                 a file of Kafka's: node.id, listeners, log.dirs,
+                                 controller.quorum.bootstrap.servers, and so on
+"""
+
+_CONTROLLERS = 2
+_ASK_SECONDS = 5.0
+_BACKOFF_S = 0.02
+_MAX_BACKOFF_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_node_options(parser, 9092)
+    parser.add_argument(
+        "--controller", metavar="HOST:PORT", help="controller.quorum.bootstrap.servers"
+    )
+    parser.add_argument("--rack", help="broker.rack")
+    parser.add_argument(
+        "--slow",
+        type=float,
+        default=0.0,
+        metavar="MS",
+        help="answer each produce request so many milliseconds late",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    flags = {
+        "--controller controller.quorum.bootstrap.servers": arguments.controller,
+        "--rack broker.rack": arguments.rack,
+    }
+    node = read_node_options(arguments, BROKER_ROLE, flags)
+    return run_node(arguments, node, partial(_BrokerProcess, arguments.slow))
+
+
+class _BrokerProcess:
+    """A broker as a process runs it."""
+
+    def __init__(self, slow_ms: float, node: Node, storage: Storage) -> None:
+        self._slow_ms = slow_ms
+        self._node = node
+        self._storage = storage
+        self._broker: Broker | None = None
+
+    async def start(self) -> Address:
+        node = self._node
+        assert node.controller is not None
+        cluster_id = find_cluster_id(self._storage) or await ask_cluster_id(*node.controller)
+        self._broker = broker = Broker(
+            node.id,
+            cluster_id,
+            self._storage,
+            node.controller,
+            node.options,
+            wall_clock_ms,
+            Random(),
+        )
+        broker.listener.faults.slow(self._slow_ms)
+        address = advertise(node, await broker.bind(*node.listen))
+        await broker.start(*address)
+        return address
+
+    async def fail(self) -> None:
+        assert self._broker is not None
+        await self._broker.failed.wait()
+
+    async def close(self, hand_over: bool) -> None:
+        if self._broker is None:
+            return
+        try:
+            await self._broker.close(hand_over)
+        except asyncio.CancelledError:
+            self._broker.abort()
+            raise
+
+
+async def ask_cluster_id(host: str, port: int) -> str:
+    """The id of the cluster whose controller is there, however long it may be away."""
+    backoff_s = _BACKOFF_S
+    waits = False
+    while True:
+        try:
+            peer = await Peer.connect(host, port, "broker", _ASK_SECONDS)
+            try:
+                async with asyncio.timeout(_ASK_SECONDS):
+                    answer = await peer.ask(DescribeClusterRequest(endpoint_type=_CONTROLLERS))
+            finally:
+                peer.close()
+        except (PeerLost, TimeoutError) as error:
+            if not waits:
+                _log.info("waits for the controller error=%s", error)
+            waits = True
+        else:
+            if not answer.error_code:
+                return str(answer.cluster_id)
+            raise UsageError(
+                f"{format_address(host, port)} is no controller: {answer.error_message}; name the "
+                "controller's listener, not a broker's"
+            )
+        await asyncio.sleep(backoff_s)
+        backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)

@@ -1,0 +1,294 @@
+"""Processes that are kept alive: started, started again when they end, and ended together.
+
+    start ─▶ serves ─▶ ended ─▶ started again: at once, then later and later
+      └─ ended by itself before all served for the first time: the start has failed
+
+A process says what it has to say on standard output, one line, when it serves. It ends when its
+standard input does: that is how it is told to, and how it learns that its supervisor is gone,
+however that came about. Standard error goes to a log of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from trimtab.errors import Unavailable
+from trimtab.runtime.clock import monotonic_clock
+
+STOP_SECONDS = 15.0
+"""How long the processes of one rank may take to end before they are killed."""
+
+_FIRST_DELAY_S = 0.5
+_MAX_DELAY_S = 10.0
+_SETTLED_S = 60.0
+_REAP_SECONDS = 5.0
+_TAIL_BYTES = 4096
+
+
+class Program(NamedTuple):
+    """What is kept alive.
+
+    Attributes:
+        name: unlike any other's; its log is `<name>.log`.
+        command: words to run.
+        rank: lower ones are ended first.
+    """
+
+    name: str
+    command: Sequence[str]
+    rank: int = 0
+
+
+class RestartDelay:
+    """How long to wait before a process is started again: the first time not at all, then longer
+    and longer, and from the beginning once it has lived for a minute."""
+
+    def __init__(self) -> None:
+        self._deaths = 0
+
+    def next(self, lived_s: float) -> float:
+        """Seconds to wait, for one that has lived for so long."""
+        if lived_s >= _SETTLED_S:
+            self._deaths = 0
+        self._deaths += 1
+        if self._deaths == 1:
+            return 0.0
+        return min(_FIRST_DELAY_S * 2.0 ** min(self._deaths - 2, 32), _MAX_DELAY_S)
+
+
+class _Running:
+    """A program and the process that runs it, if one does."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.process: subprocess.Popen[bytes] | None = None
+        self.said: str | None = None
+        self.began = 0.0
+        self.due: float | None = 0.0
+        self.delay = RestartDelay()
+        self.heard = b""
+
+
+class Supervisor:
+    """Keeps programs alive. `start`, then `turn` again and again, and `stop` in the end.
+
+    Args:
+        programs: what to keep alive.
+        logs: the directory for their logs, which exists.
+        say: told, in a sentence, what happens to them.
+        now: seconds that only move forward.
+    """
+
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        logs: str,
+        say: Callable[[str], None],
+        now: Callable[[], float] = monotonic_clock,
+    ) -> None:
+        self._logs = logs
+        self._say = say
+        self._now = now
+        self._all = [_Running(program) for program in programs]
+        self._selector = selectors.DefaultSelector()
+        self._has_served = False
+
+    @property
+    def said(self) -> dict[str, str]:
+        """What each program that serves has said, by name."""
+        return {each.program.name: each.said for each in self._all if each.said is not None}
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The process of each program that runs, by name."""
+        return {each.program.name: each.process.pid for each in self._all if each.process}
+
+    @property
+    def serves(self) -> bool:
+        """Whether all of them serve."""
+        return all(each.said is not None for each in self._all)
+
+    def log_of(self, name: str) -> str:
+        """The path of a program's log."""
+        return f"{self._logs}/{name}.log"
+
+    def watch(self, descriptor: int) -> None:
+        """Have `turn` return also when this can be read."""
+        self._selector.register(descriptor, selectors.EVENT_READ)
+
+    def start(self) -> None:
+        """Start them all."""
+        for each in self._all:
+            self._spawn(each)
+
+    def turn(self, limit_s: float) -> None:
+        """Wait until something happens, at most so long, and see to it.
+
+        Raises:
+            Unavailable: before all of them have served for the first time, one has ended.
+        """
+        now = self._now()
+        dues = [each.due for each in self._all if each.process is None and each.due is not None]
+        self._select(min([limit_s, *(max(0.0, due - now) for due in dues)]))
+        now = self._now()
+        for each in self._all:
+            if each.process is None and each.due is not None and each.due <= now:
+                self._spawn(each)
+
+    def stop(self, at_once: Callable[[], bool] = lambda: False) -> None:
+        """End them, lower ranks first; those that take too long, and all when `at_once` says so,
+        are killed."""
+        for each in self._all:
+            each.due = None
+        for rank in sorted({each.program.rank for each in self._all}):
+            members = [each for each in self._all if each.program.rank == rank and each.process]
+            for each in members:
+                _close_input(each.process)
+            deadline = self._now() + STOP_SECONDS
+            while any(each.process for each in members):
+                left_s = deadline - self._now()
+                if at_once() or left_s <= 0:
+                    break
+                self._select(left_s, ending=True)
+            for each in members:
+                if each.process is not None and not at_once():
+                    self._say(
+                        f"{each.program.name} did not end within {STOP_SECONDS:g} s and is killed; "
+                        f"its log: {self.log_of(each.program.name)}"
+                    )
+                self._kill(each)
+        self._selector.close()
+
+    def _spawn(self, each: _Running) -> None:
+        each.due = None
+        each.began = self._now()
+        with open(self.log_of(each.program.name), "ab") as log:
+            each.process = subprocess.Popen(
+                list(each.program.command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                bufsize=0,
+                process_group=0,  # Ctrl-C in a terminal is for the supervisor, which ends them
+            )
+        assert each.process.stdout is not None
+        self._selector.register(each.process.stdout, selectors.EVENT_READ, each)
+
+    def _select(self, timeout_s: float, ending: bool = False) -> None:
+        for key, _ in self._selector.select(timeout_s):
+            if isinstance(key.data, _Running):
+                self._hear(key.data, ending)
+
+    def _hear(self, each: _Running, ending: bool) -> None:
+        assert each.process is not None
+        assert each.process.stdout is not None
+        heard = os.read(each.process.stdout.fileno(), 4096)
+        if not heard:
+            self._bury(each, ending)
+        elif each.said is None:
+            each.heard += heard
+            line, newline, _ = each.heard.partition(b"\n")
+            if newline:
+                each.said = line.decode("utf-8", "replace")
+                self._has_served = self._has_served or self.serves
+
+    def _bury(self, each: _Running, ending: bool) -> None:
+        code = self._reap(each)
+        if ending:
+            return
+        name = each.program.name
+        how = _describe_end(code)
+        if not self._has_served and code > 0:
+            raise Unavailable(
+                f"{name} {how}: {self._last_words(name)}; its log: {self.log_of(name)}"
+            )
+        delay_s = each.delay.next(self._now() - each.began)
+        each.due = self._now() + delay_s
+        again = f"in {delay_s:g} s" if delay_s else "at once"
+        self._say(f"{name} {how}, it is started again {again}; its log: {self.log_of(name)}")
+
+    def _reap(self, each: _Running) -> int:
+        """Forget the process, which has closed its output; its exit code."""
+        process, each.process = each.process, None
+        each.said, each.heard = None, b""
+        assert process is not None
+        assert process.stdout is not None
+        self._selector.unregister(process.stdout)
+        process.stdout.close()
+        _close_input(process)
+        try:
+            return process.wait(_REAP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
+    def _kill(self, each: _Running) -> None:
+        if each.process is not None:
+            each.process.kill()
+            self._reap(each)
+
+    def _last_words(self, name: str) -> str:
+        """The last line of a program's log."""
+        with open(self.log_of(name), "rb") as log:
+            log.seek(0, os.SEEK_END)
+            log.seek(max(0, log.tell() - _TAIL_BYTES))
+            lines = log.read().decode("utf-8", "replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+
+class Signals:
+    """Signals that are counted instead of ending the process: a context manager.
+
+    Attributes:
+        count: how many came.
+        descriptor: can be read once one has come.
+    """
+
+    def __init__(self, numbers: Sequence[signal.Signals]) -> None:
+        self._numbers = numbers
+        self.count = 0
+        self.descriptor, self._wake = os.pipe()
+
+    def __enter__(self) -> Signals:
+        os.set_blocking(self._wake, False)
+        self._wake_before = signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        self._before = {number: signal.signal(number, self._note) for number in self._numbers}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        signal.set_wakeup_fd(self._wake_before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        os.close(self.descriptor)
+        os.close(self._wake)
+
+    def clear(self) -> None:
+        """Have `descriptor` be readable only when another comes."""
+        os.set_blocking(self.descriptor, False)
+        try:
+            while os.read(self.descriptor, 64):
+                pass
+        except BlockingIOError:
+            return
+
+    def _note(self, number: int, frame: object) -> None:
+        self.count += 1
+
+
+def _close_input(process: subprocess.Popen[bytes] | None) -> None:
+    if process is not None and process.stdin is not None:
+        process.stdin.close()
+
+
+def _describe_end(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

@@ -1,0 +1,489 @@
+"""A seeded schedule of faults in a cluster, and of what its operators do.
+
+Every run is another mixture: some kinds of faults come more often, others not at all (swarm
+testing), and faults come on top of each other.
+
+What is acknowledged with acks=all under `min.insync.replicas` of 2 is kept as long as no more than
+one replica loses what it has written at a time (KIP-966). The schedule keeps to exactly that:
+
+- A broker loses its power only while, of every guarded partition that it has, another member of
+  the ISR runs, in the life that the controller knows.
+- Until the controller knows of the loss, and nobody may be elected for having led last who has
+  lost anything, no other broker ends: the controller takes every start that follows no clean end
+  for a loss, as it cannot know better, and where all replicas have lost something it trusts whoever
+  led last. The controller knows once the broker has registered again.
+
+Whatever loses nothing comes at any time: kills, and everything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from errno import EIO, ENOSPC
+from typing import Any
+
+from trimtab.metadata.image import ClusterImage
+from trimtab.server.peer import Peer, PeerLost
+from trimtab.sim.network import ANY, Link
+from trimtab.sim.virtual_cluster import (
+    CONTROLLER_ID,
+    PORT,
+    VirtualBroker,
+    VirtualCluster,
+    VirtualNode,
+)
+from trimtab.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from trimtab.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from trimtab.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from trimtab.wire.messages.elect_leaders import ElectLeadersRequest
+from trimtab.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+
+OPERATOR = "operator"
+
+_PREFERRED = 0
+_SET = 0
+_TOPIC = 2
+_PASSING = "passing"
+"""Topics that come and go."""
+_MAX_PASSING = 3
+
+_ANSWER_S = 10.0
+
+_DISK_ACTIONS = ("append", "flush", "read", "write", "truncate", "delete", "rename")
+
+_CONFIGS: dict[str, tuple[str, ...]] = {
+    "segment.bytes": ("2000", "20000", "1000000"),
+    "flush.messages": ("1", "10", "9223372036854775807"),
+    "max.message.bytes": ("100000", "1000000"),
+    "min.insync.replicas": ("2", "3"),
+}
+
+
+class FaultSchedule:
+    """Faults until it is told to heal.
+
+    Args:
+        guarded: names of the topics that must lose nothing.
+        hosts: of the clients.
+
+    Attributes:
+        counts: the faults that were injected, by kind.
+    """
+
+    def __init__(self, cluster: VirtualCluster, guarded: frozenset[str], hosts: list[str]) -> None:
+        self._cluster = cluster
+        self._world = cluster.world
+        self._random = random = cluster.world.random("faults")
+        self._guarded = guarded
+        self._hosts = [*(node.host for node in cluster.nodes), *hosts]
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._losses: dict[int, int] = {}
+        self._ill: dict[VirtualNode, None] = {}
+        self._passing = 0
+        self._is_healing = False
+        self.counts: Counter[str] = Counter()
+        self._pace_s = random.choice((0.3, 1.0, 3.0))
+        kinds: tuple[tuple[Callable[[], str], float], ...] = (
+            (self._kill_broker, 6),
+            (self._crash_broker, 5),
+            (self._close_broker, 3),
+            (self._kill_controller, 2),
+            (self._crash_controller, 2),
+            (self._cut_pair, 5),
+            (self._isolate, 3),
+            (self._split, 1),
+            (self._reset, 3),
+            (self._slow_link, 3),
+            (self._pause, 4),
+            (self._slow_disk, 2),
+            (self._fail_disk, 2),
+            (self._elect_preferred, 2),
+            (self._alter_config, 1),
+            (self._make_topic, 1),
+            (self._drop_topic, 1),
+            (self._reassign, 2),
+        )
+        weights = [usual * random.choice((0, 0, 0.3, 1, 1, 3)) for _, usual in kinds]
+        if not any(weights):
+            weights = [usual for _, usual in kinds]
+        self._kinds = [kind for kind, _ in kinds]
+        self._weights = weights
+
+    async def run(self) -> None:
+        """One fault after the other, for ever."""
+        random = self._random
+        while True:
+            await asyncio.sleep(random.expovariate(1 / self._pace_s))
+            (fault,) = random.choices(self._kinds, self._weights)
+            name = fault()
+            if name:
+                self.counts[name] += 1
+
+    def heal(self) -> None:
+        """No more faults: the network and the disks are well again, and every node runs."""
+        self._is_healing = True
+        for task in self._tasks:
+            task.cancel()
+        network, loop = self._world.network, self._world.loop
+        network.heal()
+        for host in self._hosts:
+            network.set_link(host, ANY, Link())
+        for node in self._cluster.nodes:
+            loop.resume(node.host)
+            self._heal_disk(node)
+            if node.life is None:
+                node.start()
+
+    def look_after(self) -> None:
+        """What an operator does when all is well again: brokers whose logs have failed start
+        anew, as nothing is written to those until they have been recovered."""
+        for node in self._cluster.brokers:
+            broker = node.broker
+            if node.is_serving and broker is not None and node.disk.fault is None:
+                if broker._offline or any(
+                    partition.log.has_failed for partition in broker.partitions.values()
+                ):
+                    self._run(self._restart(node))
+
+    def _heal_disk(self, node: VirtualNode) -> None:
+        node.disk.fault = None
+        node.disk.flush_s = None
+
+    # What comes later
+
+    def _run(self, what: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(what)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+    def _later(self, seconds: float, what: Callable[..., object], *args: object) -> None:
+        async def wait() -> None:
+            await asyncio.sleep(seconds)
+            what(*args)
+
+        self._run(wait())
+
+    def _some_s(self, *scales: float) -> float:
+        return self._random.choice(scales) * self._random.expovariate(1)
+
+    # Processes
+
+    def _start(self, node: VirtualNode, lives: int) -> None:
+        if node.life is None and node.lives == lives:
+            node.start()
+
+    def _pick_broker(self) -> VirtualBroker | None:
+        running = [broker for broker in self._cluster.brokers if broker.life is not None]
+        return self._random.choice(running) if running else None
+
+    def _kill_broker(self) -> str:
+        node = self._pick_broker()
+        if node is None or not self._may_end(node):
+            return ""
+        node.kill()
+        self._later(self._some_s(0.05, 1, 5, 20), self._start, node, node.lives)
+        return "kill of a broker"
+
+    def _crash_broker(self) -> str:
+        node = self._pick_broker()
+        if node is None or not self._may_end(node) or not self._may_lose(node):
+            return ""
+        controller = self._cluster.controller.controller
+        assert controller is not None
+        registered = controller.image.brokers.get(node.id)
+        self._losses[node.id] = -1 if registered is None else registered.epoch
+        node.crash()
+        self._later(self._some_s(0.05, 1, 5, 20), self._start, node, node.lives)
+        return "power loss of a broker"
+
+    def _close_broker(self) -> str:
+        node = self._pick_broker()
+        if node is None or not self._may_end(node):
+            return ""
+        self._run(self._restart(node, self._some_s(0.05, 1, 5, 20)))
+        return "clean end of a broker"
+
+    async def _restart(self, node: VirtualBroker, after_s: float = 0) -> None:
+        if node.life is None:
+            return
+        lives = node.lives
+        await node.close()
+        await asyncio.sleep(after_s)
+        self._start(node, lives)
+
+    def _kill_controller(self) -> str:
+        node = self._cluster.controller
+        if node.life is None:
+            return ""
+        node.kill()
+        self._later(self._some_s(0.05, 0.5, 2, 5), self._start, node, node.lives)
+        return "kill of the controller"
+
+    def _crash_controller(self) -> str:
+        node = self._cluster.controller
+        if node.life is None:
+            return ""
+        node.crash()
+        self._later(self._some_s(0.05, 0.5, 2, 5), self._start, node, node.lives)
+        return "power loss of the controller"
+
+    def _pause(self) -> str:
+        node = self._random.choice(self._cluster.nodes)
+        if node.life is None:
+            return ""
+        self._world.trace.append(f"pause {node.host}")
+        self._world.loop.pause(node.host)
+        self._later(self._some_s(0.1, 1, 4), self._world.loop.resume, node.host)
+        return "pause of a process"
+
+    # What may be lost
+
+    def _may_end(self, node: VirtualBroker) -> bool:
+        """Whether the controller knows of all that others have lost."""
+        self._forget_known_losses()
+        return not any(broker_id != node.id for broker_id in self._losses)
+
+    def _forget_known_losses(self) -> None:
+        controller = self._cluster.controller.controller
+        if controller is None:
+            return
+        image = controller.image
+        for broker_id, epoch in list(self._losses.items()):
+            registered = image.brokers.get(broker_id)
+            if (
+                registered is not None
+                and epoch < registered.epoch < controller.journal.end_offset
+                and not any(
+                    broker_id in partition.last_known_elr
+                    for partition in self._guarded_partitions(image)
+                )
+            ):
+                del self._losses[broker_id]
+
+    def _may_lose(self, node: VirtualBroker) -> bool:
+        controller = self._cluster.controller.controller
+        if controller is None:
+            return False
+        image = controller.image
+        whole = [
+            other.id
+            for other in self._cluster.brokers
+            if other is not node
+            and other.is_serving
+            and other.broker is not None
+            and other.id in image.brokers
+            and other.broker.epoch == image.brokers[other.id].epoch
+        ]
+        return all(
+            any(member in whole for member in partition.isr)
+            for partition in self._guarded_partitions(image)
+            if node.id in partition.replicas
+        )
+
+    def _guarded_partitions(self, image: ClusterImage) -> list[Any]:
+        return [
+            partition
+            for topic in image.topics.values()
+            if topic.name in self._guarded
+            for partition in topic.partitions
+        ]
+
+    # The network
+
+    def _cut_pair(self) -> str:
+        a, b = self._random.sample(self._hosts, 2)
+        self._cut([(a, b)])
+        return "cut between two hosts"
+
+    def _isolate(self) -> str:
+        host = self._random.choice(self._hosts)
+        self._cut([(host, other) for other in self._hosts if other != host])
+        return "isolation of a host"
+
+    def _split(self) -> str:
+        size = self._random.randrange(1, len(self._hosts))
+        one = self._random.sample(self._hosts, size)
+        self._cut([(a, b) for a in one for b in self._hosts if b not in one])
+        return "split of the network"
+
+    def _cut(self, pairs: list[tuple[str, str]]) -> None:
+        one_way = self._random.random() < 0.3
+        for_s = self._some_s(0.2, 2, 8, 20)
+        network = self._world.network
+
+        def heal() -> None:
+            for a, b in pairs:
+                network.heal(a, b)
+
+        for a, b in pairs:
+            if self._random.random() < 0.5 and one_way:
+                a, b = b, a
+            network.cut(a, b, one_way)
+        self._later(for_s, heal)
+
+    def _reset(self) -> str:
+        a, b = self._random.sample(self._hosts, 2)
+        return "reset of connections" if self._world.network.reset(a, b) else ""
+
+    def _slow_link(self) -> str:
+        host = self._random.choice(self._hosts)
+        random = self._random
+        mean_ms = random.choice((1, 20, 200))
+        link = Link(0.1, mean_ms, random.choice((10_000, 1_000_000)))
+        self._world.network.set_link(host, ANY, link)
+        self._later(self._some_s(1, 10), self._world.network.set_link, host, ANY, Link())
+        return "slow network"
+
+    # Disks
+
+    def _slow_disk(self) -> str:
+        """Flushes that take their time; for what brokers do at once, the process stands still."""
+        node = self._random.choice(self._cluster.nodes)
+        mean_s = self._random.choice((0.01, 0.1, 1))
+        random = self._world.random(f"{node.host} flushes")
+        node.disk.flush_s = lambda: random.expovariate(1 / mean_s)
+        until_s = self._world.loop.time() + self._some_s(2, 10)
+        self._run(self._hiccup(node, mean_s, until_s))
+        return "slow disk"
+
+    async def _hiccup(self, node: VirtualNode, mean_s: float, until_s: float) -> None:
+        loop, random = self._world.loop, self._random
+        while loop.time() < until_s:
+            loop.pause(node.host)
+            await asyncio.sleep(random.expovariate(1 / mean_s))
+            loop.resume(node.host)
+            await asyncio.sleep(random.expovariate(1 / mean_s))
+        node.disk.flush_s = None
+
+    def _fail_disk(self) -> str:
+        node = self._random.choice(self._cluster.nodes)
+        if node.disk.fault is not None:
+            return ""
+        error = self._random.choice((EIO, ENOSPC))
+        failing = self._random.sample(_DISK_ACTIONS, self._random.randint(1, len(_DISK_ACTIONS)))
+        if error == ENOSPC:
+            failing = [each for each in failing if each in ("append", "write")] or ["append"]
+        share = self._random.choice((0.05, 0.5, 1.0))
+        random = self._world.random(f"{node.host} errors")
+
+        def fault(action: str, path: str) -> int:
+            return error if action in failing and random.random() < share else 0
+
+        self._world.trace.append(f"{node.host} fails: {' '.join(failing)}, {share:.0%}")
+        node.disk.fault = fault
+
+        def heal() -> None:
+            self._heal_disk(node)
+            self.look_after()
+
+        self._later(self._some_s(0.1, 2, 10), heal)
+        return "failing disk"
+
+    # Operators
+
+    def _ask(self, request: Any) -> None:
+        broker = self._random.choice(self._cluster.brokers)
+
+        async def ask() -> None:
+            try:
+                peer = await Peer.connect(broker.host, PORT, OPERATOR, _ANSWER_S)
+            except PeerLost:
+                return
+            try:
+                async with asyncio.timeout(_ANSWER_S):
+                    await peer.ask(request)
+            except (PeerLost, TimeoutError):
+                pass
+            finally:
+                peer.close()
+
+        with self._world.network.at(OPERATOR):
+            self._run(ask())
+
+    def _elect_preferred(self) -> str:
+        self._ask(
+            ElectLeadersRequest(
+                election_type=_PREFERRED, topic_partitions=None, timeout_ms=int(_ANSWER_S * 1000)
+            )
+        )
+        return "election of preferred leaders"
+
+    def _alter_config(self) -> str:
+        name = self._random.choice(list(_CONFIGS))
+        value = self._random.choice(_CONFIGS[name])
+        self._ask(
+            IncrementalAlterConfigsRequest(
+                resources=[
+                    AlterConfigsResource(
+                        resource_type=_TOPIC,
+                        resource_name=topic,
+                        configs=[AlterableConfig(name=name, config_operation=_SET, value=value)],
+                    )
+                    for topic in sorted(self._guarded)
+                ],
+                validate_only=False,
+            )
+        )
+        return "change of a config"
+
+    def _make_topic(self) -> str:
+        self._passing += 1
+        self._ask(
+            CreateTopicsRequest(
+                topics=[
+                    CreatableTopic(
+                        name=f"{_PASSING}-{self._passing % _MAX_PASSING}",
+                        num_partitions=self._random.randint(1, 3),
+                        replication_factor=self._random.randint(1, 3),
+                        assignments=[],
+                        configs=[],
+                    )
+                ],
+                timeout_ms=int(_ANSWER_S * 1000),
+                validate_only=False,
+            )
+        )
+        return "creation of a topic"
+
+    def _drop_topic(self) -> str:
+        name = f"{_PASSING}-{self._random.randrange(_MAX_PASSING)}"
+        self._ask(
+            DeleteTopicsRequest(
+                topics=[DeleteTopicState(name=name)], timeout_ms=int(_ANSWER_S * 1000)
+            )
+        )
+        return "deletion of a topic"
+
+    def _reassign(self) -> str:
+        brokers = [broker.id for broker in self._cluster.brokers]
+        topic = self._random.choice(sorted(self._guarded))
+        replicas = self._random.sample(brokers, 3) if self._random.random() < 0.9 else None
+        self._ask(
+            AlterPartitionReassignmentsRequest(
+                timeout_ms=int(_ANSWER_S * 1000),
+                topics=[
+                    ReassignableTopic(
+                        name=topic,
+                        partitions=[
+                            ReassignablePartition(
+                                partition_index=self._random.randrange(3), replicas=replicas
+                            )
+                        ],
+                    )
+                ],
+            )
+        )
+        return "reassignment of a partition"
+
+
+_ = CONTROLLER_ID

@@ -1,0 +1,45 @@
+"""Which cluster a directory belongs to: `cluster.id` in its `meta.properties`, as in Kafka's."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from random import Random
+
+from trimtab.storage.storage import Storage
+
+_META = "meta.properties"
+_CLUSTER_ID = "cluster.id="
+
+
+def find_cluster_id(storage: Storage) -> str | None:
+    """The id of the cluster whose data these are; None if there are none yet."""
+    for line in (storage.read_file(_META) or b"").decode("utf-8", "replace").splitlines():
+        if line.startswith(_CLUSTER_ID):
+            return line.removeprefix(_CLUSTER_ID).strip()
+    return None
+
+
+def identify_cluster(storage: Storage, random: Random) -> str:
+    """The id of the cluster whose controller's data these are; a new one if there are none.
+
+    Raises:
+        StorageError: the disk failed.
+        UsageError: the directory is in use.
+    """
+    storage.lock()  # or of two that start at the same time each would make one
+    try:
+        cluster_id = find_cluster_id(storage)
+        if cluster_id is None:
+            cluster_id = make_cluster_id(random)
+            storage.write_file(_META, f"version=1\n{_CLUSTER_ID}{cluster_id}\n".encode("ascii"))
+        return cluster_id
+    finally:
+        storage.close()
+
+
+def make_cluster_id(random: Random) -> str:
+    """A new one: a UUID as Kafka writes it."""
+    while True:
+        cluster_id = urlsafe_b64encode(random.randbytes(16)).decode("ascii").rstrip("=")
+        if not cluster_id.startswith("-"):  # command lines would take it for an option
+            return cluster_id

@@ -1,0 +1,71 @@
+"""`StoredRecords`: what is large stays on disk until it is sent."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from trimtab.errors import CorruptData
+from trimtab.sim.disk import VirtualDisk
+from trimtab.storage import segment as segment_module
+from trimtab.storage.log import Log, LogConfig
+from trimtab.storage.segment import StoredRecords
+from trimtab.storage.storage import StorageError
+from trimtab.wire.batch_cy import BatchBuilder, read_headers
+
+
+@pytest.fixture
+def log() -> Log:
+    """Batches of one to ten records of different sizes, with an index entry every 300 bytes."""
+    random = Random(7)
+    log = Log.open(VirtualDisk(), "t-0", LogConfig(index_interval_bytes=300), lambda: 0)
+    for _ in range(60):
+        builder = BatchBuilder(1 << 20)
+        for _ in range(random.randint(1, 10)):
+            builder.append(0, None, random.randbytes(random.randint(0, 200)), ())
+        batch = memoryview(builder.build())
+        log.append(batch, 0, read_headers(batch))
+    return log
+
+
+def content(records: object) -> bytes:
+    if isinstance(records, StoredRecords):
+        pieces = [records.read(at, 100) for at in range(0, len(records), 100)]
+        return b"".join(pieces)
+    return bytes(records)  # type: ignore[call-overload, no-any-return]
+
+
+def test_holds_the_same_batches_as_bytes_would(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = Random(1)
+    for _ in range(500):
+        offset = random.randrange(log.log_end_offset)
+        limit = random.choice([0, 1, 50, 500, 5_000, 100_000])
+        end_offset = random.randint(offset, log.log_end_offset)
+        min_one = random.random() < 0.5
+        monkeypatch.setattr(segment_module, "LARGE_READ_BYTES", 1 << 20)
+        expected = content(log.read(offset, limit, min_one, end_offset))
+        monkeypatch.setattr(segment_module, "LARGE_READ_BYTES", -1)
+        assert content(log.read(offset, limit, min_one, end_offset)) == expected
+
+
+def test_of_a_log_that_is_cut_off_meanwhile_cannot_be_read(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_module, "LARGE_READ_BYTES", 1000)
+    records = log.read(0, 10_000)
+    assert isinstance(records, StoredRecords)
+    log.truncate(log.log_end_offset - 1)
+    with pytest.raises(CorruptData, match="cut off while it was being sent"):
+        records.read(0, 100)
+
+
+def test_of_a_log_that_is_deleted_meanwhile_cannot_be_read(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_module, "LARGE_READ_BYTES", 1000)
+    records = log.read(0, 10_000)
+    assert isinstance(records, StoredRecords)
+    log.restart_at(0)
+    with pytest.raises((CorruptData, StorageError)):
+        records.read(0, 100)
