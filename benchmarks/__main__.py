@@ -10,6 +10,7 @@ STAGES = {
     "batch": "record batches: compiled beside interpreted",
     "startup": "start to the first Metadata answer, and memory: beside Apache Kafka",
     "broker": "driven by Java's ProducerPerformance: beside Apache Kafka, fresh and warm",
+    "replication": "three brokers, RF 3, acks=all, Java's tool: beside Apache Kafka",
     "producer": "Producer.send in a plain loop: beside confluent-kafka and aiokafka",
     "table": "send_table: beside confluent-kafka, and what the machine carries",
     "java": "Producer.send: beside Java's ProducerPerformance, also with up to 10,000 partitions",
@@ -21,7 +22,7 @@ STAGES = {
 
 
 def main() -> int:
-    listing = "\n".join(f"  {name:<10}{what}" for name, what in STAGES.items())
+    listing = "\n".join(f"  {name:<13}{what}" for name, what in STAGES.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=__doc__,

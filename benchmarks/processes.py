@@ -1,6 +1,7 @@
-"""Brokers in processes of their own: ours and Apache Kafka, started, measured and ended alike.
+"""Clusters in processes of their own: ours and Apache Kafka, started, measured and ended alike.
 
-One broker each, or three of which the first is late with produce requests, KIP-794's set-up.
+One broker each, three with replicas (`Trimtab(brokers=3)`, `KafkaCluster`), or three of which the
+first is late with produce requests, KIP-794's set-up.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Protocol, Self
 
 from benchmarks.jars import find_java, kafka_jars
 
@@ -100,8 +101,29 @@ def _ordinary_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in unusual}
 
 
+def children_of(pid: int) -> list[int]:
+    """The processes that this one has started and that still run."""
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+class Side(Protocol):
+    """What is measured, whoever's it is and however many processes it has."""
+
+    name: str
+    address: str
+
+    def cpu_seconds(self) -> float:
+        """CPU time of all its processes so far."""
+
+    def resident_mib(self) -> float:
+        """Resident memory of all its processes."""
+
+
 class Broker:
-    """One broker process, of either side. A context manager that starts it and ends it."""
+    """A process that answers as a broker, of either side, and those that it has started.
+
+    A context manager that starts it and ends it.
+    """
 
     name: str
 
@@ -119,9 +141,16 @@ class Broker:
         """What is done before the clock of the start runs."""
 
     @property
-    def pid(self) -> int:
+    def pids(self) -> list[int]:
+        """The processes that are nodes: brokers, and the controller."""
         assert self._process is not None
-        return self._process.pid
+        return [self._process.pid]
+
+    def cpu_seconds(self) -> float:
+        return sum(map(cpu_seconds, self.pids))
+
+    def resident_mib(self) -> float:
+        return sum(map(resident_mib, self.pids))
 
     def __enter__(self) -> Self:
         try:
@@ -175,7 +204,7 @@ class Broker:
 
 
 class Trimtab(Broker):
-    """Brokers of ours in one process, as `trimtab cluster up` starts them.
+    """A cluster of ours, as `trimtab cluster up` starts it: brokers and a controller.
 
     Args:
         brokers: how many.
@@ -199,6 +228,17 @@ class Trimtab(Broker):
             *("--brokers", str(self._brokers), "--data", str(self.directory / "data")),
             *(("--slow", f"0={self._slow_ms:g}") if self._slow_ms else ()),
         ]
+
+    @property
+    def pids(self) -> list[int]:
+        assert self._process is not None
+        return children_of(self._process.pid)  # it only looks after them
+
+    @property
+    def supervisor_pid(self) -> int:
+        """Of the process that looks after the others."""
+        assert self._process is not None
+        return self._process.pid
 
 
 class ApacheKafka(Broker):
@@ -299,6 +339,51 @@ class KafkaMember(ApacheKafka):
             "inter.broker.listener.name": "INTERNAL",
             "broker.rack": f"r{self._number}",
         }
+
+
+class KafkaCluster:
+    """Brokers of Apache Kafka's, the first of which is the controller too, with replicas.
+
+    Args:
+        brokers: how many.
+
+    Raises:
+        RivalMissing: on entering, if Java or the jars cannot be had.
+    """
+
+    name = "Apache Kafka"
+
+    def __init__(self, brokers: int = 3) -> None:
+        controller = free_ports(1)[0]
+        self._members = [KafkaMember(number, controller) for number in range(brokers)]
+        self._parts = ExitStack()
+        self.address = ",".join(member.address for member in self._members)
+
+    @property
+    def pids(self) -> list[int]:
+        return [pid for member in self._members for pid in member.pids]
+
+    def cpu_seconds(self) -> float:
+        return sum(member.cpu_seconds() for member in self._members)
+
+    def resident_mib(self) -> float:
+        return sum(member.resident_mib() for member in self._members)
+
+    def __enter__(self) -> Self:
+        with ExitStack() as parts:
+            for member in self._members:
+                parts.enter_context(member)
+            await_brokers(self._members[0].port, len(self._members))
+            self._parts = parts.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._parts.close()
 
 
 class KafkaBehindProxy:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.jars import KAFKA_VERSION, RivalMissing, kafka_jars
-from benchmarks.processes import ApacheKafka, Broker, Trimtab, resident_mib
+from benchmarks.processes import ApacheKafka, Broker, Trimtab
 from benchmarks.report import progress, report
 from benchmarks.workload import run_producer_loop
 
@@ -28,7 +28,7 @@ def run(runs: int, records: int) -> None:
             with side() as broker:
                 starts[side].append(broker.start_seconds)
                 run_producer_loop("confluent-kafka", broker, records, {})
-                memory[side].append(resident_mib(broker.pid))
+                memory[side].append(broker.resident_mib())
     report(
         *("startup", "start to the first Metadata answer", "s"),
         *(starts[Trimtab], RIVAL, starts[ApacheKafka]),

@@ -17,14 +17,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init_
     OffsetSpec,
 )
 
-from benchmarks.processes import Broker, cpu_seconds, run_java
+from benchmarks.processes import Side, run_java
 from benchmarks.report import progress, report
 
 PARTITIONS = 6
 RECORD_BYTES = 100
 
 _SUMMARY = re.compile(
-    r"(\d+) records sent, ([\d.]+) records/sec .* ([\d.]+) ms avg latency.*99\.9th"
+    r"(\d+) records sent, ([\d.]+) records/sec .* ([\d.]+) ms avg latency.* (\d+) ms 99th.*99\.9th"
 )
 _numbers = count()
 
@@ -34,18 +34,22 @@ class Load(NamedTuple):
 
     records_per_second: float
     broker_cpu_us_per_record: float
+    p99_ms: float
 
 
 class Topics:
     """Makes and deletes topics of either side, through a client of neither (confluent-kafka)."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, replication_factor: int = 1) -> None:
+        self._replication_factor = replication_factor
         self._admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
 
     def create(self, partitions: int = PARTITIONS) -> str:
         """A new topic with a leader for each partition; its name."""
         name = f"bench-{next(_numbers)}"
-        self._admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
+        self._admin.create_topics([NewTopic(name, partitions, self._replication_factor)])[
+            name
+        ].result(30)
         while True:
             topic = self._admin.list_topics(name, timeout=30).topics[name]
             if len(topic.partitions) == partitions and all(
@@ -65,33 +69,39 @@ class Topics:
 
 
 def run_producer_performance(
-    broker: Broker,
+    broker: Side,
     records: int,
     properties: Mapping[str, str],
     partitions: int = PARTITIONS,
+    replication_factor: int = 1,
+    record_bytes: int = RECORD_BYTES,
+    throughput: int = -1,
 ) -> Load:
     """Java's ProducerPerformance on a new topic; checks that every record is there.
+
+    Args:
+        throughput: records a second; -1 for as many as can be.
 
     Raises:
         RivalMissing: no Java or no jars.
         RuntimeError: the tool failed, or records are missing.
     """
-    topics = Topics(broker.address)
+    topics = Topics(broker.address, replication_factor)
     topic = topics.create(partitions)
-    before = cpu_seconds(broker.pid)
+    before = broker.cpu_seconds()
     text = run_java(
         "org.apache.kafka.tools.ProducerPerformance",
-        *("--topic", topic, "--num-records", str(records), "--record-size", str(RECORD_BYTES)),
-        *("--throughput", "-1", "--bootstrap-server", broker.address),
+        *("--topic", topic, "--num-records", str(records), "--record-size", str(record_bytes)),
+        *("--throughput", str(throughput), "--bootstrap-server", broker.address),
         *("--command-property", *(f"{name}={value}" for name, value in properties.items())),
     )
-    used = cpu_seconds(broker.pid) - before
+    used = broker.cpu_seconds() - before
     summary = _SUMMARY.search(text)
     stored = topics.count_records(topic)
     if summary is None or stored != records:
         raise RuntimeError(f"{broker.name} holds {stored} of {records} records; the tool: {text}")
     topics.delete(topic)
-    return Load(float(summary[2]), used / records * 1e6)
+    return Load(float(summary[2]), used / records * 1e6, float(summary[4]))
 
 
 class Loop(NamedTuple):
@@ -104,11 +114,12 @@ class Loop(NamedTuple):
 
 def run_producer_loop(
     client: str,
-    broker: Broker,
+    broker: Side,
     records: int,
     options: Mapping[str, object],
     topic: str | None = None,
     partitions: int = PARTITIONS,
+    replication_factor: int = 1,
 ) -> Loop:
     """A Python client sends in a process of its own; checks that every record is there.
 
@@ -120,7 +131,7 @@ def run_producer_loop(
     Raises:
         RuntimeError: the client failed, or records are missing.
     """
-    topics = Topics(broker.address)
+    topics = Topics(broker.address, replication_factor)
     name = topic or topics.create(partitions)
     done = subprocess.run(
         [
@@ -146,7 +157,7 @@ def run_producer_loop(
 def compare_loops(
     stage: str,
     setting: str,
-    broker: Broker,
+    broker: Side,
     sides: Mapping[str, str],
     records: int,
     runs: int,

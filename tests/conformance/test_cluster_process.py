@@ -1,24 +1,30 @@
-"""A cluster process that is killed under load: what was acknowledged is there, in order, once.
+"""A cluster whose processes are killed under load: what was acknowledged is there, once, in order.
 
-`ROUNDS` (environment; default 3) says how often it is killed; `pytest -s` prints the figures.
+`ROUNDS` (environment; default 3) says how often all are killed; `pytest -s` prints the figures.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from benchmarks.processes import answers_metadata, free_ports
+from benchmarks.processes import (
+    answers_metadata,
+    children_of,
+    free_neighbours,
+    resident_mib,
+)
 from trimtab import Admin, Consumer, Producer, TopicPartition
 from trimtab.client.accumulator.queues_cy import Delivery
 
@@ -28,16 +34,30 @@ PARTITIONS = 6
 BURST = 1000
 TOPIC = "killed"
 EXIT_SECONDS = 30
+PROMISED_MIB = 300
+"""Resident memory of three brokers and the controller together, at most."""
+
+
+UP = (sys.executable, "-m", "trimtab", "cluster", "up")
+
+
+def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=EXIT_SECONDS, check=False
+    )
 
 
 @contextmanager
 def running(port: int, data: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """`trimtab cluster up`, ready; killed at the end if it still runs."""
     command = [
-        *(sys.executable, "-m", "trimtab", "cluster", "up", "--brokers", str(BROKERS)),
+        *UP,
+        *("--brokers", str(BROKERS)),
         *("--racks", "a,b,c", "--port", str(port), "--data", str(data), *options),
     ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == f"ready {addresses(port)}\n"
@@ -53,27 +73,71 @@ def addresses(port: int) -> str:
 @pytest.fixture
 def port() -> int:
     """The first of as many free ports in a row as there are brokers."""
-    while True:
-        first = min(free_ports(BROKERS))
-        if not any(answers_metadata(first + broker) for broker in range(BROKERS)):
-            return first
+    return free_neighbours(BROKERS)
+
+
+def nodes(supervisor: int) -> dict[str, int]:
+    """The process of each node, by its name."""
+    found = {}
+    for pid in children_of(supervisor):
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        except FileNotFoundError:  # it has ended meanwhile
+            continue
+        if "--data" in words:
+            found[Path(words[words.index("--data") + 1]).name] = pid
+    return found
+
+
+def is_gone(pid: int) -> bool:
+    """Whether there is no such process, or only what is left of it until somebody asks."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def kill_everything(supervisor: subprocess.Popen[str]) -> None:
+    """As when the machine is reset, but that the disk keeps what the operating system has."""
+    supervisor.send_signal(signal.SIGSTOP)  # or it would see to those that are killed first
+    for pid in nodes(supervisor.pid).values():
+        os.kill(pid, signal.SIGKILL)
+    supervisor.kill()
+    assert supervisor.wait(EXIT_SECONDS) == -signal.SIGKILL
+
+
+def kill_node(name: str, supervisor: subprocess.Popen[str]) -> None:
+    os.kill(nodes(supervisor.pid)[name], signal.SIGKILL)
+
+
+class Sent(dict[int, tuple[int, int]]):
+    """(partition, offset) by acknowledged number.
+
+    Attributes:
+        next: the next unused number.
+    """
+
+    next = 0
+
+    def note(self, number: int, delivery: Delivery) -> None:
+        if delivery.exception() is None:
+            self[number] = delivery.result()[1:3]
+
+
+def send_burst(producer: Producer, sent: Sent) -> Delivery:
+    """Send numbers; what became of the last one."""
+    for number in range(sent.next, sent.next + BURST):
+        delivery = producer.send(TOPIC, b"%d" % number, partition=number % PARTITIONS)
+        delivery.add_done_callback(partial(sent.note, number))
+    sent.next += BURST
+    return delivery
 
 
 def send_until_killed(
-    process: subprocess.Popen[str], servers: str, first: int, acknowledgements: int
-) -> tuple[int, dict[int, tuple[int, int]]]:
-    """Send numbers; once so many are acknowledged kill the process, with others under way.
-
-    Returns:
-        The next unused number, and (partition, offset) by acknowledged number.
-    """
-    acknowledged: dict[int, tuple[int, int]] = {}
-    deliveries: list[Delivery] = []
-
-    def note(number: int, delivery: Delivery) -> None:
-        if delivery.exception() is None:
-            acknowledged[number] = delivery.result()[1:3]
-
+    servers: str, sent: Sent, acknowledgements: int, kill: Callable[[], None]
+) -> None:
+    """Send; once so many more are acknowledged kill, with others under way."""
+    enough = len(sent) + acknowledgements
     with Producer(
         bootstrap_servers=servers,
         acks="all",
@@ -81,17 +145,10 @@ def send_until_killed(
         request_timeout_ms=1000,
         delivery_timeout_ms=2000,
     ) as producer:
-        last_burst = False
-        while not last_burst:
-            last_burst = len(acknowledged) >= acknowledgements
-            for number in range(first + len(deliveries), first + len(deliveries) + BURST):
-                delivery = producer.send(TOPIC, b"%d" % number, partition=number % PARTITIONS)
-                delivery.add_done_callback(partial(note, number))
-                deliveries.append(delivery)
-        assert not deliveries[-1].done(), "nothing is under way"
-        process.kill()
-        assert process.wait(EXIT_SECONDS) == -signal.SIGKILL
-    return first + len(deliveries), acknowledged
+        while len(sent) < enough:
+            last = send_burst(producer, sent)
+        assert not last.done(), "nothing is under way"
+        kill()
 
 
 def read_everything(servers: str) -> dict[tuple[int, int], int]:
@@ -105,37 +162,19 @@ def read_everything(servers: str) -> dict[tuple[int, int], int]:
         consumer.assign(partitions)
         consumer.seek_to_beginning(*partitions)
         while len(stored) < missing:
-            records = consumer.poll(timeout_ms=5000)
-            assert records, f"{len(stored)} of {missing} records, then nothing for 5 s"
+            records = consumer.poll(timeout_ms=10_000)
+            assert records, f"{len(stored)} of {missing} records, then nothing for 10 s"
             stored |= {(r.partition, r.offset): int(r.value or b"") for r in records}
     return stored
 
 
-def test_what_was_acknowledged_survives_kill_9(port: int, tmp_path: Path) -> None:
-    draw = random.Random(3)
-    servers = addresses(port)
-    acknowledged: dict[int, tuple[int, int]] = {}
-    number = 0
-    for round_number in range(ROUNDS):
-        with running(port, tmp_path) as process:
-            if round_number == 0:
-                with Admin(bootstrap_servers=servers) as admin:
-                    admin.create_topic(TOPIC, partitions=PARTITIONS)
-            number, more = send_until_killed(
-                process, servers, number, draw.randrange(5_000, 30_000)
-            )
-            acknowledged |= more
-    with running(port, tmp_path) as process:
-        stored = read_everything(servers)
-        process.terminate()
-        assert process.wait(EXIT_SECONDS) == 0
-
-    lost = [n for n, place in acknowledged.items() if stored.get(place) != n]
-    counts = Counter(stored.values())
-    duplicated = [n for n, times in counts.items() if times > 1]
+def check_everything_is_there(stored: dict[tuple[int, int], int], sent: Sent, what: str) -> None:
+    """Each acknowledged number where it was acknowledged, none twice, all in order."""
+    lost = [number for number, place in sent.items() if stored.get(place) != number]
+    duplicated = [number for number, times in Counter(stored.values()).items() if times > 1]
     print(
-        f"\n{ROUNDS} kills: {len(acknowledged)} acknowledged, {len(lost)} lost, "
-        f"{len(duplicated)} duplicated, {len(stored) - len(acknowledged)} stored unacknowledged"
+        f"\n{what}: {len(sent)} acknowledged, {len(lost)} lost, "
+        f"{len(duplicated)} duplicated, {len(stored) - len(sent)} stored unacknowledged"
     )
     assert (lost, duplicated) == ([], [])
     for partition in range(PARTITIONS):
@@ -143,9 +182,92 @@ def test_what_was_acknowledged_survives_kill_9(port: int, tmp_path: Path) -> Non
         assert numbers == sorted(numbers)
 
 
+@pytest.mark.parametrize("replication_factor", [1, 3])
+def test_what_was_acknowledged_survives_kill_9_of_all(
+    port: int, tmp_path: Path, replication_factor: int
+) -> None:
+    draw = random.Random(3)
+    servers = addresses(port)
+    sent = Sent()
+    for round_number in range(ROUNDS):
+        with running(port, tmp_path) as process:
+            if round_number == 0:
+                with Admin(bootstrap_servers=servers) as admin:
+                    admin.create_topic(
+                        TOPIC, partitions=PARTITIONS, replication_factor=replication_factor
+                    )
+            send_until_killed(
+                servers, sent, draw.randrange(5_000, 30_000), partial(kill_everything, process)
+            )
+    with running(port, tmp_path) as process:
+        stored = read_everything(servers)
+        process.terminate()
+        assert process.wait(EXIT_SECONDS) == 0
+    check_everything_is_there(stored, sent, f"{ROUNDS} kills of all, RF {replication_factor}")
+
+
+def test_clients_go_on_while_one_node_after_another_is_killed(port: int, tmp_path: Path) -> None:
+    """Also the controller: brokers serve without it, and it comes back with all it has decided."""
+    servers = addresses(port)
+    sent = Sent()
+    with running(port, tmp_path, "--config", "min.insync.replicas=2") as process:
+        with Admin(bootstrap_servers=servers) as admin:
+            admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
+        with Producer(bootstrap_servers=servers, acks="all", linger_ms=1) as producer:
+            for name in ("broker-0", "controller", "broker-1", "broker-2", "controller"):
+                killed = nodes(process.pid)[name]
+                kill_node(name, process)
+                last = send_burst(producer, sent)
+                while not last.done() or nodes(process.pid).get(name) in (None, killed):
+                    last = send_burst(producer, sent)
+                    producer.flush()
+        assert len(sent) == sent.next, "not every record was acknowledged"
+        with Admin(bootstrap_servers=servers) as admin:
+            admin.create_topic("afterwards", partitions=1, replication_factor=3)
+        stored = read_everything(servers)
+        assert sum(map(resident_mib, nodes(process.pid).values())) < PROMISED_MIB
+        process.terminate()
+        assert process.wait(EXIT_SECONDS) == 0
+        assert process.stderr is not None
+        told = process.stderr.read()
+    assert told.count("was killed by SIGKILL, it is started again") == 5
+    check_everything_is_there(stored, sent, "five nodes killed, one after another")
+
+
+def test_nothing_is_left_running_when_the_supervisor_is_killed(port: int, tmp_path: Path) -> None:
+    with running(port, tmp_path) as process:
+        left = [os.pidfd_open(pid) for pid in nodes(process.pid).values()]
+        process.kill()
+        process.wait(EXIT_SECONDS)
+        assert len(left) == BROKERS + 1
+        for descriptor in left:
+            assert select.select([descriptor], [], [], EXIT_SECONDS)[0], "it still runs"
+            os.close(descriptor)
+    for broker in range(BROKERS):
+        assert (tmp_path / f"broker-{broker}" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_cluster_that_cannot_start_says_why_and_leaves_nothing(port: int, tmp_path: Path) -> None:
+    command = [*UP, "--brokers", "1", "--port"]
+    with running(port, tmp_path):
+        taken = run([*command, str(port)])
+        in_use = run([*command, "0", "--data", str(tmp_path), "--brokers", str(BROKERS)])
+    assert (taken.returncode, taken.stdout) == (1, "")
+    assert taken.stderr.startswith(f"trimtab cluster: no cluster on 127.0.0.1, port {port}: ")
+    assert (in_use.returncode, in_use.stdout) == (1, "")
+    assert "data directory" in in_use.stderr
+    assert "is in use by another" in in_use.stderr
+    assert f"its log: {tmp_path}/logs/" in in_use.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_cluster_cleanly(port: int, tmp_path: Path, number: int) -> None:
     with running(port, tmp_path) as process:
+        left = nodes(process.pid)
+        assert set(left) == {"controller", "broker-0", "broker-1", "broker-2"}
         process.send_signal(number)
         assert process.wait(EXIT_SECONDS) == 0
     assert not answers_metadata(port)
+    assert all(map(is_gone, left.values()))
+    for broker in range(BROKERS):
+        assert (tmp_path / f"broker-{broker}" / ".kafka_cleanshutdown").exists()

@@ -1,20 +1,24 @@
 """Kafka's own DumpLogSegments reads our files, and finds nothing to complain about."""
 
+import asyncio
 import re
 import shutil
 import subprocess
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from benchmarks.jars import find_kafka_jars
-from trimtab.storage.log import Log, LogConfig
 from trimtab.runtime.files import DirectoryStorage
+from trimtab.storage.log import Log, LogConfig
+from trimtab.storage.log_directory import LogDirectory
 from trimtab.wire.batch_cy import BatchBuilder, read_headers
 from trimtab.wire.compression import Compression
 
 JARS = find_kafka_jars()
 PRODUCER = 9
+NOW = 2_000_000
 
 pytestmark = pytest.mark.skipif(
     shutil.which("java") is None or JARS is None,
@@ -105,3 +109,60 @@ def test_producer_snapshots(directory: Path) -> None:
     last = output.splitlines()[-1]
     assert f"producerId: {PRODUCER} producerEpoch: 1" in last
     assert "firstSequence: 897 lastSequence: 899 lastOffset: 899 offsetDelta: 2" in last
+
+
+@pytest.fixture(scope="module")
+def compacted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with a hundred keys, every tenth of them deleted, after compaction."""
+    root = tmp_path_factory.mktemp("logs")
+    directory = LogDirectory.open(
+        DirectoryStorage(root), node_id=1, cluster_id="c", now_ms=lambda: NOW, random=Random(1)
+    )
+    config = LogConfig(segment_bytes=15_000, compacts=True, deletes=False)
+    log = directory.open_log("flights", 0, bytes(16), config)
+    for i in range(300):
+        builder = BatchBuilder(1 << 20, list(Compression)[i % len(Compression)])
+        for j in range(3):
+            key = (7 * i + j) % 100
+            value = None if key % 10 == 0 else b"v" * 200
+            builder.append(1_000_000 + 10 * i + j, b"%d" % key, value, [("h", b"x")])
+        data = memoryview(
+            bytearray(
+                builder.build(producer_id=i % 7, producer_epoch=1, base_sequence=3 * (i // 7))
+            )
+        )
+        log.append(data, i // 100, read_headers(data))
+    log.roll()
+    log.high_watermark = log.log_end_offset
+    assert asyncio.run(directory.compact()) == 1
+    directory.close()
+    return root / "flights-0"
+
+
+def test_a_compacted_log(compacted: Path) -> None:
+    output, _ = dump("--files", files(compacted, ".log"), "--deep-iteration", "--print-data-log")
+    assert "invalid bytes" not in output
+    assert set(re.findall(r"isvalid: (\w+)", output)) == {"true"}
+    found = {
+        int(key): (int(offset), int(size))
+        for offset, size, key in re.findall(
+            r"^\| offset: (\d+) .* valueSize: (-?\d+) .* key: (\d+)", output, re.M
+        )
+    }
+    expected = {
+        (7 * i + j) % 100: (3 * i + j, -1 if (7 * i + j) % 10 == 0 else 200)
+        for i in range(300)
+        for j in range(3)
+    }
+    assert found == expected
+    horizons = set(re.findall(r"deleteHorizonMs: OptionalLong\[(\d+)\]", output))
+    assert horizons == {str(NOW + 86_400_000)}
+    empty = re.findall(r"count: 0 .* compresscodec: (\w+)", output)
+    assert empty
+    assert set(empty) == {"none"}
+
+
+def test_indexes_of_a_compacted_log(compacted: Path) -> None:
+    indexes = f"{files(compacted, '.index')},{files(compacted, '.timeindex')}"
+    assert dump("--files", indexes)[1] == []
+    assert dump("--files", indexes, "--index-sanity-check")[1] == []

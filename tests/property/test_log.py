@@ -204,7 +204,7 @@ class FollowerAgainstList(RuleBasedStateMachine):
             log_start_offset=self.start,
             recovery_point=self.recovery_point,
             clean=clean,
-            changes=LogChanges(self.withdraw),
+            changes=LogChanges(withdrawn=self.withdraw),
         )
 
     def withdraw(self, log: Log, offset: int) -> None:
@@ -412,7 +412,7 @@ class CompactedAgainstDict(RuleBasedStateMachine):
         """As a leader does: what is committed is on the disk of another replica at least, so that
         a crash of this one does not matter. Here it is on this one's."""
         self.log.flush()
-        self.durable = self.log.log_end_offset
+        self.durable = max(self.records, default=-1) + 1
         self.log.high_watermark = self.log.log_end_offset
 
     @rule()
@@ -431,8 +431,8 @@ class CompactedAgainstDict(RuleBasedStateMachine):
     def truncate(self, portion: float) -> None:
         committed, end = self.log.high_watermark, self.log.log_end_offset
         self.log.truncate(committed + int(portion * (end - committed)))
-        self.durable = min(self.durable, self.log.log_end_offset)
         self.shorten()
+        self.durable = min(self.durable, max(self.records, default=-1) + 1)
 
     @rule(step=st.integers(0, 30), seed=st.none() | st.integers(0, 2**32))
     def crash_while_compacting(self, step: int, seed: int | None) -> None:
@@ -459,7 +459,7 @@ class CompactedAgainstDict(RuleBasedStateMachine):
     def restart(self) -> None:
         self.directory.close()
         self.open()
-        self.durable = self.log.log_end_offset
+        self.durable = max(self.records, default=-1) + 1
 
     def shorten(self) -> None:
         end = self.log.log_end_offset

@@ -41,6 +41,7 @@ from trimtab.storage.storage import Storage, StorageError
 from trimtab.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from trimtab.wire.messages.metadata_records import (
     BrokerRegistrationChangeRecord,
+    ClearElrRecord,
     ConfigRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -281,6 +282,16 @@ class Broker:
             self.image.replay(record)
             if kind is PartitionRecord or kind is PartitionChangeRecord:
                 partitions[record.topic_id, record.partition_id] = None
+            elif kind is ClearElrRecord:
+                partitions.update(
+                    dict.fromkeys(
+                        (topic.id, partition.id)
+                        for topic in self.image.topics.values()
+                        if record.topic_name in ("", None, topic.name)
+                        for partition in topic.partitions
+                        if self.id in partition.replicas
+                    )
+                )
             elif kind is ConfigRecord:
                 if record.resource_type == CONFIG_TOPIC:
                     topics[record.resource_name] = None

@@ -80,9 +80,11 @@ class ControllerLink:
 
     def close(self) -> None:
         """Close the connection; the next request makes another."""
-        if self._connecting is not None:
-            self._connecting.cancel()
-            self._connecting = None
+        connecting, self._connecting = self._connecting, None
+        if connecting is not None:
+            connecting.cancel()
+            if connecting.done() and not connecting.cancelled() and not connecting.exception():
+                connecting.result().close()  # made, but nobody has taken it yet
         if self._peer is not None:
             self._peer.close()
             self._peer = None

@@ -38,20 +38,20 @@ class DelayedProduce:
         self, partition: Partition, next_offset: int, part: PartitionProduceResponse
     ) -> None:
         """This part of the answer holds once everything before `next_offset` is committed."""
-        leadership = partition.leadership
-        assert leadership is not None
+        assert partition.leadership is not None
         key = id(part)
         self._missing[key] = part
 
         def done(is_committed: bool) -> None:
-            if not is_committed:
+            leadership = partition.leadership  # perhaps of a later epoch
+            if not is_committed or leadership is None:
                 self._settle(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             elif len(leadership.maximal_isr) < leadership.effective_min_isr:
                 self._settle(key, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
             else:
                 self._settle(key, ErrorCode.NONE)
 
-        leadership.wait(next_offset, done)
+        partition.leadership.wait(next_offset, done)
 
     def _settle(self, key: int, code: ErrorCode) -> None:
         part = self._missing.pop(key, None)

@@ -11,8 +11,10 @@ Source: Kafka's `Partition`, `Replica` and `CommittedPartitionState`; KIP-497, K
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -200,8 +202,13 @@ class Leadership:
         ]
 
     def wait(self, offset: int, done: Callable[[bool], None]) -> None:
-        """Call `done` once everything before `offset` is committed. Offsets only grow."""
-        self.waits.append(CommitWait(offset, done))
+        """Call `done` once everything before `offset` is committed."""
+        waits = self.waits
+        if waits and offset < waits[-1].offset:
+            # Of a batch that was sent again: what was appended after it may be waited for already.
+            insort(waits, CommitWait(offset, done), key=attrgetter("offset"))
+        else:
+            waits.append(CommitWait(offset, done))
 
     def release(self, high_watermark: int) -> None:
         """Tell those who wait for what is committed now."""

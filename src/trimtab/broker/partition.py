@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol, cast
 
-from trimtab.broker.leadership import Leadership
+from trimtab.broker.leadership import ANY_EPOCH, Leadership
 from trimtab.broker.replication_quota import lists_replica
 from trimtab.config import Value
 from trimtab.errors import CorruptData, ErrorCode
@@ -209,8 +209,6 @@ class Partition:
             leadership.update(self._host.id, registration, now_s)
         else:
             self.log.begin_epoch(registration.leader_epoch)
-            if leadership is not None:
-                leadership.resign()
             self.leadership = Leadership(
                 self._host.id,
                 registration,
@@ -219,6 +217,9 @@ class Partition:
                 self._host.is_eligible,
                 now_s,
             )
+            if leadership is not None:
+                # It leads on, so nothing is cut off: who waits, waits on.
+                self.leadership.waits = leadership.waits
             self.tell_changed()
         self.raise_high_watermark()
 
@@ -310,6 +311,9 @@ class Partition:
         if follower is None:
             # The metadata of one of us is behind; Kafka has the follower ask again, too.
             raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        if ANY_EPOCH != broker_epoch < follower.broker_epoch:
+            # Of an earlier life of that broker, which may have lost since what it had then.
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         host = self._host
         log = self.log
         before = follower.end_offset
@@ -340,11 +344,18 @@ class Partition:
         if leadership is None or leadership.proposal is not None:
             return
         host = self._host
-        lagging = leadership.lagging(host.time(), host.lag_limit_s)
+        now_s = host.time()
+        lagging = leadership.lagging(now_s, host.lag_limit_s)
         if lagging:
             self._propose(tuple(each for each in leadership.isr if each not in lagging))
             return
-        joining = [each for each in leadership.followers if leadership.can_join(each)]
+        end = self.log.log_end_offset
+        joining = [
+            each
+            for each, follower in leadership.followers.items()
+            # Without a fetch, one that lags would be taken out again.
+            if leadership.can_join(each) and not follower.lags(end, now_s, host.lag_limit_s)
+        ]
         if joining:
             self._propose((*leadership.isr, *joining))
         else:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from trimtab.broker.partition import Partition
 
 _FIRST_BACKOFF_S = 0.02
+_LATEST = -1
 _EARLIEST = -2
 _MAX_SESSION_EPOCH = 2**31 - 1
 
@@ -48,12 +49,13 @@ _log = logging.getLogger(__name__)
 
 
 class _Followed:
-    """One partition, as its fetcher sees it."""
+    """One partition, as its fetcher sees it. `asked_offset` is what was last asked for."""
 
-    __slots__ = ("backoff_s", "delay", "in_session", "partition")
+    __slots__ = ("asked_offset", "backoff_s", "delay", "in_session", "partition")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
+        self.asked_offset = _NOTHING_ASKED
         self.in_session = False
         self.delay: asyncio.TimerHandle | None = None
         self.backoff_s = _FIRST_BACKOFF_S
@@ -219,14 +221,7 @@ class ReplicaFetcher:
         if not self._session_id and not self._changed:
             self._wanted.clear()
             await self._wanted.wait()
-        peer = self._peer
-        assert peer is not None
-        request = self._request()
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                response = await peer.ask(request)
-        except TimeoutError as error:
-            raise PeerLost(f"broker {self._leader} does not answer") from error
+        response = await self._ask(self._request())
         if response.error_code:
             # The leader knows the session no more, or refuses it: the next one is another.
             known = response.error_code in (
@@ -251,6 +246,14 @@ class ReplicaFetcher:
                 if followed is not None:
                     await self._take(followed, data)
 
+    async def _ask(self, request: object) -> Any:
+        assert self._peer is not None
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._peer.ask(request)
+        except TimeoutError as error:
+            raise PeerLost(f"broker {self._leader} does not answer") from error
+
     def _request(self) -> FetchRequest:
         broker = self._broker
         config = broker.config
@@ -270,11 +273,12 @@ class ReplicaFetcher:
                     topic_id=partition.topic_id, partitions=[]
                 )
             log = partition.log
+            followed.asked_offset = log.log_end_offset
             topic.partitions.append(
                 FetchPartition(
                     partition=partition.index,
                     current_leader_epoch=partition.registration.leader_epoch,
-                    fetch_offset=log.log_end_offset,
+                    fetch_offset=followed.asked_offset,
                     last_fetched_epoch=log.latest_epoch,
                     log_start_offset=log.log_start_offset,
                     partition_max_bytes=partition_max_bytes,
@@ -300,6 +304,10 @@ class ReplicaFetcher:
     async def _take(self, followed: _Followed, data: PartitionData) -> None:
         """Do what the leader's answer for one partition says."""
         partition = followed.partition
+        if followed.asked_offset != partition.log.log_end_offset:
+            # Taken away and given back while the fetch was under way: it is about another log.
+            self._touch(followed)
+            return
         code = data.error_code
         try:
             if code == ErrorCode.NONE:
@@ -351,46 +359,48 @@ class ReplicaFetcher:
         return partition.is_throttled and self._broker.id not in partition.registration.isr
 
     async def _restart(self, followed: _Followed) -> None:
-        """The leader's log does not have our end: it begins later, or it has lost what we have."""
+        """The leader's log does not have our end: it begins later, or has lost what we have."""
         partition = followed.partition
-        assert self._peer is not None
+        log = partition.log
         epoch = partition.leader_epoch
-        response = await self._peer.ask(
+        leader_end = await self._ask_offset(partition, epoch, _LATEST)
+        leader_start = await self._ask_offset(partition, epoch, _EARLIEST)
+        is_followed = self.followed.get((partition.topic_id, partition.index)) is followed
+        if leader_end is None or leader_start is None or not is_followed:
+            self._wait(followed)
+            return
+        end = log.log_end_offset
+        if partition.leader_epoch != epoch or leader_start <= end <= leader_end:
+            self._wait(followed)
+            return
+        if leader_end < end:
+            log.truncate(leader_end)
+        else:
+            log.restart_at(leader_start)
+        _log.info(
+            "begins anew within the leader's log broker=%d partition=%s from=%d to=%d",
+            self._broker.id,
+            partition,
+            end,
+            log.log_end_offset,
+        )
+        partition.tell_changed()
+        self._touch(followed)
+
+    async def _ask_offset(self, partition: Partition, epoch: int, timestamp: int) -> int | None:
+        """An end of the leader's log; None if it does not say."""
+        wanted = ListOffsetsPartition(
+            partition_index=partition.index, current_leader_epoch=epoch, timestamp=timestamp
+        )
+        response = await self._ask(
             ListOffsetsRequest(
                 replica_id=self._broker.id,
                 isolation_level=0,
-                topics=[
-                    ListOffsetsTopic(
-                        name=partition.topic,
-                        partitions=[
-                            ListOffsetsPartition(
-                                partition_index=partition.index,
-                                current_leader_epoch=epoch,
-                                timestamp=_EARLIEST,
-                            )
-                        ],
-                    )
-                ],
+                topics=[ListOffsetsTopic(name=partition.topic, partitions=[wanted])],
             )
         )
         (answer,) = response.topics[0].partitions
-        is_followed = self.followed.get((partition.topic_id, partition.index)) is followed
-        if answer.error_code or not is_followed or partition.leader_epoch != epoch:
-            self._wait(followed)
-            return
-        if partition.log.log_end_offset < answer.offset:
-            _log.info(
-                "begins anew where the leader's log does broker=%d partition=%s from=%d to=%d",
-                self._broker.id,
-                partition,
-                partition.log.log_end_offset,
-                answer.offset,
-            )
-            partition.log.restart_at(answer.offset)
-            partition.tell_changed()
-            self._touch(followed)
-        else:
-            self._wait(followed)
+        return None if answer.error_code else cast(int, answer.offset)
 
     def _touch(self, followed: _Followed) -> None:
         """Name it in the next fetch."""
@@ -424,4 +434,5 @@ class ReplicaFetcher:
 
 
 _NOTHING = memoryview(b"")
+_NOTHING_ASKED = -1
 _ABSENT: Any = object()

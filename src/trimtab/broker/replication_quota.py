@@ -38,5 +38,5 @@ class ReplicationQuota:
 
 
 def lists_replica(throttled: Sequence[str], partition: int, broker_id: int) -> bool:
-    """Whether a topic's list of throttled replicas, `partition:broker` each or `*`, has this one."""
+    """Whether a list of throttled replicas, `partition:broker` each or `*`, has this one."""
     return "*" in throttled or f"{partition}:{broker_id}" in throttled

@@ -14,7 +14,7 @@ from functools import partial
 from random import Random
 
 from trimtab.broker.broker import Broker
-from trimtab.cli.node import add_node_options, advertise, read_node_options, run_node
+from trimtab.cli.node import add_node_options, listen, read_node_options, run_node
 from trimtab.config.node import BROKER_ROLE, Address, Node, format_address
 from trimtab.errors import UsageError
 from trimtab.runtime.clock import wall_clock_ms
@@ -33,8 +33,8 @@ EXAMPLES = """\
 
 _CONTROLLERS = 2
 _ASK_SECONDS = 5.0
-_BACKOFF_S = 0.02
-_MAX_BACKOFF_S = 1.0
+_BACKOFF_S = 0.01
+_MAX_BACKOFF_S = 0.2
 
 _log = logging.getLogger(__name__)
 
@@ -55,12 +55,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    return run_node(arguments, read_node(arguments), partial(_BrokerProcess, arguments.slow))
+
+
+def read_node(arguments: argparse.Namespace) -> Node:
+    """What the broker is to be.
+
+    Raises:
+        UsageError: an option is unknown, does not fit, or asks for what there is not.
+    """
     flags = {
         "--controller controller.quorum.bootstrap.servers": arguments.controller,
         "--rack broker.rack": arguments.rack,
     }
-    node = read_node_options(arguments, BROKER_ROLE, flags)
-    return run_node(arguments, node, partial(_BrokerProcess, arguments.slow))
+    return read_node_options(arguments, BROKER_ROLE, flags)
 
 
 class _BrokerProcess:
@@ -86,7 +94,7 @@ class _BrokerProcess:
             Random(),
         )
         broker.listener.faults.slow(self._slow_ms)
-        address = advertise(node, await broker.bind(*node.listen))
+        address = await listen(node, broker.bind)
         await broker.start(*address)
         return address
 
@@ -128,4 +136,4 @@ async def ask_cluster_id(host: str, port: int) -> str:
                 "controller's listener, not a broker's"
             )
         await asyncio.sleep(backoff_s)
-        backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
+        backoff_s = min(1.5 * backoff_s, _MAX_BACKOFF_S)

@@ -16,11 +16,11 @@ import struct
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
 
 from trimtab.cli.options import read_pairs
 from trimtab.errors import Unavailable, UsageError
 
+TYPE_CHECKING = False  # as typing's; this process starts others, and is out of their way
 if TYPE_CHECKING:
     from trimtab.runtime.supervisor import Program
 
@@ -89,10 +89,10 @@ def run(arguments: argparse.Namespace) -> int:
     config = read_config(arguments.config)
     with ExitStack() as stack:
         ports = stack.enter_context(
-            _hold_ports(arguments.host, choose_ports(arguments.port, arguments.brokers))
+            hold_ports(arguments.host, choose_ports(arguments.port, arguments.brokers))
         )
-        (controller,) = stack.enter_context(_hold_ports(_LOOPBACK, [0]))
-        data = stack.enter_context(_open_data(arguments.data, arguments.brokers))
+        (controller,) = stack.enter_context(hold_ports(_LOOPBACK, [0]))
+        data = stack.enter_context(open_data(arguments.data, arguments.brokers))
         programs = list_programs(
             arguments.host, controller, ports, racks, slow, data, config, arguments.data is None
         )
@@ -191,7 +191,7 @@ def answers(address: str, brokers: int) -> bool:
 
 
 @contextmanager
-def _hold_ports(host: str, ports: Sequence[int]) -> Iterator[list[int]]:
+def hold_ports(host: str, ports: Sequence[int]) -> Iterator[list[int]]:
     """Ports that nobody else has or gets, for processes to listen on; free ones for 0.
 
     On Linux a socket that does not listen keeps a port from being given away, also as the near end
@@ -223,7 +223,7 @@ def _hold_ports(host: str, ports: Sequence[int]) -> Iterator[list[int]]:
 
 
 @contextmanager
-def _open_data(given: str | None, brokers: int) -> Iterator[str]:
+def open_data(given: str | None, brokers: int) -> Iterator[str]:
     """The data directory, with one for logs in it; if none is given a temporary one, of which the
     logs are left if the cluster could not be started.
 
@@ -312,8 +312,8 @@ def read_config(words: Sequence[str]) -> list[str]:
     for name in OWN_OPTIONS:
         if name in given:
             raise UsageError(
-                f"broker option {name} differs from node to node; a cluster sets it from its own "
-                "options"
+                f"broker option {name} differs from broker to broker; a cluster sets it from "
+                "its own options"
             )
     return [f"{name}={write(value)}" for name, value in given.items()]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from random import Random
 
-from trimtab.cli.node import add_node_options, advertise, read_node_options, run_node
+from trimtab.cli.node import add_node_options, listen, read_node_options, run_node
 from trimtab.config.node import CONTROLLER_ROLE, Address, Node
 from trimtab.controller.node import ControllerNode
 from trimtab.runtime.clock import wall_clock_ms
@@ -49,8 +49,8 @@ class _ControllerProcess:
         self._controller = controller = ControllerNode(
             node.id, cluster_id, storage, node.options, wall_clock_ms, random
         )
-        address = advertise(node, await controller.listen(*node.listen))
-        await controller.start()
+        address = await listen(node, controller.listen)
+        await controller.start(address)
         return address
 
     async def fail(self) -> None:

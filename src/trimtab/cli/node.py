@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Protocol
@@ -103,8 +104,7 @@ def read_node_options(
             given[name] = Given(value, f"{arguments.file}, line {line}")
     for name, value in read_pairs(arguments.config).items():
         given[name.replace("_", ".")] = Given(value, "--config")
-    own = {"--id node.id": arguments.id, "--data log.dirs": arguments.data}
-    for flag, value in {**own, **flags}.items():
+    for flag, value in {"--id node.id": arguments.id, **flags}.items():
         place, name = flag.split()
         if value is not None:
             given[name] = Given(str(value), place)
@@ -115,7 +115,13 @@ def read_node_options(
     port = node.listen[1] if arguments.port is None else arguments.port
     if not 0 <= port < 65536:
         raise UsageError(f"--port {port}: choose from 0 to 65535")
-    return node._replace(listen=(host, port))
+    node = node._replace(listen=(host, port))
+    if arguments.data is None:
+        return node
+    # Not as an option, of which commas would make several.
+    return node._replace(
+        directory=arguments.data, options={**node.options, "log.dirs": (arguments.data,)}
+    )
 
 
 def advertise(node: Node, port: int) -> Address:
@@ -132,6 +138,22 @@ def advertise(node: Node, port: int) -> Address:
     return host, port
 
 
+async def listen(node: Node, bind: Callable[[str, int], Awaitable[int]]) -> Address:
+    """Have a node bind its address; the one that others are told.
+
+    Raises:
+        Unavailable: it is taken.
+    """
+    try:
+        port = await bind(*node.listen)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot listen on {format_address(*node.listen)}: {error}; if the port is taken name "
+            "another --port, or 0 for any"
+        ) from error
+    return advertise(node, port)
+
+
 def run_node(
     arguments: argparse.Namespace,
     node: Node,
@@ -142,7 +164,8 @@ def run_node(
     Raises:
         Unavailable: its address is taken.
         StorageError: the disk failed.
-        UsageError: its data are in use, or belong to another node or cluster.
+        UsageError: its data are in use, or belong to another node or cluster; standard input is
+            none that ends.
     """
     logging.basicConfig(
         stream=sys.stderr,
@@ -157,16 +180,14 @@ def run_node(
         node.directory or temporary or "",
         durable=temporary is None and not arguments.no_fsync,
     )
+    # A node with tens of thousands of partitions holds millions of objects, in no cycles: looking
+    # for some at every 700 new ones, as Python does unasked, takes half of the time.
+    gc.set_threshold(50_000, 50, 100)
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             return runner.run(_live(node, storage, make_process, arguments.stop_at_eof))
     except asyncio.CancelledError:
         return INTERRUPTED
-    except OSError as error:
-        raise Unavailable(
-            f"cannot listen on {format_address(*node.listen)}: {error}; if the port is taken name "
-            "another --port, or 0 for any"
-        ) from error
     finally:
         if temporary is not None:
             rmtree(temporary, ignore_errors=True)
@@ -190,8 +211,17 @@ class _Ending:
             self._loop.add_signal_handler(number, self._hear, number)
 
     def watch_input(self) -> None:
-        """End when standard input does, too."""
-        self._loop.add_reader(sys.stdin.fileno(), self._read_input)
+        """End when standard input does, too.
+
+        Raises:
+            UsageError: it is a file, or closed.
+        """
+        try:
+            self._loop.add_reader(sys.stdin.fileno(), self._read_input)
+        except (AttributeError, OSError) as error:
+            raise UsageError(
+                f"--stop-at-eof: standard input cannot be watched: {error}; make it a pipe"
+            ) from error
 
     def _hear(self, number: signal.Signals) -> None:
         if not self.asked.is_set():

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from trimtab.errors import UsageError
 
+TYPE_CHECKING = False  # as typing's, which `trimtab cluster` does not import
 if TYPE_CHECKING:
+    from typing import Any
+
     from trimtab.config.properties import Property
 
 DEFAULT_BOOTSTRAP_SERVERS = "127.0.0.1:9092"
@@ -86,12 +87,12 @@ def read_pairs(words: Iterable[str]) -> dict[str, str]:
 
 
 def read_properties_file(path: str) -> dict[str, str]:
-    """The options in a Java properties file, by name.
+    """The options in a Java properties file, by name, without the blanks around them.
 
     Raises:
         UsageError: the file cannot be read, or a line is no property.
     """
-    return {name: each.value for name, each in read_properties(path).items()}
+    return {name: each.value.strip() for name, each in read_properties(path).items()}
 
 
 def read_properties(path: str) -> dict[str, Property]:
@@ -99,7 +100,8 @@ def read_properties(path: str) -> dict[str, Property]:
     from trimtab.config.properties import parse_properties
 
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
     except OSError as error:
         raise UsageError(f"cannot read the options file {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -9,12 +9,14 @@ Source: KIP-595, KIP-630; the leader's side of Kafka's `KafkaRaftClient`.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
 from trimtab.controller.journal import Journal
 from trimtab.errors import ErrorCode
 from trimtab.metadata.batches import TOPIC, TOPIC_ID, SnapshotId
+from trimtab.storage.storage import StorageError
 from trimtab.wire.messages import fetch, fetch_snapshot
 from trimtab.wire.messages.fetch import (
     FetchableTopicResponse,
@@ -32,6 +34,8 @@ from trimtab.wire.messages.fetch_snapshot import (
 )
 
 _ANY_EPOCH = -1
+
+_log = logging.getLogger(__name__)
 
 
 class Position(NamedTuple):
@@ -175,7 +179,11 @@ class MetadataFeed:
                 end_offset=snapshot.end_offset, epoch=snapshot.epoch
             )
         else:
-            data.records = journal.read(asked.fetch_offset, max_bytes)
+            try:
+                data.records = journal.read(asked.fetch_offset, max_bytes)
+            except StorageError as error:
+                _log.error("cannot read the journal offset=%d error=%s", asked.fetch_offset, error)
+                data.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         return data
 
     def _check(self, is_known: bool, partition: int, leader_epoch: int) -> ErrorCode:
@@ -225,7 +233,12 @@ class MetadataFeed:
         if asked.position < 0:
             data.error_code = ErrorCode.POSITION_OUT_OF_RANGE
             return data
-        read = self._journal.read_snapshot(snapshot, asked.position, max(max_bytes, 1))
+        try:
+            read = self._journal.read_snapshot(snapshot, asked.position, max(max_bytes, 1))
+        except StorageError as error:
+            _log.error("cannot read the snapshot %s error=%s", snapshot.name, error)
+            data.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            return data
         if read is None:
             data.error_code = ErrorCode.SNAPSHOT_NOT_FOUND
             return data

@@ -25,6 +25,7 @@ from trimtab.wire.messages.describe_quorum import DescribeQuorumRequest, Describ
 _PROBE_TIMEOUT_S = 1.0
 _STREAM = 1
 """`SOCK_STREAM`."""
+_UNLIMITED = {"max.connections": config.INT_MAX, "max.connections.per.ip": config.INT_MAX}
 _NOT_HERE = (EADDRNOTAVAIL, EAFNOSUPPORT)
 """This machine has no address of that kind: a name may have others."""
 
@@ -104,7 +105,8 @@ class ControllerNode:
             storage.close()
             raise
         self.controller.journal.on_failure = self._fail
-        self.listener = Listener(node_id, self._handlers(), self.config)
+        # Limits on clients must not keep brokers out.
+        self.listener = Listener(node_id, self._handlers(), {**self.config, **_UNLIMITED})
 
     async def listen(self, host: str, port: int) -> int:
         """Bind the address, without serving yet; the port that was bound (for `port` 0).
@@ -115,8 +117,13 @@ class ControllerNode:
         self._address = host, await self.listener.bind(host, port)
         return self._address[1]
 
-    async def start(self) -> None:
-        """Serve brokers from now on."""
+    async def start(self, advertised: tuple[str, int] | None = None) -> None:
+        """Serve brokers from now on.
+
+        Args:
+            advertised: host and port that others are told, if not those it listens on.
+        """
+        self._address = advertised or self._address
         await self.controller.start()
         await self.listener.start()
 

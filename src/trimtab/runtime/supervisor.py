@@ -15,7 +15,6 @@ import selectors
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from trimtab.errors import Unavailable
 from trimtab.runtime.clock import monotonic_clock
@@ -30,18 +29,21 @@ _REAP_SECONDS = 5.0
 _TAIL_BYTES = 4096
 
 
-class Program(NamedTuple):
+class Program:
     """What is kept alive.
 
-    Attributes:
+    Args:
         name: unlike any other's; its log is `<name>.log`.
         command: words to run.
         rank: lower ones are ended first.
     """
 
-    name: str
-    command: Sequence[str]
-    rank: int = 0
+    __slots__ = ("command", "name", "rank")
+
+    def __init__(self, name: str, command: Sequence[str], rank: int = 0) -> None:
+        self.name = name
+        self.command = command
+        self.rank = rank
 
 
 class RestartDelay:

@@ -64,11 +64,13 @@ class Connection(FrameProtocol):
 
     Attributes:
         on_lost: called when it is gone.
+        peer_host: the client's address, without its port.
     """
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(max_frame_bytes=cast(int, listener.config["socket.request.max.bytes"]))
         self.on_lost: Callable[[], None] | None = None
+        self.peer_host = ""
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[memoryview] = deque()
@@ -88,11 +90,17 @@ class Connection(FrameProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         listener = self._listener
+        address = transport.get_extra_info("peername")
+        self.peer_host = address[0] if address else ""
         listener.opened(self)
         self._last_frame = self._loop.time()
         limit = cast(int, listener.config["max.connections"])
         if listener.counts.open > limit:
             self._reject(f"max.connections={limit} are open already")
+            return
+        limit = cast(int, listener.config["max.connections.per.ip"])
+        if listener.open_from(self.peer_host) > limit:
+            self._reject(f"max.connections.per.ip={limit} are open already")
             return
         idle_ms = cast(int, listener.config["connections.max.idle.ms"])
         if idle_ms >= 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from typing import cast
 
@@ -55,6 +56,7 @@ class Listener:
         self.counts = ServerCounts()
         self.faults = Faults()
         self.connections: dict[Connection, None] = {}
+        self._open_by_host: Counter[str] = Counter()
         self.serving: Connection | None = None
         self._server: asyncio.AbstractServer | None = None
         self._closed: asyncio.Future[None] | None = None
@@ -102,15 +104,23 @@ class Listener:
                 connection.abort()
             await self._closed
 
+    def open_from(self, host: str) -> int:
+        """Connections that are open from this address."""
+        return self._open_by_host[host]
+
     def opened(self, connection: Connection) -> None:
         """A connection has been accepted."""
         self.counts.accepted += 1
         self.counts.open += 1
         self.connections[connection] = None
+        self._open_by_host[connection.peer_host] += 1
 
     def lost(self, connection: Connection) -> None:
         """A connection is gone."""
         self.counts.open -= 1
         self.connections.pop(connection, None)
+        self._open_by_host[connection.peer_host] -= 1
+        if not self._open_by_host[connection.peer_host]:
+            del self._open_by_host[connection.peer_host]
         if self._closed is not None and not self.connections and not self._closed.done():
             self._closed.set_result(None)

@@ -1,6 +1,6 @@
 """What must hold at every moment of a cluster's life, looked at from outside.
 
-    every turn of the loop:
+    after every moment:
         replicas   one leader per epoch; what is committed stays, in every log that says it has it
         leaders    have everything that was ever committed
     after every fault, and at the end:
@@ -13,14 +13,19 @@ where their logs end, and what they call committed.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from trimtab.broker.broker import Broker
 from trimtab.broker.partition import Partition
 from trimtab.metadata.image import NO_LEADER, ClusterImage
-from trimtab.sim.virtual_cluster import VirtualBroker, VirtualCluster
+from trimtab.sim.virtual_cluster import VirtualBroker, VirtualCluster, current_life
 from trimtab.storage.log import Log
+
+_LAST_SEEN = 300
 
 PartitionKey = tuple[bytes, int]
 """Topic id and partition."""
@@ -54,7 +59,6 @@ class ReplicaView:
         self.name = f"{partition} on {broker.life}"
         self.batches: list[StoredBatch] = []
         self.agreed = 0
-        self.seen: tuple[Any, ...] = ()
         self.leadership: object = None
         self._cuts = partition.log.cuts
         self._start = partition.log.log_start_offset
@@ -128,23 +132,37 @@ class Checkers:
         looks: how often something had changed.
     """
 
-    def __init__(self, cluster: VirtualCluster, guarded: frozenset[str]) -> None:
+    def __init__(
+        self, cluster: VirtualCluster, guarded: frozenset[str], keep_story: bool = False
+    ) -> None:
         self._cluster = cluster
         self._guarded = guarded
         self._views: dict[Partition, ReplicaView] = {}
-        self._gone: dict[tuple[int, PartitionKey], ReplicaView] = {}
         self.histories: dict[PartitionKey, History] = {}
         self.looks = 0
-        self.story: deque[tuple[float, str, tuple[Any, ...]]] = deque(maxlen=300)
+        self.story: deque[tuple[float, str, tuple[Any, ...]]] = deque(
+            maxlen=None if keep_story else _LAST_SEEN
+        )
+        self._failures: deque[logging.LogRecord] = deque(maxlen=5)
+        self._tap = _LogTap(self._logged)
         self._image_offset = -1
+        self._changed: dict[Partition, None] = {}
+        self._replayed: dict[Broker, tuple[int, int]] = {}
+        self._checked: dict[object, int] = {}
         self._registrations: dict[PartitionKey, Any] = {}
 
-    def start(self) -> None:
-        """Look from now on."""
+    def __enter__(self) -> Checkers:
         self._cluster.world.loop.observer = self.look
+        self._tap.open()
 
-    def stop(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._cluster.world.loop.observer = None
+        self._tap.close()
+
+    def _logged(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.levelno >= logging.ERROR:
+            self._failures.append(record)
+        self._tell(str(current_life() or self._cluster.world.network.host), (record,))
 
     def fail(self, what: str) -> None:
         error = Violation(what)
@@ -154,36 +172,48 @@ class Checkers:
     def tell_story(self) -> list[str]:
         """What was seen last, a line each."""
         return [
-            f"{at:.6f} {who} {' '.join(map(str, what))}" for at, who, what in self.story
+            f"{at:.6f} {who} {' '.join(map(_describe, what))}" for at, who, what in self.story
         ]
 
-    # After every turn
+    # What partitions tell of: a `trimtab.broker.partition.Watcher`
+
+    def appended(self, partition: Partition) -> None:
+        self._changed[partition] = None
+
+    def committed(self, partition: Partition) -> None:
+        self._changed[partition] = None
+
+    def changed(self, partition: Partition) -> None:
+        self._changed[partition] = None
+
+    # After every moment
 
     def look(self) -> None:
+        """Look at everything that has changed since the last time."""
         controller = self._cluster.controller.controller
         if controller is not None and controller.journal.next_offset != self._image_offset:
             self._image_offset = controller.journal.next_offset
             self._look_at_image(controller.image)
         for node in self._cluster.brokers:
             broker = node.broker
-            if broker is None:
-                continue
-            for partition in broker.partitions.values():
-                log = partition.log
-                view = self._views.get(partition)
-                now = (
-                    log.log_end_offset,
-                    log._high_watermark,
-                    log.cuts,
-                    partition.registration.leader_epoch,
-                    partition.leadership,
-                )
-                if view is None:
-                    view = self._views[partition] = ReplicaView(node, partition)
-                elif view.seen == now:
-                    continue
-                view.seen = now
-                self._look_at(view)
+            if broker is not None:
+                offset = broker.metadata.next_offset
+                if self._replayed.get(broker) != (offset, len(broker.partitions)):
+                    self._replayed[broker] = (offset, len(broker.partitions))
+                    self._meet_partitions(node, broker)
+        if self._changed:
+            changed, self._changed = self._changed, {}
+            for partition in changed:
+                view = self._views[partition]
+                if view.broker.broker is not None:
+                    self._look_at(view)
+
+    def _meet_partitions(self, node: VirtualBroker, broker: Broker) -> None:
+        for partition in broker.partitions.values():
+            if partition not in self._views:
+                self._views[partition] = ReplicaView(node, partition)
+                partition.watchers[self] = None
+            self._changed[partition] = None
 
     def _look_at_image(self, image: ClusterImage) -> None:
         for topic in image.topics.values():
@@ -217,7 +247,8 @@ class Checkers:
             view.name,
             (
                 "leads" if view.partition.leadership else "follows",
-                "epoch", view.seen[3], "hw", view.seen[1], "end", view.seen[0],
+                "epoch", view.partition.leader_epoch, "hw", view.partition.high_watermark,
+                "end", view.partition.log.log_end_offset,
             ),
         )
         partition = view.partition
@@ -229,7 +260,7 @@ class Checkers:
                 f"{view.name} cut off committed records: {gone} batches from "
                 f"{history.batches[agreed - gone]} on"
             )
-        if partition.log.high_watermark > view.end_offset:
+        if partition.log.high_watermark > view.end_offset and not partition.log.has_failed:
             self.fail(
                 f"{view.name}: high watermark {partition.log.high_watermark} is beyond the log's "
                 f"end {view.end_offset}"
@@ -311,42 +342,101 @@ class Checkers:
             return
         expected: list[Any] | None = None
         for node in self._cluster.brokers:
-            if node.broker is None or node.broker.metadata.next_offset != journal.end_offset:
+            broker = node.broker
+            if broker is None or broker.metadata.next_offset != journal.end_offset:
                 continue
+            if self._checked.get(broker) == journal.end_offset:
+                continue
+            self._checked[broker] = journal.end_offset
             if expected is None:
                 expected = _records(journal.image)
             if _records(node.broker.image) != expected:
                 self.fail(f"{node.life} has another image than the controller at the same offset")
+
+    def check_replicas_agree(self) -> None:
+        """Every replica has the same log. At the end, when all is well and nothing comes."""
+        for topic in {} if (c := self._cluster.controller.controller) is None else c.image.topics:
+            logs: dict[int, tuple[ReplicaView, list[StoredBatch]]] = {}
+            for node in self._cluster.brokers:
+                if node.broker is None:
+                    continue
+                for partition in node.broker.partitions.values():
+                    if partition.topic != topic:
+                        continue
+                    view = self._views[partition]
+                    other, batches = logs.setdefault(partition.index, (view, view.batches))
+                    if view.batches != batches:
+                        self.fail(f"{view.name} and {other.name} do not hold the same")
 
     def check_processes(self) -> None:
         """What has ended does nothing, and no handler has failed."""
         leftovers = self._cluster.leftovers()
         if leftovers:
             self.fail("ended processes go on: " + "; ".join(leftovers))
-        for node in self._cluster.brokers:
-            if node.broker is not None and node.broker.listener.counts.failed:
-                self.fail(f"{node.life}: a handler has failed, see its log")
+        listeners = [
+            (node.life, node.broker.listener)
+            for node in self._cluster.brokers
+            if node.broker is not None
+        ]
         if self._cluster.controller.node is not None:
-            if self._cluster.controller.node.listener.counts.failed:
-                self.fail(f"{self._cluster.controller.life}: a handler has failed, see its log")
+            listeners.append(
+                (self._cluster.controller.life, self._cluster.controller.node.listener)
+            )
+        for life, listener in listeners:
+            if listener.counts.failed:
+                self.fail(f"{life}: a handler has failed: {_describe(self._failures[-1])}")
+
+
+class _LogTap(logging.Handler):
+    """Everything that is logged by trimtab, instead of wherever it would go."""
+
+    def __init__(self, logged: Callable[[logging.LogRecord], None]) -> None:
+        super().__init__()
+        self._logged = logged
+        self._logger = logging.getLogger("trimtab")
+        self._before = (self._logger.level, self._logger.propagate)
+
+    def open(self) -> None:
+        self._logger.addHandler(self)
+        self._logger.setLevel(logging.INFO)
+        self._logger.propagate = False
+
+    def close(self) -> None:
+        self._logger.removeHandler(self)
+        self._logger.setLevel(self._before[0])
+        self._logger.propagate = self._before[1]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._logged(record)
+
+
+def _describe(what: object) -> str:
+    if not isinstance(what, logging.LogRecord):
+        return str(what)
+    text = f"logs {what.getMessage()}"
+    if what.exc_info:
+        text += "\n" + logging.Formatter().formatException(what.exc_info)
+    return text
 
 
 def _records(image: ClusterImage) -> list[Any]:
     return [repr(record) for record in image.records()]
 
 
-def is_converged(cluster: VirtualCluster) -> str:
+def find_unrest(cluster: VirtualCluster) -> str:
     """What is missing until every replica is in sync; empty if nothing is."""
+    for node in cluster.nodes:
+        if not node.is_serving:
+            return str(node)
     controller = cluster.controller.controller
-    if controller is None:
-        return "the controller is down"
+    assert controller is not None
     for topic in controller.image.topics.values():
         for registration in topic.partitions:
+            name = f"{topic.name}-{registration.id}"
             if registration.leader == NO_LEADER:
-                return f"{topic.name}-{registration.id} has no leader"
-            if set(registration.isr) != set(registration.replicas):
-                return f"{topic.name}-{registration.id}: ISR {registration.isr} of {registration.replicas}"
-    for node in cluster.brokers:
-        if not node.is_serving:
-            return f"{node} is down"
+                return f"{name} has no leader: {registration}"
+            if sorted(registration.isr) != sorted(registration.replicas):
+                return f"{name} has replicas that are not in sync: {registration}"
+            if registration.is_reassigning:
+                return f"{name} is being reassigned: {registration}"
     return ""

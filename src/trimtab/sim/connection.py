@@ -20,7 +20,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from trimtab.sim.network import Network, Server
+    from trimtab.sim.network import Link, Network, Server
 
 Address = tuple[str, int]
 
@@ -70,14 +70,9 @@ class Connection:
         self.client = Transport(self, network, client, server)
         self.server = Transport(self, network, server, client)
         self._streams = (
-            _Stream(network, f"c{number}>", self.client, self.server),
-            _Stream(network, f"c{number}<", self.server, self.client),
+            Stream(network, f"c{number}>", self.client, self.server),
+            Stream(network, f"c{number}<", self.server, self.client),
         )
-
-    def take_conditions(self) -> None:
-        """Look again at how the network links and cuts the two ends."""
-        for stream in self._streams:
-            stream.take_conditions()
 
     def reset(self) -> None:
         """Break it at both ends."""
@@ -100,8 +95,8 @@ class Transport(asyncio.Transport):
         self.peer: Final = peer
         self.context = contextvars.copy_context()
         self.is_lost = False
-        self.outward: _Stream
-        self.inward: _Stream
+        self.outward: Stream
+        self.inward: Stream
         self._connection = connection
         self._loop = network.loop
         self._trace = network.trace
@@ -320,7 +315,7 @@ class Transport(asyncio.Transport):
         )
 
 
-class _Stream:
+class Stream:
     """The bytes from one end to the other."""
 
     def __init__(self, network: Network, label: str, source: Transport, target: Transport) -> None:
@@ -335,14 +330,23 @@ class _Stream:
         self._held: deque[bytes | _Signal] = deque()
         self._is_finishing = False
         self._is_finished = False
+        self._is_releasing = False
+        self._version = -1
+        self._link: Link
+        self._is_cut = False
         source.outward = target.inward = self
-        self.take_conditions()
 
-    def take_conditions(self) -> None:
-        source, target = self._source.own, self._target.own
-        self._link = self._network.link_between(source, target)
-        self._is_cut = self._network.is_cut(source, target)
-        if self._held and not self._is_cut:
+    def _take_conditions(self) -> None:
+        network = self._network
+        if self._version != network.version:
+            self._version = network.version
+            self._link, self._is_cut = network.way(self._source.own, self._target.own)
+
+    def release_if_open(self) -> None:
+        """The network has changed: what was held goes on, unless it is still cut."""
+        self._take_conditions()
+        if not self._is_cut and not self._is_releasing:
+            self._is_releasing = True
             self._schedule(self._release)
 
     def write(self, chunk: bytes) -> None:
@@ -387,6 +391,7 @@ class _Stream:
 
     def _schedule(self, function: Callable[..., None], *args: object, size: int = 0) -> None:
         """Call on the other end when what is sent now gets there, behind what was sent before."""
+        self._take_conditions()
         arrival = self._network.draw_arrival(self._link, self._source.own, self._target.own, size)
         self._last_arrival = max(self._last_arrival, arrival)
         self._network.loop.call_at(
@@ -394,16 +399,23 @@ class _Stream:
         )
 
     def _arrive(self, item: bytes | _Signal) -> None:
+        self._take_conditions()
         if self._is_cut or self._held:
             self._held.append(item)
+            self._network.holding[self] = None
         else:
             self._target.receive(item)
 
     def _release(self) -> None:
+        self._is_releasing = False
+        self._take_conditions()
         while self._held and not self._is_cut:
             self._target.receive(self._held.popleft())
+            self._take_conditions()
+        if not self._held:
+            self._network.holding.pop(self, None)
 
 
 def is_delivery(callback: object) -> bool:
     """Whether a callback of the loop is the network's: something arrives, or could not."""
-    return isinstance(getattr(callback, "__self__", None), _Stream | Transport)
+    return isinstance(getattr(callback, "__self__", None), Stream | Transport)

@@ -141,12 +141,15 @@ class FaultSchedule:
         for node in self._cluster.nodes:
             loop.resume(node.host)
             self._heal_disk(node)
-            if node.life is None:
-                node.start()
+        self.look_after()
 
     def look_after(self) -> None:
-        """What an operator does when all is well again: brokers whose logs have failed start
-        anew, as nothing is written to those until they have been recovered."""
+        """What operators do: brokers whose logs have failed start anew, as nothing is written to
+        those until they have been recovered; in the end, whatever is down is started."""
+        if self._is_healing:
+            for each in self._cluster.nodes:
+                if each.life is None:
+                    each.start()
         for node in self._cluster.brokers:
             broker = node.broker
             if node.is_serving and broker is not None and node.disk.fault is None:

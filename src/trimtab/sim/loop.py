@@ -46,7 +46,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     - When nothing can ever happen again while `run_until_complete` waits, `StalledError` is raised
       and says which task waits where; likewise when a million turns pass without time passing.
     - `host` says on which host the current task or callback runs; `pause` stops one.
-    - `observer` is called after each turn, in which everything that was ready has run.
+    - `observer` is called whenever everything that happens at one moment has happened.
     - Tasks hash by their order of creation, so that asyncio's own sets of tasks (TaskGroup,
       `asyncio.wait`) iterate alike in every run. Sets of other objects do not: what decides
       must not iterate over them.
@@ -187,6 +187,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
                     + self._describe_tasks()
                 )
         else:
+            if self.observer is not None:
+                self.observer()
             while timers and timers[0][2].cancelled():
                 heapq.heappop(timers)
                 self._timers_cancelled -= 1
@@ -211,8 +213,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 handle = ready.popleft()
                 if not handle.cancelled():
                     handle._run()
-        if self.observer is not None:
-            self.observer()
 
     def _run_unpaused(self) -> None:
         ready, paused = self._ready, self._paused

@@ -13,7 +13,14 @@ from random import Random
 from typing import Final
 
 from trimtab.errors import UsageError
-from trimtab.sim.connection import Address, Connection, Transport, VirtualSocket, name
+from trimtab.sim.connection import (
+    Address,
+    Connection,
+    Stream,
+    Transport,
+    VirtualSocket,
+    name,
+)
 from trimtab.sim.loop import VirtualLoop
 from trimtab.sim.trace import Trace
 
@@ -83,6 +90,10 @@ class Network:
         self._cuts: dict[tuple[str, str], None] = {}
         self._healed = asyncio.Event()
         self._lane_free_at: dict[tuple[str, str], float] = {}
+        self.version = 0
+        self.holding: dict[Stream, None] = {}
+        self._ways: dict[tuple[str, str], tuple[Link, bool]] = {}
+        self._names_ports = False
         self._servers: dict[Address, Server] = {}
         self._connections: dict[int, Connection] = {}
         self._connections_made = 0
@@ -115,7 +126,7 @@ class Network:
         for pair in ((a, b), (b, a)):
             self._links.pop(pair, None)
             self._links[pair] = link
-        self._tell_connections()
+        self._change(a, b)
 
     def cut(self, a: str, b: str = ANY, one_way: bool = False) -> None:
         """Nothing arrives between two ends until `heal`; it is held, as TCP would repeat it.
@@ -127,7 +138,7 @@ class Network:
         if not one_way:
             self._cuts[b, a] = None
         self.trace.append(f"cut {a} {'>' if one_way else '-'} {b}")
-        self._tell_connections()
+        self._change(a, b)
 
     def heal(self, a: str = ANY, b: str = ANY) -> None:
         """End the cut that was made with these names; without names, all cuts."""
@@ -137,7 +148,7 @@ class Network:
             self._cuts.pop((a, b), None)
             self._cuts.pop((b, a), None)
         self.trace.append(f"heal {a} - {b}")
-        self._tell_connections()
+        self._change()
         self._healed.set()
         self._healed = asyncio.Event()
 
@@ -216,13 +227,23 @@ class Network:
 
     # What connections and servers ask for --------------------------------------------------
 
-    def link_between(self, source: Address, target: Address) -> Link:
-        """The link that the next bytes take."""
+    def way(self, source: Address, target: Address) -> tuple[Link, bool]:
+        """The link that the next bytes take, and whether it is cut. The same for as long as
+        `version` is."""
+        key = (source[0], target[0])
+        found = self._ways.get(key)
+        if found is None:
+            found = (self._link_between(source, target), self._is_cut(source, target))
+            if not self._names_ports:
+                self._ways[key] = found
+        return found
+
+    def _link_between(self, source: Address, target: Address) -> Link:
         return next(
             link for (a, b), link in reversed(self._links.items()) if _joins(a, b, source, target)
         )
 
-    def is_cut(self, source: Address, target: Address) -> bool:
+    def _is_cut(self, source: Address, target: Address) -> bool:
         return any(_joins(a, b, source, target) for a, b in self._cuts)
 
     def draw_arrival(self, link: Link, source: Address, target: Address, size: int) -> float:
@@ -242,9 +263,12 @@ class Network:
         for address in addresses:
             del self._servers[address]
 
-    def _tell_connections(self) -> None:
-        for connection in self._connections.values():
-            connection.take_conditions()
+    def _change(self, *names: str) -> None:
+        self.version += 1
+        self._ways.clear()
+        self._names_ports = self._names_ports or any(":" in name for name in names)
+        for stream in tuple(self.holding):
+            stream.release_if_open()
 
     def _client_address(self, local_address: Address | None) -> Address:
         host, port = local_address or (self.host, 0)
@@ -257,8 +281,8 @@ class Network:
         """Take as long as a packet does; at a cut wait for its end, up to the time limit."""
         deadline = self.loop.time() + self.connect_timeout_s
         while True:
-            await asyncio.sleep(self.link_between(source, target).draw_latency(self._random))
-            if not self.is_cut(source, target):
+            await asyncio.sleep(self.way(source, target)[0].draw_latency(self._random))
+            if not self.way(source, target)[1]:
                 return
             try:
                 async with asyncio.timeout_at(deadline):

@@ -1,20 +1,27 @@
-"""One run of the reliability simulation: a cluster, who uses it, faults, and what must hold."""
+"""One run of the reliability simulation: a cluster, who uses it, faults, and what must hold.
+
+    plan ─▶ cluster up, topics ─▶ minutes of faults under load ─▶ heal ─▶ all well ─▶ read back
+
+A run is a seed: how many brokers and partitions there are, who sends what with which options, which
+faults come when. Whatever the checkers find ends it with a `Violation`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 from trimtab.client.admin import AsyncAdmin
 from trimtab.records import TopicPartition
-from trimtab.sim.checkers import Checkers, Violation, is_converged
+from trimtab.sim.checkers import Checkers, Violation, find_unrest
 from trimtab.sim.faults import FaultSchedule
 from trimtab.sim.virtual_cluster import VirtualCluster
 from trimtab.sim.workload import Reader, Readings, Sender, judge, read_all
 from trimtab.sim.world import World
 
-OPTIONS: dict[str, Any] = {
+OPTIONS: Final[dict[str, Any]] = {
     "broker.heartbeat.interval.ms": 1000,
     "broker.session.timeout.ms": 3000,
     "replica.lag.time.max.ms": 4000,
@@ -23,11 +30,22 @@ OPTIONS: dict[str, Any] = {
     "replica.fetch.backoff.ms": 500,
     "log.flush.offset.checkpoint.interval.ms": 10_000,
     "leader.imbalance.check.interval.seconds": 20,
+    "metadata.log.max.record.bytes.between.snapshots": 20_000,
 }
-GUARDED = "guarded"
-LOOSE = "loose"
-CALM_S = 120.0
-"""Within which everything is well again once the faults have ended."""
+"""Of all nodes: times are shorter than usual, so that a minute holds more."""
+
+GUARDED: Final = "guarded"
+"""Three replicas, `min.insync.replicas` 2, idempotent senders with acks=all: nothing is lost."""
+PLAIN: Final = "plain"
+"""The same without idempotence: nothing is lost, but records may be there twice."""
+LOOSE: Final = "loose"
+"""`min.insync.replicas` 1, acks=1: replicas agree in the end, and nothing else is promised."""
+
+CALM_S: Final = 120.0
+"""Within which all must be well once the faults have ended."""
+
+_CHECK_S = 1.0
+_AMPLE_MS = 7_200_000
 
 
 class Run(NamedTuple):
@@ -41,120 +59,187 @@ class Run(NamedTuple):
     trace_hash: str
 
 
-def run_seed(seed: int, world: World | None = None) -> Run:
+def run_seed(seed: int, keep_trace: bool = False) -> Run:
     """One run.
 
     Raises:
-        Violation: something did not hold; the notes say when, and what was last.
+        Violation: something did not hold; the notes say when, and what happened last.
     """
-    with world or World(seed) as world:
-        return world.run(_run(world))
+    return Simulation(seed, keep_trace).run()
 
 
-async def _run(world: World) -> Run:
-    random = world.random("plan")
-    cluster = VirtualCluster(world, random.choice((3, 3, 4, 5)), OPTIONS)
-    guarded = frozenset((GUARDED,))
-    checkers = Checkers(cluster, guarded)
-    checkers.start()
-    cluster.start()
-    while not all(node.is_serving for node in cluster.nodes):
-        await asyncio.sleep(0.1)
-    partitions = random.choice((1, 2, 3))
-    with world.network.at("admin"):
-        async with AsyncAdmin(cluster.bootstrap_servers, random=world.random("admin")) as admin:
-            await admin.create_topic(
-                GUARDED, partitions, 3, config={"min.insync.replicas": 2, "segment.bytes": 20_000}
+class Simulation:
+    """One run, to be looked at afterwards.
+
+    Args:
+        keep_trace: keep every line of the world's trace and of the checkers' story.
+    """
+
+    def __init__(self, seed: int, keep_trace: bool = False) -> None:
+        self.world: Final = World(seed, keep_trace)
+        self._random = self.world.random("plan")
+        brokers = self._random.choice((3, 3, 4, 5))
+        self.cluster: Final = VirtualCluster(self.world, brokers, OPTIONS)
+        self.guarded: Final = frozenset((GUARDED, PLAIN))
+        self.checkers: Final = Checkers(self.cluster, self.guarded, keep_trace)
+        self._senders: list[Sender] = []
+        self._readers: list[Reader] = []
+        self._sending: list[asyncio.Task[None]] = []
+        self._reading: list[asyncio.Task[None]] = []
+        self.schedule: FaultSchedule | None = None
+
+    def run(self) -> Run:
+        """Raises what `run_seed` does."""
+        with self.world as world, self.checkers:
+            return world.run(self._run())
+
+    async def _run(self) -> Run:
+        self.cluster.start()
+        await self._until(self._find_down, CALM_S)
+        places = await self._make_topics()
+        self._start_users(places)
+        clients = [user.host for user in (*self._senders, *self._readers)]
+        self.schedule = schedule = FaultSchedule(self.cluster, self.guarded, clients)
+        faults = asyncio.get_running_loop().create_task(schedule.run(), name="faults")
+        try:
+            await self._elapse(self._random.uniform(60, 180), faults)
+        finally:
+            faults.cancel()
+        schedule.heal()
+        for sender in self._senders:
+            sender.stop()
+        await self._until(lambda: find_unrest(self.cluster), CALM_S)
+        await self._until(self._find_sending, CALM_S)
+        await self._check_stored(places)
+        for task in self._reading:
+            task.cancel()
+        await asyncio.wait(self._reading)
+        await self.cluster.close()
+        await asyncio.sleep(_CHECK_S)
+        self._check()
+        return Run(
+            self.world.seed,
+            self.world.loop.time(),
+            schedule.counts,
+            sum(len(sender.ledger.acknowledged) for sender in self._senders),
+            self.checkers.looks,
+            self.world.trace_hash,
+        )
+
+    # Who uses it
+
+    async def _make_topics(self) -> list[TopicPartition]:
+        places: list[TopicPartition] = []
+        bootstrap = self.cluster.bootstrap_servers
+        with self.world.network.at("admin"):
+            async with AsyncAdmin(bootstrap, random=self.world.random("admin")) as admin:
+                for topic in (GUARDED, PLAIN, LOOSE):
+                    partitions = self._random.choice((1, 2, 3)) if topic == GUARDED else 1
+                    min_isr = 1 if topic == LOOSE else 2
+                    await admin.create_topic(
+                        topic,
+                        partitions,
+                        3,
+                        config={"min.insync.replicas": min_isr, "segment.bytes": 20_000},
+                    )
+                    places += [TopicPartition(topic, index) for index in range(partitions)]
+        return places
+
+    def _start_users(self, places: list[TopicPartition]) -> None:
+        random = self._random
+        bootstrap = self.cluster.bootstrap_servers
+        for number, topic in enumerate((GUARDED, GUARDED, PLAIN, LOOSE)):
+            options: dict[str, Any] = {
+                "delivery_timeout_ms": _AMPLE_MS,
+                "max_block_ms": _AMPLE_MS,
+                "request_timeout_ms": random.choice((500, 2000, 5000)),
+                "linger_ms": random.choice((0, 5)),
+                "metadata_max_age_ms": 10_000,
+            }
+            if topic != GUARDED:
+                options |= {"enable_idempotence": False, "acks": "1" if topic == LOOSE else "all"}
+            self._senders.append(
+                Sender(self.world, number, bootstrap, topic, topic in self.guarded, options)
             )
-            await admin.create_topic(LOOSE, 1, 3, config={"min.insync.replicas": 1})
-    places = [TopicPartition(GUARDED, number) for number in range(partitions)]
-
-    senders = []
-    for number in range(3):
-        options: dict[str, Any] = {
-            "delivery_timeout_ms": 7_200_000,
-            "max_block_ms": 7_200_000,
-            "request_timeout_ms": random.choice((500, 2000, 5000)),
-            "linger_ms": random.choice((0, 5)),
-            "metadata_max_age_ms": 10_000,
-        }
-        keeps = number < 2
-        if not keeps:
-            options |= {"enable_idempotence": False, "acks": "1"}
-        senders.append(
-            Sender(
-                world, number, cluster.bootstrap_servers, GUARDED if keeps else LOOSE, keeps, options
+        self._readers.append(
+            Reader(
+                self.world,
+                0,
+                bootstrap,
+                [place for place in places if place.topic in self.guarded],
+                Readings(),
+                {
+                    "fetch_max_wait_ms": 2000,
+                    "request_timeout_ms": 5000,
+                    "metadata_max_age_ms": 10_000,
+                },
             )
         )
-    readings = Readings()
-    reader = Reader(world, 0, cluster.bootstrap_servers, places, readings,
-                    {"fetch_max_wait_ms": 2000, "request_timeout_ms": 5000,
-                     "metadata_max_age_ms": 10_000})
-    tasks: list[asyncio.Task[None]] = []
-    for user in (*senders, reader):
-        with world.network.at(user.host):
-            tasks.append(asyncio.get_running_loop().create_task(user.run(), name=user.host))
-    schedule = FaultSchedule(cluster, guarded, [user.host for user in (*senders, reader)])
-    faults = asyncio.get_running_loop().create_task(schedule.run(), name="faults")
-    duration_s = random.uniform(60, 180)
+        create_task = asyncio.get_running_loop().create_task
+        for sender in self._senders:
+            with self.world.network.at(sender.host):
+                self._sending.append(create_task(sender.run(), name=sender.host))
+        for reader in self._readers:
+            with self.world.network.at(reader.host):
+                self._reading.append(create_task(reader.run(), name=reader.host))
 
-    async def elapse(seconds: float) -> None:
-        done, _ = await asyncio.wait(
-            [*tasks, faults], timeout=seconds, return_when=asyncio.FIRST_EXCEPTION
-        )
-        if len(done) == len(tasks) + 1:
-            await asyncio.sleep(seconds)
-        for task in done:
-            if not task.cancelled():
-                task.result()
+    # Time
 
-    async def until(what: Any, limit_s: float) -> None:
-        deadline = asyncio.get_running_loop().time() + limit_s
-        while missing := what():
-            schedule.look_after()
-            if asyncio.get_running_loop().time() > deadline:
-                raise Violation(f"{limit_s:g} s after the last fault, still: {missing}")
-            await elapse(0.5)
-            checkers.check_metadata()
-            checkers.check_processes()
+    async def _elapse(self, seconds: float, *others: asyncio.Task[None]) -> None:
+        """Let time pass; whatever fails meanwhile ends the run."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + seconds
+        while (left_s := end_s - loop.time()) > 0:
+            await asyncio.sleep(min(left_s, _CHECK_S))
+            self._check()
+            for task in (*self._sending, *self._reading, *others):
+                if task.done():
+                    task.result()
 
-    end_s = asyncio.get_running_loop().time() + duration_s
-    while asyncio.get_running_loop().time() < end_s:
-        await elapse(1.0)
-        checkers.check_metadata()
-        checkers.check_processes()
-    faults.cancel()
-    await asyncio.wait([faults])
-    schedule.heal()
-    for sender in senders:
-        sender.stop()
-    await until(lambda: is_converged(cluster), CALM_S)
-    sending = tasks[: len(senders)]
-    await until(lambda: "a sender waits" if not all(t.done() for t in sending) else "", CALM_S)
-    with world.network.at("last"):
-        stored = await read_all(
-            world, cluster.bootstrap_servers, [*places, TopicPartition(LOOSE, 0)]
-        )
-    judge(senders, stored)
-    ends = {place: records[-1][0] + 1 if records else 0 for place, records in stored.items()}
-    await until(
-        lambda: ""
-        if all(reader.next[place] == ends[place] for place in places)
-        else "a reader is behind",
-        CALM_S,
-    )
-    for task in tasks[len(senders):]:
-        task.cancel()
-    await asyncio.gather(*tasks[len(senders):], return_exceptions=True)
-    await cluster.close()
-    await asyncio.sleep(1)
-    checkers.check_processes()
-    checkers.stop()
-    return Run(
-        world.seed,
-        world.loop.time(),
-        schedule.counts,
-        sum(len(sender.ledger.acknowledged) for sender in senders),
-        checkers.looks,
-        world.trace_hash,
-    )
+    async def _until(self, find_missing: Callable[[], str], limit_s: float) -> None:
+        """Wait until nothing is missing any more.
+
+        Raises:
+            Violation: something is, when the time is up.
+        """
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + limit_s
+        while missing := find_missing():
+            if loop.time() > deadline_s:
+                self.checkers.fail(f"{limit_s:g} s were not enough: {missing}")
+            if self.schedule is not None:
+                self.schedule.look_after()
+            await self._elapse(0.5)
+
+    def _check(self) -> None:
+        self.checkers.check_metadata()
+        self.checkers.check_processes()
+
+    # What is to come
+
+    def _find_down(self) -> str:
+        return ", ".join(str(node) for node in self.cluster.nodes if not node.is_serving)
+
+    def _find_sending(self) -> str:
+        waiting = [task.get_name() for task in self._sending if not task.done()]
+        return f"{waiting} have records without an outcome" if waiting else ""
+
+    async def _check_stored(self, places: list[TopicPartition]) -> None:
+        """Read everything back, twice: anew, and by those who were there all the time."""
+        with self.world.network.at("last"):
+            stored = await read_all(self.world, self.cluster.bootstrap_servers, places)
+        judge(self._senders, stored)
+
+        def find_unread() -> str:
+            return ", ".join(
+                f"{reader.host} has read {place} up to {offset}, which has {len(stored[place])}"
+                for reader in self._readers
+                for place, offset in reader.next.items()
+                if offset < len(stored[place])
+            )
+
+        await self._until(find_unread, CALM_S)
+        self.checkers.check_replicas_agree()
+
+
+__all__ = ["Run", "Simulation", "Violation", "run_seed"]

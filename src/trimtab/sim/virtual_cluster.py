@@ -52,12 +52,18 @@ class Life:
 _life: contextvars.ContextVar[Life | None] = contextvars.ContextVar("life", default=None)
 
 
+def current_life() -> Life | None:
+    """The process that the current task or callback is of; None for what is no node."""
+    return _life.get()
+
+
 class VirtualNode(ABC):
     """One host with a disk and, while it is up, a process.
 
     Attributes:
         host: its name, and that of its disk.
         lives: how often it was started.
+        ends: how often it has ended.
         life: the process that runs, though it may not serve yet.
         is_on: whether the host has power.
         is_serving: whether the process has come up.
@@ -70,6 +76,7 @@ class VirtualNode(ABC):
         self.disk: Final = world.disk(host)
         self.options: Final = options
         self.lives = 0
+        self.ends = 0
         self.life: Life | None = None
         self.is_on = True
         self.is_serving = False
@@ -129,20 +136,25 @@ class VirtualNode(ABC):
         context = contextvars.copy_context()
         context.run(_life.set, life)
         context.run(self.world.loop.host.set, self.host)
-        self._task = self.world.loop.create_task(self._close(), context=context)
-        await asyncio.wait([self._task])
-        if self.life is not life:
-            return
+        self._task = task = self.world.loop.create_task(self._close(), context=context)
+        task.add_done_callback(lambda done: self._closed(life, done))
+        await asyncio.wait([task])
+        await asyncio.sleep(0)
+
+    def _closed(self, life: Life | None, done: asyncio.Task[None]) -> None:
+        if self.life is not life or life is None:
+            return  # killed meanwhile
+        self._task = None
         self.life = None
-        assert life is not None
+        self.ends += 1
         life.ended_s = self.world.loop.time()
+        self.disk.end()
         self.world.trace.append(f"closed {life}")
-        if not self._task.cancelled() and (error := self._task.exception()) is not None:
+        if not done.cancelled() and (error := done.exception()) is not None:
             if not isinstance(error, KafkaError):
                 raise error
             self.world.trace.append(f"{life} did not close cleanly: {error}")
-        self._task = None
-        self.disk.end()
+            self._abort()
 
     def kill(self) -> None:
         """kill -9."""
@@ -162,6 +174,7 @@ class VirtualNode(ABC):
         if self.life is not None:
             self.life.ended_s = self.world.loop.time()
         self.life = None
+        self.ends += 1
         self.is_serving = False
         if self._task is not None:
             self._task.cancel()
@@ -277,6 +290,7 @@ class VirtualCluster:
         self.controller: Final = VirtualController(world, options)
         self.brokers: Final = [VirtualBroker(world, number, options) for number in range(brokers)]
         self.nodes: Final[list[VirtualNode]] = [self.controller, *self.brokers]
+        self._ends_checked = 0
         self.bootstrap_servers: Final = ",".join(f"{each.host}:{PORT}" for each in self.brokers)
 
     def start(self) -> None:
@@ -295,6 +309,11 @@ class VirtualCluster:
         """What processes that have ended still do, or are about to do."""
         found = []
         latest = self.world.loop.time() - _DEATH_S
+        ends = sum(node.ends for node in self.nodes)
+        uses = [f"{node.host}: {use}" for node in self.nodes for use in node.disk.used_after_end]
+        if ends == self._ends_checked:
+            return uses
+        self._ends_checked = ends
 
         def is_over(context: contextvars.Context) -> bool:
             life = context.get(_life)
@@ -307,6 +326,4 @@ class VirtualCluster:
         for task in self.world.loop.tasks():
             if is_over(task.context):
                 found.append(f"{task.context.get(_life)}: {task!r}")
-        for node in self.nodes:
-            found += [f"{node.host}: {use}" for use in node.disk.used_after_end]
-        return found
+        return found + uses

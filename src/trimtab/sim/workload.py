@@ -90,7 +90,7 @@ class Sender:
             **self._options,
         ) as producer:
             while not self._stopping.is_set():
-                for _ in range(random.choice((1, 1, 2, 5, 20))):
+                for _ in range(random.choice((1, 1, 1, 2, 5, 10))):
                     await self._send(producer)
                 pause_s = random.expovariate(1) * random.choice((0.02, 0.2, 2))
                 try:

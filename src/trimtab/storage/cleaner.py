@@ -44,7 +44,7 @@ from trimtab.wire.compaction_cy import (
 )
 
 # What is done between two turns of the loop: milliseconds of work, however small the batches.
-_SLICE_BYTES = 256 * 1024
+_SLICE_BYTES = 128 * 1024
 _INT32_MAX = 2**31 - 1
 
 
@@ -134,11 +134,18 @@ class Cleaner:
                 compacted before.
             StorageError: the disk failed, likewise; see `Log.replace_segments`.
         """
-        return await _Round(self._storage, log, dirt, self._now_ms(), self._keys_for(dirt)).run()
-
-    def _keys_for(self, dirt: Dirt) -> KeyOffsets:
-        # A record takes six bytes at least where it is not compressed very well indeed.
-        return KeyOffsets(min(self.dedupe_buffer_bytes, 4 * dirt.dirty_bytes), self._secret)
+        # Enough for records of a hundred bytes; a table larger than it must be is a slow one.
+        size = dirt.dirty_bytes // 4
+        while True:
+            size = min(size, self.dedupe_buffer_bytes)
+            keys = KeyOffsets(size, self._secret)
+            this = _Round(self._storage, log, dirt, self._now_ms(), keys)
+            try:
+                if await this.note_keys() or size == self.dedupe_buffer_bytes:
+                    return await this.rewrite()
+            except _Cancelled:
+                return None
+            size *= 4
 
 
 class _Cancelled(Exception):
@@ -160,25 +167,25 @@ class _Round:
         self._end_offset = dirt.first_offset
         self._in_transaction: set[int] = set()
 
-    async def run(self) -> int | None:
-        try:
-            segments = [
-                segment
-                for segment in self._log.sealed_segments
-                if segment.base_offset < self._dirt.end_offset
-            ]
-            for segment in segments:
-                if self._log.end_of(segment) > self._dirt.first_offset:
-                    await self._note_keys(segment)
-                    if self._end_offset != self._log.end_of(segment):
-                        break  # no more room
-            segments = [each for each in segments if each.base_offset < self._end_offset]
-            while segments:
-                done = await self._rewrite(segments)
-                del segments[:done]
-        except _Cancelled:
-            return None
+    async def note_keys(self) -> bool:
+        """Notes the keys of the dirty part; False if there is no room for all of them."""
+        for segment in self._segments_before(self._dirt.end_offset):
+            if self._log.end_of(segment) > self._dirt.first_offset:
+                await self._note_keys(segment)
+                if self._end_offset < self._log.end_of(segment):
+                    return False
+        return True
+
+    async def rewrite(self) -> int:
+        """Writes the segments anew as far as keys have been noted. Returns up to where that is."""
+        segments = self._segments_before(self._end_offset)
+        while segments:
+            done = await self._rewrite(segments)
+            del segments[:done]
         return self._end_offset
+
+    def _segments_before(self, offset: int) -> list[Segment]:
+        return [each for each in self._log.sealed_segments if each.base_offset < offset]
 
     async def _note_keys(self, segment: Segment) -> None:
         """Notes a dirty segment's keys, up to `_end_offset`."""

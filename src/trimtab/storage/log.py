@@ -23,10 +23,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
-
-from crc32c import crc32c
 
 from trimtab.errors import CorruptData, KafkaError
 from trimtab.records import NO_TIMESTAMP, TimestampType
@@ -35,14 +33,15 @@ from trimtab.storage.segment import Segment, StoredRecords, TimestampOffset
 from trimtab.storage.segment_indexes import INDEX_ENTRY_BYTES
 from trimtab.storage.storage import Storage, StorageError
 from trimtab.wire.batch_cy import BatchHeader, restamp
+from trimtab.wire.checksum import crc32c
 
 LONG_MAX = 2**63 - 1
 _INT32_MAX = 2**31 - 1
 _EPOCHS_FILE = "leader-epoch-checkpoint"
-_SNAPSHOT_SUFFIX = ".snapshot"
-_CLEANED_SUFFIX = ".cleaned"
-_SWAP_SUFFIX = ".swap"
-_LEFTOVER_SUFFIXES = (".tmp", ".deleted", _CLEANED_SUFFIX, _SWAP_SUFFIX)
+_SNAPSHOT = "snapshot"
+_CLEANED = "cleaned"
+_SWAP = "swap"
+_LEFTOVERS = {"tmp", "deleted", _CLEANED, _SWAP}
 _SNAPSHOTS_KEPT = 2
 _REMEMBERED_READS = 16
 
@@ -71,6 +70,15 @@ class LogConfig:
     flush_messages: int = LONG_MAX
     flush_ms: int = LONG_MAX
     producer_id_expiration_ms: int = 86_400_000
+
+    roll_ms: int = field(init=False, repr=False)
+    """Age at which a segment is sealed, without jitter."""
+    earliest_roll_ms: int = field(init=False, repr=False)
+    """The same with all the jitter there can be."""
+    index_entries: int = field(init=False, repr=False)
+    """Entries that fit into an offset index."""
+    index_full_bytes: int = field(init=False, repr=False)
+    """Bytes of a segment below which its index cannot be full."""
 
     @classmethod
     def read(
@@ -106,16 +114,16 @@ class LogConfig:
             producer_id_expiration_ms=producer_id_expiration_ms,
         )
 
-    def roll_ms(self, segment: str) -> int:
-        """The time after which a segment is to be sealed. The jitter is as good as random, but the
-        same whenever that segment is looked at."""
+    def __post_init__(self) -> None:
         roll_ms = self.segment_ms
         if self.compacts:
             roll_ms = min(roll_ms, self.max_compaction_lag_ms)
-        jitter_ms = min(self.segment_jitter_ms, roll_ms)
-        if jitter_ms:
-            roll_ms -= crc32c(segment.encode("utf-8")) % jitter_ms
-        return roll_ms
+        entries = max(self.segment_index_bytes // INDEX_ENTRY_BYTES, 1)
+        # Frozen, but these follow from the rest.
+        object.__setattr__(self, "roll_ms", roll_ms)
+        object.__setattr__(self, "earliest_roll_ms", roll_ms - min(self.segment_jitter_ms, roll_ms))
+        object.__setattr__(self, "index_entries", entries)
+        object.__setattr__(self, "index_full_bytes", entries * self.index_interval_bytes)
 
 
 class AppendInfo(NamedTuple):
@@ -154,17 +162,23 @@ class LogChanges:
         checkpoints: those whose recovery point or start may have moved, or that have been rolled.
         high_watermarks: those whose high watermark has moved.
         unflushed: those that wait for `flush.ms`.
+        begun: called with a log before its first file is written.
         withdrawn: called with a log and the offset to which its end is about to move back. No
             checkpoint on disk may say more afterwards.
     """
 
-    __slots__ = ("checkpoints", "high_watermarks", "unflushed", "withdrawn")
+    __slots__ = ("begun", "checkpoints", "high_watermarks", "unflushed", "withdrawn")
 
-    def __init__(self, withdrawn: Callable[[Log, int], None] = lambda log, offset: None) -> None:
+    def __init__(
+        self,
+        begun: Callable[[Log], None] = lambda log: None,
+        withdrawn: Callable[[Log, int], None] = lambda log, offset: None,
+    ) -> None:
         # Not sets: what is done to the logs is done in the same order in every run.
         self.checkpoints: dict[Log, None] = {}
         self.high_watermarks: dict[Log, None] = {}
         self.unflushed: dict[Log, None] = {}
+        self.begun = begun
         self.withdrawn = withdrawn
 
     def forget(self, log: Log) -> None:
@@ -198,8 +212,11 @@ class Log:
         "_active",
         "_base_offsets",
         "_changes",
+        "_doomed",
         "_failure",
         "_flushed_ms",
+        "_has_files",
+        "_has_new_epochs",
         "_high_watermark",
         "_now_ms",
         "_reads",
@@ -228,12 +245,15 @@ class Log:
         self._storage = storage
         self._changes = changes
         self._high_watermark = 0
+        self._has_files = True
+        self._has_new_epochs = False  # or has lost some: the file does not know yet
         self._now_ms = now_ms
         self._flushed_ms = now_ms()
         self._failure: StorageError | None = None
         self._segments: list[Segment] = []
         self._base_offsets: list[int] = []
         self._snapshots: list[int] = []
+        self._doomed: Sequence[Segment] = ()  # no longer in the log, but on disk
         self._reads: dict[int, tuple[Segment, int]] = {}
         self.directory = directory
         self.config = config
@@ -258,6 +278,7 @@ class Log:
         high_watermark: int = 0,
         clean: bool = False,
         changes: LogChanges | None = None,
+        is_new: bool = False,
     ) -> Log:
         """The log in a directory, empty if there is none. Recovers what a crash has left.
 
@@ -270,13 +291,19 @@ class Log:
             high_watermark: as checkpointed.
             clean: the log was closed properly: nothing is checked.
             changes: where the log notes that it has changed.
+            is_new: the directory is known not to exist. It is made when there is something to
+                write: ten thousand empty logs cost the disk nothing.
 
         Raises:
             StorageError: the disk failed.
         """
         log = cls(storage, directory, config, now_ms, changes or LogChanges())
-        log._load(log_start_offset, recovery_point, clean)
-        log.high_watermark = high_watermark
+        if is_new:
+            log._has_files = False
+            log._add(Segment(storage, directory, 0, config.index_interval_bytes, now_ms(), size=0))
+        else:
+            log._load(log_start_offset, recovery_point, clean)
+            log.high_watermark = high_watermark
         return log
 
     # -- writing
@@ -300,6 +327,8 @@ class Log:
         first_offset = offset = self.log_end_offset
         if not self.leader_epochs or leader_epoch > self.leader_epochs[-1].epoch:
             self.begin_epoch(leader_epoch)
+        if self._has_new_epochs:
+            self._write_epochs()
         position = 0
         max_timestamp = NO_TIMESTAMP
         for header in headers:
@@ -385,6 +414,7 @@ class Log:
         self._append_placed(records[begin:end], headers[first:])
 
     def _append_placed(self, records: memoryview, headers: Sequence[BatchHeader]) -> None:
+        self._begin_files()
         try:
             self._active.append(records, headers)
         except StorageError as error:
@@ -392,15 +422,19 @@ class Log:
             raise
         last = headers[-1]
         self.log_end_offset = last.base_offset + last.last_offset_delta + 1
-        epoch = self.latest_epoch
-        if headers[0].leader_epoch != epoch or last.leader_epoch != epoch:
-            self._note_epochs(headers)
         now = None
         for header in headers:
             if header.producer_id >= 0:
                 if now is None:
                     now = self._now_ms()
                 self.producers.append(header, header.base_offset, now)
+        epoch = self.latest_epoch
+        if headers[0].leader_epoch != epoch or last.leader_epoch != epoch:
+            for header in headers:
+                if header.leader_epoch >= 0:
+                    self._note_epoch(header.leader_epoch, header.base_offset)
+        if self._has_new_epochs:
+            self._write_epochs()
         config = self.config
         if config.flush_messages != LONG_MAX or config.flush_ms != LONG_MAX:
             self.flush_if_due()
@@ -543,6 +577,7 @@ class Log:
             raise self._failure
         self._withdraw(offset)
         try:
+            self._delete_doomed()
             while self._segments:
                 self._drop(-1)
             self.producers = ProducerState(self.config.producer_id_expiration_ms)
@@ -589,31 +624,38 @@ class Log:
             The number of segments deleted.
 
         Raises:
-            StorageError: they are no longer part of the log, but a file that could not be deleted
-                is when the log is opened again.
+            StorageError: they are no longer part of the log, but a file could not be deleted. The
+                next call tries again, and deletes no other before: a gap would look like a loss.
         """
+        if self._failure is not None or (not self._active.size and len(self._segments) == 1):
+            return 0
+        self._delete_doomed()
         expired = self._count_expired(self.log_end_offset if end_offset is None else end_offset)
         if not expired:
             return 0
         if expired == len(self._segments):
             self.roll()
         self._reads.clear()
-        doomed = self._segments[:expired]
+        self._doomed = self._segments[:expired]
         del self._segments[:expired], self._base_offsets[:expired]
         self.log_start_offset = max(self.log_start_offset, self._base_offsets[0])
         if self._high_watermark < self.log_start_offset:
             self.high_watermark = self.log_start_offset
         self._changes.checkpoints[self] = None
-        for segment in doomed:
-            segment.delete()
         self._forget_epochs_before(self.log_start_offset)
+        self._delete_doomed()
         return expired
+
+    def _delete_doomed(self) -> None:
+        while self._doomed:
+            self._doomed[0].delete()
+            self._doomed = self._doomed[1:]
 
     def close(self) -> None:
         """Flushes, writes indexes and a producer snapshot, and closes the files. A log that has
         failed is only closed, and recovered when it is opened again."""
         try:
-            if self._failure is None:
+            if self._failure is None and self._has_files:
                 for segment in self._segments:
                     segment.save_indexes(durable=True)
                 self.flush()
@@ -799,10 +841,10 @@ class Log:
 
     def begin_cleaned(self, first: Segment) -> Segment:
         """An empty segment, to be what remains of `first` and some that follow it."""
-        cleaned = self._segment(first.base_offset, _CLEANED_SUFFIX)
+        cleaned = self._segment(first.base_offset, f".{_CLEANED}")
         if cleaned.size:  # what a compaction has left that could not even tidy up
             cleaned.delete()
-            cleaned = self._segment(first.base_offset, _CLEANED_SUFFIX)
+            cleaned = self._segment(first.base_offset, f".{_CLEANED}")
         return cleaned
 
     def has_segments(self, group: Sequence[Segment]) -> bool:
@@ -827,7 +869,7 @@ class Log:
         first = self._segments.index(group[0])
         self._reads.clear()
         try:
-            cleaned.rename(_SWAP_SUFFIX)
+            cleaned.rename(f".{_SWAP}")
             for segment in group:
                 segment.delete()
             cleaned.rename("")
@@ -840,42 +882,48 @@ class Log:
 
     # -- opening
 
-    def _tidy(self) -> list[str]:
-        """The names of the log's files, after what was interrupted has been finished or undone."""
-        names = list(self._storage.list(self.directory))
-        leftovers = [name for name in names if name.endswith(_LEFTOVER_SUFFIXES)]
-        bases = {_base_of(name) for name in names if name.endswith(".log")}
-        orphans = [name for name in names if name.endswith("index") and _base_of(name) not in bases]
-        if not leftovers and not orphans:
-            return names
-        for name in leftovers:
-            if name.endswith(f".log{_SWAP_SUFFIX}"):
-                swap = self._segment(_base_of(name), _SWAP_SUFFIX)
-                last = swap.last_header()
-                end_offset = swap.base_offset if last is None else last.next_offset
-                for base_offset in bases:
-                    if swap.base_offset <= base_offset < end_offset:
-                        self._segment(base_offset).delete()
-                swap.rename("")
-                swap.close()
-        bases.update(_base_of(name) for name in leftovers if name.endswith(f".log{_SWAP_SUFFIX}"))
-        for name in [*leftovers, *orphans]:
-            if name in leftovers or _base_of(name) not in bases:
-                self._storage.delete(f"{self.directory}/{name}")
-        return list(self._storage.list(self.directory))
+    def _list_files(self) -> list[int]:
+        """The base offsets of the segments, after what was interrupted has been finished or undone;
+        notes snapshots and reads epochs."""
+        by_suffix: dict[str, list[str]] = {}
+        for name in self._storage.list(self.directory):
+            stem, _, suffix = name.rpartition(".")
+            if stem.partition(".")[0].isdecimal() or not stem or suffix in _LEFTOVERS:
+                by_suffix.setdefault(suffix, []).append(stem)
+        logs = by_suffix.get("log", [])
+        leftovers = by_suffix.keys() & _LEFTOVERS
+        indexes = {*by_suffix.get("index", ()), *by_suffix.get("timeindex", ())}
+        if leftovers or not indexes <= {*logs}:
+            for swap in sorted(by_suffix.get(_SWAP, ())):
+                if swap.endswith(".log"):
+                    logs = self._finish_swap(swap.removesuffix(".log"), logs)
+            for suffix in sorted(leftovers):
+                for stem in by_suffix[suffix]:
+                    self._storage.delete(f"{self.directory}/{stem}.{suffix}")
+            for stem in sorted(indexes.difference(logs)):
+                for suffix in ("index", "timeindex"):
+                    self._storage.delete(f"{self.directory}/{stem}.{suffix}")
+        self._snapshots = sorted(int(stem) for stem in by_suffix.get(_SNAPSHOT, ()))
+        if _EPOCHS_FILE in by_suffix:
+            self._read_epochs()
+        return sorted(map(int, logs))
+
+    def _finish_swap(self, stem: str, logs: list[str]) -> list[str]:
+        """Puts a cleaned segment in the place of what is left of those that it was made of.
+        Returns the names of the segments there are then."""
+        cleaned = self._segment(int(stem), f".{_SWAP}")
+        last = cleaned.last_header()
+        end_offset = cleaned.base_offset if last is None else last.next_offset
+        old = [name for name in logs if cleaned.base_offset <= int(name) < end_offset]
+        for name in old:
+            self._segment(int(name)).delete()
+        cleaned.rename("")
+        cleaned.close()
+        return [*(name for name in logs if name not in old), stem]
 
     def _load(self, log_start_offset: int, recovery_point: int, clean: bool) -> None:
-        base_offsets = []
-        for name in self._tidy():
-            stem, dot, suffix = name.rpartition(".")
-            if suffix == "log" and stem.isdecimal():
-                base_offsets.append(int(stem))
-            elif dot + suffix == _SNAPSHOT_SUFFIX and stem.isdecimal():
-                self._snapshots.append(int(stem))
-            elif name == _EPOCHS_FILE:
-                self._read_epochs()
-        self._snapshots.sort()
-        for base_offset in sorted(base_offsets):
+        base_offsets = self._list_files()
+        for base_offset in base_offsets:
             self._add(self._segment(base_offset))
         if not base_offsets:
             self._begin_at(log_start_offset)
@@ -897,6 +945,7 @@ class Log:
             self.producers = ProducerState(self.config.producer_id_expiration_ms)
             self._begin_at(log_start_offset)
         self.log_start_offset = max(log_start_offset, self._base_offsets[0])
+        self._forget_epochs_before(self.log_start_offset)
         self.recovery_point = (
             self.log_end_offset if unchecked is None else min(recovery_point, self.log_end_offset)
         )
@@ -940,9 +989,15 @@ class Log:
     def _begin_at(self, offset: int) -> None:
         segment = self._segment(offset)
         if offset:
+            self._begin_files()
             segment.create()  # the only trace of an offset that no record has
         self._add(segment)
         self.log_end_offset = offset
+
+    def _begin_files(self) -> None:
+        if not self._has_files:
+            self._changes.begun(self)
+            self._has_files = True
 
     # -- producers
 
@@ -981,51 +1036,35 @@ class Log:
             self._storage.delete(self._snapshot_path(self._snapshots.pop(0)))
 
     def _snapshot_path(self, offset: int) -> str:
-        return f"{self.directory}/{offset:020d}{_SNAPSHOT_SUFFIX}"
+        return f"{self.directory}/{offset:020d}.{_SNAPSHOT}"
 
     # -- leader epochs
 
     def begin_epoch(self, epoch: int) -> None:
         """A leader begins its epoch at the log's end; nothing if it has begun already.
 
-        Raises:
-            StorageError: it has begun, but the file does not know.
+        The file learns of it together with its first record: an epoch without one is forgotten
+        when the log is opened, as in Kafka.
         """
-        if epoch > self.latest_epoch and self._note_epoch(epoch, self.log_end_offset):
-            self._write_epochs()
+        if epoch > self.latest_epoch:
+            self._note_epoch(epoch, self.log_end_offset)
 
-    def _note_epochs(self, headers: Sequence[BatchHeader]) -> None:
-        """Takes in the epochs of batches from a leader. The batches are stored already: a file
-        that could not be written is made up for when the log is opened."""
-        changed = False
-        for header in headers:
-            if header.leader_epoch >= 0:
-                changed |= self._note_epoch(header.leader_epoch, header.base_offset)
-        if changed:
-            try:
-                self._write_epochs()
-            except StorageError as error:
-                self._failure = error
-                raise
-
-    def _note_epoch(self, epoch: int, offset: int) -> bool:
-        """Whether that is news. Both must rise: entries that they do not rise above go, as in
+    def _note_epoch(self, epoch: int, offset: int) -> None:
+        """Both must rise: entries that they do not rise above go, as in
         `LeaderEpochFileCache.assign`; such an epoch has begun here and got no record."""
         epochs = self.leader_epochs
         if epochs and epochs[-1].epoch == epoch:
-            return False
+            return
         while epochs and (epochs[-1].start_offset >= offset or epochs[-1].epoch >= epoch):
             epochs.pop()
         epochs.append(LeaderEpoch(epoch, offset))
-        return True
+        self._has_new_epochs = True
 
     def _forget_from(self, offset: int) -> None:
         """Forgets epochs and snapshots that end beyond `offset`, the log's new end."""
-        known = len(self.leader_epochs)
         while self.leader_epochs and self.leader_epochs[-1].start_offset >= offset:
             self.leader_epochs.pop()
-        if len(self.leader_epochs) != known:
-            self._write_epochs()
+            self._has_new_epochs = True
         while self._snapshots and self._snapshots[-1] > offset:
             self._storage.delete(self._snapshot_path(self._snapshots.pop()))
 
@@ -1035,7 +1074,7 @@ class Log:
             epochs.pop(0)
         if epochs and epochs[0].start_offset < offset:
             epochs[0] = epochs[0]._replace(start_offset=offset)
-            self._write_epochs()
+            self._has_new_epochs = True
 
     def _read_epochs(self) -> None:
         content = self._storage.read_file(f"{self.directory}/{_EPOCHS_FILE}") or b""
@@ -1049,21 +1088,23 @@ class Log:
             self.leader_epochs = []
 
     def _check_epochs(self, last: BatchHeader | None) -> None:
-        """The file is written without fsync, so a crash can leave it torn or out of date: if it
-        disagrees with the log's last batch, all batches are asked."""
+        """The file is written without fsync and with the next record only, so it can be torn or out
+        of date: if it disagrees with the log's last batch, all batches are asked."""
         known = self.leader_epochs[-1].epoch if self.leader_epochs else None
-        if last is not None and known != last.leader_epoch:
+        if last is not None and known != last.leader_epoch >= 0:
             self.leader_epochs = []
             for header in self.headers(self._base_offsets[0]):
-                if not self.leader_epochs or header.leader_epoch > self.leader_epochs[-1].epoch:
+                if header.leader_epoch > self.latest_epoch:
                     self.leader_epochs.append(LeaderEpoch(header.leader_epoch, header.base_offset))
-            self._write_epochs()
+            self._has_new_epochs = True
 
     def _write_epochs(self) -> None:
+        self._begin_files()
         lines = ["0", str(len(self.leader_epochs))]
         lines += [f"{epoch} {start_offset}" for epoch, start_offset in self.leader_epochs]
         content = "\n".join([*lines, ""]).encode("ascii")
         self._storage.write_file(f"{self.directory}/{_EPOCHS_FILE}", content, durable=False)
+        self._has_new_epochs = False
 
     # -- segments
 
@@ -1111,14 +1152,20 @@ class Log:
             return size > config.segment_bytes
         if active.size + size > config.segment_bytes:
             return True
-        if active.index_entries >= config.segment_index_bytes // INDEX_ENTRY_BYTES > 0:
+        if active.size >= config.index_full_bytes and active.index_entries >= config.index_entries:
             return True
         first = active.first_timestamp
         if first >= 0 and max_timestamp >= 0:
             age = max_timestamp - first
         else:
             age = self._now_ms() - active.created_ms
-        return age > 0 and age > config.roll_ms(active.path(""))
+        if age <= config.earliest_roll_ms:
+            return False
+        jitter = config.roll_ms - config.earliest_roll_ms
+        if not jitter:
+            return True
+        # As good as random, but the same whenever this segment is looked at.
+        return age > config.roll_ms - crc32c(active.path("").encode("utf-8")) % jitter
 
     def _count_expired(self, end_offset: int) -> int:
         config = self.config
@@ -1126,8 +1173,10 @@ class Log:
         rest = self.size
         for index, segment in enumerate(self._segments):
             next_offset = self._end_of(segment)
-            if next_offset > end_offset or not segment.size:
+            if next_offset > end_offset or (segment is self._active and not segment.size):
                 return index
+            if not segment.size:
+                continue
             newest = segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
             rest -= segment.size
             if not (
@@ -1148,12 +1197,6 @@ class Log:
 
     def _out_of_range(self, offset: int) -> OffsetOutOfRange:
         return OffsetOutOfRange(self.directory, offset, self.log_start_offset, self.log_end_offset)
-
-
-def _base_of(name: str) -> int:
-    """The base offset that a segment's file is named by; -1 if it is none."""
-    stem = name.partition(".")[0]
-    return int(stem) if stem.isdecimal() else -1
 
 
 def _epoch_of(entry: LeaderEpoch) -> int:

@@ -14,6 +14,7 @@ Names and formats are those of Kafka's `LogManager`.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -66,7 +67,9 @@ class LogDirectory:
         self._clean = clean
         self._logs: dict[TopicPartition, Log] = {}
         self._names = set(storage.list(""))
-        self._changes = LogChanges(self._withdraw)
+        self._changes = LogChanges(self._begin, self._withdraw)
+        self._new: dict[Log, bytes] = {}
+        self._keys: dict[Log, TopicPartition] = {}
         self._recovery_points = OffsetCheckpoint(storage, _RECOVERY_POINTS)
         self._log_start_offsets = OffsetCheckpoint(storage, _LOG_START_OFFSETS)
         self._high_watermarks = OffsetCheckpoint(storage, _HIGH_WATERMARKS, durable=False)
@@ -124,7 +127,8 @@ class LogDirectory:
                 yield TopicPartition(topic, int(partition))
 
     def open_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> Log:
-        """A partition's log: opened, recovered if need be, or created.
+        """A partition's log: opened, recovered if need be, or a new one, which gets its directory
+        together with its first record.
 
         A directory that an older topic of the same name has left is deleted first.
 
@@ -138,16 +142,16 @@ class LogDirectory:
         if key in self._logs:
             raise UsageError(f"the log of {key} is open already; close or delete it first")
         name = str(key)
+        stored_id = None
         if name in self._names:
             stored_id = self._stored_topic_id(name)
             if stored_id is not None and stored_id != topic_id:
                 self._delete_directory(key)
-        if name not in self._names:
+        is_new = name not in self._names
+        if is_new:
             self._forget(key)
-            stored_id = None
-        if stored_id is None:
+        elif stored_id is None:
             self._write_topic_id(name, topic_id)
-            self._names.add(name)
         log = self._logs[key] = Log.open(
             self._storage,
             name,
@@ -158,7 +162,11 @@ class LogDirectory:
             high_watermark=self._high_watermarks.get(key),
             clean=self._clean,
             changes=self._changes,
+            is_new=is_new,
         )
+        self._keys[log] = key
+        if is_new:
+            self._new[log] = topic_id
         return log
 
     def delete_log(self, topic: str, partition: int) -> None:
@@ -167,6 +175,8 @@ class LogDirectory:
         log = self._logs.pop(key, None)
         if log is not None:
             self._changes.forget(log)
+            self._new.pop(log, None)
+            self._keys.pop(log, None)
             self._uncleanable.pop(log, None)
             log.abandon()
         if str(key) in self._names:
@@ -202,7 +212,7 @@ class LogDirectory:
         """
         moved = self._changes.high_watermarks
         for log in moved:
-            self._high_watermarks.set(_key_of(log), log.high_watermark)
+            self._high_watermarks.set(self._keys[log], log.high_watermark)
         moved.clear()
         self._high_watermarks.write()
 
@@ -235,6 +245,29 @@ class LogDirectory:
         self._for_each(self._logs.values(), look_after)
         return deleted
 
+    async def retain(self) -> int:
+        """As `enforce_retention`, but gives other tasks a turn every few milliseconds: with ten
+        thousand logs it takes as many milliseconds at least."""
+        failure: StorageError | None = None
+        deleted = since_pause = 0
+        for log in list(self._logs.values()):
+            if log not in self._keys:
+                continue  # deleted meanwhile
+            try:
+                segments = log.enforce_retention(log.high_watermark)
+                log.producers.expire(self._now_ms())
+            except StorageError as error:
+                failure = failure or error
+                segments = 1
+            deleted += segments
+            since_pause += 1 + 10 * segments
+            if since_pause >= 50:
+                since_pause = 0
+                await asyncio.sleep(0)
+        if failure is not None:
+            raise failure
+        return deleted
+
     async def compact(self) -> int:
         """Compacts the logs that are due by `min.cleanable.dirty.ratio` or `max.compaction.lag.ms`,
         the dirtiest first, each once. Gives other tasks a turn every few milliseconds. To be called
@@ -260,8 +293,8 @@ class LogDirectory:
                 tried[log] = None
                 try:
                     clean_offset = await self.cleaner.clean(log, dirt)
-                    if clean_offset is not None:
-                        self._clean_offsets.set(_key_of(log), clean_offset)
+                    if clean_offset is not None and log in self._keys:
+                        self._clean_offsets.set(self._keys[log], clean_offset)
                         self._clean_offsets.write()
                         done += 1
                 except CorruptData as error:
@@ -315,6 +348,7 @@ class LogDirectory:
                 self._storage.write_file(_CLEAN_SHUTDOWN, sign.encode("ascii"))
         finally:
             self._logs.clear()
+            self._keys.clear()
             self._storage.close()
 
     def _all_whole(self) -> bool:
@@ -326,8 +360,8 @@ class LogDirectory:
 
     def _note_checkpoints(self, logs: Iterable[Log]) -> None:
         for log in logs:
-            key = _key_of(log)
-            if self._logs.get(key) is log:  # not deleted meanwhile
+            key = self._keys.get(log)
+            if key is not None:  # not deleted meanwhile
                 # Within a segment a recovery point only counts once the log is closed: the indexes
                 # on disk end there too.
                 self._recovery_points.set(key, min(log.recovery_point, log.active_base_offset))
@@ -338,9 +372,16 @@ class LogDirectory:
         self._recovery_points.write()
         self._log_start_offsets.write()
 
+    def _begin(self, log: Log) -> None:
+        """Before a new log's first file: its directory, and whose it is."""
+        if log in self._new:
+            self._write_topic_id(log.directory, self._new[log])
+            self._names.add(log.directory)
+            del self._new[log]
+
     def _withdraw(self, log: Log, offset: int) -> None:
         """Before a log's end moves back: what is on disk must not say more than that."""
-        key = _key_of(log)
+        key = self._keys[log]
         for checkpoint in (self._recovery_points, self._log_start_offsets, self._clean_offsets):
             if offset < checkpoint.get(key):
                 checkpoint.set(key, offset)
@@ -440,8 +481,3 @@ def _read_properties(content: bytes, separator: str) -> dict[str, str]:
         if found and not name.startswith("#"):
             properties[name.strip()] = value.strip()
     return properties
-
-
-def _key_of(log: Log) -> TopicPartition:
-    topic, _, partition = log.directory.rpartition("-")
-    return TopicPartition(topic, int(partition))

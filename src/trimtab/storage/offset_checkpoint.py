@@ -64,10 +64,11 @@ class OffsetCheckpoint:
             StorageError: the file is as it was; the next call tries again.
         """
         if self._changed:
-            lines = ["0", str(len(self._offsets))]
-            for (topic, partition), offset in self._offsets.items():
-                lines.append(f"{topic} {partition} {offset}")
-            content = "\n".join([*lines, ""]).encode("utf-8")
+            lines = [
+                f"{topic} {partition} {offset}\n"
+                for (topic, partition), offset in self._offsets.items()
+            ]
+            content = f"0\n{len(lines)}\n{''.join(lines)}".encode()
             self._storage.write_file(self.path, content, self._durable)
             self._changed = False
 

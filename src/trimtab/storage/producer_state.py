@@ -17,11 +17,10 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.storage.storage import BytesLike
 from trimtab.wire.batch_cy import BatchHeader
+from trimtab.wire.checksum import crc32c
 
 REMEMBERED_BATCHES = 5
 """Batches kept per producer: as many as a producer may have in flight."""
@@ -152,6 +151,8 @@ class ProducerState:
 
     def expire(self, now_ms: int) -> None:
         """Forgets the producers that have not appended for `expiration_ms`."""
+        if not self._producers:
+            return
         horizon = now_ms - self.expiration_ms
         expired = [
             producer_id

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from struct import Struct
 from typing import NamedTuple
+from weakref import WeakSet
 
 from trimtab.errors import CorruptData
 from trimtab.records import NO_TIMESTAMP
 from trimtab.storage.segment_indexes import GrowingIndexes, StoredIndexes
-from trimtab.storage.storage import BytesLike, Storage
+from trimtab.storage.storage import BytesLike, Storage, StorageError
 from trimtab.wire.batch_cy import (
     HEADER_BYTES,
     BatchHeader,
@@ -53,16 +55,17 @@ class TimestampOffset(NamedTuple):
 
 class StoredRecords:
     """Whole batches of a segment that are read when they are sent, a piece at a time: what a slow
-    client has asked for takes no memory while it waits.
+    client has asked for takes no memory while it waits, unless its segment is deleted meanwhile.
     """
 
-    __slots__ = ("_generation", "_position", "_segment", "_size")
+    __slots__ = ("__weakref__", "_generation", "_kept", "_position", "_segment", "_size")
 
     def __init__(self, segment: Segment, position: int, size: int) -> None:
         self._segment = segment
         self._position = position
         self._size = size
         self._generation = segment.generation
+        self._kept: bytes | None = None
 
     def __len__(self) -> int:
         return self._size
@@ -71,14 +74,23 @@ class StoredRecords:
         """Up to `size` bytes from `start` on.
 
         Raises:
-            CorruptData: the log has been cut off meanwhile, or the file is shorter than it was.
-            StorageError: the disk failed, or the segment has been deleted.
+            CorruptData: the log has been cut off or closed meanwhile, or the file is shorter than
+                it was.
+            StorageError: the disk failed.
         """
+        if self._kept is not None:
+            return self._kept[start : start + size]
         wanted = min(size, self._size - start)
-        data = self._segment.read_bytes(self._position + start, wanted)
-        if self._generation != self._segment.generation or len(data) != wanted:
-            raise CorruptData(f"{self._segment.path('.log')}: cut off while it was being sent")
-        return data
+        if self._generation == self._segment.generation:
+            data = self._segment.read_bytes(self._position + start, wanted)
+            if len(data) == wanted:
+                return data
+        raise CorruptData(f"{self._segment.path('.log')}: cut off while it was being sent")
+
+    def keep(self) -> None:
+        """Takes them into memory, as the segment is about to be deleted."""
+        with suppress(CorruptData, StorageError):  # whoever reads them will learn of it
+            self._kept = self.read(0, self._size)
 
 
 class Segment:
@@ -88,10 +100,11 @@ class Segment:
         base_offset: the segment's name; no record in it has a smaller offset.
         size: bytes of whole batches.
         created_ms: when this broker opened it; stands in for the time of records without one.
-        generation: raised whenever what has been written is taken back.
+        generation: raised when what has been written is taken back, and when the segment is closed.
 
     Args:
         suffix: what the names of its files end with while it is not part of the log.
+        size: of its file, where that is known.
     """
 
     __slots__ = (
@@ -100,6 +113,7 @@ class Segment:
         "_first_timestamp",
         "_growing",
         "_index_interval_bytes",
+        "_lent",
         "_storage",
         "_stored",
         "_suffix",
@@ -117,6 +131,7 @@ class Segment:
         index_interval_bytes: int,
         created_ms: int,
         suffix: str = "",
+        size: int | None = None,
     ) -> None:
         self._storage = storage
         self._directory = directory
@@ -128,8 +143,9 @@ class Segment:
         self.base_offset = base_offset
         self.created_ms = created_ms
         self.generation = 0
+        self._lent: WeakSet[StoredRecords] | None = None
         self._file = storage.open(self.path(".log"))
-        self.size = self._file.size
+        self.size = self._file.size if size is None else size
 
     def path(self, suffix: str) -> str:
         """The path of one of the segment's files."""
@@ -227,10 +243,13 @@ class Segment:
         self._first_timestamp = None
 
     def close(self) -> None:
+        self.generation += 1
         self._file.close()
         self._forget_stored_indexes()
 
     def delete(self) -> None:
+        for records in self._lent or ():
+            records.keep()
         self.close()
         for path in self.paths:
             self._storage.delete(path)
@@ -325,6 +344,13 @@ class Segment:
         """Bytes of the file, wherever batches begin and end."""
         return self._file.read(position, size)
 
+    def _lend(self, position: int, size: int) -> StoredRecords:
+        if self._lent is None:
+            self._lent = WeakSet()
+        records = StoredRecords(self, position, size)
+        self._lent.add(records)
+        return records
+
     def _find_range(
         self, position: int, room: int, min_one: bool, end_offset: int, next_offset: int
     ) -> tuple[bytes | StoredRecords, int]:
@@ -333,10 +359,10 @@ class Segment:
         if last_offset >= end_offset:
             return b"", base_offset
         if at > room:
-            return (StoredRecords(self, position, at), last_offset + 1) if min_one else (b"", base_offset)
+            return (self._lend(position, at), last_offset + 1) if min_one else (b"", base_offset)
         end = last_offset + 1
         if position + room == self.size and end_offset >= next_offset:
-            return StoredRecords(self, position, room), next_offset
+            return self._lend(position, room), next_offset
         indexes = self._indexes
         entry = min(
             bisect_left(indexes.positions, position + room),
@@ -351,7 +377,7 @@ class Segment:
                 break
             at += size
             end = last_offset + 1
-        return StoredRecords(self, position, at), end
+        return self._lend(position, at), end
 
     def _bounds_at(self, position: int) -> tuple[int, int, int]:
         """Base offset, size and last offset of the batch at a position."""

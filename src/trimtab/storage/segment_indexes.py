@@ -57,7 +57,8 @@ class GrowingIndexes:
 
     def note(self, header: BatchHeader, position: int, last_offset: int) -> None:
         """Takes in the next batch: an entry if enough bytes have passed since the last one."""
-        if header.max_timestamp > self.max_timestamp:
+        # Of a batch that compaction has emptied, the time is that of no record.
+        if header.max_timestamp > self.max_timestamp and header.record_count:
             self.max_timestamp = header.max_timestamp
             self._max_timestamp_offset = last_offset - self._base_offset
         if self._bytes_since_entry > self._interval_bytes:

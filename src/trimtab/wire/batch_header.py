@@ -23,10 +23,9 @@ from __future__ import annotations
 from struct import Struct
 from typing import Any, NamedTuple, TypeAlias
 
-from crc32c import crc32c
-
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.records import TimestampType
+from trimtab.wire.checksum import crc32c
 from trimtab.wire.compression import Compression
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview

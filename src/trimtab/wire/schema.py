@@ -20,11 +20,10 @@ Source: the definitions under `common/message` in kafka-clients, whose rules are
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeVar, Union, dataclass_transform, get_args, get_origin
+from typing import Any, NamedTuple, TypeVar, Union, cast, dataclass_transform, get_args, get_origin
 
 from trimtab.errors import UsageError
 from trimtab.wire.types import BOOL, NO_VERSIONS, RECORDS, Versions, WireType
@@ -32,6 +31,7 @@ from trimtab.wire.types import BOOL, NO_VERSIONS, RECORDS, Versions, WireType
 T = TypeVar("T")
 
 _ANY_VERSION = Versions.parse("0+")
+_MISSING: Any = object()
 
 
 class Field(NamedTuple):
@@ -85,6 +85,18 @@ class Schema(NamedTuple):
         return self.cls.__name__
 
 
+class _Declaration(NamedTuple):
+    """What `field` was given."""
+
+    versions: str | None = None
+    nullable_versions: str | None = None
+    tag: int | None = None
+    tagged_versions: str | None = None
+    ignorable: bool = False
+    default: Any = _MISSING
+    default_factory: Any = _MISSING
+
+
 def field(
     *,
     versions: str | None = None,
@@ -92,13 +104,12 @@ def field(
     tag: int | None = None,
     tagged_versions: str | None = None,
     ignorable: bool = False,
-    default: Any = dataclasses.MISSING,
-    default_factory: Any = dataclasses.MISSING,
+    default: Any = _MISSING,
+    default_factory: Any = _MISSING,
 ) -> Any:
     """Declare what a field's annotation cannot say. `versions` are the struct's unless given."""
-    declared = (versions, nullable_versions, tag, tagged_versions, ignorable)
-    return dataclasses.field(
-        default=default, default_factory=default_factory, metadata={"wire": declared}
+    return _Declaration(
+        versions, nullable_versions, tag, tagged_versions, ignorable, default, default_factory
     )
 
 
@@ -149,65 +160,93 @@ def schema(cls: type) -> Schema:
 
 
 def _declare(cls: type[T], versions: Versions, api_key: int | None) -> type[T]:
-    # Equality and repr come from here: those that dataclasses writes take half of the import time.
-    made = dataclasses.dataclass(kw_only=True, slots=True, eq=False, repr=False)(cls)
-    fields = tuple(_read_field(cls, each, versions) for each in dataclasses.fields(made))  # type: ignore[arg-type]
-    _check_tags(cls, fields)
-    for name, value in (
-        ("__schema__", Schema(made, fields, versions, NO_VERSIONS, api_key)),
-        ("__eq__", _equal),
-        ("__repr__", _represent),
-        ("__hash__", None),
-    ):
-        setattr(made, name, value)
-    return made
-
-
-def _read_field(cls: type, declared: dataclasses.Field[Any], versions: Versions) -> Field:
-    subject = f"{cls.__name__}.{declared.name}"
-    text, nullable_text, tag, tagged_text, ignorable = declared.metadata.get(
-        "wire", (None, None, None, None, False)
+    # By hand, as `dataclasses` takes five times as long: a broker declares more than two hundred
+    # before it can start, and writes few of their `__init__`.
+    namespace = dict(cls.__dict__)
+    annotations: dict[str, object] = namespace.get("__annotations__", {})
+    declarations = {}
+    for name in annotations:
+        given = namespace.pop(name, _MISSING)
+        declarations[name] = (
+            given if isinstance(given, _Declaration) else _Declaration(default=given)
+        )
+    for name in ("__dict__", "__weakref__"):
+        namespace.pop(name, None)
+    namespace |= {
+        "__slots__": tuple(annotations),
+        "__init__": _init,
+        "__eq__": _equal,
+        "__repr__": _represent,
+        "__hash__": None,
+        "__dataclass_fields__": _DATACLASS_FIELDS,
+        "__declarations__": declarations,
+    }
+    made: Any = type(cls.__name__, cls.__bases__, namespace)
+    fields = tuple(
+        [
+            _read_field(cls, name, annotation, declarations[name], versions)
+            for name, annotation in annotations.items()
+        ]
     )
-    kind, is_array, optional = _read_annotation(subject, declared.type, cls)
+    _check_tags(cls, fields)
+    made.__schema__ = Schema(made, fields, versions, NO_VERSIONS, api_key)
+    return cast("type[T]", made)
+
+
+def _read_field(
+    cls: type, name: str, annotation: object, declaration: _Declaration, versions: Versions
+) -> Field:
+    kind, is_array, optional = _read_annotation(cls, name, annotation)
     required = False
     default: object
-    if declared.default is not dataclasses.MISSING:
-        default = declared.default
-    elif declared.default_factory is not dataclasses.MISSING:
-        default = declared.default_factory
+    if declaration.default is not _MISSING:
+        default = declaration.default
+    elif declaration.default_factory is not _MISSING:
+        default = declaration.default_factory
         if default is list:
             default = []
     else:
         required = True
         default = [] if is_array else kind.cls if isinstance(kind, Schema) else kind.zero
+    text, nullable_text, tag, tagged_text = declaration[:4]
     made = Field(
-        name=declared.name,
-        type=kind,
-        is_array=is_array,
-        versions=Versions.parse(text) if text else versions,
-        nullable_versions=Versions.parse(nullable_text) if nullable_text else NO_VERSIONS,
-        tag=tag,
-        tagged_versions=Versions.parse(tagged_text) if tagged_text else NO_VERSIONS,
-        default=default,
-        required=required,
-        ignorable=ignorable,
+        name,
+        kind,
+        is_array,
+        Versions.parse(text) if text else versions,
+        Versions.parse(nullable_text) if nullable_text else NO_VERSIONS,
+        tag,
+        Versions.parse(tagged_text) if tagged_text else NO_VERSIONS,
+        default,
+        required,
+        declaration.ignorable,
     )
-    _check_field(subject, made, optional)
+    _check_field(cls, made, optional)
     return made
 
 
 def _read_annotation(
-    subject: str, annotation: object, cls: type
+    cls: type, name: str, annotation: object
 ) -> tuple[WireType | Schema, bool, bool]:
     """The type, whether it is an array of it, and whether it may be None."""
+    is_array = optional = False
     if isinstance(annotation, str):
-        annotation = eval(annotation, vars(sys.modules[cls.__module__]))
-    optional = get_origin(annotation) in (Union, types.UnionType)
-    if optional:
+        text, scope = annotation, vars(sys.modules[cls.__module__])
+        if optional := text.endswith(" | None"):
+            text = text[:-7]
+        if is_array := text.startswith("list[") and text.endswith("]"):
+            text = text[5:-1]
+        found = bool if text == "bool" else scope.get(text)
+        if found is None:
+            is_array = optional = False
+            found = eval(annotation, scope)
+        annotation = found
+    if get_origin(annotation) in (Union, types.UnionType):
+        optional = True
         choices = [each for each in get_args(annotation) if each is not type(None)]
         annotation = choices[0] if len(choices) == 1 else None
-    is_array = get_origin(annotation) is list
-    if is_array:
+    if get_origin(annotation) is list:
+        is_array = True
         annotation = get_args(annotation)[0]
     if annotation is bool:
         return BOOL, is_array, optional
@@ -216,31 +255,32 @@ def _read_annotation(
             return note, is_array, optional
     if isinstance(annotation, type) and "__schema__" in annotation.__dict__:
         return schema(annotation), is_array, optional
-    raise UsageError(f"{subject}: {annotation!r} is no wire type: use trimtab.wire.types")
+    raise UsageError(
+        f"{cls.__name__}.{name}: {annotation!r} is no wire type: use trimtab.wire.types"
+    )
 
 
-def _check_field(subject: str, declared: Field, optional: bool) -> None:
+def _check_field(cls: type, declared: Field, optional: bool) -> None:
+    fault = ""
     if optional != bool(declared.nullable_versions):
-        raise UsageError(f"{subject}: `| None` and nullable_versions go together: give both")
-    if (declared.tag is None) == bool(declared.tagged_versions):
-        raise UsageError(f"{subject}: tag and tagged_versions go together: give both")
-    if declared.tag is not None and (declared.required or declared.type is RECORDS):
-        raise UsageError(f"{subject}: a tagged field has a default and holds no records")
-    if not declared.versions.covers(declared.tagged_versions):
-        raise UsageError(f"{subject}: tagged in versions that lack it: {declared.tagged_versions}")
-    if (
-        declared.default is None
-        and not declared.required
-        and not declared.nullable_versions.covers(declared.versions)
-    ):
-        raise UsageError(f"{subject}: null by default, but not nullable in {declared.versions}")
-    fault = misfit(declared, declared.default)
-    if fault and not declared.required:
-        raise UsageError(f"{subject}: the default does not fit: {fault}")
+        fault = "`| None` and nullable_versions go together: give both"
+    elif (declared.tag is None) == bool(declared.tagged_versions):
+        fault = "tag and tagged_versions go together: give both"
+    elif declared.tag is not None and (declared.required or declared.type is RECORDS):
+        fault = "a tagged field has a default and holds no records"
+    elif not declared.versions.covers(declared.tagged_versions):
+        fault = f"tagged in versions that lack it: {declared.tagged_versions}"
+    elif not declared.required:
+        if declared.default is None and not declared.nullable_versions.covers(declared.versions):
+            fault = f"null by default, but not nullable in {declared.versions}"
+        elif misfitting := misfit(declared, declared.default):
+            fault = f"the default does not fit: {misfitting}"
+    if fault:
+        raise UsageError(f"{cls.__name__}.{declared.name}: {fault}")
 
 
 def _check_tags(cls: type, fields: tuple[Field, ...]) -> None:
-    tags = sorted(each.tag for each in fields if each.tag is not None)
+    tags = sorted([each.tag for each in fields if each.tag is not None])
     if tags != list(range(len(tags))):
         raise UsageError(f"{cls.__name__}: tags must count from 0 without gap or repeat: {tags}")
 
@@ -254,13 +294,17 @@ def _walk(owner: Schema, carried: Versions) -> Iterator[tuple[Schema, Field, Ver
 
 
 def _check_in_message(owner: Schema, declared: Field, carried: Versions, top: Schema) -> None:
-    subject = f"{owner.name}.{declared.name}"
-    if not carried.common(declared.versions):
-        raise UsageError(f"{subject}: no version of {top.name} has it: {declared.versions}")
-    if declared.required and not declared.versions.covers(carried):
-        raise UsageError(f"{subject}: not in every version, so it needs a default")
-    if not top.flexible.covers(declared.tagged_versions.common(carried)):
-        raise UsageError(f"{subject}: tagged in versions of {top.name} that are not flexible")
+    fault = ""
+    if declared.versions != carried and not carried.common(declared.versions):
+        fault = f"no version of {top.name} has it: {declared.versions}"
+    elif declared.required and not declared.versions.covers(carried):
+        fault = "not in every version, so it needs a default"
+    elif declared.tag is not None and not top.flexible.covers(
+        declared.tagged_versions.common(carried)
+    ):
+        fault = f"tagged in versions of {top.name} that are not flexible"
+    if fault:
+        raise UsageError(f"{owner.name}.{declared.name}: {fault}")
 
 
 def misfit(declared: Field, value: object) -> str:
@@ -302,6 +346,53 @@ def _element_misfit(kind: WireType | Schema, value: object) -> str:
         return "" if fits else f"{value!r} is not 16 bytes"
     expected = (bool,) if kind is BOOL else (int, float)
     return "" if isinstance(value, expected) else f"{value!r} is no {kind.name}"
+
+
+def _init(self: Any, *arguments: object, **given: object) -> None:
+    """`__init__` of every class until it is first called, which has the class's own written."""
+    cls = type(self)
+    cls.__init__ = _write_init(cls)
+    self.__init__(*arguments, **given)
+
+
+def _write_init(cls: type) -> Callable[..., None]:
+    """As `dataclasses` writes it: all arguments by keyword."""
+    scope: dict[str, Any] = {"missing": _MISSING}
+    parameters, body = ["self"], ["    pass"]
+    declarations: dict[str, _Declaration] = cls.__dict__["__declarations__"]
+    if declarations:
+        parameters.append("*")
+    for name, declaration in declarations.items():
+        value = name
+        if declaration.default is not _MISSING:
+            scope[f"default_{name}"] = declaration.default
+            parameters.append(f"{name}=default_{name}")
+        elif declaration.default_factory is not _MISSING:
+            scope[f"make_{name}"] = declaration.default_factory
+            parameters.append(f"{name}=missing")
+            value = f"make_{name}() if {name} is missing else {name}"
+        else:
+            parameters.append(name)
+        body.append(f"    self.{name} = {value}")
+    exec(f"def __init__({', '.join(parameters)}):\n" + "\n".join(body), scope)
+    made: Callable[..., None] = scope["__init__"]
+    made.__qualname__ = f"{cls.__qualname__}.__init__"
+    made.__module__ = cls.__module__
+    return made
+
+
+class _DataclassFields:
+    """What makes `dataclasses.replace` take a message, made when somebody asks for it."""
+
+    def __get__(self, message: object, cls: type) -> object:
+        import dataclasses
+
+        names = [(name, object) for name in cls.__dict__["__declarations__"]]
+        made = dataclasses.make_dataclass(cls.__name__, names, kw_only=True)
+        return {each.name: each for each in dataclasses.fields(made)}
+
+
+_DATACLASS_FIELDS = _DataclassFields()
 
 
 def _equal(self: Any, other: Any) -> Any:

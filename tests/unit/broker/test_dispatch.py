@@ -30,7 +30,9 @@ def test_api_versions_advertises_what_is_served(lab: Any) -> None:
         ranges = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
         assert ranges.pop(0) == (0, 13)  # librdkafka stops compressing where it is not 0
         assert ranges == {
-            key: (api.min_version, api.max_version) for key, api in lab.brokers[0].listener.apis.items() if key
+            key: (api.min_version, api.max_version)
+            for key, api in lab.brokers[0].listener.apis.items()
+            if key
         }
 
     lab.run(scenario)
@@ -177,6 +179,17 @@ def test_one_connection_too_many_is_closed(lab: Any) -> None:
         assert not lab.connect().transport.closed
 
     lab.run(scenario, config={"max.connections": 2})
+
+
+def test_one_connection_too_many_of_an_address_is_closed(lab: Any) -> None:
+    async def scenario() -> None:
+        first, second, third = lab.connect(), lab.connect(), lab.connect()
+        assert [each.transport.closed for each in (first, second, third)] == [False, False, True]
+        second.transport.close()
+        await asyncio.sleep(0.01)
+        assert not lab.connect().transport.closed
+
+    lab.run(scenario, config={"max.connections.per.ip": 2})
 
 
 def test_a_slow_broker_answers_one_produce_request_of_a_connection_at_a_time(lab: Any) -> None:

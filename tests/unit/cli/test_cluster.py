@@ -1,9 +1,23 @@
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from trimtab.cli.cluster import choose_racks, read_delays
-from trimtab.errors import UsageError
+from trimtab.cli.cluster import (
+    choose_ports,
+    choose_racks,
+    hold_ports,
+    list_programs,
+    open_data,
+    read_config,
+    read_delays,
+    refuse_missing_brokers,
+)
+from trimtab.errors import Unavailable, UsageError
 
 
 def test_one_rack_for_each_broker() -> None:
@@ -25,3 +39,102 @@ def test_delays_by_broker() -> None:
 def test_a_delay_of_no_broker_or_no_number_is_refused(word: str) -> None:
     with pytest.raises(UsageError, match=r"--slow"):
         read_delays([word], 3)
+
+
+def test_every_node_gets_its_own_words() -> None:
+    controller, *brokers = list_programs(
+        *("h", 9000, [1, 2], ["a", "b"], {1: 20.0}, "/d", ["num.partitions=6"]), temporary=True
+    )
+    common = ["--stop-at-eof", "--no-fsync", "--config", "num.partitions=6"]
+    shared = controller.command.index("controller")
+    assert (controller.name, controller.rank) == ("controller", 1)
+    assert controller.command[shared:] == [
+        *("controller", "--host", "127.0.0.1", "--port", "9000", "--data", "/d/controller"),
+        *common,
+    ]
+    assert [(each.name, each.rank) for each in brokers] == [("broker-0", 0), ("broker-1", 0)]
+    assert brokers[1].command[shared:] == [
+        *("broker", "--id", "1", "--controller", "127.0.0.1:9000", "--host", "h", "--port", "2"),
+        *("--data", "/d/broker-1", "--slow", "20", "--rack", "b", *common),
+    ]
+    assert "--slow" not in brokers[0].command
+
+
+def test_data_that_are_kept_are_forced_to_disk() -> None:
+    programs = list_programs("h", 9000, [1], None, {}, "/d", [], temporary=False)
+    assert not [each for each in programs if "--no-fsync" in each.command]
+
+
+def test_options_of_all_nodes_are_checked_before_any_starts() -> None:
+    assert read_config(["num_partitions=6", "log.retention.ms=5"]) == [
+        "num.partitions=6",
+        "log.retention.ms=5",
+    ]
+    assert read_config([]) == []
+    for word, reason in (
+        ("num.partition=6", "did you mean num.partitions"),
+        ("num.partitions=x", "must be a whole number"),
+        ("node.id=1", "node.id differs from broker to broker"),
+        ("listeners=PLAINTEXT://:1", "listeners differs from broker to broker"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            read_config([word])
+
+
+def test_ports_are_consecutive_or_free() -> None:
+    assert choose_ports(9092, 3) == [9092, 9093, 9094]
+    assert choose_ports(0, 2) == [0, 0]
+    for first, brokers in ((65535, 2), (-1, 1), (65536, 1)):
+        with pytest.raises(UsageError, match="not within 0 to 65535"):
+            choose_ports(first, brokers)
+
+
+def test_ports_that_are_held_are_given_to_nobody_else_but_can_be_listened_on() -> None:
+    with hold_ports("127.0.0.1", [0, 0]) as ports:
+        assert len({*ports}) == 2
+        with (
+            socket.create_server(("127.0.0.1", ports[0])),
+            pytest.raises(Unavailable, match=r"in use.*name another --port"),
+            hold_ports("127.0.0.1", [ports[0]]),
+        ):
+            pass
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", ports[1]))
+
+
+def test_data_of_more_brokers_are_refused(tmp_path: Path) -> None:
+    for name in ("broker-0", "broker-2", "broker-x", "controller"):
+        (tmp_path / name).mkdir()
+    refuse_missing_brokers(str(tmp_path), 3)
+    refuse_missing_brokers(str(tmp_path / "none"), 1)
+    with pytest.raises(UsageError, match=r"--brokers 2: .* holds the data of 3 brokers"):
+        refuse_missing_brokers(str(tmp_path), 2)
+
+
+def test_temporary_data_go_and_the_logs_of_a_start_that_failed_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with open_data(None, 1) as given:
+        (Path(given) / "broker-0").mkdir()
+    assert list(tmp_path.iterdir()) == []
+
+    def fail() -> None:
+        with open_data(None, 1) as data:
+            (Path(data) / "broker-0").mkdir()
+            raise Unavailable("no start")
+
+    with pytest.raises(Unavailable, match="no start"):
+        fail()
+    (data,) = tmp_path.iterdir()
+    assert [path.name for path in data.iterdir()] == ["logs"]
+
+
+def test_whoever_only_supervises_imports_little() -> None:
+    heavy = ("asyncio", "uvloop", "typing", "pathlib", "trimtab.broker", "trimtab.wire")
+    code = (
+        "import sys, trimtab.cli.cluster, trimtab.runtime.supervisor\n"
+        f"print([name for name in {heavy!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -141,7 +141,7 @@ def test_a_listener_may_have_any_name_that_means_plain_text() -> None:
         ("broker.id=1", "node.id=0 says otherwise; keep one of them"),
         ("controller.quorum.voters=1@a:1,2@b:1", "there is one controller, without others to vote"),
         ("controller.quorum.voters=a:1", "write id@host:port, such as 3000@127.0.0.1:9093"),
-        ("num.partitions=x", "option num.partitions='x': must be a whole number"),
+        ("num.partitions=x", "num.partitions='x': must be a whole number"),
         ("num.partition=1", "did you mean num.partitions"),
         ("ssl.keystore.location=/k", "ssl.keystore.location is not for trimtab"),
         ("sasl.enabled.mechanisms=PLAIN", "sasl.enabled.mechanisms is not for trimtab"),
@@ -172,7 +172,7 @@ def test_a_controllers_file_is_checked_too(text: str, reason: str) -> None:
 
 
 def test_a_broker_is_told_what_it_lacks() -> None:
-    with pytest.raises(UsageError, match="a broker needs a number: give --id, or node.id"):
+    with pytest.raises(UsageError, match=r"a broker needs a number: give --id, or node\.id"):
         broker("controller.quorum.bootstrap.servers=c:9093")
     with pytest.raises(UsageError, match="a broker belongs to a controller: give --controller"):
         broker("node.id=0")

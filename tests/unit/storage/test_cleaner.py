@@ -11,11 +11,14 @@ import pytest
 from trimtab.errors import CorruptData
 from trimtab.records import Record, TopicPartition
 from trimtab.sim.disk import VirtualDisk
+from trimtab.storage import segment as segment_module
 from trimtab.storage.cleaner import Cleaner, Dirt, find_dirt
 from trimtab.storage.log import Log, LogConfig
 from trimtab.storage.log_directory import LogDirectory
+from trimtab.storage.segment import StoredRecords
 from trimtab.storage.storage import StorageError
 from trimtab.wire.batch_cy import BatchBuilder, BatchHeader, read_headers, read_records, restamp
+from trimtab.wire.compression import Compression
 
 TOPIC_ID = bytes(range(16))
 DIRECTORY = "flights-0"
@@ -289,6 +292,17 @@ class TestReading:
         (header, *_) = read_headers(log.read(2, 1))
         assert header.last_offset >= 2
 
+    def test_what_is_being_sent_is_sent_to_its_end(
+        self, directory: LogDirectory, log: Log, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fill(log, "a" * 20)
+        expected = bytes(log.read(0, 10_000))
+        monkeypatch.setattr(segment_module, "LARGE_READ_BYTES", 100)
+        lent = log.read(0, 10_000)
+        assert isinstance(lent, StoredRecords)
+        compact(directory)
+        assert lent.read(0, 10_000) == expected
+
     def test_headers_rise(self, compacted: Log) -> None:
         bases = [header.base_offset for header in compacted.headers(5)]
         assert bases == sorted(set(bases))
@@ -532,6 +546,23 @@ class TestMemory:
             assert latest(log) == expected
         assert rounds == 8
         assert offsets(log) == list(range(100, 200))
+
+    def test_many_small_records_are_one_round_all_the_same(
+        self, directory: LogDirectory, log: Log
+    ) -> None:
+        log.config = replace(CONFIG, segment_bytes=10_000)
+        for _ in range(2):
+            builder = BatchBuilder(1 << 20, Compression.ZSTD)
+            for key in range(5000):
+                builder.append(1000, b"%d" % (key * 7919), b"", [])
+            data = memoryview(bytearray(builder.build()))
+            assert len(data) < 2 * 24 * 5000
+            log.append(data, 0, read_headers(data))
+        log.roll()
+        log.high_watermark = log.log_end_offset
+        assert compact(directory) == 1
+        assert compact(directory) == 0
+        assert offsets(log) == list(range(5000, 10_000))
 
     def test_a_round_may_end_within_a_batch(self, directory: LogDirectory, log: Log) -> None:
         directory.cleaner.dedupe_buffer_bytes = 24 * 32

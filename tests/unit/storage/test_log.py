@@ -1,5 +1,7 @@
 """A partition's log: offsets given, whole batches read, segments rolled, dropped and recovered."""
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from errno import EIO, ENOSPC
 
@@ -269,6 +271,32 @@ class TestRoll:
         append(log, batch(timestamp=-1))
         assert log.active_base_offset == 1
 
+    def test_with_jitter_some_time_before(self, disk: VirtualDisk, clock: Clock) -> None:
+        config = LogConfig(segment_ms=HOUR_MS, segment_jitter_ms=HOUR_MS // 2)
+        ages = set()
+        for partition in range(20):
+            log = Log.open(disk, f"flights-{partition}", config, clock)
+            age = 0
+            while log.segment_count == 1:
+                append(log, batch(timestamp=1000 + age))
+                age += 60_000
+            ages.add(age)
+            assert HOUR_MS // 2 < age <= HOUR_MS + 120_000
+        assert len(ages) > 5
+
+    def test_when_the_index_is_full(self, disk: VirtualDisk, clock: Clock) -> None:
+        config = LogConfig(index_interval_bytes=2 * ONE, segment_index_bytes=3 * 8)
+        log = Log.open(disk, DIRECTORY, config, clock)
+        fill(log, 40)
+        log.close()
+        sizes = {
+            disk.open(f"{DIRECTORY}/{name}").size
+            for name in disk.list(DIRECTORY)
+            if name.endswith(".index")
+        }
+        assert log.segment_count == 4
+        assert max(sizes) == 24
+
     def test_an_empty_segment_is_not_rolled(self, log: Log) -> None:
         log.roll()
         assert log.segment_count == 1
@@ -530,6 +558,43 @@ class TestRestartAt:
         assert rolled.has_failed
 
 
+class TestNewLog:
+    def test_touches_no_disk_before_its_first_record(self, disk: VirtualDisk, clock: Clock) -> None:
+        begun: list[Log] = []
+        changes = LogChanges(begun=begun.append)
+        disk.fault = lambda action, path: EIO
+        log = Log.open(disk, DIRECTORY, SMALL, clock, changes=changes, is_new=True)
+        log.begin_epoch(4)
+        log.roll()
+        log.truncate(0)
+        log.enforce_retention()
+        log.close()
+        assert (log.read(0, 100), list(log.headers(0)), begun) == (b"", [], [])
+
+    @pytest.mark.parametrize(
+        "write",
+        [
+            lambda log: fill(log, 1),
+            lambda log: replicate(log, sent((5, 0))),
+            lambda log: replicate(log, sent((2**40, -1))),
+            lambda log: log.restart_at(5),
+        ],
+    )
+    def test_says_so_when_it_begins_to_write(
+        self, disk: VirtualDisk, clock: Clock, write: Callable[[Log], None]
+    ) -> None:
+        begun: list[bool] = []
+        changes = LogChanges(begun=lambda log: begun.append(disk.exists(DIRECTORY)))
+        log = Log.open(disk, DIRECTORY, SMALL, clock, changes=changes, is_new=True)
+        write(log)
+        assert begun == [False]
+        fill(log, 10)
+        log.close()
+        assert begun == [False]
+        again = Log.open(disk, DIRECTORY, SMALL, clock)
+        assert again.log_end_offset == log.log_end_offset
+
+
 class TestTruncate:
     @pytest.mark.parametrize("offset", range(11))
     def test_at_a_batch(self, disk: VirtualDisk, clock: Clock, rolled: Log, offset: int) -> None:
@@ -590,7 +655,9 @@ class TestTruncate:
 
     def test_says_so_before_a_checkpoint_is_wrong(self, disk: VirtualDisk, clock: Clock) -> None:
         withdrawn: list[tuple[int, int]] = []
-        changes = LogChanges(lambda log, offset: withdrawn.append((offset, log.segment_count)))
+        changes = LogChanges(
+            withdrawn=lambda log, offset: withdrawn.append((offset, log.segment_count))
+        )
         log = Log.open(disk, DIRECTORY, SMALL, clock, changes=changes)
         fill(log, 10)
         log.flush()
@@ -622,6 +689,7 @@ class TestTruncate:
             append(log, data, leader_epoch=i)
         log.truncate(2)
         assert log.leader_epochs == [LeaderEpoch(0, 0), LeaderEpoch(1, 1)]
+        append(log, batch(), 1)
         assert disk.read_file(f"{DIRECTORY}/leader-epoch-checkpoint") == b"0\n2\n0 0\n1 1\n"
         (header,) = read_headers(batch(producer_id=9, producer_epoch=0, base_sequence=2))
         assert log.producers.check(header) is ACCEPTED
@@ -638,6 +706,13 @@ class TestLeaderEpochs:
         fill(log, 2)
         log.begin_epoch(4)
         assert log.leader_epochs == [LeaderEpoch(0, 0), LeaderEpoch(4, 2)]
+
+    def test_are_written_with_their_first_record(self, disk: VirtualDisk, log: Log) -> None:
+        fill(log, 2)
+        log.begin_epoch(3)
+        log.begin_epoch(4)
+        assert disk.read_file(f"{DIRECTORY}/leader-epoch-checkpoint") == b"0\n1\n0 0\n"
+        append(log, batch(), 4)
         assert disk.read_file(f"{DIRECTORY}/leader-epoch-checkpoint") == b"0\n2\n0 0\n4 2\n"
 
     def test_that_has_begun_is_not_written_again(self, disk: VirtualDisk, log: Log) -> None:
@@ -921,6 +996,58 @@ class TestDiskErrors:
             2,
             3,
         ]
+
+    @pytest.mark.parametrize("lasts", [False, True])
+    @pytest.mark.parametrize("step", range(90))
+    def test_at_any_step_lose_nothing_that_was_acknowledged(
+        self, disk: VirtualDisk, clock: Clock, step: int, lasts: bool
+    ) -> None:
+        config = replace(SMALL, flush_messages=5, retention_bytes=6 * ONE, retention_ms=-1)
+        log = Log.open(disk, DIRECTORY, config, clock)
+        count = 0
+
+        def fail(action: str, path: str) -> int:
+            nonlocal count
+            count += 1
+            return EIO if count == step or (lasts and count > step) else 0
+
+        disk.fault = fail
+        places: list[tuple[int, int]] = []  # of what the log says that it has
+        for number in range(24):
+            epoch = number // 5
+            with suppress(StorageError):
+                if number % 2:
+                    append(log, producer_batch(number), epoch)
+                else:
+                    replicate(log, sent((log.log_end_offset, epoch)))
+            if log.log_end_offset > len(places):
+                places.append((len(places), epoch))
+            if number % 8 == 7:
+                with suppress(StorageError):
+                    log.enforce_retention()
+        disk.fault = None
+        for each in (log, Log.open(disk, DIRECTORY, config, clock)):
+            stored = [(header.base_offset, header.leader_epoch) for header in each.headers(0)]
+            assert stored == [place for place in places if place[0] >= each.first_base_offset]
+
+    def test_a_segment_that_cannot_be_deleted_is_deleted_before_any_other(
+        self, disk: VirtualDisk, clock: Clock, rolled: Log
+    ) -> None:
+        clock.ms = 10**12
+        disk.fault = lambda action, path: (
+            EIO if action == "delete" and path.endswith("0.log") else 0
+        )
+        with pytest.raises(StorageError):
+            rolled.enforce_retention(end_offset=4)
+        assert rolled.log_start_offset == 4
+        with pytest.raises(StorageError):
+            rolled.enforce_retention(end_offset=8)
+        assert sorted(name for name in disk.list(DIRECTORY) if name.endswith(".log")) == [
+            f"{base:020d}.log" for base in (0, 4, 8)
+        ]
+        disk.fault = None
+        rolled.enforce_retention(end_offset=8)
+        assert [name for name in disk.list(DIRECTORY) if name.endswith(".log")] == [f"{8:020d}.log"]
 
     def test_a_disk_that_cannot_even_truncate_ends_the_log(
         self, disk: VirtualDisk, clock: Clock, log: Log

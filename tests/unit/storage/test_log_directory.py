@@ -87,7 +87,9 @@ class TestLogs:
     ) -> None:
         log = directory.open_log("flights", 3, TOPIC_ID, CONFIG)
         assert directory.logs == {TopicPartition("flights", 3): log}
-        assert disk.list("flights-3") == ["partition.metadata"]
+        assert disk.list("flights-3") == []
+        fill(log, 1)
+        assert "partition.metadata" in disk.list("flights-3")
         assert disk.read_file("flights-3/partition.metadata") == (
             b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
         )
@@ -107,7 +109,30 @@ class TestLogs:
         again = open_directory(disk)
         log = again.open_log("flights", 3, OTHER_ID, CONFIG)
         assert log.log_end_offset == 0
-        assert disk.list("flights-3") == ["partition.metadata"]
+        assert disk.list("flights-3") == []
+
+    def test_that_never_got_a_record_are_new_again(
+        self, disk: VirtualDisk, directory: LogDirectory
+    ) -> None:
+        directory.open_log("flights", 3, TOPIC_ID, CONFIG)
+        directory.close()
+        again = open_directory(disk)
+        assert list(again.stored_partitions()) == []
+        log = again.open_log("flights", 3, OTHER_ID, CONFIG)
+        fill(log, 1)
+        assert (disk.read_file("flights-3/partition.metadata") or b"").endswith(b"DQ4PEA")
+
+    def test_that_cannot_be_begun_can_be_later(
+        self, disk: VirtualDisk, directory: LogDirectory
+    ) -> None:
+        log = directory.open_log("flights", 3, TOPIC_ID, CONFIG)
+        disk.fault = lambda action, path: EIO if path.endswith("metadata") else 0
+        with pytest.raises(StorageError):
+            fill(log, 1)
+        disk.fault = None
+        fill(log, 1)
+        assert log.log_end_offset == 1
+        assert disk.exists("flights-3/partition.metadata")
 
     @pytest.mark.parametrize("content", [None, b"", b"version: 0\ntopic_id: AAE"])
     def test_without_a_whole_topic_id_are_kept(
@@ -438,15 +463,38 @@ def test_one_logs_failure_does_not_keep_the_others_from_being_looked_after(
     assert logs[1].log_start_offset == 10
 
 
-def test_retention_and_expiry_for_all_logs(disk: VirtualDisk, directory: LogDirectory) -> None:
+@pytest.mark.parametrize("in_turns", [True, False])
+def test_retention_and_expiry_for_all_logs(
+    disk: VirtualDisk, directory: LogDirectory, in_turns: bool
+) -> None:
     config = LogConfig(segment_bytes=500, retention_bytes=0, retention_ms=-1)
     for partition in range(2):
         log = directory.open_log("flights", partition, TOPIC_ID, config)
         fill(log, 10)
         log.high_watermark = 10
-    deleted = directory.enforce_retention()
+    deleted = asyncio.run(directory.retain()) if in_turns else directory.enforce_retention()
     assert deleted >= 6
     assert [log.log_start_offset for log in directory.logs.values()] == [10, 10]
+
+
+def test_retention_lets_logs_be_deleted_meanwhile(
+    disk: VirtualDisk, directory: LogDirectory
+) -> None:
+    config = LogConfig(segment_bytes=500, retention_bytes=0, retention_ms=-1)
+    for partition in range(20):
+        log = directory.open_log("flights", partition, TOPIC_ID, config)
+        fill(log, 10)
+        log.high_watermark = 10
+
+    async def both() -> int:
+        retaining = asyncio.create_task(directory.retain())
+        await asyncio.sleep(0)
+        for partition in range(20):
+            directory.delete_log("flights", partition)
+        return await retaining
+
+    assert 0 < asyncio.run(both()) < 80
+    assert not [name for name in disk.list("") if name.startswith("flights")]
 
 
 def test_flush_by_time_for_idle_logs(disk: VirtualDisk) -> None:

@@ -66,3 +66,11 @@ def test_indexes_of_another_log_do_not_fit() -> None:
     again = GrowingIndexes(BASE, 250)
     assert not again.decode(index[:-1], time_index, 50 * BATCH_BYTES)
     assert not again.decode(bytes(len(index)), time_index, 50 * BATCH_BYTES)
+
+
+def test_the_time_of_a_batch_that_compaction_has_emptied_is_not_noted() -> None:
+    indexes = grown(3)
+    before = indexes.max_timestamp
+    empty = BatchHeader(0, 61, 0, 2, 0, 0, 9, -1, 10**6, -1, -1, -1, record_count=0)
+    indexes.note(empty, 300, BASE + 39)
+    assert indexes.max_timestamp == before

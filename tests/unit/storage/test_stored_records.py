@@ -11,7 +11,6 @@ from trimtab.sim.disk import VirtualDisk
 from trimtab.storage import segment as segment_module
 from trimtab.storage.log import Log, LogConfig
 from trimtab.storage.segment import StoredRecords
-from trimtab.storage.storage import StorageError
 from trimtab.wire.batch_cy import BatchBuilder, read_headers
 
 
@@ -60,12 +59,24 @@ def test_of_a_log_that_is_cut_off_meanwhile_cannot_be_read(
         records.read(0, 100)
 
 
-def test_of_a_log_that_is_deleted_meanwhile_cannot_be_read(
+def test_of_a_log_that_is_closed_meanwhile_cannot_be_read(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segment_module, "LARGE_READ_BYTES", 1000)
     records = log.read(0, 10_000)
     assert isinstance(records, StoredRecords)
-    log.restart_at(0)
-    with pytest.raises((CorruptData, StorageError)):
+    log.abandon()
+    with pytest.raises(CorruptData, match="cut off"):
         records.read(0, 100)
+
+
+def test_of_a_segment_that_is_deleted_meanwhile_are_kept(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = bytes(log.read(0, 10_000))
+    monkeypatch.setattr(segment_module, "LARGE_READ_BYTES", 1000)
+    records = log.read(0, 10_000)
+    assert isinstance(records, StoredRecords)
+    half = records.read(0, 1234)
+    log.restart_at(0)
+    assert half + records.read(1234, 10_000) == expected

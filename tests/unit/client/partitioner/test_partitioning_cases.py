@@ -640,7 +640,9 @@ def test_case_17_a_slow_broker_gets_no_more_than_its_share(mode: str) -> None:
     avoiding = run_series(20, partitioner_compat=mode, partitioner_availability_timeout_ms=5)
     assert sticky.p99 > 5 * adaptive.p99
     assert sticky.p99 > uniform.p99 > adaptive.p99 - 0.001
-    assert sticky.slow_share > uniform.slow_share > adaptive.slow_share > avoiding.slow_share
+    assert sticky.slow_share > uniform.slow_share > adaptive.slow_share
+    # Java's producer hardly ever finds its queue to the slow broker empty for so long.
+    assert avoiding.slow_share < adaptive.slow_share + (0.005 if mode == "java" else 0)
     assert sticky.slow_share > 0.45
     if mode == "java":
         # A switch waits for a full batch (KAFKA-14156), and the slow broker's are the partial ones.

@@ -1,0 +1,205 @@
+"""`trimtab controller` and `trimtab broker`, each started by itself, as service managers do."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from benchmarks.processes import answers_metadata, free_ports
+from trimtab import Admin, Producer
+
+EXIT_SECONDS = 30
+
+
+class Node:
+    """A node's process.
+
+    Attributes:
+        log: the file with its standard error.
+    """
+
+    def __init__(self, log: Path, words: tuple[str, ...]) -> None:
+        self.log = log
+        with open(log, "wb") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "trimtab", *words],
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+            )
+        assert self.process.stdout is not None
+        self.stdout = self.process.stdout
+        # Not from its beginning again for each question: it is read while it grows.
+        self._reader = open(log, encoding="utf-8")  # noqa: SIM115
+
+    def await_line(self, text: str) -> str:
+        """The next line of its log with this in it."""
+        while self.process.poll() is None:
+            line = self._reader.readline()
+            if text in line:
+                return line
+        raise AssertionError(f"{text!r} is not in its log:\n{self.log.read_text()}")
+
+    def end(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(EXIT_SECONDS)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.stdout.close()
+        self._reader.close()
+
+
+@contextmanager
+def started(directory: Path, name: str, *words: str) -> Iterator[Node]:
+    node = Node(directory / f"{name}.log", words)
+    try:
+        yield node
+    finally:
+        node.close()
+
+
+def controller_file(directory: Path, port: int) -> str:
+    path = directory / "controller.properties"
+    path.write_text(
+        f"process.roles=controller\nnode.id=100\nlisteners=CONTROLLER://127.0.0.1:{port}\n"
+        f"controller.listener.names=CONTROLLER\nlog.dirs={directory}/controller\n"
+    )
+    return str(path)
+
+
+def broker_file(directory: Path, number: int, port: int, controller: int) -> str:
+    path = directory / f"broker-{number}.properties"
+    path.write_text(
+        f"process.roles=broker\nnode.id={number}\nbroker.rack=r{number}\n"
+        f"listeners=PLAINTEXT://127.0.0.1:{port}\nlog.dirs={directory}/broker-{number}\n"
+        f"controller.quorum.voters=100@127.0.0.1:{controller}\n"
+        "controller.listener.names=CONTROLLER\nmin.insync.replicas=1\n"
+    )
+    return str(path)
+
+
+def test_nodes_find_each_other_and_a_broker_hands_over_what_it_leads(tmp_path: Path) -> None:
+    ports = free_ports(3)
+    files = [broker_file(tmp_path, number, ports[number], ports[2]) for number in (0, 1)]
+    servers = f"127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}"
+    with (
+        started(tmp_path, "broker-0", "broker", files[0]) as early,
+        started(tmp_path, "broker-1", "broker", files[1]) as other,
+    ):
+        early.await_line("waits for the controller")
+        with started(tmp_path, "one", "controller", controller_file(tmp_path, ports[2])) as one:
+            assert one.stdout.readline() == f"ready 127.0.0.1:{ports[2]}\n"
+            for broker, node in enumerate((early, other)):
+                assert node.stdout.readline() == f"ready 127.0.0.1:{ports[broker]}\n"
+            with (
+                Admin(bootstrap_servers=servers) as admin,
+                Producer(bootstrap_servers=servers, acks="all") as producer,
+            ):
+                admin.create_topic("t", partitions=2, replication_factor=2)
+                for partition in (0, 1):
+                    producer.send("t", b"before", partition=partition).result()
+                assert early.end(signal.SIGTERM) == 0
+                topic = admin.describe_topics(["t"])["t"]
+                assert [each.leader for each in topic.partitions] == [1, 1]
+                for partition in (0, 1):
+                    assert producer.send("t", b"after", partition=partition).result().offset == 1
+            assert other.end(signal.SIGTERM) == 0
+            assert one.end(signal.SIGTERM) == 0
+        assert answers_metadata(ports[1]) is False
+
+
+def test_a_node_knows_its_cluster_again(tmp_path: Path) -> None:
+    """Also a broker that starts before its controller does, the second time."""
+    ports = free_ports(2)
+    file = broker_file(tmp_path, 0, ports[0], ports[1])
+    for round_number in range(2):
+        with (
+            started(tmp_path, "b", "broker", file) as broker,
+            started(tmp_path, "c", "controller", controller_file(tmp_path, ports[1])) as one,
+        ):
+            assert broker.stdout.readline() == f"ready 127.0.0.1:{ports[0]}\n"
+            with (
+                Admin(bootstrap_servers=f"127.0.0.1:{ports[0]}") as admin,
+                Producer(bootstrap_servers=f"127.0.0.1:{ports[0]}") as producer,
+            ):
+                if round_number == 0:
+                    admin.create_topic("t", partitions=1)
+                sent = producer.send("t", b"%d" % round_number, partition=0).result()
+                assert sent.offset == round_number
+            assert broker.end(signal.SIGINT) == 0
+            assert one.end(signal.SIGINT) == 0
+
+
+def test_the_second_signal_ends_a_broker_at_once(tmp_path: Path) -> None:
+    """The first waits for the controller, which does not answer."""
+    with started(
+        tmp_path, "c", "controller", "--port", "0", "--data", str(tmp_path / "c")
+    ) as controller:
+        address = controller.stdout.readline().split()[1]
+        with started(
+            *(tmp_path, "b", "broker", "--id", "0", "--controller", address, "--port", "0")
+        ) as broker:
+            assert broker.stdout.readline().startswith("ready ")
+            controller.process.send_signal(signal.SIGSTOP)
+            broker.process.send_signal(signal.SIGTERM)
+            broker.await_line("ends signal=SIGTERM")
+            assert broker.end(signal.SIGTERM) == 130
+        assert "ends at once" in broker.log.read_text()
+
+
+def test_a_broker_ends_with_its_standard_input_if_told_to(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "trimtab", "broker", "--id", "0", "--stop-at-eof"]
+    done = subprocess.run(
+        [*command, "--controller", f"127.0.0.1:{free_ports(1)[0]}", "--port", "0"],
+        input="",
+        capture_output=True,
+        text=True,
+        timeout=EXIT_SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "standard input has ended" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("broker", "--id", "0"), "trimtab broker: a broker belongs to a controller"),
+        (("controller", "none.properties"), "trimtab controller: cannot read the options file"),
+    ],
+)
+def test_what_is_missing_is_said_in_one_line(words: tuple[str, ...], reason: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "trimtab", *words], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(reason)
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_broker_is_refused_by_another_clusters_controller(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        with started(
+            tmp_path, name, "controller", "--port", "0", "--data", str(tmp_path / name)
+        ) as controller:
+            address = controller.stdout.readline().split()[1]
+            with started(
+                tmp_path,
+                f"b-{name}",
+                *("broker", "--id", "0", "--controller", address, "--port", "0"),
+                *("--data", str(tmp_path / "b")),
+            ) as broker:
+                if name == "first":
+                    assert broker.stdout.readline().startswith("ready ")
+                    assert broker.end(signal.SIGTERM) == 0
+                else:
+                    assert broker.process.wait(EXIT_SECONDS) == 1
+                    assert "the controller to another" in broker.log.read_text()

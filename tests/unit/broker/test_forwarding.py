@@ -1,0 +1,258 @@
+"""Requests that a broker passes on to the controller (`trimtab.broker.handlers.forwarding`)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.unit.broker.conftest import Lab
+from tests.unit.broker.replicas import alter, reassign
+from trimtab.broker.handlers.forwarding import FORWARDED
+from trimtab.errors import ErrorCode
+from trimtab.sim.network import Link
+from trimtab.wire.messages.alter_configs import (
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+)
+from trimtab.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from trimtab.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from trimtab.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from trimtab.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from trimtab.wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    PartitionData,
+    TopicData,
+)
+from trimtab.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from trimtab.wire.messages.incremental_alter_configs import (
+    AlterConfigsResource as IncrementalResource,
+)
+from trimtab.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from trimtab.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from trimtab.wire.messages.unregister_broker import UnregisterBrokerRequest
+
+TOPIC = 2
+
+
+def create(name: str, timeout_ms: int = 10_000) -> CreateTopicsRequest:
+    topic = CreatableTopic(
+        name=name, num_partitions=2, replication_factor=1, assignments=[], configs=[]
+    )
+    return CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms)
+
+
+REQUESTS: list[tuple[Any, int]] = [
+    (create("new"), 7),
+    (DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], topic_names=[], timeout_ms=9000), 6),
+    (
+        AlterConfigsRequest(
+            resources=[
+                AlterConfigsResource(
+                    resource_type=TOPIC,
+                    resource_name="t",
+                    configs=[AlterableConfig(name="retention.ms", value="1")],
+                )
+            ]
+        ),
+        2,
+    ),
+    (
+        CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name="t", count=3, assignments=None)], timeout_ms=9000
+        ),
+        3,
+    ),
+    (
+        ElectLeadersRequest(
+            election_type=0, topic_partitions=[TopicPartitions(topic="t", partitions=[0])]
+        ),
+        2,
+    ),
+    (
+        IncrementalAlterConfigsRequest(
+            resources=[IncrementalResource(resource_type=TOPIC, resource_name="t", configs=[])]
+        ),
+        1,
+    ),
+    (
+        AlterPartitionReassignmentsRequest(
+            topics=[
+                ReassignableTopic(
+                    name="t", partitions=[ReassignablePartition(partition_index=0, replicas=[0])]
+                )
+            ]
+        ),
+        1,
+    ),
+    (ListPartitionReassignmentsRequest(topics=None), 0),
+    (
+        DescribeQuorumRequest(
+            topics=[
+                TopicData(
+                    topic_name="__cluster_metadata", partitions=[PartitionData(partition_index=0)]
+                )
+            ]
+        ),
+        2,
+    ),
+    (UnregisterBrokerRequest(broker_id=7), 0),
+]
+
+
+def codes(response: Any) -> list[int]:
+    """Of the whole, or of each thing that was asked for."""
+    if getattr(response, "error_code", 0):
+        return [response.error_code]
+    for name in ("topics", "responses", "results"):
+        if hasattr(response, name):
+            return [each.error_code for each in getattr(response, name)]
+    return []
+
+
+def test_a_topic_is_known_everywhere_when_its_creation_is_answered(lab: Lab) -> None:
+    async def scenario() -> None:
+        response = await lab.connect(1).ask(create("t"), 7)
+        assert codes(response) == [ErrorCode.NONE]
+        for broker in lab.brokers:
+            assert "t" in broker.image.topics
+        assert sum(len(broker.partitions) for broker in lab.brokers) == 2
+
+    lab.run(scenario, brokers=3)
+
+
+def test_the_controllers_refusal_is_passed_on(lab: Lab) -> None:
+    async def scenario() -> None:
+        client = lab.connect()
+        await client.ask(create("t"), 7)
+        (topic,) = (await client.ask(create("t"), 7)).topics
+        assert topic.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+        assert "t" in topic.error_message
+        response = await client.ask(UnregisterBrokerRequest(broker_id=7), 0)
+        assert response.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+
+    lab.run(scenario)
+
+
+@pytest.mark.parametrize("version", range(2, 8))
+def test_a_request_goes_on_in_the_version_in_which_it_came(lab: Lab, version: int) -> None:
+    async def scenario() -> None:
+        response = await lab.connect().ask(create("t"), version)
+        assert codes(response) == [ErrorCode.NONE]
+        assert (response.topics[0].num_partitions == 2) == (version >= 5)
+
+    lab.run(scenario)
+
+
+def test_every_request_that_is_passed_on_is_tested_here() -> None:
+    from trimtab.wire.schema import schema
+
+    assert {schema(type(request)).api_key for request, _ in REQUESTS} == set(FORWARDED)
+
+
+@pytest.mark.parametrize(
+    ("request_", "version"), REQUESTS, ids=[type(each).__name__ for each, _ in REQUESTS]
+)
+def test_without_a_controller_everything_that_was_asked_for_times_out(
+    lab: Lab, request_: Any, version: int
+) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        lab.world.network.cut("controller")
+        client = lab.connect()
+        began = lab.world.loop.time()
+        response = await client.ask(request_, version)
+        assert codes(response) == [ErrorCode.REQUEST_TIMED_OUT]
+        assert lab.world.loop.time() - began <= 60.01
+        lab.world.network.heal()
+
+    lab.run(scenario)
+
+
+def test_a_controller_that_comes_back_in_time_is_asked(lab: Lab) -> None:
+    async def scenario() -> None:
+        lab.world.network.cut("controller")
+        client = lab.connect()
+        client.send(create("t"), 7)
+        await asyncio.sleep(5)
+        assert not client.responses
+        lab.world.network.heal()
+        await asyncio.sleep(2)
+        assert codes(client.read(create("t"), 7)) == [ErrorCode.NONE]
+
+    lab.run(scenario)
+
+
+def test_a_time_of_nothing_leaves_the_controller_time_to_answer(lab: Lab) -> None:
+    """librdkafka says so unless told otherwise: not to wait until all brokers know."""
+
+    async def scenario() -> None:
+        lab.world.network.set_link("controller", "*", Link(20, 20))
+        response = await lab.connect().ask(create("t", timeout_ms=0), 7)
+        assert codes(response) == [ErrorCode.NONE]
+
+    lab.run(scenario)
+
+
+def test_a_request_that_times_out_costs_nobody_else_his_answer(lab: Lab) -> None:
+    async def scenario() -> None:
+        impatient, patient = lab.connect(), lab.connect()
+        await impatient.ask(create("first"), 7)
+        lab.world.network.set_link("controller", "*", Link(20, 20))
+        patient.send(create("t"), 7)
+        impatient.send(create("u", timeout_ms=1), 7)
+        await asyncio.sleep(5)
+        assert codes(patient.read(create("t"), 7)) == [ErrorCode.NONE]
+
+    lab.run(scenario)
+
+
+def test_a_client_that_goes_while_it_waits_does_not_disturb_the_next(lab: Lab) -> None:
+    async def scenario() -> None:
+        gone = lab.connect()
+        lab.world.network.cut("controller")
+        gone.send(create("t"), 7)
+        await asyncio.sleep(1)
+        gone.transport.close()
+        await asyncio.sleep(1)
+        lab.world.network.heal()
+        await lab.connect().ask(create("u"), 7)
+        assert list(lab.controller.controller.image.topics)[-1] == "u"
+
+    lab.run(scenario)
+
+
+@pytest.mark.kip(455)
+def test_reassignments_are_listed_through_any_broker(lab: Lab) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        wanted = ListPartitionReassignmentsRequest(topics=None)
+        assert (await lab.connect().ask(wanted, 0)).topics == []
+        (leader,) = lab.controller.controller.image.topics["t"].partitions[0].replicas
+        target = 1 - leader
+        lab.world.network.cut(f"127.0.0.1:{9092 + leader}")
+        await reassign(lab, [target], broker=target)
+        (topic,) = (await lab.connect(target).ask(wanted, 0)).topics
+        (partition,) = topic.partitions
+        assert (partition.adding_replicas, partition.removing_replicas) == ([target], [leader])
+        await reassign(lab, None, broker=leader)
+        assert (await lab.connect().ask(wanted, 0)).topics == []
+        lab.world.network.heal()
+
+    lab.run(scenario, brokers=2)
+
+
+def test_an_option_counts_on_every_broker_when_its_change_is_answered(lab: Lab) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t", 3)
+        await alter(lab, {"retention.ms": "4711"})
+        logs = [each.log for broker in lab.brokers for each in broker.partitions.values()]
+        assert [log.config.retention_ms for log in logs] == [4711] * 3
+
+    lab.run(scenario, brokers=3)

@@ -1,0 +1,563 @@
+"""A follower's session with a leader that the test plays (`trimtab.broker.replication`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, cast
+
+import pytest
+
+from tests.unit.broker.replica_stand import TOPIC_ID, Stand, sent
+from tests.unit.broker.replicas import until
+from trimtab import config
+from trimtab.broker.broker import Broker
+from trimtab.broker.replication import Replication
+from trimtab.config import BROKER
+from trimtab.errors import ErrorCode
+from trimtab.metadata.image import BrokerRegistration, ClusterImage
+from trimtab.server.listener import Listener
+from trimtab.sim.world import World
+from trimtab.wire.messages.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from trimtab.wire.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+LEADER, OTHER = 2, 3
+OPTIONS = {"replica.socket.timeout.ms": 5000, "replica.fetch.backoff.ms": 100}
+EARLIEST = -2
+
+
+class Leader:
+    """A broker that answers as the test says.
+
+    Attributes:
+        fetches: that came and are not answered yet, each with what answers it.
+        ends: its log's start and end, as ListOffsets tells them; None not to answer.
+    """
+
+    def __init__(self) -> None:
+        self.listener = Listener(
+            LEADER, {1: self._fetch, 2: self._list_offsets}, config.read(BROKER, {})
+        )
+        self.fetches: asyncio.Queue[tuple[FetchRequest, asyncio.Future[FetchResponse]]] = (
+            asyncio.Queue()
+        )
+        self.ends: tuple[int, int] | None = (0, 0)
+
+    async def listen(self, host: str) -> None:
+        await self.listener.bind(host, 9092)
+        await self.listener.start()
+
+    def _fetch(self, header: Any, request: FetchRequest) -> asyncio.Future[FetchResponse]:
+        answer: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
+        self.fetches.put_nowait((request, answer))
+        return answer
+
+    def _list_offsets(self, header: Any, request: Any) -> Any:
+        if self.ends is None:
+            return asyncio.get_running_loop().create_future()
+        wanted = request.topics[0].partitions[0]
+        assert request.replica_id == 1
+        found = ListOffsetsPartitionResponse(
+            partition_index=wanted.partition_index,
+            error_code=0,
+            timestamp=-1,
+            offset=self.ends[0 if wanted.timestamp == EARLIEST else 1],
+            leader_epoch=wanted.current_leader_epoch,
+        )
+        topic = ListOffsetsTopicResponse(name=request.topics[0].name, partitions=[found])
+        return ListOffsetsResponse(throttle_time_ms=0, topics=[topic])
+
+    async def next(self, *data: PartitionData, session_id: int = 77, code: int = 0) -> FetchRequest:
+        """Answer the next fetch of t; what was asked for."""
+        request, answer = await self.fetches.get()
+        answer.set_result(respond(*data, session_id=session_id, code=code))
+        await asyncio.sleep(0.01)  # so that the next one is under way
+        return request
+
+    async def skip_to(
+        self, is_wanted: Callable[[FetchRequest], Any]
+    ) -> tuple[FetchRequest, asyncio.Future[FetchResponse]]:
+        """The next fetch that is so; those before it find nothing new."""
+        while True:
+            request, answer = await self.fetches.get()
+            if is_wanted(request):
+                return request, answer
+            await asyncio.sleep(0.001)
+            answer.set_result(respond())
+
+
+def respond(*data: PartitionData, session_id: int = 77, code: int = 0) -> FetchResponse:
+    topic = FetchableTopicResponse(topic="", topic_id=TOPIC_ID, partitions=list(data))
+    return FetchResponse(error_code=code, session_id=session_id, responses=[topic] if data else [])
+
+
+def data(index: int, records: bytes | bytearray = b"", **changed: Any) -> PartitionData:
+    given: dict[str, Any] = {"error_code": 0, "high_watermark": 0, "log_start_offset": 0}
+    return PartitionData(partition_index=index, records=records, **{**given, **changed})
+
+
+def named(request: FetchRequest) -> dict[int, int]:
+    """The offset of each partition that the request names."""
+    return {
+        each.partition: each.fetch_offset for topic in request.topics for each in topic.partitions
+    }
+
+
+def forgotten(request: FetchRequest) -> list[int]:
+    return [each for topic in request.forgotten_topics_data for each in topic.partitions]
+
+
+class Follower:
+    """As much of broker 1 as its fetchers ask for.
+
+    Attributes:
+        is_too_fast: whether it has had what it may take of throttled replicas.
+    """
+
+    id = 1
+    epoch = 11
+
+    def __init__(self) -> None:
+        self.config = config.read(BROKER, OPTIONS)
+        self.image = ClusterImage()
+        self.is_too_fast = False
+        self.taken = 0
+        self.move("leader")
+        self.replication = Replication(cast(Broker, self))
+
+    def move(self, host: str) -> None:
+        self.image.brokers[LEADER] = BrokerRegistration(LEADER, 12, bytes(16), host, 9092, None)
+
+    def follows_too_fast(self) -> bool:
+        return self.is_too_fast
+
+    def note_taken_throttled(self, size: int) -> None:
+        self.taken += size
+
+
+class Play:
+    """A leader, a follower and the partitions 0, 1 and 2 of t."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.stands = [Stand(index) for index in range(3)]
+
+    def run(self, scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async def run() -> None:
+            self.leader = Leader()
+            await self.leader.listen("leader")
+            self.follower = Follower()
+            self.replication = self.follower.replication
+            async with asyncio.timeout(30):
+                await scenario()
+            await self.replication.close()
+            await self.leader.listener.close()
+
+        self.world.run(run())
+        for stand in self.stands:
+            stand.log.abandon()
+
+    def follow(self, *indexes: int, **changed: Any) -> None:
+        for index in indexes:
+            self.replication.follow(self.stands[index].follow(**changed))
+
+    def end(self, index: int) -> int:
+        return self.stands[index].log.log_end_offset
+
+
+@pytest.fixture
+def play() -> Iterator[Play]:
+    with World(seed=1) as world:
+        yield Play(world)
+
+
+def test_a_fetch_says_who_asks_and_how_far_each_log_goes(play: Play) -> None:
+    async def scenario() -> None:
+        stand = play.stands[0]
+        stand.follow().append_replicated(memoryview(sent(0, 5, 3)), 5, 2)
+        play.follow(0)
+        request = await play.leader.next()
+        state = request.replica_state
+        assert (state.replica_id, state.replica_epoch) == (1, 11)
+        assert (request.session_id, request.session_epoch) == (0, 0)
+        assert request.topics[0].partitions == [
+            FetchPartition(
+                partition=0,
+                current_leader_epoch=5,
+                fetch_offset=5,
+                last_fetched_epoch=3,
+                log_start_offset=2,
+                partition_max_bytes=1 << 20,
+            )
+        ]
+
+    play.run(scenario)
+
+
+@pytest.mark.kip(227)
+def test_a_session_names_what_has_changed(play: Play) -> None:
+    async def scenario() -> None:
+        play.follow(0, 1)
+        leader = play.leader
+        assert named(await leader.next(data(0, sent(0, 3, 5)), data(1))) == {0: 0, 1: 0}
+        request = await leader.next()
+        assert (request.session_id, request.session_epoch) == (77, 1)
+        assert named(request) == {0: 3}
+        request = await leader.next()
+        assert (request.session_epoch, named(request)) == (2, {})
+        play.follow(2)
+        play.replication.leave(play.stands[0].partition)
+        await leader.next()
+        request = await leader.next()
+        assert (named(request), forgotten(request)) == ({2: 0}, [0])
+        play.follow(0)
+        await leader.next()
+        request = await leader.next()
+        assert (named(request), forgotten(request)) == ({0: 3}, [])
+
+    play.run(scenario)
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH]
+)
+@pytest.mark.kip(227)
+def test_a_session_that_is_gone_begins_anew(play: Play, code: ErrorCode) -> None:
+    async def scenario() -> None:
+        play.follow(0, 1)
+        await play.leader.next(data(0, sent(0, 3, 5)))
+        await play.leader.next(session_id=0, code=code)
+        request = await play.leader.next()
+        assert (request.session_id, request.session_epoch) == (0, 0)
+        assert named(request) == {0: 3, 1: 0}
+        # The one that brought something comes last.
+        assert list(named(request)) == [1, 0]
+
+    play.run(scenario)
+
+
+def test_a_leader_that_keeps_no_session_is_told_everything_each_time(play: Play) -> None:
+    async def scenario() -> None:
+        play.follow(0, 1)
+        for _ in range(3):
+            request = await play.leader.next(data(0), session_id=0)
+            assert (request.session_id, request.session_epoch) == (0, 0)
+            assert set(named(request)) == {0, 1}
+
+    play.run(scenario)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    ],
+)
+def test_what_is_refused_is_left_out_for_a_while(play: Play, code: ErrorCode) -> None:
+    async def scenario() -> None:
+        play.follow(0, 1)
+        loop = asyncio.get_running_loop()
+        waits = []
+        _, answer = await play.leader.fetches.get()
+        for _ in range(5):
+            answer.set_result(respond(data(0, error_code=code)))
+            began = loop.time()
+            assert forgotten(await play.leader.next()) == [0]
+            _, answer = await play.leader.skip_to(named)
+            waits.append(loop.time() - began)
+        assert waits == pytest.approx([0.02, 0.04, 0.08, 0.1, 0.1], abs=0.005)
+        answer.set_result(respond(data(0, sent(0, 1, 5))))
+        began = loop.time()
+        await play.leader.next(data(0, error_code=code))
+        await play.leader.skip_to(named)
+        assert loop.time() - began == pytest.approx(0.02, abs=0.005)
+
+    play.run(scenario)
+
+
+def test_a_new_leader_epoch_ends_the_wait(play: Play) -> None:
+    async def scenario() -> None:
+        play.follow(0)
+        for _ in range(4):
+            _, answer = await play.leader.skip_to(named)
+            answer.set_result(respond(data(0, error_code=ErrorCode.UNKNOWN_LEADER_EPOCH)))
+        await play.leader.next()
+        play.follow(0, leader_epoch=6)
+        await play.leader.next()
+        request, _ = await play.leader.fetches.get()
+        assert request.topics[0].partitions[0].current_leader_epoch == 6
+
+    play.run(scenario)
+
+
+def test_damaged_batches_are_not_stored_and_asked_for_again(play: Play) -> None:
+    async def scenario() -> None:
+        play.follow(0, 1)
+        damaged = sent(0, 1, 5)
+        damaged[-1] ^= 1
+        await play.leader.next(data(0, damaged), data(1, sent(0, 1, 5)))
+        assert forgotten(await play.leader.next()) == [0]
+        assert (play.end(0), play.end(1)) == (0, 1)
+        request, answer = await play.leader.skip_to(named)
+        assert named(request) == {0: 0}
+        answer.set_result(respond(data(0, sent(0, 1, 5))))
+        await play.leader.next()
+        assert play.end(0) == 1
+
+    play.run(scenario)
+
+
+def test_a_disk_that_fails_leaves_the_other_partitions_followed(play: Play) -> None:
+    async def scenario() -> None:
+        play.follow(0, 1)
+        play.stands[0].disk.fault = lambda action, path: 5 * (action == "append")
+        await play.leader.next(data(0, sent(0, 1, 5)), data(1, sent(0, 1, 5)))
+        assert forgotten(await play.leader.next()) == [0]
+        play.stands[0].disk.fault = None
+        _, answer = await play.leader.skip_to(named)
+        answer.set_result(respond(data(0, sent(0, 1, 5))))
+        await play.leader.next()
+        assert (play.end(0), play.end(1)) == (1, 1)
+
+    play.run(scenario)
+
+
+@pytest.mark.kip(595)
+def test_a_log_that_parted_is_cut_off_and_fetched_from_there(play: Play) -> None:
+    async def scenario() -> None:
+        stand = play.stands[0]
+        for offset, epoch in ((0, 1), (2, 3), (4, 4)):
+            stand.follow().append_replicated(memoryview(sent(offset, 2, epoch)), 0, 0)
+        play.follow(0)
+        await play.leader.next(data(0, diverging_epoch=EpochEndOffset(epoch=2, end_offset=5)))
+        request, _ = await play.leader.fetches.get()
+        (wanted,) = request.topics[0].partitions
+        assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (2, 1)
+
+    play.run(scenario)
+
+
+def test_a_follower_beyond_its_leaders_end_is_cut_off_there(play: Play) -> None:
+    """A log without an epoch of its own has no other way to tell (unclean election)."""
+
+    async def scenario() -> None:
+        stand = play.stands[0]
+        stand.log.restart_at(1000)
+        play.leader.ends = (0, 500)
+        play.follow(0)
+        request = await play.leader.next(data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+        assert named(request) == {0: 1000}
+        request, _ = await play.leader.skip_to(lambda request: 500 in named(request).values())
+        assert play.end(0) == 500
+
+    play.run(scenario)
+
+
+def test_a_follower_that_its_leader_has_deleted_begins_at_its_start(play: Play) -> None:
+    async def scenario() -> None:
+        stand = play.stands[0]
+        stand.follow().append_replicated(memoryview(sent(0, 5, 5)), 5, 0)
+        play.leader.ends = (100, 200)
+        play.follow(0)
+        await play.leader.next(data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+        request, _ = await play.leader.fetches.get()
+        assert named(request) == {0: 100}
+        log = stand.log
+        assert (log.log_start_offset, log.high_watermark, log.latest_epoch) == (100, 100, -1)
+
+    play.run(scenario)
+
+
+def test_an_answer_for_a_partition_that_was_left_meanwhile_is_passed_over(play: Play) -> None:
+    async def scenario() -> None:
+        play.follow(0, 1)
+        _, answer = await play.leader.fetches.get()
+        play.replication.leave(play.stands[0].partition)
+        answer.set_result(respond(data(0, sent(0, 1, 5)), data(1, sent(0, 1, 5))))
+        await play.leader.next()
+        assert (play.end(0), play.end(1)) == (0, 1)
+
+    play.run(scenario)
+
+
+def test_an_answer_to_what_was_asked_before_the_log_was_made_anew_is_passed_over(
+    play: Play,
+) -> None:
+    """Offsets may have gaps, so that only the fetch tells that these are not what comes next."""
+
+    async def scenario() -> None:
+        play.stands[0].follow().append_replicated(memoryview(sent(0, 5, 5)), 5, 0)
+        play.follow(0, 1)
+        _, answer = await play.leader.fetches.get()
+        play.replication.leave(play.stands[0].partition)
+        play.stands[0].log.abandon()
+        play.stands[0] = Stand(0)  # taken away by a reassignment, and given back by another
+        play.follow(0)
+        answer.set_result(respond(data(0, sent(5, 1, 5))))
+        request, _ = await play.leader.fetches.get()
+        assert named(request) == {0: 0}
+        assert play.end(0) == 0
+
+    play.run(scenario)
+
+
+# -- the connection
+
+
+def test_a_connection_that_is_lost_is_made_again_with_a_new_session(play: Play) -> None:
+    async def scenario() -> None:
+        play.follow(0, 1)
+        await play.leader.next(data(0, sent(0, 1, 5)))
+        await play.leader.fetches.get()
+        play.world.network.reset()
+        request = await play.leader.next()
+        assert (request.session_id, request.session_epoch) == (0, 0)
+        assert named(request) == {0: 1, 1: 0}
+
+    play.run(scenario)
+
+
+def test_a_leader_that_does_not_answer_is_asked_on_another_connection(play: Play) -> None:
+    async def scenario() -> None:
+        play.follow(0)
+        began = asyncio.get_running_loop().time()
+        await play.leader.fetches.get()
+        request = await play.leader.next()
+        assert request.session_epoch == 0
+        assert asyncio.get_running_loop().time() - began == pytest.approx(5, abs=0.1)
+        assert play.leader.listener.counts.accepted == 2
+
+    play.run(scenario)
+
+
+def test_a_leader_that_does_not_tell_its_start_is_asked_on_another_connection(play: Play) -> None:
+    async def scenario() -> None:
+        play.leader.ends = None
+        play.follow(0, 1)
+        await play.leader.next(data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+        async with asyncio.timeout(6):
+            request = await play.leader.next()
+        assert request.session_epoch == 0
+
+    play.run(scenario)
+
+
+def test_a_leader_that_is_away_is_sought_more_and_more_rarely(play: Play) -> None:
+    async def scenario() -> None:
+        play.follower.move("nowhere")
+        play.follow(0)
+        network = play.world.network
+        asked = network.trace
+        await asyncio.sleep(1)
+        refused = [line for line in asked.lines if "refused" in line]
+        assert 9 <= len(refused) <= 14  # after 20, 40, 80 and then every 100 ms
+        play.follower.move("leader")
+        await play.leader.next()
+
+    play.run(scenario)
+
+
+def test_a_leader_that_moved_is_asked_at_its_new_address(play: Play) -> None:
+    async def scenario() -> None:
+        play.follow(0)
+        await play.leader.fetches.get()
+        play.follower.move("elsewhere")
+        await play.leader.listener.bind("elsewhere", 9092)
+        await play.leader.listener.start()
+        play.replication.moved(LEADER)
+        request = await play.leader.next()
+        assert request.session_epoch == 0
+        assert any("elsewhere:9092" in line for line in play.world.network.trace.lines)
+
+    play.run(scenario)
+
+
+def test_what_another_broker_leads_is_asked_for_there(play: Play) -> None:
+    async def scenario() -> None:
+        other = Leader()
+        await other.listen("other")
+        play.follower.image.brokers[OTHER] = BrokerRegistration(
+            OTHER, 13, bytes(16), "other", 9092, None
+        )
+        play.follow(0, 1)
+        await play.leader.next(data(0), data(1))
+        play.follow(0, leader=OTHER, leader_epoch=6)
+        assert named(await other.next(data(0))) == {0: 0}
+        await play.leader.next()
+        assert forgotten(await play.leader.next()) == [0]
+        await other.listener.close()
+
+    play.run(scenario)
+
+
+def test_without_a_leader_nothing_is_asked(play: Play) -> None:
+    async def scenario() -> None:
+        play.follow(0)
+        await play.leader.fetches.get()
+        play.follow(0, leader=-1, leader_epoch=6)
+        await asyncio.sleep(1)
+        assert play.leader.fetches.empty()
+        assert play.leader.listener.counts.open == 0
+
+    play.run(scenario)
+
+
+def test_after_the_end_nothing_is_stored(play: Play) -> None:
+    async def scenario() -> None:
+        play.follow(0)
+        _, answer = await play.leader.fetches.get()
+        play.replication.abort()
+        answer.set_result(respond(data(0, sent(0, 1, 5))))
+        await asyncio.sleep(1)
+        assert play.end(0) == 0
+        assert play.leader.fetches.empty()
+
+    play.run(scenario)
+
+
+@pytest.mark.kip(73)
+def test_a_throttled_replica_waits_while_its_broker_takes_too_much(play: Play) -> None:
+    async def scenario() -> None:
+        throttled = play.stands[0]
+        options = {"follower_replication_throttled_replicas": "0:1"}
+        throttled.partition.configure(throttled.values(**options))
+        play.follow(0, 1, isr=(2, 3))
+        records = sent(0, 1, 5)
+        play.follower.is_too_fast = True
+        assert named(await play.leader.next(data(1, sent(0, 1, 5)))) == {1: 0}
+        assert play.follower.taken == 0
+        play.follower.is_too_fast = False
+        _, answer = await play.leader.skip_to(lambda request: 0 in named(request))
+        answer.set_result(respond(data(0, records)))
+        await until(lambda: play.follower.taken == len(records))
+
+    play.run(scenario)
+
+
+@pytest.mark.kip(73)
+def test_a_replica_in_sync_is_not_throttled(play: Play) -> None:
+    async def scenario() -> None:
+        throttled = play.stands[0]
+        options = {"follower_replication_throttled_replicas": "*"}
+        throttled.partition.configure(throttled.values(**options))
+        play.follow(0)
+        play.follower.is_too_fast = True
+        assert named(await play.leader.next(data(0, sent(0, 1, 5)))) == {0: 0}
+        await play.leader.next()
+        assert play.follower.taken == 0
+
+    play.run(scenario)

@@ -1,0 +1,87 @@
+"""How `trimtab broker` and `trimtab controller` are told what to be."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from trimtab.cli import broker, controller
+from trimtab.cli.node import advertise, read_node_options
+from trimtab.config.node import CONTROLLER_ROLE, Node
+from trimtab.errors import UsageError
+
+
+def read_broker(*words: str) -> Node:
+    parser = argparse.ArgumentParser()
+    broker.configure(parser)
+    return broker.read_node(parser.parse_args(words))
+
+
+def read_controller(*words: str) -> Node:
+    parser = argparse.ArgumentParser()
+    controller.configure(parser)
+    return read_node_options(parser.parse_args(words), CONTROLLER_ROLE, {})
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "server.properties"
+    path.write_text(
+        "broker.id=1\ncontroller.quorum.bootstrap.servers=file:1\nbroker.rack=file\n"
+        "listeners=PLAINTEXT://file:1\nlog.dirs=/file\nnum.partitions=2\nlog.retention.ms=2\n"
+    )
+    return str(path)
+
+
+def test_a_file_alone_will_do(file: str) -> None:
+    node = read_broker(file)
+    assert node[:5] == (1, ("file", 1), None, ("file", 1), "/file")
+    assert (node.options["broker.rack"], node.options["num.partitions"]) == ("file", 2)
+
+
+def test_the_command_line_beats_config_beats_the_file(file: str) -> None:
+    flags = ("--id", "3", "--controller", "flag:3", "--data", "/flag", "--rack", "flag")
+    config = ("--config", "node.id=2", "log.dirs=/config", "num_partitions=6")
+    node = read_broker(file, *config, *flags, "--host", "flag", "--port", "0")
+    assert node[:5] == (3, ("flag", 0), None, ("flag", 3), "/flag")
+    given = ("node.id", "broker.id", "broker.rack", "num.partitions", "log.retention.ms")
+    assert [node.options[name] for name in given] == [3, 3, "flag", 6, 2]
+
+
+def test_flags_alone_will_do() -> None:
+    node = read_broker("--id", "0", "--controller", "c:1")
+    assert node[:5] == (0, ("127.0.0.1", 9092), None, ("c", 1), None)
+    assert read_controller()[:2] == (3000, ("127.0.0.1", 9093))
+    assert read_controller("--node-id", "9", "--port", "1")[:2] == (9, ("127.0.0.1", 1))
+
+
+def test_a_directory_may_have_a_comma_in_its_name() -> None:
+    node = read_broker("--id", "0", "--controller", "c:1", "--data", "/a,b")
+    assert (node.directory, node.options["log.dirs"]) == ("/a,b", ("/a,b",))
+
+
+def test_an_error_names_where_the_option_stands(file: str) -> None:
+    for words, reason in (
+        (("--config", "num.partitions=x"), "--config: .*num.partitions='x'"),
+        (("--controller", "nowhere"), "--controller: .*'nowhere' is no address"),
+        (("--port", "70000"), "--port 70000: choose from 0 to 65535"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            read_broker(file, *words)
+    with open(file, "a") as more:
+        more.write("sasl.enabled.mechanisms=PLAIN\n")
+    with pytest.raises(UsageError, match=r"server\.properties, line 8: .*sasl\.enabled"):
+        read_broker(file)
+
+
+def test_others_are_told_an_address_that_they_can_come_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("socket.getfqdn", lambda: "this.machine")
+    node = read_controller("--host", "h")
+    assert advertise(node, 5) == ("h", 5)
+    assert advertise(node._replace(listen=("0.0.0.0", 0)), 5) == ("this.machine", 5)
+    assert advertise(node._replace(advertised=("name", 0)), 5) == ("name", 5)
+    assert advertise(node._replace(advertised=("name", 6)), 5) == ("name", 6)
