@@ -175,7 +175,9 @@ class _Core:
         self.sender.look()
         if self._is_awaited:
             self._is_awaited = False
-            self._looked.release()
+            # Who waited may have given up, or not have begun: then it is open already.
+            if self._looked.locked():
+                self._looked.release()
 
     def await_look(self) -> None:
         """Give the interpreter to the loop's thread until it has looked at the queues."""

@@ -166,10 +166,9 @@ def test_without_a_controller_everything_that_was_asked_for_times_out(
         await lab.create_topic("t")
         lab.world.network.cut("controller")
         client = lab.connect()
-        began = lab.world.loop.time()
-        response = await client.ask(request_, version)
-        assert codes(response) == [ErrorCode.REQUEST_TIMED_OUT]
-        assert lab.world.loop.time() - began <= 60.01
+        client.send(request_, version)
+        await asyncio.sleep(60.01)
+        assert codes(client.read(request_, version)) == [ErrorCode.REQUEST_TIMED_OUT]
         lab.world.network.heal()
 
     lab.run(scenario)

@@ -460,3 +460,17 @@ def test_cancelling_a_send_that_waits_for_memory_leaves_the_line(desk: Desk) -> 
             assert memory.waiting == 0
 
     desk.world.run(run())
+
+
+def test_a_look_after_its_waiter_gave_up_opens_the_way_once(silent: str) -> None:
+    producer = Producer(silent)
+    core = producer._core
+
+    async def look_twice() -> None:
+        for _ in range(2):  # the first is for a waiter that has gone, the second for none
+            core._is_awaited = True
+            core._woken()
+
+    producer._thread.run(look_twice())
+    assert core._looked.acquire(False)
+    producer.close(timeout=0)

@@ -452,15 +452,35 @@ def test_one_logs_failure_does_not_keep_the_others_from_being_looked_after(
         fill(log, 10)
         log.high_watermark = 10
     disk.fault = lambda action, path: (
-        EIO if action in ("flush", "delete") and path.startswith("flights-0/") else 0
+        EIO if action == "flush" and path.startswith("flights-0/") else 0
     )
     with pytest.raises(StorageError):
         asyncio.run(directory.checkpoint())
     assert disk.read_file("recovery-point-offset-checkpoint") == b"0\n1\nflights 1 9\n"
     assert [log.has_failed for log in logs] == [True, False]
+    assert directory.enforce_retention() > 0
+    assert [log.log_start_offset for log in logs] == [0, 10]
+
+
+@pytest.mark.parametrize("in_turns", [True, False])
+def test_retention_goes_on_after_a_failure(
+    disk: VirtualDisk, directory: LogDirectory, in_turns: bool
+) -> None:
+    config = LogConfig(segment_bytes=500, retention_bytes=0, retention_ms=-1)
+    logs = [directory.open_log("flights", partition, TOPIC_ID, config) for partition in range(2)]
+    for log in logs:
+        fill(log, 10)
+        log.high_watermark = 10
+    disk.fault = lambda action, path: (
+        EIO if action == "delete" and path.startswith("flights-0/") else 0
+    )
     with pytest.raises(StorageError):
-        directory.enforce_retention()
-    assert logs[1].log_start_offset == 10
+        if in_turns:
+            asyncio.run(directory.retain())
+        else:
+            directory.enforce_retention()
+    assert [log.segment_count for log in logs] == [1, 1]
+    assert len(disk.list("flights-1")) < len(disk.list("flights-0"))
 
 
 @pytest.mark.parametrize("in_turns", [True, False])

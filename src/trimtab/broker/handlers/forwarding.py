@@ -5,7 +5,8 @@ IncrementalAlterConfigs (44), AlterPartitionReassignments (45), ListPartitionRea
 DescribeQuorum (55), UnregisterBroker (64).
 
 The answer to a change comes when the brokers have learnt of it. For a controller that is away for
-longer than the request may take the answer is REQUEST_TIMED_OUT, for each thing that was asked for.
+longer than the request may take, and for 5 s at least, the answer is REQUEST_TIMED_OUT, for each
+thing that was asked for.
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ from trimtab.wire.types import ZERO_UUID
 if TYPE_CHECKING:
     from trimtab.broker.broker import Broker
 
+_LEAST_TIMEOUT_MS = 5000
+"""The controller itself keeps to the time of the request, which is 0 where librdkafka is not to
+wait for the brokers. Giving up before it can answer would cost all others the connection."""
+
 _DEFAULT_TIMEOUT_MS = 30_000
 _MAX_TIMEOUT_MS = 300_000
 _TIMED_OUT = ErrorCode.REQUEST_TIMED_OUT
@@ -48,7 +53,7 @@ _MESSAGE = "The controller did not answer in time; whether it carried out the re
 async def forward(broker: Broker, header: RequestHeader, request: Any) -> Any:
     """The controller's answer, or one that says that there is none."""
     timeout_ms = getattr(request, "timeout_ms", _DEFAULT_TIMEOUT_MS)
-    timeout_s = min(max(timeout_ms, 1), _MAX_TIMEOUT_MS) / 1000
+    timeout_s = min(max(timeout_ms, _LEAST_TIMEOUT_MS), _MAX_TIMEOUT_MS) / 1000
     try:
         return await broker.controller.ask_when_there(request, timeout_s, header.api_version)
     except PeerLost:
