@@ -11,6 +11,7 @@ STAGES = {
     "startup": "start to the first Metadata answer, and memory: beside Apache Kafka",
     "broker": "driven by Java's ProducerPerformance: beside Apache Kafka, fresh and warm",
     "replication": "three brokers, RF 3, acks=all, Java's tool: beside Apache Kafka",
+    "partitions": "10 to 10,000 on each broker, 30,000 in a topic: beside Apache Kafka",
     "producer": "Producer.send in a plain loop: beside confluent-kafka and aiokafka",
     "table": "send_table: beside confluent-kafka, and what the machine carries",
     "java": "Producer.send: beside Java's ProducerPerformance, also with up to 10,000 partitions",

@@ -71,6 +71,7 @@ FEATURES = {
     "create-topics-supported": True,
     "offsets-for-times-supported": True,
     "cluster-id-supported": True,
+    "describe-acls-supported": True,
     "describe-configs-supported": True,
     "idempotent-producer-supported": True,
     "expect-record-too-large-exception": False,
@@ -139,6 +140,7 @@ class _KafkaMember(KafkaMember):
 @contextmanager
 def _run_trimtab(brokers: int, replication_factor: int) -> Iterator[str]:
     with _Trimtab(brokers, replication_factor) as cluster:
+        await_brokers(cluster.port, brokers)
         yield cluster.address
 
 
@@ -319,14 +321,12 @@ def judge_with_client_compatibility(arguments: argparse.Namespace, address: str)
             admin.create_topic(topic, partitions=1, replication_factor=arguments.replication_factor)
     except KafkaError as error:
         return Verdict(0, {"ClientCompatibilityTest": _first_line(f"its topic: {error}")}, {})
-    # Our brokers serve no ACLs: the client then has to say so.
-    features = {**FEATURES, "describe-acls-supported": arguments.on == "kafka"}
     command = [
         *(find_java(), "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"),
         *("-cp", f"{kafka_jars()}/*", "org.apache.kafka.tools.ClientCompatibilityTest"),
         *("--bootstrap-server", address, "--topic", topic),
         *("--num-cluster-nodes", str(arguments.brokers)),
-        *(word for name, there in features.items() for word in (f"--{name}", str(there).lower())),
+        *(word for name, there in FEATURES.items() for word in (f"--{name}", str(there).lower())),
     ]
     try:
         done = subprocess.run(

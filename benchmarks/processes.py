@@ -202,6 +202,11 @@ class Broker:
             self._process.kill()
             self._process.wait()
 
+    def restart(self) -> None:
+        """End the process in good order, and start it again with what it kept."""
+        self.stop()
+        self.start()
+
 
 class Trimtab(Broker):
     """A cluster of ours, as `trimtab cluster up` starts it: brokers and a controller.
@@ -384,6 +389,15 @@ class KafkaCluster:
         trace: TracebackType | None,
     ) -> None:
         self._parts.close()
+
+    def restart(self) -> None:
+        """End all processes in good order, and start them again with what they kept."""
+        # Brokers first: they hand over to the controller, which is the first of them.
+        for member in reversed(self._members):
+            member.stop()
+        for member in self._members:
+            member.start()
+        await_brokers(self._members[0].port, len(self._members))
 
 
 class KafkaBehindProxy:

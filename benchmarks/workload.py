@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from itertools import count
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from typing import NamedTuple
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init__ has no __all__
     AdminClient,
+    NewPartitions,
     NewTopic,
     OffsetSpec,
 )
@@ -27,6 +29,9 @@ _SUMMARY = re.compile(
     r"(\d+) records sent, ([\d.]+) records/sec .* ([\d.]+) ms avg latency.* (\d+) ms 99th.*99\.9th"
 )
 _numbers = count()
+_PATIENCE_S = 300
+_MOST_AT_ONCE = 9_999
+"""Partitions that one request may create, here and in Apache Kafka."""
 
 
 class Load(NamedTuple):
@@ -47,18 +52,30 @@ class Topics:
     def create(self, partitions: int = PARTITIONS) -> str:
         """A new topic with a leader for each partition; its name."""
         name = f"bench-{next(_numbers)}"
-        self._admin.create_topics([NewTopic(name, partitions, self._replication_factor)])[
-            name
-        ].result(30)
+        there = min(partitions, _MOST_AT_ONCE)
+        self._admin.create_topics(
+            [NewTopic(name, there, self._replication_factor)], request_timeout=_PATIENCE_S
+        )[name].result(_PATIENCE_S)
+        while there < partitions:
+            there = min(partitions, there + _MOST_AT_ONCE)
+            self._admin.create_partitions(
+                [NewPartitions(name, there)], request_timeout=_PATIENCE_S
+            )[name].result(_PATIENCE_S)
+        self.await_leaders(name, partitions)
+        return name
+
+    def await_leaders(self, name: str, partitions: int) -> None:
+        """Return once each of a topic's partitions has a leader."""
         while True:
-            topic = self._admin.list_topics(name, timeout=30).topics[name]
+            topic = self._admin.list_topics(name, timeout=_PATIENCE_S).topics[name]
             if len(topic.partitions) == partitions and all(
                 partition.leader >= 0 for partition in topic.partitions.values()
             ):
-                return name
+                return
+            time.sleep(0.1)
 
     def delete(self, name: str) -> None:
-        self._admin.delete_topics([name])[name].result(30)
+        self._admin.delete_topics([name], request_timeout=_PATIENCE_S)[name].result(_PATIENCE_S)
 
     def count_records(self, name: str) -> int:
         """How many records a topic holds."""

@@ -324,16 +324,23 @@ class Cluster:
             raise errors[0]
 
     def _directory(self, name: str) -> Storage:
-        if self._data is not None:
-            return DirectoryStorage(Path(self._data) / name)
-        if self._temporary is None:
+        if self._data is None and self._temporary is None:
             from tempfile import mkdtemp
 
             self._temporary = mkdtemp(prefix="trimtab-")
-        return DirectoryStorage(Path(self._temporary) / name, durable=False)
+        return DirectoryStorage(self._path(name), durable=self._temporary is None)
+
+    def _path(self, name: str) -> str:
+        """Where a node's data lie; only its name if somebody else knows."""
+        parent = self._temporary if self._data is None else Path(self._data).absolute()
+        return name if parent is None else str(Path(parent) / name)
 
     def _own_options(self, broker_id: int, name: str) -> dict[str, object]:
-        own: dict[str, object] = {"node.id": broker_id, "broker.id": broker_id, "log.dirs": name}
+        own: dict[str, object] = {
+            "node.id": broker_id,
+            "broker.id": broker_id,
+            "log.dirs": (self._path(name),),  # as text, commas would make several of it
+        }
         rack = self._racks[broker_id]
         if rack is not None:
             own["broker.rack"] = rack

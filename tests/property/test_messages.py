@@ -3,16 +3,16 @@
 `APIS` brings them, among them those of `trimtab.wire.messages.allocate_producer_ids`,
 `trimtab.wire.messages.alter_configs`, `trimtab.wire.messages.alter_partition`,
 `trimtab.wire.messages.alter_partition_reassignments`,
-`trimtab.wire.messages.alter_replica_log_dirs`, `trimtab.wire.messages.assign_replicas_to_dirs`,
-`trimtab.wire.messages.broker_heartbeat`, `trimtab.wire.messages.broker_registration`,
-`trimtab.wire.messages.create_partitions`, `trimtab.wire.messages.delete_records`,
-`trimtab.wire.messages.describe_client_quotas`, `trimtab.wire.messages.describe_log_dirs`,
-`trimtab.wire.messages.describe_producers`, `trimtab.wire.messages.describe_quorum`,
-`trimtab.wire.messages.describe_topic_partitions`, `trimtab.wire.messages.elect_leaders`,
-`trimtab.wire.messages.fetch_snapshot`, `trimtab.wire.messages.incremental_alter_configs`,
-`trimtab.wire.messages.list_config_resources`, `trimtab.wire.messages.list_partition_reassignments`,
-`trimtab.wire.messages.list_transactions`, `trimtab.wire.messages.offset_for_leader_epoch`,
-`trimtab.wire.messages.unregister_broker`, `trimtab.wire.messages.update_features`.
+`trimtab.wire.messages.alter_replica_log_dirs`, `trimtab.wire.messages.broker_heartbeat`,
+`trimtab.wire.messages.broker_registration`, `trimtab.wire.messages.create_acls`,
+`trimtab.wire.messages.create_partitions`, `trimtab.wire.messages.delete_acls`,
+`trimtab.wire.messages.delete_records`, `trimtab.wire.messages.describe_acls`,
+`trimtab.wire.messages.describe_log_dirs`, `trimtab.wire.messages.describe_producers`,
+`trimtab.wire.messages.describe_quorum`, `trimtab.wire.messages.describe_topic_partitions`,
+`trimtab.wire.messages.elect_leaders`, `trimtab.wire.messages.fetch_snapshot`,
+`trimtab.wire.messages.incremental_alter_configs`, `trimtab.wire.messages.list_config_resources`,
+`trimtab.wire.messages.list_partition_reassignments`,
+`trimtab.wire.messages.offset_for_leader_epoch`, `trimtab.wire.messages.unregister_broker`.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from trimtab.broker.partition import Partition, Refused
 from trimtab.broker.replication import Replication
 from trimtab.broker.replication_quota import ReplicationQuota
 from trimtab.config import BROKER
+from trimtab.config.node import format_address
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.metadata.image import (
     CONFIG_BROKER,
@@ -52,6 +53,7 @@ from trimtab.wire.messages.metadata_records import (
 _SLICE = 100
 """Partitions that are opened, or dropped, before others have their turn."""
 
+_REPLAYED_AT_ONCE = 1000
 _SHUTDOWN_TIMEOUT_S = 5.0
 _PRODUCER_IDS_TIMEOUT_S = 10.0
 
@@ -158,7 +160,9 @@ class Broker:
         Raises:
             OSError: the address is taken.
         """
-        return await self.listener.bind(host, port)
+        bound = await self.listener.bind(host, port)
+        self._give_address("listeners", host, bound)
+        return bound
 
     async def start(self, host: str, port: int) -> None:
         """Join the cluster under this address; on return clients are served.
@@ -169,6 +173,7 @@ class Broker:
             CorruptData: the controller's log cannot be replayed.
             UsageError: the controller refuses this broker.
         """
+        self._give_address("advertised.listeners", host, port)
         following = asyncio.ensure_future(self.metadata.run())
         self._tasks.append(following)
         joining = asyncio.ensure_future(self._join(host, port))
@@ -182,6 +187,11 @@ class Broker:
                 await asyncio.gather(joining, return_exceptions=True)
         joining.result()
         following.add_done_callback(self._metadata_ended)
+
+    def _give_address(self, name: str, host: str, port: int) -> None:
+        """Have an option say where this broker is, unless it was given and says so already."""
+        if not self.given.get(name):
+            self.given[name] = (f"PLAINTEXT://{format_address(host, port)}",)
 
     async def _join(self, host: str, port: int) -> None:
         rack = cast("str | None", self.config["broker.rack"])
@@ -266,8 +276,10 @@ class Broker:
     async def replay(self, records: list[Any]) -> None:
         """Learn what the controller decided; partitions are there when this returns."""
         if not self._carries_out:
-            for record in records:
+            for number, record in enumerate(records, 1):
                 self.image.replay(record)
+                if not number % _REPLAYED_AT_ONCE:
+                    await asyncio.sleep(0)
             return
         partitions: dict[tuple[bytes, int], None] = {}
         topics: dict[str, None] = {}

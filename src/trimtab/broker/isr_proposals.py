@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from trimtab.broker.controller_link import ControllerLink
+from trimtab.broker.leadership import Proposal
 from trimtab.errors import ErrorCode
 from trimtab.server.peer import PeerLost
 from trimtab.wire.messages.alter_partition import (
@@ -22,7 +23,11 @@ from trimtab.wire.messages.alter_partition import (
 )
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     from trimtab.broker.partition import Partition
+
+    _Sent: TypeAlias = dict[tuple[bytes, int], tuple[Partition, Proposal]]
 
 _ANSWER_TIMEOUT_S = 10.0
 _BACKOFF_S = 0.05
@@ -71,11 +76,12 @@ class IsrProposals:
 
     async def _send_all(self) -> None:
         while self._proposing:
-            sent = {}
+            sent: _Sent = {}
             for partition in list(self._proposing)[:_MAX_BATCH]:
                 del self._proposing[partition]
-                if partition.leadership is not None and partition.leadership.proposal is not None:
-                    sent[partition.topic_id, partition.index] = partition
+                leadership = partition.leadership
+                if leadership is not None and leadership.proposal is not None:
+                    sent[partition.topic_id, partition.index] = partition, leadership.proposal
             if not sent:
                 continue
             try:
@@ -84,17 +90,17 @@ class IsrProposals:
                 response = None
             if response is None or response.error_code:
                 # Whether it was carried out is not known; asked again, the answer tells.
-                self._proposing = {**dict.fromkeys(sent.values()), **self._proposing}
+                unanswered = [partition for partition, _ in sent.values()]
+                self._proposing = {**dict.fromkeys(unanswered), **self._proposing}
                 await asyncio.sleep(_BACKOFF_S)
                 continue
             self._carry_out(sent, response)
 
-    def _request(self, sent: dict[tuple[bytes, int], Partition]) -> AlterPartitionRequest:
+    def _request(self, sent: _Sent) -> AlterPartitionRequest:
         topics: dict[bytes, TopicData] = {}
-        for (topic_id, index), partition in sent.items():
+        for (topic_id, index), (partition, proposal) in sent.items():
             leadership = partition.leadership
             assert leadership is not None
-            assert leadership.proposal is not None
             topic = topics.setdefault(topic_id, TopicData(topic_id=topic_id, partitions=[]))
             topic.partitions.append(
                 PartitionData(
@@ -109,9 +115,9 @@ class IsrProposals:
                                 else leadership.followers[each].broker_epoch
                             ),
                         )
-                        for each in leadership.proposal.isr
+                        for each in proposal.isr
                     ],
-                    partition_epoch=leadership.proposal.partition_epoch,
+                    partition_epoch=proposal.partition_epoch,
                 )
             )
         return AlterPartitionRequest(
@@ -120,18 +126,18 @@ class IsrProposals:
             topics=list(topics.values()),
         )
 
-    def _carry_out(
-        self, sent: dict[tuple[bytes, int], Partition], response: AlterPartitionResponse
-    ) -> None:
+    def _carry_out(self, sent: _Sent, response: AlterPartitionResponse) -> None:
         answers = {
             (topic.topic_id, data.partition_index): data
             for topic in response.topics
             for data in topic.partitions
         }
-        for key, partition in sent.items():
+        for key, (partition, proposal) in sent.items():
             data = answers.get(key)
             if data is None or data.error_code in _NOT_CARRIED_OUT:
-                partition.isr_decided(None)
+                leadership = partition.leadership
+                if leadership is not None and leadership.proposal is proposal:
+                    partition.isr_decided(None)
             elif data.error_code:
                 # Something else has changed the partition: the metadata will say what. Until then
                 # the proposal counts, as it may have been carried out when it was sent before.

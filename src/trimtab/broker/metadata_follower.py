@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Protocol
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any, Protocol, TypeVar
 
 from trimtab.broker.controller_link import ControllerLink
 from trimtab.errors import CorruptData, ErrorCode
+from trimtab.metadata.batches import TOPIC, TOPIC_ID, read_batches, read_snapshot
 from trimtab.server.peer import PeerLost
-from trimtab.wire.batch_cy import read_records, verify
+from trimtab.wire.batch_cy import verify
 from trimtab.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from trimtab.wire.messages.fetch_snapshot import (
     FetchSnapshotRequest,
@@ -23,15 +26,13 @@ from trimtab.wire.messages.fetch_snapshot import (
     SnapshotId,
     TopicSnapshot,
 )
-from trimtab.wire.messages.metadata_records import decode_record
-from trimtab.wire.types import BytesLike
 
-TOPIC = "__cluster_metadata"
-TOPIC_ID = bytes(15) + b"\1"
+T = TypeVar("T")
 
 _MAX_WAIT_MS = 2000
 _ANSWER_TIMEOUT_S = 10.0
-_MAX_BYTES = 8 * 1024 * 1024
+_MAX_BYTES = 1024 * 1024
+_SLICE = 500
 _BACKOFF_S = 0.05
 _MAX_BACKOFF_S = 1.0
 
@@ -127,9 +128,7 @@ class MetadataFollower:
         elif data.error_code:
             raise PeerLost(f"the controller answers with error {data.error_code}")
         elif data.records:
-            records, next_offset = _decode(data.records, self.next_offset)
-            await self._replica.replay(records)
-            self._advance(next_offset)
+            await self._replay(memoryview(data.records))
 
     async def _fetch_snapshot(self, end_offset: int, epoch: int) -> None:
         content = bytearray()
@@ -160,11 +159,23 @@ class MetadataFollower:
             if piece.error_code:  # A newer one has taken its place.
                 raise PeerLost(f"the controller answers with error {piece.error_code}")
             content += piece.unaligned_records
-            if len(content) >= piece.size or not piece.unaligned_records:
+            if len(content) >= piece.size:
                 break
-        records, _ = _decode(memoryview(content), 0)
-        await self._replica.replay_snapshot(records)
+            if not piece.unaligned_records:
+                raise PeerLost("the controller does not send the whole snapshot")
+        await self._replica.replay_snapshot(await _collect(read_snapshot(content)))
         self._advance(end_offset)
+
+    async def _replay(self, data: memoryview) -> None:
+        position = 0
+        while position < len(data):
+            header = verify(data, position)
+            if not header.is_control:
+                batch = data[position : position + header.size]
+                decided = await _collect(record for _, record in read_batches(batch))
+                await self._replica.replay(decided[max(0, self.next_offset - header.base_offset) :])
+            self._advance(header.next_offset)
+            position += header.size
 
     def _advance(self, next_offset: int) -> None:
         self.next_offset = next_offset
@@ -176,19 +187,11 @@ class MetadataFollower:
                 reached.set_result(None)
 
 
-def _decode(data: BytesLike, first_offset: int) -> tuple[list[Any], int]:
-    """The metadata records in whole batches from `first_offset` on, and the next offset."""
-    view = memoryview(data)
-    records = []
-    position, next_offset = 0, first_offset
-    while position < len(view):
-        header = verify(view, position)
-        if not header.is_control:
-            batch = view[position : position + header.size]
-            for record in read_records(TOPIC, 0, batch, first_offset):
-                if record.value is None:
-                    raise CorruptData(f"{TOPIC}: record {record.offset} has no value")
-                records.append(decode_record(record.value))
-        position += header.size
-        next_offset = header.next_offset
-    return records, next_offset
+async def _collect(records: Iterable[T]) -> list[T]:
+    """All of them; others have their turn in between, as there may be tens of thousands."""
+    collected: list[T] = []
+    rest = iter(records)
+    while part := list(islice(rest, _SLICE)):
+        collected += part
+        await asyncio.sleep(0)
+    return collected

@@ -515,10 +515,13 @@ class Partition:
         """Drop what lies before an offset, or before the high watermark for -1; the new start.
 
         Raises:
-            Refused: beyond the high watermark, or this broker does not lead.
+            Refused: beyond the high watermark, compaction alone deletes here, or this broker does
+                not lead.
         """
         if self.leadership is None:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if self.log.config.compacts and not self.log.config.deletes:
+            raise Refused(ErrorCode.POLICY_VIOLATION)
         if offset == -1:
             offset = self.high_watermark
         if not 0 <= offset <= self.high_watermark:

@@ -110,7 +110,8 @@ def list_programs(
     config: Sequence[str],
     temporary: bool,
 ) -> list[Program]:
-    """The processes of a cluster: the controller, then its brokers, which end before it."""
+    """The processes of a cluster: the controller, then its brokers, which end after it: it would
+    look for new leaders for the partitions of each that ends."""
     from trimtab.runtime.supervisor import Program
 
     # As for this process: what lies in the working directory is no part of Python, or is.
@@ -127,7 +128,6 @@ def list_programs(
                 *(*python, "controller", "--host", _LOOPBACK, "--port", str(controller_port)),
                 *("--data", f"{data}/controller", *common),
             ],
-            rank=1,
         )
     ]
     for broker, port in enumerate(ports):
@@ -140,7 +140,7 @@ def list_programs(
             *(("--rack", racks[broker]) if racks else ()),
             *common,
         ]
-        programs.append(Program(name, words))
+        programs.append(Program(name, words, rank=1))
     return programs
 
 

@@ -115,13 +115,17 @@ def read_node_options(
     port = node.listen[1] if arguments.port is None else arguments.port
     if not 0 <= port < 65536:
         raise UsageError(f"--port {port}: choose from 0 to 65535")
+    if (host, port) != node.listen:
+        node.options.pop("listeners", None)
     node = node._replace(listen=(host, port))
-    if arguments.data is None:
-        return node
-    # Not as an option, of which commas would make several.
-    return node._replace(
-        directory=arguments.data, options={**node.options, "log.dirs": (arguments.data,)}
-    )
+    directory = arguments.data or node.directory
+    return node if directory is None else _put(node, os.path.abspath(directory))
+
+
+def _put(node: Node, directory: str) -> Node:
+    """The node with its data there."""
+    # Not from the text of an option, of which commas would make several.
+    return node._replace(directory=directory, options={**node.options, "log.dirs": (directory,)})
 
 
 def advertise(node: Node, port: int) -> Address:
@@ -175,10 +179,11 @@ def run_node(
     temporary = None
     if node.directory is None:
         temporary = mkdtemp(prefix="trimtab-")
+        node = _put(node, temporary)
         _log.info("data are temporary directory=%s; --data keeps them", temporary)
+    assert node.directory is not None
     storage = DirectoryStorage(
-        node.directory or temporary or "",
-        durable=temporary is None and not arguments.no_fsync,
+        node.directory, durable=temporary is None and not arguments.no_fsync
     )
     # A node with tens of thousands of partitions holds millions of objects, in no cycles: looking
     # for some at every 700 new ones, as Python does unasked, takes half of the time.

@@ -59,7 +59,6 @@ def describe_cluster(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
             error_message="The request was sent to an endpoint of type CONTROLLER, but we wanted "
             "an endpoint of type BROKER",
-            endpoint_type=_CONTROLLERS,
             cluster_id=controller.cluster_id,
             brokers=[],
         )

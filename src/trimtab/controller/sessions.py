@@ -18,6 +18,8 @@ Probe: TypeAlias = Callable[[str, int], Awaitable[bool]]
 """Whether a connection to this host and port is refused. False for whatever else happens."""
 
 _PROBE_INTERVAL_S = 0.2
+_FIRST_PROBE_INTERVAL_S = 0.01
+"""Of a process that ends, the system may close the listening socket last."""
 
 
 class Session:
@@ -110,11 +112,13 @@ class Sessions:
 
     async def _look_after(self, broker_id: int) -> None:
         """Until it is heard of again, which cancels this, or its session ends."""
+        interval_s = _FIRST_PROBE_INTERVAL_S
         while True:
             address = self._address(broker_id)
             if address is not None and await self._probe(*address):
                 break
-            await asyncio.sleep(_PROBE_INTERVAL_S)
+            await asyncio.sleep(interval_s)
+            interval_s = min(2 * interval_s, _PROBE_INTERVAL_S)
         self._sessions[broker_id].prober = None
         self._end(broker_id, "its connection is lost, and its address refuses another")
 

@@ -24,7 +24,7 @@ STOP_SECONDS = 15.0
 
 _FIRST_DELAY_S = 0.5
 _MAX_DELAY_S = 10.0
-_SETTLED_S = 60.0
+_SETTLED_S = 3.0
 _REAP_SECONDS = 5.0
 _TAIL_BYTES = 4096
 
@@ -48,7 +48,8 @@ class Program:
 
 class RestartDelay:
     """How long to wait before a process is started again: the first time not at all, then longer
-    and longer, and from the beginning once it has lived for a minute."""
+    and longer, and from the beginning once it has lived for a few seconds: so it works, but that
+    somebody kills it."""
 
     def __init__(self) -> None:
         self._deaths = 0

@@ -354,19 +354,20 @@ class Checkers:
                 self.fail(f"{node.life} has another image than the controller at the same offset")
 
     def check_replicas_agree(self) -> None:
-        """Every replica has the same log. At the end, when all is well and nothing comes."""
-        for topic in {} if (c := self._cluster.controller.controller) is None else c.image.topics:
-            logs: dict[int, tuple[ReplicaView, list[StoredBatch]]] = {}
-            for node in self._cluster.brokers:
-                if node.broker is None:
-                    continue
-                for partition in node.broker.partitions.values():
-                    if partition.topic != topic:
-                        continue
-                    view = self._views[partition]
-                    other, batches = logs.setdefault(partition.index, (view, view.batches))
-                    if view.batches != batches:
-                        self.fail(f"{view.name} and {other.name} do not hold the same")
+        """Every replica has the same log, and nobody has another. At the end, when all is well and
+        nothing comes."""
+        controller = self._cluster.controller.controller
+        assert controller is not None
+        logs: dict[tuple[str, int], ReplicaView] = {}
+        for node in self._cluster.brokers:
+            assert node.broker is not None
+            for key, partition in node.broker.partitions.items():
+                view = self._views[partition]
+                other = logs.setdefault(key, view)
+                if view.batches != other.batches:
+                    self.fail(f"{view.name} and {other.name} do not hold the same")
+                if node.id not in controller.image.topics[key[0]].partitions[key[1]].replicas:
+                    self.fail(f"{view.name} is no replica any more")
 
     def check_processes(self) -> None:
         """What has ended does nothing, and no handler has failed."""
@@ -439,4 +440,8 @@ def find_unrest(cluster: VirtualCluster) -> str:
                 return f"{name} has replicas that are not in sync: {registration}"
             if registration.is_reassigning:
                 return f"{name} is being reassigned: {registration}"
+    for node in cluster.brokers:
+        assert node.broker is not None
+        if node.broker.metadata.next_offset != controller.journal.next_offset:
+            return f"{node} has not replayed all metadata"
     return ""

@@ -4,14 +4,15 @@ Every run is another mixture: some kinds of faults come more often, others not a
 testing), and faults come on top of each other.
 
 What is acknowledged with acks=all under `min.insync.replicas` of 2 is kept as long as no more than
-one replica loses what it has written at a time (KIP-966). The schedule keeps to exactly that:
+one replica at a time may have lost what it has written (KIP-966). The controller takes every start
+that follows no clean end for a loss, as it cannot know better, and where all replicas may have lost
+something it trusts whoever led last. So the schedule keeps to this, and to nothing else:
 
-- A broker loses its power only while, of every guarded partition that it has, another member of
-  the ISR runs, in the life that the controller knows.
-- Until the controller knows of the loss, and nobody may be elected for having led last who has
-  lost anything, no other broker ends: the controller takes every start that follows no clean end
-  for a loss, as it cannot know better, and where all replicas have lost something it trusts whoever
-  led last. The controller knows once the broker has registered again.
+- A broker loses its power only while the controller knows of the end of every other broker that
+  has ended: it has registered again; and while, of every guarded partition that it has, another
+  member of the ISR runs.
+- Until the controller knows of the loss, and would not elect the loser for having led last, no
+  other broker ends.
 
 Whatever loses nothing comes at any time: kills, and everything else.
 """
@@ -87,12 +88,13 @@ class FaultSchedule:
         self._guarded = guarded
         self._hosts = [*(node.host for node in cluster.nodes), *hosts]
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._ends: dict[int, int] = {}
         self._losses: dict[int, int] = {}
         self._ill: dict[VirtualNode, None] = {}
         self._passing = 0
         self._is_healing = False
         self.counts: Counter[str] = Counter()
-        self._pace_s = random.choice((0.3, 1.0, 3.0))
+        self._pace_s = random.choice((0.2, 0.6, 2.0))
         kinds: tuple[tuple[Callable[[], str], float], ...] = (
             (self._kill_broker, 6),
             (self._crash_broker, 5),
@@ -193,6 +195,7 @@ class FaultSchedule:
         node = self._pick_broker()
         if node is None or not self._may_end(node):
             return ""
+        self._note_end(node)
         node.kill()
         self._later(self._some_s(0.05, 1, 5, 20), self._start, node, node.lives)
         return "kill of a broker"
@@ -201,10 +204,8 @@ class FaultSchedule:
         node = self._pick_broker()
         if node is None or not self._may_end(node) or not self._may_lose(node):
             return ""
-        controller = self._cluster.controller.controller
-        assert controller is not None
-        registered = controller.image.brokers.get(node.id)
-        self._losses[node.id] = -1 if registered is None else registered.epoch
+        self._note_end(node)
+        self._losses[node.id] = self._ends[node.id]
         node.crash()
         self._later(self._some_s(0.05, 1, 5, 20), self._start, node, node.lives)
         return "power loss of a broker"
@@ -220,6 +221,7 @@ class FaultSchedule:
         if node.life is None:
             return
         lives = node.lives
+        self._note_end(node)
         await node.close()
         await asyncio.sleep(after_s)
         self._start(node, lives)
@@ -253,43 +255,47 @@ class FaultSchedule:
 
     def _may_end(self, node: VirtualBroker) -> bool:
         """Whether the controller knows of all that others have lost."""
-        self._forget_known_losses()
+        self._forget_what_is_known()
         return not any(broker_id != node.id for broker_id in self._losses)
 
-    def _forget_known_losses(self) -> None:
+    def _note_end(self, node: VirtualBroker) -> None:
+        self._ends[node.id] = node.lives
+
+    def _forget_what_is_known(self) -> None:
         controller = self._cluster.controller.controller
         if controller is None:
             return
         image = controller.image
-        for broker_id, epoch in list(self._losses.items()):
-            registered = image.brokers.get(broker_id)
+        on_disk = controller.journal.end_offset
+        last_leaders = [
+            broker_id
+            for partition in self._guarded_partitions(image)
+            for broker_id in partition.last_known_elr
+        ]
+        for broker_id, lives in list(self._ends.items()):
+            node, registered = self._cluster.brokers[broker_id], image.brokers.get(broker_id)
             if (
                 registered is not None
-                and epoch < registered.epoch < controller.journal.end_offset
-                and not any(
-                    broker_id in partition.last_known_elr
-                    for partition in self._guarded_partitions(image)
-                )
+                and node.lives > lives
+                and registered.incarnation_id == node.incarnation_id
+                and registered.epoch < on_disk
             ):
+                del self._ends[broker_id]
+        for broker_id in list(self._losses):
+            if broker_id not in self._ends and broker_id not in last_leaders:
                 del self._losses[broker_id]
 
     def _may_lose(self, node: VirtualBroker) -> bool:
+        self._forget_what_is_known()
         controller = self._cluster.controller.controller
-        if controller is None:
+        if controller is None or any(broker_id != node.id for broker_id in self._ends):
             return False
-        image = controller.image
-        whole = [
-            other.id
-            for other in self._cluster.brokers
-            if other is not node
-            and other.is_serving
-            and other.broker is not None
-            and other.id in image.brokers
-            and other.broker.epoch == image.brokers[other.id].epoch
+        running = [
+            other.id for other in self._cluster.brokers if other is not node and other.is_serving
         ]
         return all(
-            any(member in whole for member in partition.isr)
-            for partition in self._guarded_partitions(image)
+            any(member in running for member in partition.isr)
+            for partition in self._guarded_partitions(controller.image)
             if node.id in partition.replicas
         )
 

@@ -102,7 +102,7 @@ class Simulation:
         self.schedule = schedule = FaultSchedule(self.cluster, self.guarded, clients)
         faults = asyncio.get_running_loop().create_task(schedule.run(), name="faults")
         try:
-            await self._elapse(self._random.uniform(60, 180), faults)
+            await self._elapse(self._random.uniform(20, 60), faults)
         finally:
             faults.cancel()
         schedule.heal()
@@ -239,6 +239,8 @@ class Simulation:
             )
 
         await self._until(find_unread, CALM_S)
+        await self._until(lambda: find_unrest(self.cluster), CALM_S)
+        self.checkers.look()
         self.checkers.check_replicas_agree()
 
 

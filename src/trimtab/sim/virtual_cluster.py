@@ -202,6 +202,11 @@ class VirtualBroker(VirtualNode):
         self.id: Final = broker_id
         self.broker: Broker | None = None
 
+    @property
+    def incarnation_id(self) -> bytes | None:
+        """What the process that runs calls itself; None if none does."""
+        return None if self.broker is None else self.broker.lifecycle._incarnation_id
+
     async def _serve(self, mount: Mount, random: Random) -> None:
         options = {"node.id": self.id, "broker.id": self.id, **self.options}
         self.broker = broker = Broker(

@@ -74,11 +74,11 @@ class OffsetCheckpoint:
 
 
 def _decode(content: bytes) -> dict[TopicPartition, int]:
-    version, count, *lines = content.decode("utf-8").splitlines()
+    version, count, *lines, end = content.decode("utf-8").split("\n")
     offsets = {}
     for line in lines:
         topic, partition, offset = line.split(" ")
         offsets[TopicPartition(topic, int(partition))] = int(offset)
-    if version != "0" or int(count) != len(offsets):
+    if version != "0" or int(count) != len(offsets) or end:
         raise ValueError(f"version {version}, {count} entries announced, {len(offsets)} found")
     return offsets

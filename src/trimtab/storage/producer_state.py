@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from trimtab.errors import CorruptData, ErrorCode
+from trimtab.records import NO_TIMESTAMP
 from trimtab.storage.storage import BytesLike
 from trimtab.wire.batch_cy import BatchHeader
 from trimtab.wire.checksum import crc32c
@@ -56,6 +57,16 @@ ACCEPTED = Verdict()
 """The verdict on a batch that is to be stored; compare with `is`."""
 
 
+class KnownProducer(NamedTuple):
+    """A producer that is remembered. Sequence and timestamp are those of its last batch, -1 if
+    none is remembered."""
+
+    id: int
+    epoch: int
+    last_sequence: int
+    last_timestamp: int
+
+
 class _Producer:
     __slots__ = ("batches", "epoch", "seen_ms")
 
@@ -83,6 +94,18 @@ class ProducerState:
 
     def __len__(self) -> int:
         return len(self._producers)
+
+    def describe(self) -> list[KnownProducer]:
+        """The producers that are remembered."""
+        return [
+            KnownProducer(
+                producer_id,
+                producer.epoch,
+                producer.last_sequence,
+                producer.batches[-1].timestamp if producer.batches else NO_TIMESTAMP,
+            )
+            for producer_id, producer in self._producers.items()
+        ]
 
     def check(self, header: BatchHeader) -> Verdict:
         """Whether a client's batch may be stored; does not record it.

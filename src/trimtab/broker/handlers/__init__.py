@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from trimtab.broker.handlers.acls import create_acls, delete_acls, describe_acls
 from trimtab.broker.handlers.cluster import describe_cluster
 from trimtab.broker.handlers.config_resources import list_config_resources
 from trimtab.broker.handlers.configs import describe_configs
@@ -18,6 +19,7 @@ from trimtab.broker.handlers.metadata import describe_metadata
 from trimtab.broker.handlers.offsets import list_offsets
 from trimtab.broker.handlers.produce import produce
 from trimtab.broker.handlers.producer_ids import init_producer_id
+from trimtab.broker.handlers.producers import describe_producers
 from trimtab.broker.handlers.topic_partitions import describe_topic_partitions
 
 HANDLERS: dict[int, Callable[..., Any]] = {
@@ -29,10 +31,14 @@ HANDLERS: dict[int, Callable[..., Any]] = {
     21: delete_records,
     22: init_producer_id,
     23: offset_for_leader_epoch,
+    29: describe_acls,
+    30: create_acls,
+    31: delete_acls,
     32: describe_configs,
     34: alter_replica_log_dirs,
     35: describe_log_dirs,
     60: describe_cluster,
+    61: describe_producers,
     74: list_config_resources,
     75: describe_topic_partitions,
     **dict.fromkeys(FORWARDED, forward),

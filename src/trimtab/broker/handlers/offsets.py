@@ -106,26 +106,27 @@ def _find(
     timestamp, epoch = wanted.timestamp, partition.leader_epoch
     leadership = partition.leadership
     end = partition.log.log_end_offset if replica_id >= 0 else partition.high_watermark
-    depends_on_end = replica_id < 0 and (timestamp == LATEST or timestamp >= 0)
-    if depends_on_end and leadership is not None and end < leadership.start_offset:
-        raise Refused(
-            ErrorCode.OFFSET_NOT_AVAILABLE
-            if version >= _NOT_AVAILABLE_SINCE
-            else ErrorCode.LEADER_NOT_AVAILABLE
-        )
-    if timestamp == LATEST:
+    is_end_known = replica_id >= 0 or leadership is None or end >= leadership.start_offset
+    if timestamp == LATEST and is_end_known:
         return _answer(wanted, NO_TIMESTAMP, end, epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return _answer(wanted, NO_TIMESTAMP, partition.log.log_start_offset, epoch)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _answer(wanted)
+    found = None
     if timestamp == MAX_TIMESTAMP:
         found = partition.log.offset_of_max_timestamp()
-    else:
+    elif timestamp >= 0:
         found = partition.log.offset_for_timestamp(timestamp)
-    if found is None or found.offset >= end:
+    if found is not None and found.offset < end:
+        return _answer(wanted, found.timestamp, found.offset, found.leader_epoch)
+    if is_end_known:
         return _answer(wanted)
-    return _answer(wanted, found.timestamp, found.offset, found.leader_epoch)
+    raise Refused(
+        ErrorCode.OFFSET_NOT_AVAILABLE
+        if version >= _NOT_AVAILABLE_SINCE
+        else ErrorCode.LEADER_NOT_AVAILABLE
+    )
 
 
 def _answer(

@@ -27,26 +27,21 @@ from trimtab.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirsResponse,
 )
 from trimtab.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from trimtab.wire.messages.assign_replicas_to_dirs import (
-    AssignReplicasToDirsRequest,
-    AssignReplicasToDirsResponse,
-)
 from trimtab.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from trimtab.wire.messages.broker_registration import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
 )
+from trimtab.wire.messages.create_acls import CreateAclsRequest, CreateAclsResponse
 from trimtab.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
 )
 from trimtab.wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from trimtab.wire.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
 from trimtab.wire.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from trimtab.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
-from trimtab.wire.messages.describe_client_quotas import (
-    DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
-)
+from trimtab.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 from trimtab.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from trimtab.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from trimtab.wire.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
@@ -78,10 +73,6 @@ from trimtab.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
-from trimtab.wire.messages.list_transactions import (
-    ListTransactionsRequest,
-    ListTransactionsResponse,
-)
 from trimtab.wire.messages.metadata import MetadataRequest, MetadataResponse
 from trimtab.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
@@ -98,7 +89,6 @@ from trimtab.wire.messages.unregister_broker import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
-from trimtab.wire.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 from trimtab.wire.schema import schema
 from trimtab.wire.types import MAX_INT16
 
@@ -165,6 +155,9 @@ APIS: dict[int, Api] = {
         _api(AddOffsetsToTxnRequest, AddOffsetsToTxnResponse),
         _api(EndTxnRequest, EndTxnResponse),
         _api(TxnOffsetCommitRequest, TxnOffsetCommitResponse),
+        _api(DescribeAclsRequest, DescribeAclsResponse),
+        _api(CreateAclsRequest, CreateAclsResponse),
+        _api(DeleteAclsRequest, DeleteAclsResponse),
         _api(AlterConfigsRequest, AlterConfigsResponse),
         _api(AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse),
         _api(DescribeLogDirsRequest, DescribeLogDirsResponse),
@@ -174,18 +167,14 @@ APIS: dict[int, Api] = {
         _api(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
         _api(AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse),
         _api(ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse),
-        _api(DescribeClientQuotasRequest, DescribeClientQuotasResponse),
         _api(DescribeQuorumRequest, DescribeQuorumResponse),
         _api(AlterPartitionRequest, AlterPartitionResponse),
-        _api(UpdateFeaturesRequest, UpdateFeaturesResponse),
         _api(FetchSnapshotRequest, FetchSnapshotResponse),
         _api(DescribeProducersRequest, DescribeProducersResponse),
         _api(BrokerRegistrationRequest, BrokerRegistrationResponse),
         _api(BrokerHeartbeatRequest, BrokerHeartbeatResponse),
         _api(UnregisterBrokerRequest, UnregisterBrokerResponse),
-        _api(ListTransactionsRequest, ListTransactionsResponse),
         _api(AllocateProducerIdsRequest, AllocateProducerIdsResponse),
-        _api(AssignReplicasToDirsRequest, AssignReplicasToDirsResponse),
         _api(ListConfigResourcesRequest, ListConfigResourcesResponse),
         _api(DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
     )
@@ -211,22 +200,24 @@ __all__ = [
     "Api",
     "ApiVersionsRequest",
     "ApiVersionsResponse",
-    "AssignReplicasToDirsRequest",
-    "AssignReplicasToDirsResponse",
     "BrokerHeartbeatRequest",
     "BrokerHeartbeatResponse",
     "BrokerRegistrationRequest",
     "BrokerRegistrationResponse",
+    "CreateAclsRequest",
+    "CreateAclsResponse",
     "CreatePartitionsRequest",
     "CreatePartitionsResponse",
     "CreateTopicsRequest",
     "CreateTopicsResponse",
+    "DeleteAclsRequest",
+    "DeleteAclsResponse",
     "DeleteRecordsRequest",
     "DeleteRecordsResponse",
     "DeleteTopicsRequest",
     "DeleteTopicsResponse",
-    "DescribeClientQuotasRequest",
-    "DescribeClientQuotasResponse",
+    "DescribeAclsRequest",
+    "DescribeAclsResponse",
     "DescribeClusterRequest",
     "DescribeClusterResponse",
     "DescribeConfigsRequest",
@@ -259,8 +250,6 @@ __all__ = [
     "ListOffsetsResponse",
     "ListPartitionReassignmentsRequest",
     "ListPartitionReassignmentsResponse",
-    "ListTransactionsRequest",
-    "ListTransactionsResponse",
     "MetadataRequest",
     "MetadataResponse",
     "OffsetForLeaderEpochRequest",
@@ -275,6 +264,4 @@ __all__ = [
     "TxnOffsetCommitResponse",
     "UnregisterBrokerRequest",
     "UnregisterBrokerResponse",
-    "UpdateFeaturesRequest",
-    "UpdateFeaturesResponse",
 ]

@@ -1,0 +1,65 @@
+"""DescribeAcls (29), CreateAcls (30) and DeleteAcls (31), versions 1-3: there are none.
+
+Everybody may do everything. The answer is that of Apache Kafka without an authorizer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trimtab.errors import ErrorCode
+from trimtab.wire.framing import RequestHeader
+from trimtab.wire.messages.create_acls import (
+    AclCreationResult,
+    CreateAclsRequest,
+    CreateAclsResponse,
+)
+from trimtab.wire.messages.delete_acls import (
+    DeleteAclsFilterResult,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
+from trimtab.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+
+if TYPE_CHECKING:
+    from trimtab.broker.broker import Broker
+
+_NONE_ON_BROKER = "No Authorizer is configured on the broker"
+_NONE = "No Authorizer is configured."
+
+
+def describe_acls(
+    broker: Broker, header: RequestHeader, request: DescribeAclsRequest
+) -> DescribeAclsResponse:
+    """That nobody keeps any."""
+    return DescribeAclsResponse(
+        throttle_time_ms=0, error_code=ErrorCode.SECURITY_DISABLED, error_message=_NONE_ON_BROKER
+    )
+
+
+def create_acls(
+    broker: Broker, header: RequestHeader, request: CreateAclsRequest
+) -> CreateAclsResponse:
+    """The same of each ACL."""
+    return CreateAclsResponse(
+        throttle_time_ms=0,
+        results=[
+            AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NONE)
+            for _ in request.creations
+        ],
+    )
+
+
+def delete_acls(
+    broker: Broker, header: RequestHeader, request: DeleteAclsRequest
+) -> DeleteAclsResponse:
+    """The same of each filter."""
+    return DeleteAclsResponse(
+        throttle_time_ms=0,
+        filter_results=[
+            DeleteAclsFilterResult(
+                error_code=ErrorCode.SECURITY_DISABLED, error_message=_NONE, matching_acls=[]
+            )
+            for _ in request.filters
+        ],
+    )

@@ -1,0 +1,66 @@
+"""DescribeProducers (61): what a partition remembers of its idempotent producers (KIP-664).
+
+Any replica answers for what it has, also one that follows. There are no transactions yet, so none
+is open.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trimtab.broker.partition import Refused
+from trimtab.errors import ErrorCode
+from trimtab.wire.framing import RequestHeader
+from trimtab.wire.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+
+if TYPE_CHECKING:
+    from trimtab.broker.broker import Broker
+
+_NO_COORDINATOR = -1
+
+
+def describe_producers(
+    broker: Broker, header: RequestHeader, request: DescribeProducersRequest
+) -> DescribeProducersResponse:
+    """The producers of each partition that is asked for."""
+    return DescribeProducersResponse(
+        throttle_time_ms=0,
+        topics=[
+            TopicResponse(
+                name=topic.name,
+                partitions=[
+                    _describe(broker, topic.name, each) for each in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
+    try:
+        partition = broker.find_replica(topic, index)
+    except Refused as refused:
+        return PartitionResponse(
+            partition_index=index, error_code=refused.code, error_message=refused.message
+        )
+    return PartitionResponse(
+        partition_index=index,
+        error_code=ErrorCode.NONE,
+        active_producers=[
+            ProducerState(
+                producer_id=producer.id,
+                producer_epoch=producer.epoch,
+                last_sequence=producer.last_sequence,
+                last_timestamp=producer.last_timestamp,
+                coordinator_epoch=_NO_COORDINATOR,
+            )
+            for producer in partition.log.producers.describe()
+        ],
+    )

@@ -1,0 +1,395 @@
+"""Brokers that come, go, and learn what the controller decides (`trimtab.broker.broker`)."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.unit.broker.conftest import Client, Lab
+from tests.unit.broker.replicas import (
+    decided,
+    followers_of,
+    in_sync,
+    kill,
+    leader_of,
+    leading,
+    replica,
+    send,
+    start,
+    until,
+    values,
+)
+from trimtab.broker.broker import Broker
+from trimtab.controller.node import ControllerNode
+from trimtab.errors import CorruptData, ErrorCode, UsageError
+from trimtab.storage.log_directory import LogDirectory
+from trimtab.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from trimtab.wire.messages.delete_topics import DeleteTopicsRequest
+from trimtab.wire.messages.metadata import MetadataRequest
+from trimtab.wire.messages.metadata_records import RemoveTopicRecord
+from trimtab.wire.messages.unregister_broker import UnregisterBrokerRequest
+
+TWO = {"min.insync.replicas": 2}
+
+
+async def delete_topic(lab: Lab, name: str) -> None:
+    request = DeleteTopicsRequest(topics=[], topic_names=[name], timeout_ms=1000)
+    (result,) = (await lab.controller.controller.delete_topics(request)).responses
+    assert result.error_code == 0
+
+
+async def end_controller(lab: Lab) -> None:
+    lab.controller.abort()
+    lab.world.disk("controller").end()
+    await asyncio.sleep(0.1)
+
+
+async def start_controller(lab: Lab) -> None:
+    lab.controller = ControllerNode(
+        3000, "lab", lab.world.disk("controller"), {}, lab.world.now_ms, Random(2)
+    )
+    await lab.controller.listen("controller", 9093)
+    await lab.controller.start()
+
+
+async def brokers_of(client: Client) -> list[int]:
+    response = await client.ask(MetadataRequest(topics=None), 12)
+    return sorted(each.node_id for each in response.brokers)
+
+
+# -- ending and coming back
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_broker_that_comes_back_has_its_partitions(lab: Lab, clean: bool) -> None:
+    async def scenario() -> None:
+        for name in ("alone", "t"):
+            await lab.create_topic(name, 3, replicas=3 if name == "t" else 1)
+        await in_sync(lab)
+        one = leader_of(lab)
+        mine = next(index for index in range(3) if leader_of(lab, "alone", index) == one)
+        await send(lab, b"a", topic="alone", index=mine)
+        await send(lab, b"b")
+        epoch = lab.brokers[one].epoch
+        if clean:
+            await lab.brokers[one].close()
+        else:
+            kill(lab, one)
+        broker = await start(lab, one)
+        assert broker.epoch > epoch
+        await in_sync(lab)
+        assert set(broker.partitions) == {("alone", mine), *(("t", index) for index in range(3))}
+        await until(lambda: leader_of(lab, "alone", mine) == one)
+        await until(lambda: leading(lab, "alone", mine).is_leader)
+        assert values(leading(lab, "alone", mine)) == [b"a"]
+        assert leading(lab, "alone", mine).high_watermark == 1
+        assert values(replica(lab, one)) == [b"b"]
+
+    lab.run(scenario, brokers=3)
+
+
+def test_a_broker_hands_over_what_it_leads_before_it_ends(lab: Lab) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t", 9, replicas=3)
+        for index in range(9):
+            await in_sync(lab, index=index)
+        ending = lab.brokers[0]
+        epochs = {index: decided(lab, index=index).leader_epoch for index in range(9)}
+        led = [index for index in range(9) if leader_of(lab, index=index) == 0]
+        assert led
+        client = lab.connect(0)
+        closing = asyncio.ensure_future(ending.close())
+        await until(lambda: all(leader_of(lab, index=index) > 0 for index in range(9)))
+        # It answers still: who leads now.
+        assert not client.transport.closed
+        assert await brokers_of(client) == [0, 1, 2]
+        await closing
+        assert client.transport.closed
+        for index in range(9):
+            registration = decided(lab, index=index)
+            assert sorted(registration.isr) == [1, 2]
+            assert registration.leader_epoch == epochs[index] + (index in led)
+            assert (await send(lab, b"v", index=index)).error_code == 0
+        assert lab.controller.controller.image.brokers[0].fenced
+        assert lab.world.loop.time() < 1
+        await start(lab, 0)
+        await in_sync(lab)
+
+    lab.run(scenario, brokers=3, config=TWO)
+
+
+def test_who_waits_for_a_leader_that_ends_is_told_to_look_elsewhere(lab: Lab) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t", replicas=3)
+        await in_sync(lab)
+        old = leader_of(lab)
+        client = lab.connect(old)
+        lab.world.network.cut(f"127.0.0.1:{9092 + old}")
+        client.send(lab.produce("t", lab.batch(b"v"), acks=-1), 9)
+        closing = asyncio.ensure_future(lab.brokers[old].close())
+        await until(lambda: client.responses)
+        lab.world.network.heal()
+        await closing
+        response = client.read(lab.produce("t", b"", acks=-1), 9)
+        (part,) = response.responses[0].partition_responses
+        assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await start(lab, old)
+
+    lab.run(scenario, brokers=3)
+
+
+def test_a_broker_that_has_not_come_up_can_be_closed(lab: Lab) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t", replicas=2)
+        await in_sync(lab, 2)
+        one = followers_of(lab)[0]
+        await lab.brokers[one].close()
+        await end_controller(lab)
+        starting = asyncio.ensure_future(start(lab, one))
+        await asyncio.sleep(3)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await lab.brokers[one].close()
+        await start_controller(lab)
+        await start(lab, one)
+        await in_sync(lab, 2)
+
+    lab.run(scenario, brokers=2)
+
+
+def test_after_its_end_nothing_is_heard_of_a_killed_broker(lab: Lab) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t", 3, replicas=3)
+        await in_sync(lab)
+        kill(lab, 1)
+        await asyncio.sleep(0.1)
+        counts = [each.listener.counts for each in (lab.controller, lab.brokers[0])]
+        before = [each.accepted for each in counts]
+        log_end = lab.controller.controller.journal.end_offset
+        await asyncio.sleep(30)
+        assert [each.accepted for each in counts] == before
+        assert lab.controller.controller.journal.end_offset == log_end
+        assert lab.world.disk("broker-1").used_after_end == []
+
+    lab.run(scenario, brokers=3)
+
+
+def test_a_second_broker_of_the_same_number_waits_for_the_first_to_end(lab: Lab) -> None:
+    async def scenario() -> None:
+        first = lab.brokers[0]
+        second = Broker(
+            0,
+            "lab",
+            lab.world.disk("other"),
+            ("controller", 9093),
+            {"node.id": 0},
+            lab.world.now_ms,
+            Random(5),
+        )
+        await second.bind("127.0.0.1", 9192)
+        starting = asyncio.ensure_future(second.start("127.0.0.1", 9192))
+        await asyncio.sleep(20)
+        assert not starting.done()
+        await first.close()
+        await starting
+        lab.brokers[0] = second
+        assert lab.controller.controller.image.brokers[0].port == 9192
+
+    lab.run(scenario)
+
+
+def test_a_broker_of_another_cluster_is_refused(lab: Lab) -> None:
+    async def scenario() -> None:
+        stranger = Broker(
+            7,
+            "other",
+            lab.world.disk("other"),
+            ("controller", 9093),
+            {"node.id": 7},
+            lab.world.now_ms,
+            Random(5),
+        )
+        await stranger.bind("127.0.0.1", 9192)
+        with pytest.raises(UsageError, match="belongs to cluster other"):
+            await stranger.start("127.0.0.1", 9192)
+        await stranger.close()
+
+    lab.run(scenario)
+
+
+def test_a_broker_that_was_unregistered_registers_again(lab: Lab) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t", replicas=3)
+        await in_sync(lab)
+        one = followers_of(lab)[0]
+        epoch = lab.brokers[one].epoch
+        client = lab.connect(leader_of(lab))
+        response = await client.ask(UnregisterBrokerRequest(broker_id=one), 0)
+        assert response.error_code == 0
+        assert one not in await brokers_of(client)
+        await until(lambda: lab.brokers[one].epoch > epoch)
+        await in_sync(lab)
+        assert await brokers_of(client) == [0, 1, 2]
+
+    lab.run(scenario, brokers=3)
+
+
+# -- without a controller
+
+
+def test_brokers_go_on_while_the_controller_is_away(lab: Lab) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t", replicas=3)
+        await in_sync(lab)
+        await end_controller(lab)
+        for number in range(5):
+            assert (await send(lab, b"%d" % number)).error_code == 0
+            await asyncio.sleep(10)
+        assert await brokers_of(lab.connect()) == [0, 1, 2]
+        await start_controller(lab)
+        await asyncio.sleep(3)
+        epochs = [each.epoch for each in lab.brokers]
+        assert (await send(lab, b"5")).error_code == 0
+        await in_sync(lab)
+        assert [each.epoch for each in lab.brokers] == epochs  # nobody had to begin anew
+        request = CreateTopicsRequest(
+            topics=[
+                CreatableTopic(
+                    name="u", num_partitions=3, replication_factor=3, assignments=[], configs=[]
+                )
+            ]
+        )
+        response = await lab.connect(1).ask(request, 7)
+        assert response.topics[0].error_code == 0
+        assert (await send(lab, b"a", topic="u")).error_code == 0
+
+    lab.run(scenario, brokers=3)
+
+
+def test_an_isr_that_changes_while_the_controller_is_away_is_decided_later(lab: Lab) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t", replicas=3)
+        await in_sync(lab)
+        await end_controller(lab)
+        gone = followers_of(lab)[0]
+        kill(lab, gone)
+        client = lab.connect(leader_of(lab))
+        request = lab.produce("t", lab.batch(b"v"), acks=-1)
+        request.timeout_ms = 60_000
+        client.send(request, 9)
+        await asyncio.sleep(20)
+        proposal = leading(lab).leadership.proposal
+        assert proposal is not None
+        assert gone not in proposal.isr
+        assert not client.responses
+        await start_controller(lab)
+        await until(lambda: client.responses)
+        assert gone not in decided(lab).isr
+        await start(lab, gone)
+        await in_sync(lab)
+
+    lab.run(scenario, brokers=3, config={"replica.lag.time.max.ms": 10_000})
+
+
+def test_a_broker_starts_while_the_controller_is_away_and_joins_when_it_is_back(lab: Lab) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t", replicas=3)
+        await in_sync(lab)
+        one = followers_of(lab)[0]
+        await lab.brokers[one].close()
+        await end_controller(lab)
+        starting = asyncio.ensure_future(start(lab, one))
+        await asyncio.sleep(30)
+        assert not starting.done()
+        await start_controller(lab)
+        await starting
+        await in_sync(lab)
+
+    lab.run(scenario, brokers=3)
+
+
+def test_a_broker_that_cannot_go_on_ends_and_says_so(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        broker = lab.brokers[0]
+        client = lab.connect(0)
+
+        async def fail(records: list[Any]) -> None:
+            raise CorruptData("not a record that this release knows")
+
+        broker.replay = fail  # type: ignore[method-assign]
+        await lab.create_topic("t")
+        await broker.failed.wait()
+        await asyncio.sleep(0.1)
+        assert client.transport.closed
+        kill(lab, 0)
+        await start(lab, 0)
+
+    lab.run(scenario, brokers=2)
+    assert "cannot follow the controller any more broker=0" in caplog.text
+
+
+# -- partitions that come, go and fail
+
+
+def test_a_topic_that_is_deleted_while_partitions_are_opened_is_passed_over(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removing: list[asyncio.Future[None]] = []
+    open_log = LogDirectory.open_log
+
+    def remove_meanwhile(logs: LogDirectory, topic: str, index: int, *rest: Any) -> Any:
+        if (topic, index) == ("first", 99):  # others have their turn every 100 partitions
+            remove = lab.brokers[0].replay([RemoveTopicRecord(topic_id=topic_id)])
+            removing.append(asyncio.ensure_future(remove))
+        return open_log(logs, topic, index, *rest)
+
+    async def scenario() -> None:
+        nonlocal topic_id
+        await lab.create_topic("first", 150)
+        topic_id = await lab.create_topic("t", 150)
+        kill(lab, 0)
+        monkeypatch.setattr(LogDirectory, "open_log", remove_meanwhile)
+        broker = await start(lab, 0)
+        await asyncio.gather(*removing)
+        assert set(broker.partitions) == {("first", index) for index in range(150)}
+
+    topic_id = b""
+    lab.run(scenario)
+
+
+def test_a_partition_whose_disk_fails_is_offline_and_the_broker_goes_on(lab: Lab) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t", replicas=3)
+        await lab.create_topic("u", replicas=3)
+        await in_sync(lab, topic="t")
+        await in_sync(lab, topic="u")
+        old = leader_of(lab)
+        next_leader = followers_of(lab)[0]
+        disk = lab.world.disk(f"broker-{next_leader}")
+        disk.fault = lambda action, path: 5 if action == "write" and path.startswith("t-0/") else 0
+        kill(lab, old)
+        await until(lambda: leader_of(lab) == next_leader)
+        await asyncio.sleep(0.1)
+        answer = await send(lab, b"v", to=next_leader, acks=1)
+        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        disk.fault = None
+        other = next(each for each in range(3) if each not in (old, next_leader))
+        kill(lab, other)
+        await until(lambda: other not in decided(lab).isr)  # the partition changes again
+        for each in (old, other):
+            await start(lab, each)
+        await asyncio.sleep(1)
+        broker = lab.brokers[next_leader]
+        assert not broker.failed.is_set()
+        await in_sync(lab, topic="u")
+        await delete_topic(lab, "t")
+        await lab.create_topic("t", replicas=3)
+        await in_sync(lab)
+        assert (await send(lab, b"w")).error_code == 0
+
+    lab.run(scenario, brokers=3)

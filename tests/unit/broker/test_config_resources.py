@@ -1,0 +1,64 @@
+"""ListConfigResources (`trimtab.broker.handlers.config_resources`, KIP-1142)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.broker.conftest import Lab
+from trimtab.errors import ErrorCode
+from trimtab.wire.messages.list_config_resources import ListConfigResourcesRequest
+
+TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+
+TOPICS = [("t", TOPIC), ("u", TOPIC)]
+BROKERS = [("0", BROKER), ("1", BROKER)]
+LOGGERS = [("0", LOGGER), ("1", LOGGER)]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "found"),
+    [
+        ([], TOPICS + BROKERS + LOGGERS),
+        ([TOPIC], TOPICS),
+        ([BROKER], BROKERS),
+        ([LOGGER, TOPIC], TOPICS + LOGGERS),
+        ([CLIENT_METRICS], []),
+        ([GROUP], []),
+    ],
+)
+@pytest.mark.kip(1142)
+def test_what_has_options_is_listed_by_kind(
+    lab: Lab, kinds: list[int], found: list[tuple[str, int]]
+) -> None:
+    async def scenario() -> None:
+        for name in ("t", "u"):
+            await lab.create_topic(name)
+        request = ListConfigResourcesRequest(resource_types=kinds)
+        for broker in range(2):
+            response = await lab.connect(broker).ask(request, 1)
+            listed = [
+                (each.resource_name, each.resource_type) for each in response.config_resources
+            ]
+            assert (response.error_code, listed) == (ErrorCode.NONE, found)
+
+    lab.run(scenario, brokers=2)
+
+
+def test_the_first_version_lists_client_metrics_alone(lab: Lab) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        response = await lab.connect().ask(ListConfigResourcesRequest(), 0)
+        assert (response.error_code, response.config_resources) == (ErrorCode.NONE, [])
+
+    lab.run(scenario)
+
+
+@pytest.mark.parametrize("kinds", [[1], [TOPIC, 0], [64]])
+def test_a_kind_that_nobody_knows_is_not_supported(lab: Lab, kinds: list[int]) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        response = await lab.connect().ask(ListConfigResourcesRequest(resource_types=kinds), 1)
+        assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert response.config_resources == []
+
+    lab.run(scenario)

@@ -1,0 +1,164 @@
+"""DeleteRecords (`trimtab.broker.handlers.delete_records`): on the leader, and on its followers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.broker.conftest import Lab
+from tests.unit.broker.replicas import (
+    address,
+    alter,
+    followers_of,
+    in_sync,
+    kill,
+    leader_of,
+    leading,
+    replica,
+    send,
+    start,
+    until,
+    values,
+)
+from trimtab.errors import ErrorCode
+from trimtab.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+
+END = -1
+
+
+async def delete(
+    lab: Lab, *offsets: int, topic: str = "t", to: int | None = None, version: int = 2
+) -> list[tuple[int, int]]:
+    """Error code and start of partition 0, 1, …, of which records before an offset go."""
+    request = DeleteRecordsRequest(
+        topics=[
+            DeleteRecordsTopic(
+                name=topic,
+                partitions=[
+                    DeleteRecordsPartition(partition_index=index, offset=offset)
+                    for index, offset in enumerate(offsets)
+                ],
+            )
+        ],
+        timeout_ms=1000,
+    )
+    response = await lab.connect(leader_of(lab) if to is None else to).ask(request, version)
+    return [(each.error_code, each.low_watermark) for each in response.topics[0].partitions]
+
+
+async def five_records(lab: Lab, **config: str) -> None:
+    options = {name.replace("_", "."): value for name, value in config.items()}
+    await lab.create_topic("t", config=options, replicas=3)
+    await in_sync(lab)
+    for number in range(5):
+        await send(lab, b"%d" % number)
+
+
+@pytest.mark.parametrize("version", range(3))
+@pytest.mark.kip(107)
+def test_records_before_an_offset_go(lab: Lab, version: int) -> None:
+    async def scenario() -> None:
+        await five_records(lab)
+        assert await delete(lab, 2, version=version) == [(0, 2)]
+        assert values(leading(lab)) == [b"2", b"3", b"4"]
+        assert await delete(lab, 1, version=version) == [(0, 2)]
+        assert await delete(lab, END, version=version) == [(0, 5)]
+        assert values(leading(lab)) == []
+
+    lab.run(scenario, brokers=3)
+
+
+def test_the_start_reaches_followers_and_outlives_a_restart(lab: Lab) -> None:
+    async def scenario() -> None:
+        await five_records(lab)
+        await delete(lab, 3)
+        await until(lambda: {replica(lab, each).log.log_start_offset for each in range(3)} == {3})
+        one = followers_of(lab)[0]
+        await lab.brokers[one].close()
+        await start(lab, one)
+        assert replica(lab, one).log.log_start_offset == 3
+        await in_sync(lab)
+        assert values(replica(lab, one)) == [b"3", b"4"]
+
+    lab.run(scenario, brokers=3)
+
+
+def test_the_start_outlives_the_leader(lab: Lab) -> None:
+    async def scenario() -> None:
+        await five_records(lab)
+        await delete(lab, 3)
+        await until(lambda: {replica(lab, each).log.log_start_offset for each in range(3)} == {3})
+        old = leader_of(lab)
+        kill(lab, old)
+        await until(lambda: leader_of(lab) not in (old, -1))
+        await until(lambda: leading(lab).is_leader)
+        assert values(leading(lab)) == [b"3", b"4"]
+
+    lab.run(scenario, brokers=3)
+
+
+def test_what_is_not_committed_is_not_deleted(lab: Lab) -> None:
+    async def scenario() -> None:
+        await five_records(lab)
+        lab.world.network.cut(address(leader_of(lab)))
+        await send(lab, b"5", acks=1)
+        assert await delete(lab, 6) == [(ErrorCode.OFFSET_OUT_OF_RANGE, -1)]
+        assert await delete(lab, -2) == [(ErrorCode.OFFSET_OUT_OF_RANGE, -1)]
+        assert await delete(lab, END) == [(0, 5)]
+        assert values(leading(lab)) == [b"5"]
+        lab.world.network.heal()
+
+    lab.run(scenario, brokers=3)
+
+
+def test_what_cannot_be_deleted_is_refused_alone(lab: Lab) -> None:
+    async def scenario() -> None:
+        await five_records(lab)
+        assert await delete(lab, 1, 1) == [(0, 1), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)]
+        refused = [(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
+        assert await delete(lab, 1, to=followers_of(lab)[0]) == refused
+        assert await delete(lab, 1, topic="u") == [(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)]
+
+    lab.run(scenario, brokers=3)
+
+
+@pytest.mark.parametrize(
+    ("policy", "answer"),
+    [
+        ("compact", (ErrorCode.POLICY_VIOLATION, -1)),
+        ("compact,delete", (ErrorCode.NONE, 2)),
+        ("delete", (ErrorCode.NONE, 2)),
+    ],
+)
+def test_a_topic_that_is_compacted_alone_keeps_its_records(
+    lab: Lab, policy: str, answer: tuple[int, int]
+) -> None:
+    async def scenario() -> None:
+        await five_records(lab)
+        await alter(lab, {"cleanup.policy": policy})
+        assert await delete(lab, 2) == [answer]
+
+    lab.run(scenario, brokers=3)
+
+
+def test_consumers_that_wait_are_woken(lab: Lab) -> None:
+    async def scenario() -> None:
+        await five_records(lab)
+        told: list[Any] = []
+
+        class Watching:
+            def changed(self, partition: Any) -> None:
+                told.append(partition.log.log_start_offset)
+
+            appended = committed = changed
+
+        leading(lab).watchers[Watching()] = None
+        await delete(lab, 4)
+        assert told == [4]
+
+    lab.run(scenario, brokers=3)

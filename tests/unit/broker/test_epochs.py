@@ -1,0 +1,205 @@
+"""What clients are told of offsets and leader epochs when leaders change.
+
+OffsetForLeaderEpoch (`trimtab.broker.handlers.epochs`), and ListOffsets of a new leader
+(`trimtab.broker.handlers.offsets`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.unit.broker.conftest import Lab
+from tests.unit.broker.replicas import (
+    address,
+    followers_of,
+    in_sync,
+    kill,
+    leader_of,
+    leading,
+    move_leader,
+    send,
+    until,
+)
+from trimtab.errors import ErrorCode
+from trimtab.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from trimtab.wire.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+
+LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+CONSUMER, DEBUGGER = -1, -2
+
+
+def end_of(*epochs: int, current: int = -1, partition: int = 0) -> OffsetForLeaderEpochRequest:
+    return OffsetForLeaderEpochRequest(
+        replica_id=CONSUMER,
+        topics=[
+            OffsetForLeaderTopic(
+                topic="t",
+                partitions=[
+                    OffsetForLeaderPartition(
+                        partition=partition, current_leader_epoch=current, leader_epoch=epoch
+                    )
+                    for epoch in epochs
+                ],
+            )
+        ],
+    )
+
+
+def answers(response: Any) -> list[tuple[int, int, int]]:
+    return [
+        (each.error_code, each.leader_epoch, each.end_offset)
+        for topic in response.topics
+        for each in topic.partitions
+    ]
+
+
+async def three_epochs(lab: Lab) -> None:
+    """Epoch 0 has offsets 0 and 1, epoch 1 none, epoch 2 has 2 to 4."""
+    await lab.create_topic("t", replicas=3)
+    await in_sync(lab)
+    first, second, third = leader_of(lab), *followers_of(lab)
+    await send(lab, b"0", b"1")
+    await in_sync(lab)
+    await move_leader(lab, second)
+    await in_sync(lab)
+    await move_leader(lab, third)
+    assert leading(lab).leader_epoch == 2
+    await send(lab, b"2", b"3", b"4")
+    assert first != leader_of(lab)
+
+
+@pytest.mark.parametrize("version", range(2, 5))
+@pytest.mark.kip(320)
+def test_an_epoch_ends_where_the_next_one_begins(lab: Lab, version: int) -> None:
+    async def scenario() -> None:
+        await three_epochs(lab)
+        response = await lab.connect(leader_of(lab)).ask(end_of(0, 1, 2, 3), version)
+        assert answers(response) == [(0, 0, 2), (0, 0, 2), (0, 2, 5), (0, -1, -1)]
+
+    lab.run(scenario, brokers=3)
+
+
+@pytest.mark.parametrize(
+    ("current", "code"),
+    [
+        (-1, ErrorCode.NONE),
+        (2, ErrorCode.NONE),
+        (1, ErrorCode.FENCED_LEADER_EPOCH),
+        (3, ErrorCode.UNKNOWN_LEADER_EPOCH),
+    ],
+)
+@pytest.mark.kip(320)
+def test_who_knows_another_leader_is_told(lab: Lab, current: int, code: ErrorCode) -> None:
+    async def scenario() -> None:
+        await three_epochs(lab)
+        response = await lab.connect(leader_of(lab)).ask(end_of(0, current=current), 4)
+        assert answers(response) == [(code, 0, 2) if code is ErrorCode.NONE else (code, -1, -1)]
+
+    lab.run(scenario, brokers=3)
+
+
+def test_only_the_leader_says_where_an_epoch_ends(lab: Lab) -> None:
+    async def scenario() -> None:
+        await three_epochs(lab)
+        response = await lab.connect(followers_of(lab)[0]).ask(end_of(0), 4)
+        assert answers(response) == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1)]
+        response = await lab.connect(leader_of(lab)).ask(end_of(0, partition=1), 4)
+        assert answers(response) == [(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)]
+
+    lab.run(scenario, brokers=3)
+
+
+# -- a leader that does not know yet what is committed
+
+
+def offset(timestamp: int, replica_id: int = CONSUMER) -> ListOffsetsRequest:
+    wanted = ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=timestamp)
+    return ListOffsetsRequest(
+        replica_id=replica_id,
+        isolation_level=0,
+        topics=[ListOffsetsTopic(name="t", partitions=[wanted])],
+    )
+
+
+async def found(lab: Lab, timestamp: int, version: int = 11, replica: int = CONSUMER) -> Any:
+    response = await lab.connect(leader_of(lab)).ask(offset(timestamp, replica), version)
+    (answer,) = response.topics[0].partitions
+    return answer.error_code if answer.error_code else answer.offset
+
+
+async def new_leader(lab: Lab) -> int:
+    """Its log ends with offset 1, but all that it knows to be committed is offset 0.
+
+    Its follower does not come through to it. Returns the time between the two records.
+    """
+    await lab.create_topic("t", replicas=3)
+    await in_sync(lab)
+    await send(lab, b"0")
+    await asyncio.sleep(1)
+    between: int = lab.world.now_ms()
+    await asyncio.sleep(1)
+    await send(lab, b"1")
+    old = leader_of(lab)
+    for broker in followers_of(lab):
+        lab.world.network.cut(address(broker))
+    kill(lab, old)
+    await until(lambda: leader_of(lab) not in (old, -1))
+    await until(lambda: leading(lab).is_leader)
+    assert (leading(lab).high_watermark, leading(lab).log.log_end_offset) == (1, 2)
+    return between
+
+
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [
+        (4, ErrorCode.LEADER_NOT_AVAILABLE),
+        (5, ErrorCode.OFFSET_NOT_AVAILABLE),
+        (11, ErrorCode.OFFSET_NOT_AVAILABLE),
+    ],
+)
+@pytest.mark.kip(207)
+def test_a_new_leader_says_no_end_that_goes_back(lab: Lab, version: int, code: ErrorCode) -> None:
+    async def scenario() -> None:
+        await new_leader(lab)
+        assert await found(lab, LATEST, version) == code
+        lab.world.network.heal()
+        await until(lambda: leading(lab).high_watermark == 2)
+        assert await found(lab, LATEST, version) == 2
+
+    lab.run(scenario, brokers=3)
+
+
+@pytest.mark.kip(207)
+def test_a_new_leader_says_what_does_not_depend_on_the_end(lab: Lab) -> None:
+    async def scenario() -> None:
+        between = await new_leader(lab)
+        assert await found(lab, EARLIEST) == 0
+        assert await found(lab, 0) == 0
+        for beyond in (between, MAX_TIMESTAMP):
+            assert await found(lab, beyond) == ErrorCode.OFFSET_NOT_AVAILABLE
+        lab.world.network.heal()
+        await until(lambda: leading(lab).high_watermark == 2)
+        for beyond in (between, MAX_TIMESTAMP):
+            assert await found(lab, beyond) == 1
+
+    lab.run(scenario, brokers=3)
+
+
+def test_a_follower_is_told_the_end_of_the_log(lab: Lab) -> None:
+    async def scenario() -> None:
+        await new_leader(lab)
+        assert await found(lab, LATEST, replica=followers_of(lab)[0]) == 2
+        lab.world.network.heal()
+
+    lab.run(scenario, brokers=3)

@@ -1,0 +1,294 @@
+"""Proposals of ISRs on their way (`trimtab.broker.isr_proposals`), to a controller played here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, cast
+
+import pytest
+
+from tests.unit.broker.replica_stand import SECOND, THIRD, TOPIC_ID, Stand
+from trimtab.broker.controller_link import ControllerLink
+from trimtab.broker.isr_proposals import IsrProposals
+from trimtab.errors import ErrorCode
+from trimtab.server.peer import PeerLost
+from trimtab.sim.world import World
+from trimtab.wire.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    PartitionDataResponse,
+    TopicDataResponse,
+)
+
+
+class Link:
+    """Requests as they arrive, each with what answers it."""
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[
+            tuple[AlterPartitionRequest, asyncio.Future[AlterPartitionResponse]]
+        ] = asyncio.Queue()
+
+    async def ask(self, request: AlterPartitionRequest, timeout_s: float) -> Any:
+        answer: asyncio.Future[AlterPartitionResponse] = asyncio.get_running_loop().create_future()
+        self.asked.put_nowait((request, answer))
+        return await answer
+
+
+class Bench:
+    """Partitions 0, 1 and 2 of t, which broker 1 leads, alone in the ISR."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.stands = [Stand(index) for index in range(3)]
+
+    def run(self, scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async def run() -> None:
+            self.link = Link()
+            self.proposals = IsrProposals(1, lambda: 11, cast(ControllerLink, self.link))
+            for stand in self.stands:
+                stand.host.propose_isr = self.proposals.submit  # type: ignore[method-assign]
+                stand.lead(isr=(1,))
+            async with asyncio.timeout(10):
+                await scenario()
+            await self.proposals.close()
+
+        self.world.run(run())
+        for stand in self.stands:
+            stand.log.abandon()
+
+    async def next(self) -> tuple[AlterPartitionRequest, asyncio.Future[AlterPartitionResponse]]:
+        asked = await self.link.asked.get()
+        await asyncio.sleep(0)
+        return asked
+
+    def proposed(self, index: int) -> tuple[int, ...] | None:
+        leadership = self.stands[index].partition.leadership
+        assert leadership is not None
+        return None if leadership.proposal is None else leadership.proposal.isr
+
+
+def partitions(request: AlterPartitionRequest) -> dict[int, list[int]]:
+    """The ISR that is asked for, by partition."""
+    return {
+        each.partition_index: [member.broker_id for member in each.new_isr_with_epochs]
+        for topic in request.topics
+        for each in topic.partitions
+    }
+
+
+def respond(*parts: PartitionDataResponse, code: int = 0) -> AlterPartitionResponse:
+    topic = TopicDataResponse(topic_id=TOPIC_ID, partitions=list(parts))
+    return AlterPartitionResponse(error_code=code, topics=[topic])
+
+
+def part(index: int, isr: list[int], epoch: int = 8, leader_epoch: int = 5) -> Any:
+    return PartitionDataResponse(
+        partition_index=index,
+        leader_id=1,
+        leader_epoch=leader_epoch,
+        isr=isr,
+        partition_epoch=epoch,
+    )
+
+
+def refused(index: int, code: ErrorCode) -> PartitionDataResponse:
+    return PartitionDataResponse(partition_index=index, error_code=code)
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    with World(seed=1) as world:
+        yield Bench(world)
+
+
+@pytest.mark.kip(903)
+def test_a_proposal_names_every_members_life(bench: Bench) -> None:
+    async def scenario() -> None:
+        bench.stands[0].lead(leader_epoch=6, isr=(1, 2))
+        bench.stands[0].fetched(THIRD, 0)
+        request, _ = await bench.next()
+        assert (request.broker_id, request.broker_epoch) == (1, 11)
+        (topic,) = request.topics
+        (asked,) = topic.partitions
+        assert (topic.topic_id, asked.partition_index) == (TOPIC_ID, 0)
+        assert (asked.leader_epoch, asked.partition_epoch) == (6, 7)
+        members = [(each.broker_id, each.broker_epoch) for each in asked.new_isr_with_epochs]
+        assert members == [(1, 11), (2, -1), (3, 11)]  # 2 has not fetched in this epoch
+
+    bench.run(scenario)
+
+
+def test_what_is_decided_counts_at_once(bench: Bench) -> None:
+    async def scenario() -> None:
+        bench.stands[0].fetched(SECOND, 0)
+        _, answer = await bench.next()
+        answer.set_result(respond(part(0, [1, 2])))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        partition = bench.stands[0].partition
+        assert partition.registration.isr == (1, 2)
+        assert partition.registration.partition_epoch == 8
+        assert bench.proposed(0) is None
+
+    bench.run(scenario)
+
+
+@pytest.mark.kip(497)
+def test_what_comes_while_one_is_asked_goes_together_with_the_next(bench: Bench) -> None:
+    async def scenario() -> None:
+        bench.stands[0].fetched(SECOND, 0)
+        request, answer = await bench.next()
+        assert partitions(request) == {0: [1, 2]}
+        bench.stands[2].fetched(SECOND, 0)
+        bench.stands[1].fetched(THIRD, 0)
+        await asyncio.sleep(1)
+        assert bench.link.asked.empty()
+        answer.set_result(respond(part(0, [1, 2])))
+        request, _ = await bench.next()
+        assert partitions(request) == {2: [1, 2], 1: [1, 3]}
+
+    bench.run(scenario)
+
+
+@pytest.mark.parametrize("end", ["lost", "stale"])
+def test_without_an_answer_it_is_asked_again(bench: Bench, end: str) -> None:
+    async def scenario() -> None:
+        bench.stands[0].fetched(SECOND, 0)
+        began = bench.world.loop.time()
+        for number in range(5):
+            request, answer = await bench.next()
+            assert bench.world.loop.time() - began == pytest.approx(0.05 * number)
+            assert partitions(request) == {0: [1, 2]}
+            if end == "lost":
+                answer.set_exception(PeerLost("gone"))
+            else:
+                answer.set_result(respond(code=ErrorCode.STALE_BROKER_EPOCH))
+        assert bench.proposed(0) == (1, 2)
+
+    bench.run(scenario)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        respond(refused(0, ErrorCode.INELIGIBLE_REPLICA)),
+        respond(refused(0, ErrorCode.OPERATION_NOT_ATTEMPTED)),
+        respond(),
+    ],
+    ids=["ineligible", "not attempted", "not answered"],
+)
+def test_what_was_certainly_not_carried_out_counts_no_more(
+    bench: Bench, answer: AlterPartitionResponse
+) -> None:
+    async def scenario() -> None:
+        bench.stands[0].fetched(SECOND, 0)
+        (await bench.next())[1].set_result(answer)
+        await asyncio.sleep(1)
+        assert bench.proposed(0) is None
+        assert bench.stands[0].partition.registration.isr == (1,)
+        assert bench.link.asked.empty()
+        bench.stands[0].fetched(SECOND, 0)  # and so it is proposed again
+        assert partitions((await bench.next())[0]) == {0: [1, 2]}
+
+    bench.run(scenario)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.NEW_LEADER_ELECTED,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    ],
+)
+def test_what_may_have_been_carried_out_counts_until_the_metadata_tells(
+    bench: Bench, code: ErrorCode
+) -> None:
+    async def scenario() -> None:
+        stand = bench.stands[0]
+        stand.fetched(SECOND, 0)
+        stand.append(5)
+        (await bench.next())[1].set_result(respond(refused(0, code)))
+        await asyncio.sleep(1)
+        assert bench.proposed(0) == (1, 2)
+        assert stand.partition.high_watermark == 0  # 2 may be in sync
+        assert bench.link.asked.empty()
+        stand.lead(partition_epoch=9, isr=(1,))
+        assert bench.proposed(0) is None
+
+    bench.run(scenario)
+
+
+def test_each_partition_of_an_answer_has_its_own_outcome(bench: Bench) -> None:
+    async def scenario() -> None:
+        bench.stands[0].fetched(SECOND, 0)
+        _, first = await bench.next()
+        for stand in bench.stands[1:]:
+            stand.fetched(SECOND, 0)
+        first.set_result(respond(part(0, [1, 2])))
+        _, second = await bench.next()
+        second.set_result(respond(refused(2, ErrorCode.INELIGIBLE_REPLICA), part(1, [1, 2])))
+        await asyncio.sleep(1)
+        assert [stand.partition.registration.isr for stand in bench.stands] == [
+            (1, 2),
+            (1, 2),
+            (1,),
+        ]
+
+    bench.run(scenario)
+
+
+def test_who_leads_no_more_asks_no_more(bench: Bench) -> None:
+    async def scenario() -> None:
+        bench.stands[0].fetched(SECOND, 0)
+        _, answer = await bench.next()
+        bench.stands[1].fetched(SECOND, 0)
+        bench.stands[1].follow(leader_epoch=6)
+        answer.set_exception(PeerLost("gone"))
+        request, _ = await bench.next()
+        assert partitions(request) == {0: [1, 2]}
+
+    bench.run(scenario)
+
+
+def test_an_answer_about_an_earlier_leader_epoch_is_passed_over(bench: Bench) -> None:
+    async def scenario() -> None:
+        bench.stands[0].fetched(SECOND, 0)
+        _, answer = await bench.next()
+        bench.stands[0].lead(leader_epoch=6, partition_epoch=8, isr=(1, 3))
+        answer.set_result(respond(part(0, [1, 2], epoch=9)))
+        await asyncio.sleep(1)
+        assert bench.stands[0].partition.registration.isr == (1, 3)
+
+    bench.run(scenario)
+
+
+def test_the_refusal_of_a_proposal_leaves_a_later_one(bench: Bench) -> None:
+    async def scenario() -> None:
+        stand = bench.stands[0]
+        stand.fetched(SECOND, 0)
+        _, answer = await bench.next()
+        stand.lead(partition_epoch=8, isr=(1,))
+        stand.fetched(THIRD, 0)
+        answer.set_result(respond(refused(0, ErrorCode.INELIGIBLE_REPLICA)))
+        request, _ = await bench.next()
+        assert partitions(request) == {0: [1, 3]}
+        assert bench.proposed(0) == (1, 3)
+
+    bench.run(scenario)
+
+
+def test_after_the_end_nothing_is_asked(bench: Bench) -> None:
+    async def scenario() -> None:
+        bench.stands[0].fetched(SECOND, 0)
+        await bench.next()
+        bench.stands[1].fetched(SECOND, 0)
+        await bench.proposals.close()
+        await asyncio.sleep(1)
+        assert bench.link.asked.empty()
+
+    bench.run(scenario)

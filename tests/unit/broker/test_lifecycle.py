@@ -1,0 +1,314 @@
+"""A broker's life as the controller sees it (`trimtab.broker.lifecycle`): the test is that one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from trimtab import config
+from trimtab.broker.controller_link import ControllerLink
+from trimtab.broker.lifecycle import NOT_REGISTERED, Lifecycle
+from trimtab.config import BROKER
+from trimtab.errors import ErrorCode, UsageError
+from trimtab.server.listener import Listener
+from trimtab.sim.world import World
+from trimtab.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from trimtab.wire.messages.broker_registration import (
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+)
+
+REGISTRATION, HEARTBEAT = 62, 63
+INCARNATION = bytes(range(16))
+DIRECTORY = bytes(range(1, 17))
+
+
+class Stage:
+    """A controller that answers from lists, and then with the last of them for ever.
+
+    Attributes:
+        registrations: error codes of registrations to come. Epochs are 100, 101, …
+        heartbeats: answers to heartbeats to come; None for none.
+        registered: the registrations that came.
+        beats: the heartbeats that came, with their time.
+        metadata_offset: that the broker says it has replayed.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.registrations: list[int] = [0]
+        self.heartbeats: list[BrokerHeartbeatResponse | None] = [alive()]
+        self.registered: list[BrokerRegistrationRequest] = []
+        self.beats: list[tuple[float, BrokerHeartbeatRequest]] = []
+        self.metadata_offset = 40
+        self.listener = Listener(
+            3000,
+            {REGISTRATION: self._register, HEARTBEAT: self._heartbeat},
+            config.read(BROKER, {}),
+        )
+
+    def _register(self, header: Any, request: BrokerRegistrationRequest) -> Any:
+        self.registered.append(request)
+        return BrokerRegistrationResponse(
+            error_code=_next(self.registrations), broker_epoch=99 + len(self.registered)
+        )
+
+    def _heartbeat(self, header: Any, request: BrokerHeartbeatRequest) -> Any:
+        self.beats.append((self.world.loop.time(), request))
+        answer = _next(self.heartbeats)
+        return asyncio.get_running_loop().create_future() if answer is None else answer
+
+    async def listen(self) -> None:
+        await self.listener.bind("controller", 9093)
+        await self.listener.start()
+
+    def run(self, scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async def run() -> None:
+            link = ControllerLink("controller", 9093, "broker-1")
+            self.lifecycle = Lifecycle(
+                1, "lab", INCARNATION, link, lambda: self.metadata_offset, [DIRECTORY], 2.0
+            )
+            await scenario()
+            await self.lifecycle.stop()
+            link.close()
+            await self.listener.close()
+
+        self.world.run(run())
+
+    async def registers(self, previous_epoch: int = NOT_REGISTERED) -> Lifecycle:
+        await self.listen()
+        await self.lifecycle.register("host", 9092, "rack", previous_epoch)
+        return self.lifecycle
+
+    def gaps(self) -> list[float]:
+        """Times between heartbeats."""
+        times = [time for time, _ in self.beats]
+        return [later - earlier for earlier, later in pairwise(times)]
+
+
+def _next(answers: list[Any]) -> Any:
+    return answers.pop(0) if len(answers) > 1 else answers[0]
+
+
+def alive(fenced: bool = False, ends: bool = False, code: int = 0) -> BrokerHeartbeatResponse:
+    return BrokerHeartbeatResponse(
+        error_code=code, is_caught_up=True, is_fenced=fenced, should_shut_down=ends
+    )
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    with World(seed=1) as world:
+        yield Stage(world)
+
+
+@pytest.mark.kip(631)
+def test_a_broker_says_who_and_where_it_is(stage: Stage) -> None:
+    async def scenario() -> None:
+        lifecycle = await stage.registers(previous_epoch=77)
+        assert lifecycle.epoch == 100
+        (request,) = stage.registered
+        assert (request.broker_id, request.cluster_id) == (1, "lab")
+        assert (request.incarnation_id, request.log_dirs) == (INCARNATION, [DIRECTORY])
+        (listener,) = request.listeners
+        assert (listener.host, listener.port, request.rack) == ("host", 9092, "rack")
+        assert request.previous_broker_epoch == 77
+
+    stage.run(scenario)
+
+
+def test_registering_waits_for_a_controller_that_is_away(stage: Stage) -> None:
+    async def scenario() -> None:
+        registering = asyncio.ensure_future(
+            stage.lifecycle.register("host", 9092, None, NOT_REGISTERED)
+        )
+        await asyncio.sleep(60)
+        assert not registering.done()
+        await stage.registers()
+        await registering
+
+    stage.run(scenario)
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.DUPLICATE_BROKER_REGISTRATION, ErrorCode.NOT_CONTROLLER]
+)
+def test_a_refusal_that_may_pass_is_waited_out(stage: Stage, code: ErrorCode) -> None:
+    async def scenario() -> None:
+        stage.registrations = [code, code, 0]
+        assert (await stage.registers()).epoch == 102
+
+    stage.run(scenario)
+
+
+def test_a_controller_of_another_cluster_is_an_error(stage: Stage) -> None:
+    async def scenario() -> None:
+        stage.registrations = [ErrorCode.INCONSISTENT_CLUSTER_ID]
+        with pytest.raises(UsageError, match="broker 1 belongs to cluster lab"):
+            await stage.registers()
+
+    stage.run(scenario)
+
+
+def test_heartbeats_tell_the_epoch_and_the_metadata_offset(stage: Stage) -> None:
+    async def scenario() -> None:
+        lifecycle = await stage.registers()
+        lifecycle.start()
+        await asyncio.sleep(1)
+        stage.metadata_offset = 41
+        await asyncio.sleep(9)
+        assert stage.gaps() == pytest.approx([2.0] * 4, abs=0.01)
+        beats = [beat for _, beat in stage.beats]
+        assert {(each.broker_id, each.broker_epoch) for each in beats} == {(1, 100)}
+        assert [each.current_metadata_offset for each in beats] == [40, 41, 41, 41, 41]
+        assert not any(each.want_fence or each.want_shut_down for each in beats)
+
+    stage.run(scenario)
+
+
+def test_a_fenced_broker_hurries_until_it_is_unfenced(stage: Stage) -> None:
+    async def scenario() -> None:
+        stage.heartbeats = [alive(fenced=True)] * 5 + [alive()]
+        lifecycle = await stage.registers()
+        lifecycle.start()
+        assert not lifecycle.unfenced.is_set()
+        await lifecycle.unfenced.wait()
+        assert stage.gaps() == pytest.approx([0.05] * 5, abs=0.01)
+        stage.heartbeats = [alive(fenced=True)]
+        await asyncio.sleep(2.1)
+        assert not lifecycle.unfenced.is_set()
+
+    stage.run(scenario)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED])
+def test_a_broker_that_the_controller_does_not_know_registers_again(
+    stage: Stage, code: ErrorCode
+) -> None:
+    """Its logs may not be what the last registration said, so it does not claim to be clean."""
+
+    async def scenario() -> None:
+        stage.heartbeats = [alive(), alive(code=code), alive(fenced=True), alive()]
+        lifecycle = await stage.registers(previous_epoch=77)
+        lifecycle.start()
+        await asyncio.sleep(1)
+        assert lifecycle.unfenced.is_set()
+        await asyncio.sleep(1.02)
+        assert not lifecycle.unfenced.is_set()
+        assert lifecycle.epoch == 101
+        again = stage.registered[1]
+        assert (again.incarnation_id, again.rack) == (INCARNATION, "rack")
+        assert (again.listeners, again.previous_broker_epoch) == (stage.registered[0].listeners, -1)
+        await lifecycle.unfenced.wait()
+        assert [beat.broker_epoch for _, beat in stage.beats] == [100, 100, 101, 101]
+
+    stage.run(scenario)
+
+
+def test_other_errors_are_waited_out(stage: Stage) -> None:
+    async def scenario() -> None:
+        stage.heartbeats = [alive(), alive(code=ErrorCode.NOT_CONTROLLER), alive()]
+        lifecycle = await stage.registers()
+        lifecycle.start()
+        await asyncio.sleep(5)
+        assert stage.gaps() == pytest.approx([2.0, 0.2, 2.0], abs=0.01)
+        assert lifecycle.unfenced.is_set()
+        assert len(stage.registered) == 1
+
+    stage.run(scenario)
+
+
+def test_a_heartbeat_without_an_answer_is_sent_again(stage: Stage) -> None:
+    async def scenario() -> None:
+        stage.heartbeats = [alive(), None, alive()]
+        lifecycle = await stage.registers()
+        lifecycle.start()
+        await asyncio.sleep(7)
+        assert stage.gaps() == pytest.approx([2.0, 4.2], abs=0.01)
+
+    stage.run(scenario)
+
+
+def test_a_controller_that_was_away_is_told_soon_after_it_is_back(stage: Stage) -> None:
+    async def scenario() -> None:
+        lifecycle = await stage.registers()
+        lifecycle.start()
+        await asyncio.sleep(1)
+        await stage.listener.close()
+        await asyncio.sleep(20)
+        beats = len(stage.beats)
+        back_s = stage.world.loop.time()
+        await stage.listen()
+        await asyncio.sleep(0.3)
+        assert len(stage.beats) == beats + 1
+        assert stage.beats[-1][0] - back_s < 0.3
+        assert stage.beats[-1][1].broker_epoch == 100
+
+    stage.run(scenario)
+
+
+# -- the end
+
+
+def test_shutting_down_waits_until_the_controller_lets_go(stage: Stage) -> None:
+    async def scenario() -> None:
+        lifecycle = await stage.registers()
+        lifecycle.start()
+        await asyncio.sleep(1)
+        stage.heartbeats = [alive()] * 6 + [alive(fenced=True, ends=True)]
+        stage.beats.clear()
+        await lifecycle.shut_down(5)
+        assert [beat.want_shut_down for _, beat in stage.beats] == [True] * 7
+        await asyncio.sleep(5)
+        assert len(stage.beats) == 7
+
+    stage.run(scenario)
+
+
+def test_shutting_down_takes_no_longer_than_it_may(stage: Stage) -> None:
+    async def scenario() -> None:
+        lifecycle = await stage.registers()
+        began = stage.world.loop.time()
+        await lifecycle.shut_down(5)
+        assert stage.world.loop.time() - began == pytest.approx(5, abs=0.06)
+        stage.heartbeats = [None]
+        began = stage.world.loop.time()
+        await lifecycle.shut_down(5)
+        assert stage.world.loop.time() - began == pytest.approx(5, abs=0.01)
+
+    stage.run(scenario)
+
+
+@pytest.mark.parametrize("how", ["away", "error"])
+def test_shutting_down_does_not_wait_for_who_does_not_help(stage: Stage, how: str) -> None:
+    async def scenario() -> None:
+        lifecycle = await stage.registers()
+        if how == "away":
+            await stage.listener.close()
+        else:
+            stage.heartbeats = [alive(code=ErrorCode.STALE_BROKER_EPOCH)]
+        began = stage.world.loop.time()
+        await lifecycle.shut_down(5)
+        assert stage.world.loop.time() - began < 0.1
+
+    stage.run(scenario)
+
+
+@pytest.mark.parametrize("how", ["abort", "stop"])
+def test_after_the_end_nothing_is_said(stage: Stage, how: str) -> None:
+    async def scenario() -> None:
+        lifecycle = await stage.registers()
+        lifecycle.start()
+        await asyncio.sleep(1)
+        if how == "abort":
+            lifecycle.abort()
+        else:
+            await lifecycle.stop()
+        await asyncio.sleep(10)
+        assert len(stage.beats) == 1
+
+    stage.run(scenario)

@@ -1,0 +1,299 @@
+"""Following the controller's log (`trimtab.broker.metadata_follower`), which the test writes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from trimtab import config
+from trimtab.broker.controller_link import ControllerLink
+from trimtab.broker.metadata_follower import TOPIC, TOPIC_ID, MetadataFollower
+from trimtab.config import BROKER
+from trimtab.errors import CorruptData, ErrorCode
+from trimtab.metadata.batches import SnapshotId, build_batch, write_snapshot
+from trimtab.server.listener import Listener
+from trimtab.sim.world import World
+from trimtab.wire.messages import fetch_snapshot
+from trimtab.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from trimtab.wire.messages.fetch import SnapshotId as FetchedSnapshotId
+from trimtab.wire.messages.fetch_snapshot import (
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    PartitionSnapshotResponse,
+    TopicSnapshotResponse,
+)
+from trimtab.wire.messages.metadata_records import TopicRecord, encode_record
+
+FETCH, FETCH_SNAPSHOT = 1, 59
+SNAPSHOT = SnapshotId(10, 3)
+
+
+class Replica:
+    """Notes what it is to replay."""
+
+    id = 1
+
+    def __init__(self) -> None:
+        self.replayed: list[tuple[str, list[str]]] = []
+
+    async def replay(self, records: list[Any]) -> None:
+        self.replayed.append(("log", [record.name for record in records]))
+
+    async def replay_snapshot(self, records: list[Any]) -> None:
+        self.replayed.append(("snapshot", [record.name for record in records]))
+
+
+class Stage:
+    """A controller, whose answers the test gives.
+
+    Attributes:
+        fetches: that came and are not answered yet, each with what answers it.
+        snapshot: what FetchSnapshot reads, `piece` bytes at a time.
+        pieces: the positions that were asked for.
+        breaks_at: the position at which the connection breaks, once.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.replica = Replica()
+        self.fetches: asyncio.Queue[tuple[FetchRequest, asyncio.Future[FetchResponse]]] = (
+            asyncio.Queue()
+        )
+        self.snapshot = b""
+        self.size = 0
+        self.piece = 100
+        self.pieces: list[int] = []
+        self.breaks_at = -1
+        self.snapshot_error = 0
+        self.listener = Listener(
+            3000,
+            {FETCH: self._fetch, FETCH_SNAPSHOT: self._fetch_snapshot},
+            config.read(BROKER, {}),
+        )
+
+    def _fetch(self, header: Any, request: FetchRequest) -> asyncio.Future[FetchResponse]:
+        answer: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
+        self.fetches.put_nowait((request, answer))
+        return answer
+
+    def _fetch_snapshot(self, header: Any, request: FetchSnapshotRequest) -> Any:
+        (asked,) = request.topics[0].partitions
+        assert (request.topics[0].name, request.replica_id) == (TOPIC, 1)
+        assert (asked.snapshot_id.end_offset, asked.snapshot_id.epoch) == SNAPSHOT
+        self.pieces.append(asked.position)
+        if asked.position == self.breaks_at:
+            self.breaks_at = -1
+            self.world.network.reset()
+        found = PartitionSnapshotResponse(
+            index=0,
+            error_code=self.snapshot_error,
+            snapshot_id=fetch_snapshot.SnapshotId(end_offset=10, epoch=3),
+            size=self.size or len(self.snapshot),
+            position=asked.position,
+            unaligned_records=self.snapshot[asked.position : asked.position + self.piece],
+        )
+        topic = TopicSnapshotResponse(name=TOPIC, partitions=[found])
+        return FetchSnapshotResponse(topics=[topic])
+
+    async def listen(self) -> None:
+        await self.listener.bind("controller", 9093)
+        await self.listener.start()
+
+    def run(self, scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async def run() -> None:
+            await self.listen()
+            link = ControllerLink("controller", 9093, "broker-1")
+            self.follower = MetadataFollower(self.replica, link)
+            self.running = asyncio.ensure_future(self.follower.run())
+            async with asyncio.timeout(100):
+                await scenario()
+            self.running.cancel()
+            await asyncio.gather(self.running, return_exceptions=True)
+            link.close()
+            await self.listener.close()
+
+        self.world.run(run())
+
+    async def next(self, **data: Any) -> int:
+        """Answer the next fetch; the offset that it asked for."""
+        request, answer = await self.fetches.get()
+        (topic,) = request.topics
+        (asked,) = topic.partitions
+        assert (topic.topic_id, request.replica_state.replica_id) == (TOPIC_ID, 1)
+        answer.set_result(respond(**data))
+        await asyncio.sleep(0.01)
+        return int(asked.fetch_offset)
+
+
+def respond(code: int = 0, **data: Any) -> FetchResponse:
+    given = {"partition_index": 0, "error_code": 0, "high_watermark": 0, "records": b""}
+    topic = FetchableTopicResponse(
+        topic="", topic_id=TOPIC_ID, partitions=[PartitionData(**{**given, **data})]
+    )
+    return FetchResponse(error_code=code, responses=[topic])
+
+
+def topic_record(name: str) -> TopicRecord:
+    return TopicRecord(name=name, topic_id=bytes(16))
+
+
+def batch(offset: int, *names: str) -> bytes:
+    return bytes(build_batch([encode_record(topic_record(each)) for each in names], offset, 3, 0))
+
+
+def snapshot_of(*names: str) -> bytes:
+    return b"".join(write_snapshot([topic_record(each) for each in names], SNAPSHOT, 0, 0))
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    with World(seed=1) as world:
+        yield Stage(world)
+
+
+@pytest.mark.kip(595)
+def test_each_fetch_goes_on_after_what_was_replayed(stage: Stage) -> None:
+    async def scenario() -> None:
+        assert await stage.next(records=batch(0, "a", "b")) == 0
+        assert await stage.next() == 2
+        assert await stage.next(records=batch(2, "c") + batch(3, "d")) == 2
+        assert await stage.next() == 4
+        assert stage.replica.replayed == [("log", ["a", "b"]), ("log", ["c"]), ("log", ["d"])]
+
+    stage.run(scenario)
+
+
+def test_of_a_batch_that_is_known_in_part_the_rest_is_replayed(stage: Stage) -> None:
+    async def scenario() -> None:
+        await stage.next(records=batch(0, "a", "b"))
+        await stage.next(records=batch(1, "b", "c"))
+        assert stage.replica.replayed[-1] == ("log", ["c"])
+        assert stage.follower.next_offset == 3
+
+    stage.run(scenario)
+
+
+def test_whoever_waits_for_an_offset_hears_when_it_is_replayed(stage: Stage) -> None:
+    async def scenario() -> None:
+        waiting = [asyncio.ensure_future(stage.follower.reach(offset)) for offset in (2, 1, 3, 2)]
+        advancing = asyncio.ensure_future(stage.follower.advance())
+        await asyncio.sleep(0.01)
+        waiting[3].cancel()
+        await stage.next(records=batch(0, "a", "b"))
+        assert [each.done() for each in waiting] == [True, True, False, True]
+        assert advancing.done()
+        await stage.next(records=batch(2, "c"))
+        assert waiting[2].done()
+        await stage.follower.reach(3)
+
+    stage.run(scenario)
+
+
+@pytest.mark.kip(630)
+def test_a_log_that_begins_later_is_replaced_by_a_snapshot(stage: Stage) -> None:
+    async def scenario() -> None:
+        stage.snapshot = snapshot_of(*"abcdefgh")
+        assert await stage.next(snapshot_id=FetchedSnapshotId(end_offset=10, epoch=3)) == 0
+        assert await stage.next(records=batch(10, "i")) == 10
+        assert stage.replica.replayed == [("snapshot", [*"abcdefgh"]), ("log", ["i"])]
+        assert stage.pieces == list(range(0, len(stage.snapshot), 100))
+
+    stage.run(scenario)
+
+
+@pytest.mark.parametrize("how", ["replaced", "cut short", "lost"])
+def test_a_snapshot_that_is_not_to_be_had_is_asked_for_anew(stage: Stage, how: str) -> None:
+    async def scenario() -> None:
+        stage.snapshot = snapshot_of("a", "b")
+        whole = len(stage.snapshot)
+        wanted = FetchedSnapshotId(end_offset=10, epoch=3)
+        if how == "replaced":
+            stage.snapshot_error = ErrorCode.SNAPSHOT_NOT_FOUND
+        elif how == "cut short":  # where a batch ends
+            *batches, _ = write_snapshot([topic_record("a")], SNAPSHOT, 0, 0)
+            stage.snapshot, stage.size = b"".join(batches), whole
+        else:
+            stage.breaks_at = stage.piece
+        await stage.next(snapshot_id=wanted)
+        await asyncio.sleep(2)
+        assert stage.replica.replayed == []
+        stage.snapshot, stage.size, stage.snapshot_error = snapshot_of("a", "b"), 0, 0
+        assert await stage.next(snapshot_id=wanted) == 0
+        assert await stage.next() == 10
+        assert stage.replica.replayed == [("snapshot", ["a", "b"])]
+
+    stage.run(scenario)
+
+
+def test_a_controller_that_is_away_is_sought_more_and_more_rarely(stage: Stage) -> None:
+    async def scenario() -> None:
+        await stage.next(records=batch(0, "a"))
+        await stage.fetches.get()
+        await stage.listener.close()
+        await asyncio.sleep(20)
+        refused = [line for line in stage.world.trace.lines if "refused" in line]
+        assert 20 <= len(refused) <= 26
+        await stage.listen()
+        assert await stage.next(records=batch(1, "b")) == 1
+        assert not stage.running.done()
+
+    stage.run(scenario)
+
+
+def test_a_fetch_without_an_answer_is_given_up(stage: Stage) -> None:
+    async def scenario() -> None:
+        await stage.fetches.get()
+        began = stage.world.loop.time()
+        assert await stage.next(records=batch(0, "a")) == 0
+        assert stage.world.loop.time() - began == pytest.approx(10.05, abs=0.05)
+
+    stage.run(scenario)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        respond(ErrorCode.UNKNOWN_SERVER_ERROR),
+        respond(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        FetchResponse(error_code=0, responses=[]),
+    ],
+    ids=["an error", "an error of the log", "nothing"],
+)
+def test_an_answer_that_says_nothing_is_asked_for_again(stage: Stage, answer: Any) -> None:
+    async def scenario() -> None:
+        (await stage.fetches.get())[1].set_result(answer)
+        assert await stage.next(records=batch(0, "a")) == 0
+        await stage.next()
+        assert stage.replica.replayed == [("log", ["a"])]
+
+    stage.run(scenario)
+
+
+def test_a_controller_that_lost_what_was_replayed_ends_it(stage: Stage) -> None:
+    async def scenario() -> None:
+        await stage.next(records=batch(0, "a", "b"))
+        await stage.next(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
+        with pytest.raises(CorruptData, match="does not have offset 2"):
+            await stage.running
+
+    stage.run(scenario)
+
+
+def test_records_that_are_damaged_end_it(stage: Stage) -> None:
+    async def scenario() -> None:
+        damaged = bytearray(batch(0, "a"))
+        damaged[-1] ^= 1
+        await stage.next(records=damaged)
+        with pytest.raises(CorruptData):
+            await stage.running
+        assert stage.replica.replayed == []
+
+    stage.run(scenario)
