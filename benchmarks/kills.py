@@ -6,13 +6,13 @@ SIGKILL, and the supervisor starts it again. In the end everything is read back 
 what was acknowledged.
 
 Recovery of a kill is the time from the signal until every partition has acknowledged a record that
-was sent after it; apart from that, until those have which the victim led, and for the controller
-until it answers again. For Java's producer, which does not tell when it sent what, an
-acknowledgement counts from `_IN_FLIGHT_S` after the kill on.
+was sent after it, by the records' own timestamps; apart from that, until those have which the
+victim led; and until the controller answers again, if it was the victim.
 
-Prints one JSON line. Anything acknowledged that was lost, stored twice or is out of order makes the
-exit code 1, and the nodes' data and logs are kept. Environment: `SECONDS` (600), `EVERY` (5),
-`RATE` (records a second of each producer, 5000), `FIRST_SEED` (1).
+Prints one JSON line. Anything acknowledged that was lost, or stored twice, or is out of order makes
+the exit code 1, and the nodes' data and logs are kept. Environment: `SECONDS` (600), `EVERY` (5),
+`RATE` (records a second of each producer, 5000), `FIRST_SEED` (1), `KEEP` (not empty: data and logs
+are kept in any case).
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ import socket
 import statistics
 import struct
 import subprocess
-import sys
 import threading
 import time
 from array import array
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
+from itertools import count
 from pathlib import Path
 from random import Random
-from typing import IO, Any
+from typing import Any, NamedTuple
 
 from benchmarks.jars import RivalMissing, find_java, kafka_jars
 from benchmarks.processes import Trimtab, children_of
@@ -64,7 +65,7 @@ JAVA_OPTIONS = {
     "delivery.timeout.ms": "120000",
 }
 
-_IN_FLIGHT_S = 0.02
+_MOST_COMPLAINTS = 50
 _TICK_S = 0.005
 _END_S = 60
 _DESCRIBE_CLUSTER = struct.pack(">hhihx", 60, 0, 1, -1) + b"\0\0"
@@ -105,23 +106,6 @@ def _word_after(words: list[str], name: str) -> str:
     return words[words.index(name) + 1]
 
 
-class Watch:
-    """One kill, as one producer sees it.
-
-    Attributes:
-        recovered: by partition, when it acknowledged the first record sent after the kill.
-    """
-
-    def __init__(self, first_number: int, at: float) -> None:
-        self.first_number = first_number
-        self.at = at
-        self.recovered: dict[int, float] = {}
-
-    def note(self, partition: int, number: int, now: float) -> None:
-        if number >= self.first_number and now >= self.at and partition not in self.recovered:
-            self.recovered[partition] = now
-
-
 class Load:
     """One producer's records: those acknowledged, by partition, and how many were given up."""
 
@@ -130,9 +114,9 @@ class Load:
         self.topic = f"killed-{name}"
         self.numbers = [array("q") for _ in range(PARTITIONS)]
         self.offsets = [array("q") for _ in range(PARTITIONS)]
+        self.acknowledged_ms = [array("q") for _ in range(PARTITIONS)]
         self.failed = 0
         self.error = ""
-        self.watch: Watch | None = None
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -150,15 +134,10 @@ class Load:
     def acknowledged(self) -> int:
         return sum(map(len, self.numbers))
 
-    def see_kill(self) -> Watch:
-        """Look out, from now on, for what is sent from now on."""
-        raise NotImplementedError
-
-    def _note(self, partition: int, offset: int, number: int, now: float) -> None:
+    def _note(self, partition: int, offset: int, number: int, now_ms: int) -> None:
         self.numbers[partition].append(number)
         self.offsets[partition].append(offset)
-        if self.watch is not None:
-            self.watch.note(partition, number, now)
+        self.acknowledged_ms[partition].append(now_ms)
 
     def _run(self) -> None:
         raise NotImplementedError
@@ -170,26 +149,21 @@ class OurLoad(Load):
     def __init__(self, address: str) -> None:
         super().__init__(OURS)
         self._address = address
-        self._next = 0
-
-    def see_kill(self) -> Watch:
-        self.watch = Watch(self._next, time.time())
-        return self.watch
 
     def _run(self) -> None:
+        number = 0
         began = time.perf_counter()
         with Producer(self._address, acks="all", linger_ms=5) as producer:
             while not self._ends.is_set():
                 due = int((time.perf_counter() - began) * RATE)
-                while self._next < due:
-                    number = self._next
-                    self._next = number + 1
+                while number < due:
                     producer.send(
                         self.topic,
                         b"%d" % number,
                         partition=number % PARTITIONS,
                         on_delivery=partial(self._delivered, number),
                     )
+                    number += 1
                 self._ends.wait(_TICK_S)
             producer.flush(2 * _END_S)
 
@@ -200,7 +174,7 @@ class OurLoad(Load):
             self.error = str(error)
             return
         _, partition, offset, *_ = delivery.result()
-        self._note(partition, offset, number, time.time())
+        self._note(partition, offset, number, time.time_ns() // 1_000_000)
 
 
 class JavaLoad(Load):
@@ -210,29 +184,24 @@ class JavaLoad(Load):
         super().__init__(JAVA)
         options = directory / "producer.properties"
         options.write_text("".join(f"{name}={value}\n" for name, value in JAVA_OPTIONS.items()))
-        self._log: IO[bytes] = open(directory / "java.log", "wb")
-        self._process = subprocess.Popen(
-            [
-                *(find_java(), "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"),
-                *("-cp", f"{kafka_jars()}/*", "org.apache.kafka.tools.VerifiableProducer"),
-                *("--topic", self.topic, "--bootstrap-server", address, "--acks", "-1"),
-                *("--throughput", str(RATE), "--command-config", str(options)),
-                *("--repeating-keys", str(KEYS)),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-        )
-
-    def see_kill(self) -> Watch:
-        self.watch = Watch(0, time.time() + _IN_FLIGHT_S)
-        return self.watch
+        with open(directory / "java.log", "wb") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(find_java(), "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"),
+                    *("-cp", f"{kafka_jars()}/*", "org.apache.kafka.tools.VerifiableProducer"),
+                    *("--topic", self.topic, "--bootstrap-server", address, "--acks", "-1"),
+                    *("--throughput", str(RATE), "--repeating-keys", str(KEYS)),
+                    *("--command-config", str(options)),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
 
     def stop(self) -> None:
         self._process.terminate()
         super().stop()
         self._process.wait(_END_S)
-        self._log.close()
 
     def _run(self) -> None:
         assert self._process.stdout is not None
@@ -240,72 +209,151 @@ class JavaLoad(Load):
             event = json.loads(line)
             if event["name"] == "producer_send_success":
                 self._note(
-                    event["partition"],
-                    event["offset"],
-                    int(event["value"]),
-                    event["timestamp"] / 1000,
+                    event["partition"], event["offset"], int(event["value"]), event["timestamp"]
                 )
             elif event["name"] == "producer_send_error":
                 self.failed += 1
                 self.error = f"{event['exception']}: {event['message']}"
 
 
-class Kill:
-    """One kill: when, of whom, what that one led, and what became of it."""
+class Kill(NamedTuple):
+    """One kill.
 
-    def __init__(self, victim: str, led: Mapping[str, frozenset[int]]) -> None:
-        self.victim = victim
-        self.led = led
-        self.at = 0.0
-        self.watches: dict[str, Watch] = {}
-        self.answered = 0.0
+    Attributes:
+        at_ms: when, in milliseconds since the epoch.
+        led: the partitions that the victim led, by load.
+        in_sync: whether every replica was in sync.
+        fenced_ms: when the controller fenced it; None for the controller itself, or if another
+            life of the broker registered first.
+        answered_ms: when the controller answered again, if it was the victim.
+    """
 
-    def recovery(self, load: str, partitions: Iterable[int]) -> float | None:
-        """Seconds until all of these have acknowledged again; None if one never has."""
-        recovered = self.watches[load].recovered
-        times = [recovered.get(partition) for partition in partitions]
-        if None in times:
-            return None
-        return max((each - self.at for each in times if each is not None), default=0.0)
+    victim: str
+    at_ms: int
+    led: Mapping[str, frozenset[int]]
+    in_sync: bool
+    fenced_ms: float | None
+    answered_ms: float | None
+
+
+class Comparison:
+    """What was acknowledged beside what is stored.
+
+    Attributes:
+        lost: acknowledged, and something else or nothing is at its offset.
+        duplicated: stored more than once.
+        disordered: stored after one with a higher number.
+    """
+
+    def __init__(self, load: Load, stored: list[dict[int, tuple[int, int]]]) -> None:
+        self.load = load
+        self.stored = sum(map(len, stored))
+        self.lost = self.disordered = 0
+        self._sent_ms: list[list[int]] = []
+        times: Counter[int] = Counter()
+        for partition, values in enumerate(stored):
+            sent = []
+            for offset, number in zip(
+                load.offsets[partition], load.numbers[partition], strict=True
+            ):
+                there, at = values.get(offset, (-1, -1))
+                sent.append(at)
+                if there != number:
+                    self.lost += 1
+                    _complain(f"{load.topic}-{partition} offset {offset}: {there}, not {number}")
+            self._sent_ms.append(sent)
+            last = -1
+            for offset, (number, _) in sorted(values.items()):
+                if number < last:
+                    self.disordered += 1
+                    _complain(f"{load.topic}-{partition} offset {offset}: {number} after {last}")
+                last = max(last, number)
+            times.update(number for number, _ in values.values())
+        twice = [number for number, count in times.items() if count > 1]
+        self.duplicated = len(twice)
+        for number in twice:
+            _complain(f"{load.topic}: {number} is stored {times[number]} times")
+        if load.failed:
+            progress(f"kills: {load.failed} of {load.topic} were given up, last: {load.error}")
+
+    @property
+    def is_wrong(self) -> bool:
+        return bool(self.lost or self.duplicated or self.disordered)
+
+    def recovery_ms(self, kill: Kill, partitions: Iterable[int]) -> int:
+        """Until all of these have acknowledged something that was sent after the kill."""
+        latest = 0
+        for partition in partitions:
+            acknowledged = self.load.acknowledged_ms[partition]
+            sent = self._sent_ms[partition]
+            # Acknowledgements come in order.
+            first = next(
+                (
+                    acknowledged[index]
+                    for index in range(bisect_right(acknowledged, kill.at_ms), len(sent))
+                    if sent[index] > kill.at_ms
+                ),
+                acknowledged[-1] + _END_S * 1000,
+            )
+            latest = max(latest, first - kill.at_ms)
+        return latest
+
+    def describe(self, kills: Iterable[Kill]) -> dict[str, Any]:
+        name = self.load.name
+        return {
+            "acknowledged": self.load.acknowledged,
+            "lost": self.lost,
+            "duplicated": self.duplicated,
+            "disordered": self.disordered,
+            "given_up": self.load.failed,
+            "stored_unacknowledged": self.stored - self.load.acknowledged,
+            "recovery_ms": _describe(self.recovery_ms(kill, range(PARTITIONS)) for kill in kills),
+            "recovery_of_what_the_victim_led_ms": _describe(
+                self.recovery_ms(kill, kill.led[name]) for kill in kills if kill.led[name]
+            ),
+            "recovery_when_all_were_in_sync_ms": _describe(
+                self.recovery_ms(kill, range(PARTITIONS)) for kill in kills if kill.in_sync
+            ),
+        }
 
 
 def run(runs: int, records: int) -> None:
     """The whole of it, once: `runs` and `records` say nothing here."""
-    random = Random(SEED)
     with ExitStack() as stack:
         cluster = stack.enter_context(KilledCluster())
-        cluster.keeps = True
-        loads: dict[str, Load] = {OURS: OurLoad(cluster.address)}
+        loads: list[Load] = [OurLoad(cluster.address)]
         note = ""
+        try:
+            find_java()
+            kafka_jars()
+        except RivalMissing as missing:
+            note = str(missing)
         with Admin(cluster.address) as admin:
-            try:
-                find_java()
-                kafka_jars()
-            except RivalMissing as missing:
-                note = str(missing)
             for name in (OURS, JAVA):
                 admin.create_topic(f"killed-{name}", PARTITIONS, replication_factor=BROKERS)
             if not note:
-                loads[JAVA] = JavaLoad(cluster.address, cluster.directory)
-            for load in loads.values():
+                loads.append(JavaLoad(cluster.address, cluster.directory))
+            for load in loads:
                 load.start()
-            _await_all_partitions(loads.values())
-            kills = _kill_one_after_another(cluster, admin, loads, random)
-        for load in loads.values():
+            _await_all_partitions(loads)
+            kills = _kill_one_after_another(cluster, admin, Random(SEED))
+        for load in loads:
             load.stop()
-        found = {name: _compare(cluster.address, load) for name, load in loads.items()}
-        is_wrong = any(each["lost"] or each["duplicated"] or each["disordered"] for each in found.values())
-        cluster.keeps = KEEP or is_wrong or any(each["failed"] for each in found.values())
+        found = [Comparison(load, _read(cluster.address, load.topic)) for load in loads]
+        is_wrong = any(each.is_wrong for each in found)
+        cluster.keeps = KEEP or is_wrong or any(load.failed for load in loads)
+    for number, kill in enumerate(kills, 1):
+        _tell(kill, number, found)
     line: dict[str, Any] = {
         "stage": "kills",
         "metric": f"kill -9 every {EVERY:g} s for {SECONDS:g} s, {BROKERS} brokers and controller",
         "kills": dict(sorted(Counter(kill.victim for kill in kills).items())),
+        "kills_when_all_were_in_sync": sum(kill.in_sync for kill in kills),
         "records_per_s": RATE,
         "seed": SEED,
-        **{name: {**found[name], **_describe_recovery(kills, name)} for name in loads},
-        "controller_answers_ms": _describe(
-            [kill.answered - kill.at for kill in kills if kill.victim == CONTROLLER and kill.answered]
-        ),
+        **{each.load.name: each.describe(kills) for each in found},
+        "fenced_ms": _describe(kill.fenced_ms for kill in kills),
+        "controller_answers_ms": _describe(kill.answered_ms for kill in kills),
     }
     if note:
         line["note"] = note
@@ -322,9 +370,7 @@ def _await_all_partitions(loads: Iterable[Load]) -> None:
         time.sleep(0.1)
 
 
-def _kill_one_after_another(
-    cluster: KilledCluster, admin: Admin, loads: Mapping[str, Load], random: Random
-) -> list[Kill]:
+def _kill_one_after_another(cluster: KilledCluster, admin: Admin, random: Random) -> list[Kill]:
     kills: list[Kill] = []
     began = time.monotonic()
     while (due := EVERY * (len(kills) + 1)) < SECONDS:
@@ -332,169 +378,129 @@ def _kill_one_after_another(
         nodes = cluster.nodes()
         victim = random.choice(sorted(nodes))
         pid, *words = nodes[victim]
-        kill = Kill(victim, _led_by(admin, victim))
-        # What is sent while the signal is under way belongs to neither side.
-        kill.at = time.time()
+        views = admin.describe_topics([f"killed-{name}" for name in (OURS, JAVA)])
+        broker = -1 if victim == CONTROLLER else int(victim.removeprefix("broker-"))
+        at_ms = time.time_ns() // 1_000_000
         os.kill(int(pid), signal.SIGKILL)
-        kill.watches = {name: load.see_kill() for name, load in loads.items()}
-        kills.append(kill)
+        kill = Kill(
+            victim,
+            at_ms,
+            {
+                name: frozenset(
+                    number
+                    for number, leader in enumerate(views[f"killed-{name}"].leaders)
+                    if leader == broker
+                )
+                for name in (OURS, JAVA)
+            },
+            all(
+                len(partition.in_sync_replicas) == BROKERS
+                for view in views.values()
+                for partition in view.partitions
+            ),
+            None,
+            None,
+        )
+        deadline = began + due + 0.8 * EVERY
         if victim == CONTROLLER:
             port = int(_word_after(words, "--port"))
-            kill.answered = _await_controller(port, began + due + 0.8 * EVERY)
-        _await_recovery(kill, began + due + 0.8 * EVERY)
-        progress(_tell(kill, len(kills), cluster))
+            kill = kill._replace(answered_ms=_await_controller(port, at_ms, deadline))
+        else:
+            kill = kill._replace(fenced_ms=_await_fence(cluster, broker, at_ms, deadline))
+        kills.append(kill)
+        progress(f"kills: {len(kills)}, {victim}")
     time.sleep(EVERY)
     return kills
 
 
-def _led_by(admin: Admin, victim: str) -> dict[str, frozenset[int]]:
-    if victim == CONTROLLER:
-        return {OURS: frozenset(), JAVA: frozenset()}
-    broker = int(victim.removeprefix("broker-"))
-    views = admin.describe_topics([f"killed-{name}" for name in (OURS, JAVA)])
-    return {
-        name: frozenset(
-            number
-            for number, leader in enumerate(views[f"killed-{name}"].leaders)
-            if leader == broker
-        )
-        for name in (OURS, JAVA)
-    }
-
-
-def _await_controller(port: int, deadline: float) -> float:
-    """When it answers; 0 if it does not before the deadline."""
+def _await_controller(port: int, since_ms: int, deadline: float) -> float | None:
+    """Milliseconds until it answers; None if it does not before the deadline."""
     frame = struct.pack(">i", len(_DESCRIBE_CLUSTER)) + _DESCRIBE_CLUSTER
     while time.monotonic() < deadline:
         try:
             with socket.create_connection(("127.0.0.1", port), 1) as connection:
                 connection.sendall(frame)
                 if connection.recv(4):
-                    return time.time()
+                    return time.time() * 1000 - since_ms
         except OSError:
             pass
         time.sleep(_TICK_S)
-    return 0.0
-
-
-def _await_recovery(kill: Kill, deadline: float) -> None:
-    while time.monotonic() < deadline:
-        if all(len(watch.recovered) == PARTITIONS for watch in kill.watches.values()):
-            return
-        time.sleep(0.02)
-
-
-def _tell(kill: Kill, number: int, cluster: KilledCluster) -> str:
-    parts = [f"kills: {number}, {kill.victim}"]
-    for name in kill.watches:
-        led = kill.led[name]
-        parts.append(
-            f"{name} {_ms(kill.recovery(name, range(PARTITIONS)))} ms "
-            f"(the {len(led)} led: {_ms(kill.recovery(name, led))})"
-        )
-    if kill.victim == CONTROLLER:
-        parts.append(f"answers after {_ms(kill.answered - kill.at if kill.answered else None)} ms")
-    else:
-        fenced = _fenced_at(cluster, kill)
-        parts.append(f"fenced after {_ms(None if fenced is None else fenced - kill.at)} ms")
-    return ", ".join(parts)
-
-
-def _fenced_at(cluster: KilledCluster, kill: Kill) -> float | None:
-    """When the controller fenced the victim, or another life of it came first, by its log."""
-    broker = kill.victim.removeprefix("broker-")
-    log = cluster.directory / "data" / "logs" / "controller.log"
-    for line in reversed(log.read_text(errors="replace").splitlines()):
-        if f"fencing broker={broker} " in line or f"is back broker={broker} " in line:
-            stamp, _, millis = line[:23].partition(",")
-            at = time.mktime(time.strptime(stamp, "%Y-%m-%d %H:%M:%S")) + int(millis) / 1000
-            if at < kill.at - 0.002:
-                return None
-            found = at
-            if "fencing" in line:
-                return found
     return None
 
 
-def _ms(seconds: float | None) -> str:
-    return "?" if seconds is None else f"{seconds * 1000:.0f}"
+def _await_fence(
+    cluster: KilledCluster, broker: int, since_ms: int, deadline: float
+) -> float | None:
+    """Milliseconds until the controller fences a broker, by the controller's log."""
+    log = cluster.directory / "data" / "logs" / "controller.log"
+    while time.monotonic() < deadline:
+        for line in reversed(log.read_text(errors="replace").splitlines()):
+            if f"fencing broker={broker} " in line or f"is back broker={broker} " in line:
+                stamp, _, millis = line[:23].partition(",")
+                at_ms = time.mktime(time.strptime(stamp, "%Y-%m-%d %H:%M:%S")) * 1000 + int(millis)
+                if at_ms >= since_ms:
+                    return at_ms - since_ms if "fencing" in line else None
+                break
+        time.sleep(0.1)
+    return None
 
 
-def _compare(address: str, load: Load) -> dict[str, Any]:
-    """What was acknowledged beside what is stored."""
-    progress(f"kills: reading {load.topic}")
-    stored: list[dict[int, int]] = [{} for _ in range(PARTITIONS)]
-    partitions = [TopicPartition(load.topic, number) for number in range(PARTITIONS)]
+def _tell(kill: Kill, number: int, found: Iterable[Comparison]) -> None:
+    parts = [f"kills: {number}, {kill.victim}"]
+    for each in found:
+        led = kill.led[each.load.name]
+        parts.append(
+            f"{each.load.name} {each.recovery_ms(kill, range(PARTITIONS))} ms "
+            f"(the {len(led)} led: {each.recovery_ms(kill, led)})"
+        )
+    if kill.fenced_ms is not None:
+        parts.append(f"fenced after {kill.fenced_ms:.0f} ms")
+    if kill.answered_ms is not None:
+        parts.append(f"answers after {kill.answered_ms:.0f} ms")
+    if not kill.in_sync:
+        parts.append("others were out of sync")
+    progress(", ".join(parts))
+
+
+def _read(address: str, topic: str) -> list[dict[int, tuple[int, int]]]:
+    """Number and time of every record that is stored, by partition and offset."""
+    progress(f"kills: reading {topic}")
+    stored: list[dict[int, tuple[int, int]]] = [{} for _ in range(PARTITIONS)]
+    partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     with Admin(address) as admin:
         missing = sum(end.offset for end in admin.list_offsets(partitions, "latest").values())
-    total = missing
     with Consumer(address, check_crcs=True) as consumer:
         consumer.assign(partitions)
         consumer.seek_to_beginning(*partitions)
         while missing > 0:
             records = consumer.poll(timeout_ms=20_000)
             if not records:
-                raise RuntimeError(f"{missing} of {total} records of {load.topic} cannot be read")
+                raise RuntimeError(f"{missing} records of {topic} cannot be read")
             missing -= len(records)
             for record in records:
-                stored[record.partition][record.offset] = int(record.value or b"-1")
-    lost = disordered = 0
-    times: Counter[int] = Counter()
-    for partition, values in enumerate(stored):
-        pairs = zip(load.offsets[partition], load.numbers[partition], strict=True)
-        for offset, number in pairs:
-            if values.get(offset) != number:
-                lost += 1
-                if lost <= 20:
-                    progress(
-                        f"kills: LOST {load.topic}-{partition} offset {offset}: {number} was "
-                        f"acknowledged, {values.get(offset)} is there"
-                    )
-        last = -1
-        for offset, number in sorted(values.items()):
-            if number < last:
-                disordered += 1
-                if disordered <= 20:
-                    progress(
-                        f"kills: OUT OF ORDER {load.topic}-{partition} offset {offset}: {number} "
-                        f"after {last}"
-                    )
-            last = max(last, number)
-        times.update(values.values())
-    duplicated = [number for number, count in times.items() if count > 1]
-    if duplicated:
-        progress(f"kills: TWICE {load.topic}: {duplicated[:20]}")
-    if load.failed:
-        progress(f"kills: {load.failed} records of {load.topic} were given up, last: {load.error}")
-    return {
-        "acknowledged": load.acknowledged,
-        "lost": lost,
-        "duplicated": len(duplicated),
-        "disordered": disordered,
-        "failed": load.failed,
-        "stored_unacknowledged": total - load.acknowledged,
-    }
+                number = int(record.value or b"-1")
+                stored[record.partition][record.offset] = number, record.timestamp
+    return stored
 
 
-def _describe_recovery(kills: Iterable[Kill], load: str) -> dict[str, Any]:
-    recoveries = [kill.recovery(load, range(PARTITIONS)) for kill in kills]
-    led = [kill.recovery(load, kill.led[load]) for kill in kills if kill.led[load]]
-    return {
-        "recovery_ms": _describe([each for each in recoveries if each is not None]),
-        "of_what_the_victim_led_ms": _describe([each for each in led if each is not None]),
-        "not_recovered_before_the_next_kill": recoveries.count(None),
-    }
+_complaints = count()
 
 
-def _describe(seconds: list[float]) -> dict[str, float] | None:
-    if not seconds:
+def _complain(what: str) -> None:
+    if next(_complaints) < _MOST_COMPLAINTS:
+        progress(f"kills: WRONG: {what}")
+
+
+def _describe(values: Iterable[float | None]) -> dict[str, int] | None:
+    known = [value for value in values if value is not None]
+    if not known:
         return None
     return {
-        "median": round(statistics.median(seconds) * 1000),
-        "max": round(max(seconds) * 1000),
-        "of": len(seconds),
+        "median": round(statistics.median(known)),
+        "max": round(max(known)),
+        "of": len(known),
     }
 
 
 if __name__ == "__main__":
-    sys.exit(run(1, 0))
+    run(1, 0)

@@ -140,6 +140,7 @@ class Broker:
         self._sent_throttled = ReplicationQuota()
         self._taken_throttled = ReplicationQuota()
         self._carries_out = False
+        self._replaying = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -197,7 +198,8 @@ class Broker:
         rack = cast("str | None", self.config["broker.rack"])
         await self.lifecycle.register(host, port, rack, self.logs.previous_epoch)
         await self.metadata.reach(self.epoch + 1)
-        await self._carry_out_all()
+        async with self._replaying:
+            await self._carry_out_all()
         await self.listener.start()
         self.lifecycle.start()
         for interval_s, look_after in (
@@ -275,6 +277,10 @@ class Broker:
 
     async def replay(self, records: list[Any]) -> None:
         """Learn what the controller decided; partitions are there when this returns."""
+        async with self._replaying:
+            await self._replay(records)
+
+    async def _replay(self, records: list[Any]) -> None:
         if not self._carries_out:
             for number, record in enumerate(records, 1):
                 self.image.replay(record)
@@ -322,6 +328,10 @@ class Broker:
 
     async def replay_snapshot(self, records: list[Any]) -> None:
         """Learn everything anew: what has changed since the last record is carried out."""
+        async with self._replaying:
+            await self._replay_snapshot(records)
+
+    async def _replay_snapshot(self, records: list[Any]) -> None:
         image = ClusterImage()
         for record in records:
             image.replay(record)
@@ -567,7 +577,7 @@ class Broker:
             and registration.rack == rack
             and registration.is_active
             and broker_id in partition.leadership.isr
-            and follower.end_offset >= offset
+            and follower.log_start_offset <= offset <= follower.end_offset
         ]
         return -max(near)[1] if near else -1
 
@@ -598,6 +608,8 @@ class Broker:
             for partition, start in starts.items():
                 if partition.log.log_start_offset != start:
                     partition.tell_changed()
+                    if not partition.is_leader:
+                        self._replication.follow(partition)  # so that the leader hears of it
 
     async def _review_isrs(self) -> None:
         for number, partition in enumerate(tuple(self.partitions.values()), 1):

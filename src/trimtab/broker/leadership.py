@@ -30,14 +30,23 @@ class Follower:
 
     Attributes:
         end_offset: it has everything before this; `UNKNOWN_OFFSET` until it has fetched.
+        log_start_offset: and nothing before this, as far as it has told.
         caught_up_s: when it last had everything, by the loop's clock.
         broker_epoch: of the broker that fetched; `ANY_EPOCH` if it did not say.
     """
 
-    __slots__ = ("broker_epoch", "caught_up_s", "end_offset", "fetched_s", "leader_end_offset")
+    __slots__ = (
+        "broker_epoch",
+        "caught_up_s",
+        "end_offset",
+        "fetched_s",
+        "leader_end_offset",
+        "log_start_offset",
+    )
 
     def __init__(self, caught_up_s: float) -> None:
         self.end_offset = UNKNOWN_OFFSET
+        self.log_start_offset = UNKNOWN_OFFSET
         self.caught_up_s = caught_up_s
         self.broker_epoch = ANY_EPOCH
         self.fetched_s = caught_up_s

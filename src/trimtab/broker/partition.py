@@ -318,6 +318,7 @@ class Partition:
         log = self.log
         before = follower.end_offset
         follower.fetched(offset, broker_epoch, log.log_end_offset, host.time())
+        follower.log_start_offset = log_start_offset
         if replica_id not in leadership.isr and leadership.can_join(replica_id):
             self._propose((*leadership.isr, replica_id))
         if offset != before:

@@ -205,7 +205,12 @@ class Checkers:
             changed, self._changed = self._changed, {}
             for partition in changed:
                 view = self._views[partition]
-                if view.broker.broker is not None:
+                node = view.broker
+                if (
+                    node.life is view.life
+                    and node.broker is not None
+                    and node.broker.partitions.get((partition.topic, partition.index)) is partition
+                ):
                     self._look_at(view)
 
     def _meet_partitions(self, node: VirtualBroker, broker: Broker) -> None:

@@ -168,6 +168,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Run what has waited since `pause`, all at once, and go on. Nothing if not paused."""
         self._ready.extend(self._paused.pop(host, ()))
 
+    def resume_all(self) -> None:
+        """`resume` every host."""
+        for host in tuple(self._paused):
+            self.resume(host)
+
     def close(self) -> None:
         super().close()
         self._timers.clear()

@@ -9,6 +9,7 @@ faults come when. Whatever the checkers find ends it with a `Violation`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -90,8 +91,15 @@ class Simulation:
 
     def run(self) -> Run:
         """Raises what `run_seed` does."""
-        with self.world as world, self.checkers:
-            return world.run(self._run())
+        with self.checkers:
+            try:
+                run = self.world.run(self._run())
+            except BaseException:
+                with contextlib.suppress(Exception):  # what follows from the first
+                    self.world.close()
+                raise
+            self.world.close()
+            return run
 
     async def _run(self) -> Run:
         self.cluster.start()

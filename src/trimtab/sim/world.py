@@ -97,6 +97,8 @@ class World:
         """
         if self.loop.is_closed():
             return
+        self.loop.observer = None
+        self.loop.resume_all()
         try:
             while tasks := self.loop.tasks():
                 for task in tasks:

@@ -195,7 +195,9 @@ async def alter(
     lab: Any, options: Mapping[str, str | None], topic: str | None = "t", broker: str = ""
 ) -> None:
     """IncrementalAlterConfigs through a broker: of a topic, or (None) of one broker or all."""
-    response = await lab.connect(next(each.id for each in lab.brokers if each.partitions)).ask(
+    response = await lab.connect(
+        next(each.id for each in lab.brokers if isinstance(each, Broker))
+    ).ask(
         IncrementalAlterConfigsRequest(
             resources=[
                 AlterConfigsResource(

@@ -22,14 +22,13 @@ from tests.unit.broker.replicas import (
     until,
     values,
 )
+from trimtab.broker import broker as broker_module
 from trimtab.broker.broker import Broker
 from trimtab.controller.node import ControllerNode
 from trimtab.errors import CorruptData, ErrorCode, UsageError
-from trimtab.storage.log_directory import LogDirectory
 from trimtab.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from trimtab.wire.messages.delete_topics import DeleteTopicsRequest
 from trimtab.wire.messages.metadata import MetadataRequest
-from trimtab.wire.messages.metadata_records import RemoveTopicRecord
 from trimtab.wire.messages.unregister_broker import UnregisterBrokerRequest
 
 TWO = {"min.insync.replicas": 2}
@@ -336,60 +335,69 @@ def test_a_broker_that_cannot_go_on_ends_and_says_so(
 # -- partitions that come, go and fail
 
 
+class SlowAsyncio:
+    """Giving others their turn takes a while, as it does where there is much to do."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds or 0.05)
+
+
 def test_a_topic_that_is_deleted_while_partitions_are_opened_is_passed_over(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    removing: list[asyncio.Future[None]] = []
-    open_log = LogDirectory.open_log
-
-    def remove_meanwhile(logs: LogDirectory, topic: str, index: int, *rest: Any) -> Any:
-        if (topic, index) == ("first", 99):  # others have their turn every 100 partitions
-            remove = lab.brokers[0].replay([RemoveTopicRecord(topic_id=topic_id)])
-            removing.append(asyncio.ensure_future(remove))
-        return open_log(logs, topic, index, *rest)
-
     async def scenario() -> None:
-        nonlocal topic_id
         await lab.create_topic("first", 150)
-        topic_id = await lab.create_topic("t", 150)
+        await lab.create_topic("t", 150)
         kill(lab, 0)
-        monkeypatch.setattr(LogDirectory, "open_log", remove_meanwhile)
-        broker = await start(lab, 0)
-        await asyncio.gather(*removing)
-        assert set(broker.partitions) == {("first", index) for index in range(150)}
+        monkeypatch.setattr(broker_module, "asyncio", SlowAsyncio())
+        starting = asyncio.ensure_future(start(lab, 0))
+        await until(lambda: len(lab.brokers[0].partitions) == 100)
+        await delete_topic(lab, "t")
+        await starting
+        await until(lambda: "t" not in lab.brokers[0].image.topics)
+        assert set(lab.brokers[0].partitions) == {("first", index) for index in range(150)}
 
-    topic_id = b""
     lab.run(scenario)
 
 
-def test_a_partition_whose_disk_fails_is_offline_and_the_broker_goes_on(lab: Lab) -> None:
+def test_a_log_that_cannot_be_opened_is_offline_until_its_partition_changes(lab: Lab) -> None:
     async def scenario() -> None:
-        await lab.create_topic("t", replicas=3)
-        await lab.create_topic("u", replicas=3)
-        await in_sync(lab, topic="t")
-        await in_sync(lab, topic="u")
-        old = leader_of(lab)
-        next_leader = followers_of(lab)[0]
-        disk = lab.world.disk(f"broker-{next_leader}")
-        disk.fault = lambda action, path: 5 if action == "write" and path.startswith("t-0/") else 0
-        kill(lab, old)
-        await until(lambda: leader_of(lab) == next_leader)
-        await asyncio.sleep(0.1)
-        answer = await send(lab, b"v", to=next_leader, acks=1)
-        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        for name in ("t", "u"):
+            await lab.create_topic(name, replicas=3)
+            await in_sync(lab, topic=name)
+            await send(lab, b"v", topic=name)
+        one = followers_of(lab)[0]
+        kill(lab, one)
+        disk = lab.world.disk(f"broker-{one}")
+        disk.fault = lambda action, path: 5 if path.startswith("t-0/") else 0
+        broker = await start(lab, one)
         disk.fault = None
-        other = next(each for each in range(3) if each not in (old, next_leader))
-        kill(lab, other)
-        await until(lambda: other not in decided(lab).isr)  # the partition changes again
-        for each in (old, other):
-            await start(lab, each)
-        await asyncio.sleep(1)
-        broker = lab.brokers[next_leader]
-        assert not broker.failed.is_set()
         await in_sync(lab, topic="u")
-        await delete_topic(lab, "t")
-        await lab.create_topic("t", replicas=3)
-        await in_sync(lab)
-        assert (await send(lab, b"w")).error_code == 0
+        assert ("t", 0) not in broker.partitions
+        answer = await send(lab, b"v", to=one)
+        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert one not in decided(lab).isr
+        kill(lab, followers_of(lab)[1])
+        await in_sync(lab, 2)
+        assert one in decided(lab).isr
 
     lab.run(scenario, brokers=3)
+
+
+def test_a_disk_that_fails_while_it_appends_leaves_the_other_partitions_served(lab: Lab) -> None:
+    async def scenario() -> None:
+        for name in ("t", "u"):
+            await lab.create_topic(name)
+        on = leader_of(lab)
+        lab.world.disk(f"broker-{on}").fault = lambda action, path: 5 * path.startswith("t-0/")
+        answer = await send(lab, b"v")
+        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await send(lab, b"v", topic="u")).error_code == 0
+        assert not lab.brokers[on].failed.is_set()
+        lab.world.disk(f"broker-{on}").fault = None
+        assert (await send(lab, b"v", topic="u")).error_code == 0
+
+    lab.run(scenario)
