@@ -50,7 +50,8 @@ class Peer(FrameProtocol):
             async with asyncio.timeout(timeout_s):
                 _, peer = await loop.create_connection(lambda: cls(name, client_id), host, port)
         except (OSError, TimeoutError) as error:
-            raise PeerLost(f"{name} cannot be reached: {error or 'no answer in time'}") from error
+            reason = str(error) or "no answer in time"
+            raise PeerLost(f"{name} cannot be reached: {reason}") from error
         return peer
 
     @property

@@ -1,0 +1,357 @@
+"""In which order a connection serves and answers (`trimtab.server.connection`).
+
+What it makes of frames that are no requests: `tests/unit/broker/test_dispatch.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.unit.broker.conftest import Client
+from trimtab import config
+from trimtab.broker.broker import Broker
+from trimtab.config import BROKER
+from trimtab.server.connection import MAX_PIPELINED
+from trimtab.server.listener import Listener
+from trimtab.server.request import CloseConnection
+from trimtab.sim.world import World
+from trimtab.wire.framing import decode_correlation_id
+from trimtab.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from trimtab.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from trimtab.wire.messages.produce import ProduceRequest, ProduceResponse
+
+PRODUCE, FIND_COORDINATOR, INIT_PRODUCER_ID = 0, 10, 22
+RESPONSE = ProduceResponse(responses=[], throttle_time_ms=0)
+
+
+class Desk:
+    """A listener whose produce requests wait until the test answers them.
+
+    Attributes:
+        produced: what is to be answered, by the number of the request.
+        others: the future that the next request of another kind is answered with.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.produced: list[asyncio.Future[ProduceResponse]] = []
+        self.others: list[asyncio.Future[Any]] = []
+        self.at_once: Callable[[], Any] | None = None
+        handlers = {
+            PRODUCE: self._produce,
+            FIND_COORDINATOR: lambda header, request: FindCoordinatorResponse(),
+            INIT_PRODUCER_ID: self._wait,
+        }
+        self.listener = Listener(1, handlers, config.read(BROKER, {}))
+
+    def _produce(self, header: Any, request: ProduceRequest) -> Any:
+        if self.at_once is not None:
+            return self.at_once()
+        if request.acks == 0:
+            return None
+        self.produced.append(asyncio.get_running_loop().create_future())
+        return self.produced[-1]
+
+    def _wait(self, header: Any, request: Any) -> Any:
+        self.others.append(asyncio.get_running_loop().create_future())
+        return self.others[-1]
+
+    def run(self, scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self.world.run(scenario())
+
+    def connect(self) -> Line:
+        return Line(self)
+
+
+class Line(Client):
+    """A client of the desk, whose requests are numbered from 1 on."""
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(cast(Broker, SimpleNamespace(listener=desk.listener)))
+
+    def produce(self, acks: int = -1) -> None:
+        self.send(ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[]), 9)
+
+    def find(self) -> None:
+        self.send(FindCoordinatorRequest(key="g", coordinator_keys=[]), 3)
+
+    def wait(self) -> None:
+        self.send(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0), 4)
+
+    def answered(self) -> list[int]:
+        """The numbers of the requests that were answered, in that order."""
+        content, found = b"".join(self.transport.written), []
+        while content:
+            end = 4 + int.from_bytes(content[:4], "big")
+            found.append(decode_correlation_id(content[4:end]))
+            content = content[end:]
+        return found
+
+
+async def turn() -> None:
+    """Let what is due happen."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    with World(seed=1) as world:
+        yield Desk(world)
+
+
+# -- produce requests that wait
+
+
+def test_produce_requests_are_served_while_others_wait_and_answered_in_order(desk: Desk) -> None:
+    async def scenario() -> None:
+        line = desk.connect()
+        for _ in range(3):
+            line.produce()
+        assert len(desk.produced) == 3
+        desk.produced[2].set_result(RESPONSE)
+        desk.produced[1].set_result(RESPONSE)
+        await turn()
+        assert line.answered() == []
+        desk.produced[0].set_result(RESPONSE)
+        await turn()
+        assert line.answered() == [1, 2, 3]
+
+    desk.run(scenario)
+
+
+def test_one_without_an_answer_among_them_leaves_no_gap(desk: Desk) -> None:
+    async def scenario() -> None:
+        line = desk.connect()
+        line.produce()
+        line.produce(acks=0)
+        line.produce()
+        for each in desk.produced:
+            each.set_result(RESPONSE)
+        await turn()
+        assert line.answered() == [1, 3]
+
+    desk.run(scenario)
+
+
+def test_what_is_known_at_once_waits_for_those_before_it(desk: Desk) -> None:
+    async def scenario() -> None:
+        line = desk.connect()
+        line.produce()
+        desk.at_once = lambda: RESPONSE
+        line.produce()
+        assert line.answered() == []
+        desk.produced[0].set_result(RESPONSE)
+        await turn()
+        assert line.answered() == [1, 2]
+
+    desk.run(scenario)
+
+
+def test_another_kind_of_request_waits_for_all_of_them(desk: Desk) -> None:
+    async def scenario() -> None:
+        line = desk.connect()
+        line.produce()
+        line.find()
+        line.produce()
+        assert len(desk.produced) == 1
+        assert not line.transport.reading
+        desk.produced[0].set_result(RESPONSE)
+        await turn()
+        assert line.answered() == [1, 2]
+        assert len(desk.produced) == 2
+        assert line.transport.reading
+
+    desk.run(scenario)
+
+
+def test_produce_requests_wait_for_another_kind(desk: Desk) -> None:
+    async def scenario() -> None:
+        line = desk.connect()
+        line.wait()
+        line.produce()
+        assert desk.produced == []
+        desk.others[0].set_result(InitProducerIdResponse(producer_id=1, producer_epoch=0))
+        await turn()
+        assert line.answered() == [1]
+        assert len(desk.produced) == 1
+
+    desk.run(scenario)
+
+
+def test_so_many_wait_and_no_more(desk: Desk) -> None:
+    async def scenario() -> None:
+        line = desk.connect()
+        for _ in range(MAX_PIPELINED + 2):
+            line.produce()
+        assert len(desk.produced) == MAX_PIPELINED
+        assert not line.transport.reading
+        desk.produced[0].set_result(RESPONSE)
+        await turn()
+        assert len(desk.produced) == MAX_PIPELINED + 1
+        for each in desk.produced[1:]:
+            each.set_result(RESPONSE)
+        await turn()
+        desk.produced[-1].set_result(RESPONSE)
+        await turn()
+        assert line.answered() == list(range(1, MAX_PIPELINED + 3))
+        assert line.transport.reading
+
+    desk.run(scenario)
+
+
+def test_one_connection_does_not_wait_for_another(desk: Desk) -> None:
+    async def scenario() -> None:
+        first, second = desk.connect(), desk.connect()
+        first.produce()
+        second.find()
+        assert (first.answered(), second.answered()) == ([], [1])
+
+    desk.run(scenario)
+
+
+def test_with_a_slow_broker_produce_requests_wait_for_each_other(desk: Desk) -> None:
+    async def scenario() -> None:
+        desk.listener.faults.slow(produce_ms=20)
+        line = desk.connect()
+        line.produce()
+        line.produce()
+        assert len(desk.produced) == 1
+        await asyncio.sleep(1)
+        desk.produced[0].set_result(RESPONSE)
+        await asyncio.sleep(0.019)
+        assert line.answered() == []
+        await asyncio.sleep(0.002)
+        assert line.answered() == [1]
+        assert len(desk.produced) == 2
+
+    desk.run(scenario)
+
+
+# -- the end
+
+
+def test_what_waits_is_given_up_when_the_connection_is_lost(desk: Desk) -> None:
+    async def scenario() -> None:
+        line = desk.connect()
+        lost: list[bool] = []
+        line.connection.on_lost = lambda: lost.append(True)
+        line.produce()
+        line.produce()
+        line.find()
+        line.transport.close()
+        await turn()
+        assert [each.cancelled() for each in desk.produced] == [True, True]
+        assert line.answered() == []
+        assert lost == [True]
+        assert desk.listener.counts.open == 0
+
+    desk.run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("error", "refused", "failed"),
+    [(CloseConnection("no answer fits"), 1, 0), (RuntimeError("a fault of ours"), 0, 1)],
+)
+def test_an_answer_that_fails_costs_its_connection(
+    desk: Desk, error: Exception, refused: int, failed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        line, other = desk.connect(), desk.connect()
+        line.produce()
+        line.produce()
+        desk.produced[0].set_exception(error)
+        await turn()
+        assert line.transport.closed
+        assert desk.produced[1].cancelled()
+        other.find()
+        assert other.answered() == [1]
+        counts = desk.listener.counts
+        assert (counts.refused, counts.failed) == (refused, failed)
+
+    desk.run(scenario)
+    assert str(error) in caplog.text
+
+
+def test_an_answer_that_the_version_cannot_carry_costs_its_connection(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        desk.at_once = lambda: ProduceResponse(responses=None, throttle_time_ms=0)  # type: ignore[arg-type]
+        line = desk.connect()
+        line.produce()
+        assert line.transport.closed
+        assert desk.listener.counts.failed == 1
+
+    desk.run(scenario)
+    assert "its request failed" in caplog.text
+
+
+def test_nothing_is_served_after_the_connection_was_closed(desk: Desk) -> None:
+    async def scenario() -> None:
+        line = desk.connect()
+        line.wait()
+        line.produce()
+        line.connection.close()
+        await turn()
+        assert desk.others[0].cancelled()
+        assert desk.produced == []
+
+    desk.run(scenario)
+
+
+# -- writing
+
+
+def test_a_client_that_does_not_read_holds_up_its_own_requests(desk: Desk) -> None:
+    async def scenario() -> None:
+        line, other = desk.connect(), desk.connect()
+        line.connection.pause_writing()
+        line.produce()
+        line.find()
+        other.produce()
+        assert len(desk.produced) == 1
+        line.connection.resume_writing()
+        assert len(desk.produced) == 2
+        desk.produced[1].set_result(RESPONSE)
+        await turn()
+        assert line.answered() == [1, 2]
+
+    desk.run(scenario)
+
+
+def test_answers_that_are_known_together_go_out_together(desk: Desk) -> None:
+    async def scenario() -> None:
+        line = desk.connect()
+        for _ in range(3):
+            line.produce()
+        for each in reversed(desk.produced):
+            each.set_result(RESPONSE)
+        await turn()
+        assert line.answered() == [1, 2, 3]
+        assert len(line.transport.written) == 1
+
+    desk.run(scenario)
+
+
+def test_a_handler_can_tell_whose_request_it_serves(desk: Desk) -> None:
+    async def scenario() -> None:
+        seen: list[object] = []
+
+        def look() -> ProduceResponse:
+            seen.append(desk.listener.serving)
+            return RESPONSE
+
+        desk.at_once = look
+        lines = desk.connect(), desk.connect()
+        for line in lines:
+            line.produce()
+        assert seen == [line.connection for line in lines]
+        assert desk.listener.serving is None
+
+    desk.run(scenario)

@@ -1,0 +1,204 @@
+"""A connection from one node to another (`trimtab.server.peer`); the other one is played here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+
+import pytest
+
+from trimtab.server.peer import Peer, PeerLost
+from trimtab.sim.world import World
+from trimtab.wire.framing import RequestHeader, decode_request_header, encode_response
+from trimtab.wire.messages.allocate_producer_ids import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+)
+from trimtab.wire.messages.metadata import MetadataRequest
+
+REQUEST = AllocateProducerIdsRequest(broker_id=1, broker_epoch=11)
+
+
+class Node(asyncio.Protocol):
+    """The other node's end of its last connection: what came, and the means to answer.
+
+    Attributes:
+        lost: set once that connection is gone.
+    """
+
+    def __init__(self) -> None:
+        self.received = b""
+        self.lost = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.lost.set()
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+
+    def requests(self) -> list[RequestHeader]:
+        rest, found = self.received, []
+        while rest:
+            end = 4 + int.from_bytes(rest[:4], "big")
+            found.append(decode_request_header(rest[4:end]))
+            rest = rest[end:]
+        return found
+
+    def answer(self, correlation_id: int, first: int = 0) -> None:
+        response = AllocateProducerIdsResponse(producer_id_start=first, producer_id_len=1)
+        self.transport.writelines(encode_response(response, 0, correlation_id))
+
+
+class Stage:
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def run(self, scenario: Callable[[], Coroutine[None, None, None]]) -> None:
+        async def run() -> None:
+            self.node = Node()
+            loop = asyncio.get_running_loop()
+            server = await loop.create_server(lambda: self.node, "node", 9092)
+            async with asyncio.timeout(100):
+                await scenario()
+            server.close()
+
+        self.world.run(run())
+
+    async def connect(self) -> Peer:
+        return await Peer.connect("node", 9092, "broker-1", 5)
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    with World(seed=1) as world:
+        yield Stage(world)
+
+
+def test_answers_belong_to_requests_in_their_order(stage: Stage) -> None:
+    async def scenario() -> None:
+        peer = await stage.connect()
+        asked = [peer.ask(REQUEST) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        headers = stage.node.requests()
+        assert {each.client_id for each in headers} == {"broker-1"}
+        for header in headers:
+            stage.node.answer(header.correlation_id, 100 + header.correlation_id)
+        answers = await asyncio.gather(*asked)
+        assert [each.producer_id_start for each in answers] == [101, 102, 103]
+        peer.close()
+
+    stage.run(scenario)
+
+
+def test_a_request_goes_in_the_newest_version_unless_one_is_given(stage: Stage) -> None:
+    async def scenario() -> None:
+        peer = await stage.connect()
+        asked = [peer.ask(MetadataRequest(topics=None), version) for version in (None, 5)]
+        await asyncio.sleep(0.1)
+        assert [each.api_version for each in stage.node.requests()] == [13, 5]
+        peer.close()
+        await asyncio.gather(*asked, return_exceptions=True)
+
+    stage.run(scenario)
+
+
+def test_nobody_there_is_said_with_the_address(stage: Stage) -> None:
+    async def scenario() -> None:
+        with pytest.raises(PeerLost, match="node:9999 cannot be reached"):
+            await Peer.connect("node", 9999, "broker-1", 5)
+        stage.world.network.cut("node")
+        began = stage.world.loop.time()
+        with pytest.raises(PeerLost, match="no answer in time"):
+            await stage.connect()
+        assert stage.world.loop.time() - began == pytest.approx(5)
+
+    stage.run(scenario)
+
+
+@pytest.mark.parametrize("how", ["the other ends it", "this one closes it", "it breaks"])
+def test_whoever_waits_hears_that_the_connection_is_lost(stage: Stage, how: str) -> None:
+    async def scenario() -> None:
+        peer = await stage.connect()
+        asked = [peer.ask(REQUEST) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        stage.node.answer(1, 7)
+        await asyncio.sleep(0.1)
+        assert not peer.is_lost
+        if how == "the other ends it":
+            stage.node.transport.close()
+        elif how == "this one closes it":
+            peer.close()
+        else:
+            stage.world.network.reset()
+        assert (await asked[0]).producer_id_start == 7
+        with pytest.raises(PeerLost, match="the connection to node:9092 is lost"):
+            await asked[1]
+        assert peer.is_lost
+        with pytest.raises(PeerLost):
+            await peer.ask(REQUEST)
+        peer.close()
+
+    stage.run(scenario)
+
+
+def test_an_answer_that_nobody_wants_any_more_is_passed_over(stage: Stage) -> None:
+    async def scenario() -> None:
+        peer = await stage.connect()
+        given_up, wanted = peer.ask(REQUEST), peer.ask(REQUEST)
+        given_up.cancel()
+        await asyncio.sleep(0.1)
+        stage.node.answer(1, 100)
+        stage.node.answer(2, 200)
+        assert (await wanted).producer_id_start == 200
+        peer.close()
+
+    stage.run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("what", "frame"),
+    [
+        ("of another request", (2).to_bytes(4, "big") + bytes(16)),
+        ("too short for a header", b"\0\0"),
+        ("not what was asked for", (1).to_bytes(4, "big") + b"\0\1\2"),
+    ],
+)
+def test_an_answer_that_is_none_costs_the_connection(stage: Stage, what: str, frame: bytes) -> None:
+    async def scenario() -> None:
+        peer = await stage.connect()
+        asked = [peer.ask(REQUEST) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        stage.node.transport.write(len(frame).to_bytes(4, "big") + frame)
+        for each in asked:
+            with pytest.raises(PeerLost):
+                await each
+        assert peer.is_lost
+        await stage.node.lost.wait()
+
+    stage.run(scenario)
+
+
+def test_an_answer_to_nothing_costs_the_connection(stage: Stage) -> None:
+    async def scenario() -> None:
+        peer = await stage.connect()
+        stage.node.answer(1)
+        await asyncio.sleep(0.1)
+        assert peer.is_lost
+
+    stage.run(scenario)
+
+
+def test_a_length_that_is_none_costs_the_connection(stage: Stage) -> None:
+    async def scenario() -> None:
+        peer = await stage.connect()
+        asked = peer.ask(REQUEST)
+        await asyncio.sleep(0.1)
+        stage.node.transport.write(b"\xff\xff\xff\xff")
+        with pytest.raises(PeerLost):
+            await asked
+
+    stage.run(scenario)
