@@ -210,6 +210,7 @@ class Broker:
             ),
             (self._interval_s("log.flush.scheduler.interval.ms"), self._flush_due),
             (self._interval_s("log.retention.check.interval.ms"), self._enforce_retention),
+            (self._interval_s("log.cleaner.backoff.ms"), self._compact),
             (self.lag_limit_s / 2, self._review_isrs),
         ):
             if interval_s:
@@ -588,7 +589,7 @@ class Broker:
             await asyncio.sleep(interval_s)
             try:
                 await look_after()
-            except StorageError as error:
+            except (StorageError, CorruptData) as error:
                 _log.error("cannot look after the logs broker=%d error=%s", self.id, error)
 
     async def _checkpoint(self) -> None:
@@ -602,7 +603,7 @@ class Broker:
 
     async def _enforce_retention(self) -> None:
         starts = {each: each.log.log_start_offset for each in self.partitions.values()}
-        deleted = self.logs.enforce_retention()
+        deleted = await self.logs.retain()
         if deleted:
             _log.info("deleted old segments broker=%d segments=%d", self.id, deleted)
             for partition, start in starts.items():
@@ -610,6 +611,12 @@ class Broker:
                     partition.tell_changed()
                     if not partition.is_leader:
                         self._replication.follow(partition)  # so that the leader hears of it
+
+    async def _compact(self) -> None:
+        if self.config["log.cleaner.enable"]:
+            buffer_bytes = cast(int, self.config["log.cleaner.dedupe.buffer.size"])
+            self.logs.cleaner.dedupe_buffer_bytes = buffer_bytes
+            await self.logs.compact()
 
     async def _review_isrs(self) -> None:
         for number, partition in enumerate(tuple(self.partitions.values()), 1):

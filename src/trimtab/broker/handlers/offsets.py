@@ -115,10 +115,10 @@ def _find(
         return _answer(wanted)
     found = None
     if timestamp == MAX_TIMESTAMP:
-        found = partition.log.offset_of_max_timestamp()
+        found = partition.log.offset_of_max_timestamp(end)
     elif timestamp >= 0:
-        found = partition.log.offset_for_timestamp(timestamp)
-    if found is not None and found.offset < end:
+        found = partition.log.offset_for_timestamp(timestamp, end)
+    if found is not None:
         return _answer(wanted, found.timestamp, found.offset, found.leader_epoch)
     if is_end_known:
         return _answer(wanted)
