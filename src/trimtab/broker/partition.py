@@ -21,6 +21,7 @@ from trimtab.metadata.image import PartitionRegistration
 from trimtab.records import NO_TIMESTAMP
 from trimtab.storage.log import Log
 from trimtab.storage.producer_state import ACCEPTED
+from trimtab.storage.segment import LARGE_READ_BYTES
 from trimtab.storage.storage import BytesLike
 from trimtab.wire.batch_cy import (
     BatchHeader,
@@ -285,14 +286,16 @@ class Partition:
         end = log.log_end_offset
         info = log.append(records, self.registration.leader_epoch, [header])
         followers = leadership.followers
+        isr = leadership.maximal_isr
         if followers:
             now_s = self._host.time()
-            for follower in followers.values():
-                if follower.end_offset == end:  # it was up to date until now
+            for broker_id, follower in followers.items():
+                # It was up to date until now. Of one that is out of sync that is not known.
+                if follower.end_offset == end and broker_id in isr:
                     follower.caught_up_s = now_s
         for watcher in tuple(self.watchers):
             watcher.appended(self)
-        if len(leadership.maximal_isr) == 1:
+        if len(isr) == 1:
             self.raise_high_watermark()
         return Appended(info.first_offset, info.last_offset + 1, info.log_append_time)
 
@@ -457,10 +460,15 @@ class Partition:
         raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
     def read(
-        self, offset: int, max_bytes: int, min_one: bool, end_offset: int | None = None
+        self,
+        offset: int,
+        max_bytes: int,
+        min_one: bool,
+        end_offset: int | None = None,
+        max_read_bytes: int = LARGE_READ_BYTES,
     ) -> BytesLike | StoredBytes:
         """Whole batches from the one that holds `offset`, up to `end_offset` (the high watermark
-        if None).
+        if None). What may be more than `max_read_bytes` is left on disk until it is sent.
 
         Raises:
             Refused: OFFSET_OUT_OF_RANGE, it lies before the log's start or beyond its end.
@@ -473,7 +481,7 @@ class Partition:
         end = log.high_watermark if end_offset is None else end_offset
         if offset >= end:
             return b""
-        return log.read(offset, max_bytes, min_one, end)
+        return log.read(offset, max_bytes, min_one, end, max_read_bytes)
 
     def bytes_between(self, offset: int, end_offset: int) -> int:
         """Bytes of log between two offsets; an upper bound."""

@@ -182,9 +182,7 @@ def run_node(
         node = _put(node, temporary)
         _log.info("data are temporary directory=%s; --data keeps them", temporary)
     assert node.directory is not None
-    storage = DirectoryStorage(
-        node.directory, durable=temporary is None and not arguments.no_fsync
-    )
+    storage = DirectoryStorage(node.directory, durable=temporary is None and not arguments.no_fsync)
     # A node with tens of thousands of partitions holds millions of objects, in no cycles: looking
     # for some at every 700 new ones, as Python does unasked, takes half of the time.
     gc.set_threshold(50_000, 50, 100)

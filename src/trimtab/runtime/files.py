@@ -6,13 +6,20 @@ import asyncio
 import fcntl
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from errno import EIO
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from errno import EIO, EMFILE, ENFILE
+from typing import TypeVar
 
-from trimtab.storage.storage import BytesLike, StorageError
 from trimtab.errors import UsageError
+from trimtab.storage.storage import BytesLike, StorageError
 
 LOCK_FILE = ".lock"
+
+_NO_DESCRIPTOR = (EMFILE, ENFILE)
+"""This process, or the system, has as many files open as it may."""
+
+T = TypeVar("T")
 
 
 class DirectoryStorage:
@@ -20,6 +27,8 @@ class DirectoryStorage:
 
     A file costs nothing until it is used, and at most `max_open_files` are open at a time: the
     one unused for longest is closed for the next, so tens of thousands of logs fit any limit.
+    Where the process gets no more descriptors, because connections have them or the limit was
+    lowered, half of the open files are closed, those unused for longest.
 
     Args:
         root: the directory; created if it does not exist.
@@ -53,7 +62,7 @@ class DirectoryStorage:
 
     def list(self, path: str) -> Sequence[str]:
         try:
-            return os.listdir(self._absolute(path))
+            return self._with_room(lambda: os.listdir(self._absolute(path)))
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -61,7 +70,7 @@ class DirectoryStorage:
 
     def delete(self, path: str) -> None:
         try:
-            _delete_tree(self._absolute(path))
+            self._with_room(lambda: _delete_tree(self._absolute(path)))
         except FileNotFoundError:
             return
         except OSError as error:
@@ -74,8 +83,9 @@ class DirectoryStorage:
             raise _translate(old, f"rename to {new}", error) from error
 
     def read_file(self, path: str) -> bytes | None:
+        absolute = self._absolute(path)
         try:
-            with open(self._absolute(path), "rb", buffering=0) as file:
+            with self._with_room(lambda: open(absolute, "rb", buffering=0)) as file:
                 return file.readall()
         except FileNotFoundError:
             return None
@@ -88,30 +98,44 @@ class DirectoryStorage:
         durable = durable and self.durable
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         try:
-            descriptor, new_parents = _open_with_parents(temporary, flags)
+            descriptor, new_parents = self._open_with_parents(temporary, flags)
             try:
                 _write(descriptor, content)
                 if durable:
                     os.fsync(descriptor)
+            except OSError:
+                with suppress(OSError):  # a full disk has no room for what is no use
+                    os.unlink(temporary)
+                raise
             finally:
                 os.close(descriptor)
             os.replace(temporary, absolute)
             if durable:
-                if new_parents:
-                    self._flush_parents([absolute])
-                else:
-                    _flush_path(os.path.dirname(absolute))
+                parent = os.path.dirname(absolute)
+                self._with_room(
+                    lambda: self._flush_parents([absolute]) if new_parents else _flush_path(parent)
+                )
         except OSError as error:
             raise _translate(path, "write", error) from error
 
     async def flush(self, paths: Sequence[str]) -> None:
-        if self.durable and paths:
-            await asyncio.get_running_loop().run_in_executor(None, self._flush, tuple(paths))
+        if not self.durable or not paths:
+            return
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                await loop.run_in_executor(None, self._flush, tuple(paths))
+            except StorageError as error:
+                # Nothing is lost yet: it was not opened.
+                if error.errno not in _NO_DESCRIPTOR or not self._close_half():
+                    raise
+            else:
+                return
 
     def lock(self) -> None:
         absolute = self._absolute(LOCK_FILE)
         try:
-            descriptor = os.open(absolute, os.O_RDWR | os.O_CREAT, 0o644)
+            descriptor = self._open(absolute, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise _translate(LOCK_FILE, "create", error) from error
         try:
@@ -144,6 +168,41 @@ class DirectoryStorage:
         while len(self._open_files) >= self._max_open_files:
             next(iter(self._open_files)).close()
         self._open_files[file] = None
+
+    def _open(self, absolute: str, flags: int) -> int:
+        try:
+            return os.open(absolute, flags, 0o644)
+        except OSError as error:
+            if error.errno not in _NO_DESCRIPTOR:
+                raise
+            return self._with_room(lambda: os.open(absolute, flags, 0o644))
+
+    def _open_with_parents(self, absolute: str, flags: int) -> tuple[int, bool]:
+        """The descriptor, and whether directories had to be made for it."""
+        try:
+            return self._open(absolute, flags), False
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(absolute), exist_ok=True)
+            return self._open(absolute, flags), True
+
+    def _with_room(self, act: Callable[[], T]) -> T:
+        """Does what needs a descriptor; if there is none, closes files for it."""
+        while True:
+            try:
+                return act()
+            except OSError as error:
+                if error.errno not in _NO_DESCRIPTOR or not self._close_half():
+                    raise
+
+    def _close_half(self) -> bool:
+        """Closes the files that were unused for longest; whether there was one.
+
+        Half of them, so that what opens files by turns does not come here each time.
+        """
+        number = (len(self._open_files) + 1) // 2
+        for file in list(self._open_files)[:number]:
+            file.close()
+        return number > 0
 
     def _flush(self, paths: Iterable[str]) -> None:
         """Opens its own descriptors, so that it can run beside the loop's thread."""
@@ -232,7 +291,9 @@ class _DirectoryFile:
         try:
             os.fsync(self._use(create=False))
             if self._created:
-                self._storage._flush_parents([self._storage._absolute(self._path)])
+                storage = self._storage
+                absolute = storage._absolute(self._path)
+                storage._with_room(lambda: storage._flush_parents([absolute]))
                 self._created = False
         except FileNotFoundError:
             return
@@ -253,24 +314,15 @@ class _DirectoryFile:
         absolute = storage._absolute(self._path)
         flags = os.O_RDWR | os.O_APPEND
         try:
-            descriptor = os.open(absolute, flags)
+            descriptor = storage._open(absolute, flags)
         except FileNotFoundError:
             if not create:
                 raise
-            descriptor, _ = _open_with_parents(absolute, flags | os.O_CREAT)
+            descriptor, _ = storage._open_with_parents(absolute, flags | os.O_CREAT)
             self._created = True
         storage._admit(self)
         self._descriptor = descriptor
         return descriptor
-
-
-def _open_with_parents(absolute: str, flags: int) -> tuple[int, bool]:
-    """The descriptor, and whether directories had to be made for it."""
-    try:
-        return os.open(absolute, flags, 0o644), False
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(absolute), exist_ok=True)
-        return os.open(absolute, flags, 0o644), True
 
 
 def _write(descriptor: int, data: BytesLike) -> None:

@@ -17,7 +17,7 @@ import logging
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from trimtab.broker.broker import Broker
 from trimtab.broker.partition import Partition
@@ -97,9 +97,7 @@ class ReplicaView:
         fault, disk.fault = disk.fault, None
         try:
             self.batches += [
-                StoredBatch(
-                    header.base_offset, header.next_offset, header.leader_epoch, header.crc
-                )
+                StoredBatch(header.base_offset, header.next_offset, header.leader_epoch, header.crc)
                 for header in log.headers(self.end_offset)
             ]
         finally:
@@ -146,6 +144,7 @@ class Checkers:
         self._failures: deque[logging.LogRecord] = deque(maxlen=5)
         self._tap = _LogTap(self._logged)
         self._image_offset = -1
+        self._topic_ids: dict[str, bytes] = {}
         self._changed: dict[Partition, None] = {}
         self._replayed: dict[Broker, tuple[int, int]] = {}
         self._checked: dict[object, int] = {}
@@ -164,16 +163,14 @@ class Checkers:
             self._failures.append(record)
         self._tell(str(current_life() or self._cluster.world.network.host), (record,))
 
-    def fail(self, what: str) -> None:
+    def fail(self, what: str) -> NoReturn:
         error = Violation(what)
         error.add_note("\n".join(self.tell_story()))
         raise error
 
     def tell_story(self) -> list[str]:
         """What was seen last, a line each."""
-        return [
-            f"{at:.6f} {who} {' '.join(map(_describe, what))}" for at, who, what in self.story
-        ]
+        return [f"{at:.6f} {who} {' '.join(map(_describe, what))}" for at, who, what in self.story]
 
     # What partitions tell of: a `trimtab.broker.partition.Watcher`
 
@@ -222,6 +219,8 @@ class Checkers:
 
     def _look_at_image(self, image: ClusterImage) -> None:
         for topic in image.topics.values():
+            if topic.name in self._guarded:
+                self._topic_ids[topic.name] = topic.id
             for partition in topic.partitions:
                 key = (topic.id, partition.id)
                 if self._registrations.get(key) != partition:
@@ -229,9 +228,16 @@ class Checkers:
                     self._tell(
                         f"controller: {topic.name}-{partition.id}",
                         (
-                            "leader", partition.leader, "epoch", partition.leader_epoch,
-                            partition.partition_epoch, "isr", partition.isr,
-                            "elr", partition.elr, partition.last_known_elr,
+                            "leader",
+                            partition.leader,
+                            "epoch",
+                            partition.leader_epoch,
+                            partition.partition_epoch,
+                            "isr",
+                            partition.isr,
+                            "elr",
+                            partition.elr,
+                            partition.last_known_elr,
                         ),
                     )
 
@@ -252,8 +258,12 @@ class Checkers:
             view.name,
             (
                 "leads" if view.partition.leadership else "follows",
-                "epoch", view.partition.leader_epoch, "hw", view.partition.high_watermark,
-                "end", view.partition.log.log_end_offset,
+                "epoch",
+                view.partition.leader_epoch,
+                "hw",
+                view.partition.high_watermark,
+                "end",
+                view.partition.log.log_end_offset,
             ),
         )
         partition = view.partition
@@ -307,9 +317,7 @@ class Checkers:
                 epochs.append(max(epoch, epochs[-1]) if epochs else epoch)
                 self._check_isr(view, history, batches[index])
             elif batches[index] != committed[index]:
-                self.fail(
-                    f"{view.name} has committed {batches[index]}, others {committed[index]}"
-                )
+                self.fail(f"{view.name} has committed {batches[index]}, others {committed[index]}")
             index += 1
         view.agreed = index
 
@@ -355,24 +363,42 @@ class Checkers:
             self._checked[broker] = journal.end_offset
             if expected is None:
                 expected = _records(journal.image)
-            if _records(node.broker.image) != expected:
+            if _records(broker.image) != expected:
                 self.fail(f"{node.life} has another image than the controller at the same offset")
 
-    def check_replicas_agree(self) -> None:
-        """Every replica has the same log, and nobody has another. At the end, when all is well and
-        nothing comes."""
+    def find_disagreement(self) -> str:
+        """Which replica holds something else than the others, or is none: empty in the end, when
+        all is well and nothing comes any more."""
+        self.look()
         controller = self._cluster.controller.controller
-        assert controller is not None
+        if controller is None:
+            return "the controller is down"
         logs: dict[tuple[str, int], ReplicaView] = {}
         for node in self._cluster.brokers:
-            assert node.broker is not None
-            for key, partition in node.broker.partitions.items():
+            if node.broker is None:
+                return f"{node} is down"
+            for (topic, index), partition in node.broker.partitions.items():
                 view = self._views[partition]
-                other = logs.setdefault(key, view)
+                if node.id not in controller.image.topics[topic].partitions[index].replicas:
+                    return f"{view.name} is no replica any more"
+                other = logs.setdefault((topic, index), view)
                 if view.batches != other.batches:
-                    self.fail(f"{view.name} and {other.name} do not hold the same")
-                if node.id not in controller.image.topics[key[0]].partitions[key[1]].replicas:
-                    self.fail(f"{view.name} is no replica any more")
+                    return f"{view.name} and {other.name} do not hold the same"
+        return ""
+
+    def acknowledged(self, topic: str, partition: int, offset: int, sender: str) -> None:
+        """A sender was told that a record is kept, at this place."""
+        self.look()
+        topic_id = self._topic_ids.get(topic)
+        if topic_id is None:
+            return
+        history = self.histories.get((topic_id, partition))
+        if history is None or offset >= history.end_offset:
+            end_offset = 0 if history is None else history.end_offset
+            self.fail(
+                f"{sender} was told that offset {offset} of {topic}-{partition} is kept, but only "
+                f"what is before {end_offset} is committed"
+            )
 
     def check_processes(self) -> None:
         """What has ended does nothing, and no handler has failed."""

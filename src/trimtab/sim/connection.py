@@ -416,6 +416,7 @@ class Stream:
             self._network.holding.pop(self, None)
 
 
-def is_delivery(callback: object) -> bool:
+def is_delivery(handle: asyncio.Handle) -> bool:
     """Whether a callback of the loop is the network's: something arrives, or could not."""
+    callback: object = getattr(handle, "_callback", None)
     return isinstance(getattr(callback, "__self__", None), Stream | Transport)

@@ -1,4 +1,4 @@
-"""A disk in memory: a `trimtab.storage.storage.Storage` that crashes, fills up and fails on request.
+"""A disk in memory: a `storage.storage.Storage` that crashes, fills up and fails on request.
 
 What survives a crash is what a real disk promises: every byte flushed, and of the bytes appended
 after that any number of the first ones, the last of which may read as zeros (a file system that
@@ -13,8 +13,8 @@ from errno import EIO, EISDIR, ENOENT, ENOSPC, ENOTDIR
 from random import Random
 from typing import TypeAlias
 
-from trimtab.storage.storage import BytesLike, StorageError
 from trimtab.errors import UsageError
+from trimtab.storage.storage import BytesLike, StorageError
 
 Fault: TypeAlias = Callable[[str, str], int]
 """What fails: of an action (`append`, `read`, `truncate`, `flush`, `write`, `rename`, `delete`) and

@@ -153,12 +153,8 @@ class FaultSchedule:
                 if each.life is None:
                     each.start()
         for node in self._cluster.brokers:
-            broker = node.broker
-            if node.is_serving and broker is not None and node.disk.fault is None:
-                if broker._offline or any(
-                    partition.log.has_failed for partition in broker.partitions.values()
-                ):
-                    self._run(self._restart(node))
+            if node.is_serving and node.disk.fault is None and node.has_failed_logs:
+                self._run(self._restart(node))
 
     def _heal_disk(self, node: VirtualNode) -> None:
         node.disk.fault = None

@@ -139,9 +139,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             name = f"task-{number}"  # asyncio's own count is the process's, not the loop's.
         if context is None:
             context = contextvars.copy_context()
-        task: _Task[T] = _Task(
-            number, coro, loop=self, name=name, context=context, **options
-        )
+        task: _Task[T] = _Task(number, coro, loop=self, name=name, context=context, **options)
         self._living_tasks[number] = task
         return task
 
@@ -225,7 +223,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             handle = ready.popleft()
             if handle.cancelled():
                 continue
-            held = paused.get(handle._context.get(self.host, "localhost"))
+            held = paused.get(context_of(handle).get(self.host, "localhost"))
             if held is not None:
                 held.append(handle)
             else:
@@ -318,6 +316,12 @@ class _Task(asyncio.Task[T]):
 
     def __hash__(self) -> int:
         return self._number
+
+
+def context_of(handle: asyncio.Handle) -> contextvars.Context:
+    """The context that a callback runs in; asyncio has no other name for it."""
+    context: contextvars.Context = handle._context  # type: ignore[attr-defined]
+    return context
 
 
 def _where(task: asyncio.Task[Any]) -> str:

@@ -106,7 +106,7 @@ class Simulation:
         await self._until(self._find_down, CALM_S)
         places = await self._make_topics()
         self._start_users(places)
-        clients = [user.host for user in (*self._senders, *self._readers)]
+        clients = [each.host for each in self._senders] + [each.host for each in self._readers]
         self.schedule = schedule = FaultSchedule(self.cluster, self.guarded, clients)
         faults = asyncio.get_running_loop().create_task(schedule.run(), name="faults")
         try:
@@ -167,7 +167,14 @@ class Simulation:
             if topic != GUARDED:
                 options |= {"enable_idempotence": False, "acks": "1" if topic == LOOSE else "all"}
             self._senders.append(
-                Sender(self.world, number, bootstrap, topic, topic in self.guarded, options)
+                Sender(
+                    self.world,
+                    number,
+                    bootstrap,
+                    topic,
+                    options,
+                    self.checkers.acknowledged if topic in self.guarded else None,
+                )
             )
         self._readers.append(
             Reader(
@@ -247,9 +254,9 @@ class Simulation:
             )
 
         await self._until(find_unread, CALM_S)
-        await self._until(lambda: find_unrest(self.cluster), CALM_S)
-        self.checkers.look()
-        self.checkers.check_replicas_agree()
+        await self._until(
+            lambda: find_unrest(self.cluster) or self.checkers.find_disagreement(), CALM_S
+        )
 
 
 __all__ = ["Run", "Simulation", "Violation", "run_seed"]

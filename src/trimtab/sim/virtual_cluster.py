@@ -24,6 +24,7 @@ from trimtab.controller.node import ControllerNode
 from trimtab.errors import KafkaError
 from trimtab.sim.connection import is_delivery
 from trimtab.sim.disk import Mount
+from trimtab.sim.loop import context_of
 from trimtab.sim.network import ANY
 from trimtab.sim.world import World
 
@@ -55,6 +56,11 @@ _life: contextvars.ContextVar[Life | None] = contextvars.ContextVar("life", defa
 def current_life() -> Life | None:
     """The process that the current task or callback is of; None for what is no node."""
     return _life.get()
+
+
+def _life_in(context: contextvars.Context) -> Life | None:
+    life: Life | None = context.get(_life)
+    return life
 
 
 class VirtualNode(ABC):
@@ -207,6 +213,15 @@ class VirtualBroker(VirtualNode):
         """What the process that runs calls itself; None if none does."""
         return None if self.broker is None else self.broker.lifecycle._incarnation_id
 
+    @property
+    def has_failed_logs(self) -> bool:
+        """Whether there are partitions that are not served until the process starts anew."""
+        broker = self.broker
+        return broker is not None and (
+            bool(broker._offline)
+            or any(partition.log.has_failed for partition in broker.partitions.values())
+        )
+
     async def _serve(self, mount: Mount, random: Random) -> None:
         options = {"node.id": self.id, "broker.id": self.id, **self.options}
         self.broker = broker = Broker(
@@ -312,7 +327,6 @@ class VirtualCluster:
 
     def leftovers(self) -> list[str]:
         """What processes that have ended still do, or are about to do."""
-        found = []
         latest = self.world.loop.time() - _DEATH_S
         ends = sum(node.ends for node in self.nodes)
         uses = [f"{node.host}: {use}" for node in self.nodes for use in node.disk.used_after_end]
@@ -321,14 +335,17 @@ class VirtualCluster:
         self._ends_checked = ends
 
         def is_over(context: contextvars.Context) -> bool:
-            life = context.get(_life)
+            life = _life_in(context)
             return life is not None and life.ended_s is not None and life.ended_s < latest
 
-        for handle in self.world.loop.handles():
-            if not handle.cancelled() and is_over(handle._context):
-                if not is_delivery(handle._callback):
-                    found.append(f"{handle._context.get(_life)}: {handle!r}")
-        for task in self.world.loop.tasks():
-            if is_over(task.context):
-                found.append(f"{task.context.get(_life)}: {task!r}")
+        found = [
+            f"{_life_in(context_of(handle))}: {handle!r}"
+            for handle in self.world.loop.handles()
+            if not handle.cancelled() and is_over(context_of(handle)) and not is_delivery(handle)
+        ]
+        found += [
+            f"{_life_in(task.context)}: {task!r}"
+            for task in self.world.loop.tasks()
+            if is_over(task.context)
+        ]
         return found + uses

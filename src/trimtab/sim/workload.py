@@ -10,14 +10,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from random import Random
 from typing import Any, NamedTuple
 
 from trimtab.client.accumulator.queues_cy import Delivery
 from trimtab.client.admin import AsyncAdmin
 from trimtab.client.consumer import AsyncConsumer
 from trimtab.client.producer import AsyncProducer
-from trimtab.errors import KafkaError
 from trimtab.records import Record, RecordMetadata, TopicPartition
 from trimtab.sim.checkers import Violation
 from trimtab.sim.world import World
@@ -57,7 +55,12 @@ class Ledger:
 
 
 class Sender:
-    """One producer that sends to one topic, in bursts, until it is told to stop."""
+    """One producer that sends to one topic, in bursts, until it is told to stop.
+
+    Args:
+        kept: called with topic, partition, offset and the sender's name for each record that was
+            acknowledged, and must be kept; None if nothing must.
+    """
 
     def __init__(
         self,
@@ -65,8 +68,8 @@ class Sender:
         number: int,
         bootstrap: str,
         topic: str,
-        keeps: bool,
         options: Mapping[str, Any],
+        kept: Callable[[str, int, int, str], None] | None,
     ) -> None:
         self._world = world
         self._number = number
@@ -74,7 +77,8 @@ class Sender:
         self._options = options
         self._random = world.random(f"sender {number}")
         self.host = f"sender-{number}"
-        self.ledger = Ledger(topic, keeps, bool(options.get("enable_idempotence", True)))
+        self.ledger = Ledger(topic, kept is not None, bool(options.get("enable_idempotence", True)))
+        self._kept = kept
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -105,7 +109,13 @@ class Sender:
         number = ledger.sent
         ledger.sent += 1
         value = b"%d %d " % (self._number, number) + bytes(self._random.randrange(200))
-        await producer.send(ledger.topic, value, on_delivery=partial(ledger.note, number))
+        await producer.send(ledger.topic, value, on_delivery=partial(self._note, number))
+
+    def _note(self, number: int, delivery: Delivery) -> None:
+        self.ledger.note(number, delivery)
+        told = self.ledger.acknowledged.get(number)
+        if told is not None and self._kept is not None:
+            self._kept(told.topic, told.partition, told.offset, self.host)
 
 
 def read_id(record: Record) -> RecordId:
@@ -242,7 +252,3 @@ def _judge_order(
                 )
             seen.add(record.number)
             last = record.number
-
-
-Report = Callable[[str], None]
-__all__ = ["KafkaError", "Random"]

@@ -29,7 +29,12 @@ from typing import NamedTuple
 from trimtab.errors import CorruptData, KafkaError
 from trimtab.records import NO_TIMESTAMP, TimestampType
 from trimtab.storage.producer_state import ProducerState
-from trimtab.storage.segment import Segment, StoredRecords, TimestampOffset
+from trimtab.storage.segment import (
+    LARGE_READ_BYTES,
+    Segment,
+    StoredRecords,
+    TimestampOffset,
+)
 from trimtab.storage.segment_indexes import INDEX_ENTRY_BYTES
 from trimtab.storage.storage import Storage, StorageError
 from trimtab.wire.batch_cy import BatchHeader, restamp
@@ -673,7 +678,12 @@ class Log:
     # -- reading
 
     def read(
-        self, offset: int, max_bytes: int, min_one: bool = True, end_offset: int | None = None
+        self,
+        offset: int,
+        max_bytes: int,
+        min_one: bool = True,
+        end_offset: int | None = None,
+        max_read_bytes: int = LARGE_READ_BYTES,
     ) -> bytes | memoryview | StoredRecords:
         """Whole batches from the one that holds `offset` on, all from one segment.
 
@@ -685,6 +695,7 @@ class Log:
             min_one: return the first batch even if it is larger than that (KIP-74).
             end_offset: return no batch that reaches it, such as the high watermark; the log's
                 end if None.
+            max_read_bytes: where there may be more than this, what there is is left on disk.
 
         Raises:
             OffsetOutOfRange: before the log's start or after its end.
@@ -704,7 +715,7 @@ class Log:
                 return b""
         segment, position = place
         data, next_offset = segment.read(
-            position, max(max_bytes, 0), min_one, end_offset, self._end_of(segment)
+            position, max(max_bytes, 0), min_one, end_offset, self._end_of(segment), max_read_bytes
         )
         if data:
             reads = self._reads

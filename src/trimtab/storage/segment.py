@@ -32,7 +32,7 @@ from trimtab.wire.batch_cy import (
 )
 
 LARGE_READ_BYTES = 128 * 1024
-"""What `Segment.read` returns at most as bytes, but for a first batch that is larger."""
+"""What `Segment.read` returns at most as bytes; more is left on disk."""
 
 _LOCATE_CHUNK = 8 * 1024
 _HEADERS_CHUNK = 64 * 1024
@@ -287,19 +287,25 @@ class Segment:
         return None
 
     def read(
-        self, position: int, max_bytes: int, min_one: bool, end_offset: int, next_offset: int
+        self,
+        position: int,
+        max_bytes: int,
+        min_one: bool,
+        end_offset: int,
+        next_offset: int,
+        max_read_bytes: int = LARGE_READ_BYTES,
     ) -> tuple[bytes | memoryview | StoredRecords, int]:
         """Whole batches from the batch at `position` on, and the offset after the last of them.
-        More than `LARGE_READ_BYTES` are left where they are.
 
         Args:
             max_bytes: bytes to return at most.
             min_one: return the first batch even if it is larger than that.
             end_offset: return no batch that reaches this offset.
             next_offset: the offset after the segment's last batch.
+            max_read_bytes: where there may be more than this, what there is is left on disk.
         """
         room = min(max_bytes, self.size - position)
-        if room > LARGE_READ_BYTES:
+        if room > max_read_bytes:
             return self._find_range(position, room, min_one, end_offset, next_offset)
         # One header more than there is room for: it tells where to go on.
         data = self._file.read(position, room + _BOUNDS.size)
@@ -315,7 +321,11 @@ class Segment:
         if end > end_offset:
             return b"", base_offset
         if at > room:
-            return (self._file.read(position, at), end) if min_one else (b"", base_offset)
+            if not min_one:
+                return b"", base_offset
+            if at > max_read_bytes:
+                return self._lend(position, at), end
+            return self._file.read(position, at), end
         if position + room == self.size and end_offset >= next_offset:
             return (data if len(data) == room else memoryview(data)[:room]), next_offset
 

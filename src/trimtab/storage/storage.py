@@ -8,7 +8,7 @@ uses a storage; only `Storage.flush` works beside it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from errno import EDQUOT, EIO, ENOSPC, EROFS, errorcode
+from errno import EDQUOT, EFBIG, EIO, EMFILE, ENFILE, ENOSPC, EROFS, errorcode
 from os import strerror
 from typing import Protocol, TypeAlias
 
@@ -19,6 +19,9 @@ BytesLike: TypeAlias = bytes | bytearray | memoryview
 _REMEDIES = {
     ENOSPC: "; free space on the data directory's disk",
     EDQUOT: "; raise the disk quota of the broker's user",
+    EFBIG: "; raise the limit on the size of files (ulimit -f), or lower segment.bytes",
+    EMFILE: "; raise the limit on open files (ulimit -n), or lower max.connections",
+    ENFILE: "; raise the system's limit on open files (sysctl fs.file-max)",
     EROFS: "; mount the data directory writable",
     EIO: "; the disk reports a hardware fault: check it",
 }

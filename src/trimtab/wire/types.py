@@ -24,7 +24,6 @@ class StoredBytes(Protocol):
         """Up to `size` bytes from `start` on."""
 
 
-
 ZERO_UUID = bytes(16)
 """The id that stands for "none" wherever Kafka carries a UUID."""
 

@@ -218,6 +218,24 @@ def test_a_follower_has_its_time_from_the_append_that_ends_idleness(stand: Stand
     assert stand.host.proposals == [(1,)]
 
 
+def test_a_follower_that_was_away_does_not_count_as_up_for_having_missed_nothing(
+    stand: Stand,
+) -> None:
+    """Else everybody would wait for it when it is back, until it has copied what came since."""
+    stand.lead(isr=(1, 2))
+    stand.host.active = {1, 2}
+    stand.fetched(SECOND, 0)
+    stand.fetched(THIRD, 0)
+    stand.host.now_s += 3600
+    stand.append(5)
+    stand.fetched(SECOND, 5)
+    stand.host.active = {1, 2, 3}
+    stand.fetched(THIRD, 0)
+    stand.append()
+    stand.fetched(SECOND, 6)
+    assert stand.partition.high_watermark == 6
+
+
 def test_a_follower_may_join_without_a_fetch_when_it_becomes_eligible(stand: Stand) -> None:
     stand.lead(isr=(1,))
     stand.append()

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.unit.client.scripted_broker import NO_ANSWER, ScriptedCluster
-from trimtab.storage.producer_state import ProducerState
 from trimtab.client.network.connections import ApiKey
 from trimtab.client.producer import AsyncProducer
 from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition
 from trimtab.sim.world import World
+from trimtab.storage.producer_state import ProducerState
 from trimtab.wire.batch_cy import read_header, read_records
 from trimtab.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from trimtab.wire.messages.produce import (

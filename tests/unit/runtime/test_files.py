@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.storage.storage import StorageError
 from trimtab.errors import UsageError
 from trimtab.runtime.files import DirectoryStorage
+from trimtab.storage.storage import StorageError
 
 
 @pytest.fixture

@@ -35,6 +35,7 @@ from trimtab.broker.partition import Partition, Refused
 from trimtab.broker.purgatory import DelayedFetch
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.records import NO_OFFSET
+from trimtab.storage.segment import LARGE_READ_BYTES
 from trimtab.storage.storage import BytesLike, StorageError
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.fetch import (
@@ -56,6 +57,10 @@ if TYPE_CHECKING:
 
     from trimtab.broker.broker import Broker
     from trimtab.broker.partition import Watcher
+
+MAX_READ_BYTES = 512 * 1024
+"""Record bytes that a response holds in memory at most, however many partitions are in it: what
+comes after that is read when it is sent, as fast as the client takes it."""
 
 _STORAGE_ERROR_SINCE = 6
 _ZSTD_SINCE = 10
@@ -113,6 +118,7 @@ class _Fetch:
         "_request",
         "_session",
         "_unknown",
+        "_unread",
         "_version",
     )
 
@@ -168,6 +174,7 @@ class _Fetch:
         self._counted: list[tuple[FetchSlot, Partition, int]] = []
         self._ends_wait = False
         self._left = self._byte_limit
+        self._unread = MAX_READ_BYTES
         self._min_one = True
         for slot in list(session.slots.values()) if self._is_full else session.in_turn():
             try:
@@ -251,11 +258,14 @@ class _Fetch:
         if slot.stays_ready and not (reader.is_follower and reader.is_throttled(partition)):
             room = min(wanted.partition_max_bytes, self._left)
             if room > 0 or self._min_one:
-                records = partition.read(offset, room, self._min_one, end_offset)
+                read = min(self._unread, LARGE_READ_BYTES)
+                records = partition.read(offset, room, self._min_one, end_offset, read)
             self._counted.append((slot, partition, end_offset))
         if records:
             self._min_one = False
             self._left -= len(records)
+            if isinstance(records, bytes | memoryview):
+                self._unread -= len(records)
             reader.note_sent(partition, len(records))
         elif (
             not self._is_full

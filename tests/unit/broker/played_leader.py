@@ -1,0 +1,170 @@
+"""A follower without its broker, and a leader that is played by the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+from tests.unit.broker.replica_stand import TOPIC_ID, Stand
+from trimtab import config
+from trimtab.broker.broker import Broker
+from trimtab.broker.replication import Replication
+from trimtab.config import BROKER
+from trimtab.metadata.image import BrokerRegistration, ClusterImage
+from trimtab.server.listener import Listener
+from trimtab.sim.world import World
+from trimtab.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from trimtab.wire.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+LEADER, OTHER = 2, 3
+OPTIONS = {"replica.socket.timeout.ms": 5000, "replica.fetch.backoff.ms": 100}
+EARLIEST = -2
+
+
+class Leader:
+    """A broker that answers as the test says.
+
+    Attributes:
+        fetches: that came and are not answered yet, each with what answers it.
+        ends: its log's start and end, as ListOffsets tells them; None not to answer.
+    """
+
+    def __init__(self) -> None:
+        self.listener = Listener(
+            LEADER, {1: self._fetch, 2: self._list_offsets}, config.read(BROKER, {})
+        )
+        self.fetches: asyncio.Queue[tuple[FetchRequest, asyncio.Future[FetchResponse]]] = (
+            asyncio.Queue()
+        )
+        self.ends: tuple[int, int] | None = (0, 0)
+
+    async def listen(self, host: str) -> None:
+        await self.listener.bind(host, 9092)
+        await self.listener.start()
+
+    def _fetch(self, header: Any, request: FetchRequest) -> asyncio.Future[FetchResponse]:
+        answer: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
+        self.fetches.put_nowait((request, answer))
+        return answer
+
+    def _list_offsets(self, header: Any, request: Any) -> Any:
+        if self.ends is None:
+            return asyncio.get_running_loop().create_future()
+        wanted = request.topics[0].partitions[0]
+        assert request.replica_id == 1
+        found = ListOffsetsPartitionResponse(
+            partition_index=wanted.partition_index,
+            error_code=0,
+            timestamp=-1,
+            offset=self.ends[0 if wanted.timestamp == EARLIEST else 1],
+            leader_epoch=wanted.current_leader_epoch,
+        )
+        topic = ListOffsetsTopicResponse(name=request.topics[0].name, partitions=[found])
+        return ListOffsetsResponse(throttle_time_ms=0, topics=[topic])
+
+    async def next(self, *data: PartitionData, session_id: int = 77, code: int = 0) -> FetchRequest:
+        """Answer the next fetch of t; what was asked for."""
+        request, answer = await self.fetches.get()
+        answer.set_result(respond(*data, session_id=session_id, code=code))
+        await asyncio.sleep(0.01)  # so that the next one is under way
+        return request
+
+    async def skip_to(
+        self, is_wanted: Callable[[FetchRequest], Any]
+    ) -> tuple[FetchRequest, asyncio.Future[FetchResponse]]:
+        """The next fetch that is so; those before it find nothing new."""
+        while True:
+            request, answer = await self.fetches.get()
+            if is_wanted(request):
+                return request, answer
+            await asyncio.sleep(0.001)
+            answer.set_result(respond())
+
+
+def respond(*data: PartitionData, session_id: int = 77, code: int = 0) -> FetchResponse:
+    topic = FetchableTopicResponse(topic="", topic_id=TOPIC_ID, partitions=list(data))
+    return FetchResponse(error_code=code, session_id=session_id, responses=[topic] if data else [])
+
+
+def data(index: int, records: bytes | bytearray = b"", **changed: Any) -> PartitionData:
+    given: dict[str, Any] = {"error_code": 0, "high_watermark": 0, "log_start_offset": 0}
+    return PartitionData(partition_index=index, records=records, **{**given, **changed})
+
+
+def named(request: FetchRequest) -> dict[int, int]:
+    """The offset of each partition that the request names."""
+    return {
+        each.partition: each.fetch_offset for topic in request.topics for each in topic.partitions
+    }
+
+
+def forgotten(request: FetchRequest) -> list[int]:
+    return [each for topic in request.forgotten_topics_data for each in topic.partitions]
+
+
+class Follower:
+    """As much of broker 1 as its fetchers ask for.
+
+    Attributes:
+        is_too_fast: whether it has had what it may take of throttled replicas.
+    """
+
+    id = 1
+    epoch = 11
+
+    def __init__(self) -> None:
+        self.config = config.read(BROKER, OPTIONS)
+        self.image = ClusterImage()
+        self.is_too_fast = False
+        self.taken = 0
+        self.move("leader")
+        self.replication = Replication(cast(Broker, self))
+
+    def move(self, host: str) -> None:
+        self.image.brokers[LEADER] = BrokerRegistration(LEADER, 12, bytes(16), host, 9092, None)
+
+    def follows_too_fast(self) -> bool:
+        return self.is_too_fast
+
+    def note_taken_throttled(self, size: int) -> None:
+        self.taken += size
+
+
+class Play:
+    """A leader, a follower and the partitions 0, 1 and 2 of t."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.stands = [Stand(index) for index in range(3)]
+
+    def run(self, scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async def run() -> None:
+            self.leader = Leader()
+            await self.leader.listen("leader")
+            self.follower = Follower()
+            self.replication = self.follower.replication
+            async with asyncio.timeout(30):
+                await scenario()
+            await self.replication.close()
+            await self.leader.listener.close()
+
+        self.world.run(run())
+        for stand in self.stands:
+            stand.log.abandon()
+
+    def follow(self, *indexes: int, **changed: Any) -> None:
+        for index in indexes:
+            self.replication.follow(self.stands[index].follow(**changed))
+
+    def end(self, index: int) -> int:
+        return self.stands[index].log.log_end_offset
