@@ -1,5 +1,6 @@
 # The verbs: demo test check bench sim clean. Each sets up what it needs on first use, into .venv.
-# Variables: PYTHON (3.11 or later), STAGE (bench), ARGS (handed to pytest, or to the demo).
+# Variables: PYTHON (3.11 or later), STAGE (bench), ARGS (handed to pytest, or to the demo),
+# SEEDS FIRST_SEED JOBS SEED (sim).
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -12,7 +13,8 @@ help:
 	@echo 'make test    every test          (ARGS="tests/unit -k wire" for some)'
 	@echo 'make check   format, lint, types, which room imports which'
 	@echo 'make bench   measurements beside Apache Kafka, one JSON object a line (STAGE=broker for one)'
-	@echo 'make sim     the cluster and its clients in virtual time'
+	@echo 'make sim     the cluster and its clients in virtual time; SEEDS=200 runs of it under faults,'
+	@echo '             from FIRST_SEED=n on, in JOBS=2 processes; SEED=n repeats one with its trace'
 	@echo 'make clean   back to a fresh clone'
 
 demo: .venv/built
@@ -22,7 +24,16 @@ test: .venv/built
 	$(BIN)/python -m pytest $(ARGS)
 
 sim: .venv/built
+ifdef ARGS
 	$(BIN)/python -m pytest tests/simulation $(ARGS)
+else ifdef SEED
+	@$(BIN)/python -m trimtab.sim --seed $(SEED)
+else ifdef SEEDS
+	@$(BIN)/python -m trimtab.sim --seeds $(SEEDS) --first-seed $(or $(FIRST_SEED),0) \
+	    --jobs $(or $(JOBS),1)
+else
+	$(BIN)/python -m pytest tests/simulation
+endif
 
 bench: .venv/built
 	@$(BIN)/python -m benchmarks $(STAGE)

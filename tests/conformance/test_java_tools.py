@@ -5,16 +5,21 @@ They are looked for in `TRIMTAB_KAFKA_JARS` and in trimtab's cache (`python -m b
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 
-from benchmarks.jars import find_kafka_jars
+from benchmarks.jars import find_java, find_kafka_jars
 from benchmarks.processes import run_java
 from trimtab import Admin, Cluster, Producer
+from trimtab.client.admin import NewTopic
+from trimtab.runtime.clock import monotonic_clock
 
 pytestmark = pytest.mark.skipif(
     shutil.which("java") is None or find_kafka_jars() is None,
@@ -23,6 +28,7 @@ pytestmark = pytest.mark.skipif(
 
 RECORDS = 200_000
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+PATIENCE_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +87,221 @@ def test_topic_command_describes_our_topics(cluster: Cluster) -> None:
         r"PartitionCount: 3\s+ReplicationFactor: 1\s+Configs: .*retention.ms=60000", text
     )
     assert len(re.findall(r"Leader: [012]\s+Replicas: [012]\s+Isr: [012]", text)) == 3
+
+
+# --- replicated topics ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def admin(cluster: Cluster) -> Iterator[Admin]:
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        yield admin
+
+
+def run_tool(cluster: Cluster, name: str, *words: str) -> str:
+    """One of Apache Kafka's tools on the cluster; what it printed."""
+    main = name if "." in name else f"org.apache.kafka.tools.{name}"
+    return run_java(main, "--bootstrap-server", cluster.bootstrap_servers, *words, heap="128m")
+
+
+def fill(cluster: Cluster, topic: str, records: int, size: int = 100) -> None:
+    with Producer(bootstrap_servers=cluster.bootstrap_servers, acks="all") as producer:
+        for number in range(records):
+            producer.send(topic, number.to_bytes(4, "big") * (size // 4), partition=0)
+
+
+def await_in_sync(admin: Admin, topic: str, replicas: tuple[int, ...]) -> None:
+    deadline = monotonic_clock() + PATIENCE_S
+    while any(
+        set(each.in_sync_replicas) != set(replicas)
+        for each in admin.describe_topics([topic])[topic].partitions
+    ):
+        assert monotonic_clock() < deadline, f"{topic} is not in sync with {replicas}"
+        Event().wait(0.05)
+
+
+def test_topic_command_changes_replicated_topics(cluster: Cluster, admin: Admin) -> None:
+    name = ("--topic", "replicated")
+    factors = ("--partitions", "3", "--replication-factor", "3")
+    run_tool(cluster, "TopicCommand", "--create", *name, *factors)
+    run_tool(cluster, "TopicCommand", "--alter", *name, "--partitions", "4")
+    cluster.stop_broker(2)
+    try:
+        behind = run_tool(cluster, "TopicCommand", "--describe", "--under-replicated-partitions")
+        assert len(re.findall(r"Topic: replicated\s.* Isr: (?:0,1|1,0)\s", behind)) == 4
+        endpoints = run_tool(cluster, "ClusterTool", "list-endpoints", "--include-fenced-brokers")
+    finally:
+        cluster.start_broker(2)
+    assert re.findall(r"^(\d) .* (\w+) +broker", endpoints, re.MULTILINE) == [
+        ("0", "unfenced"),
+        ("1", "unfenced"),
+        ("2", "fenced"),
+    ]
+    await_in_sync(admin, "replicated", (0, 1, 2))
+    behind = run_tool(cluster, "TopicCommand", "--describe", "--under-replicated-partitions")
+    assert "replicated" not in behind
+
+
+@pytest.mark.parametrize(
+    ("entity", "option", "shown"),
+    [
+        (
+            ("--entity-type", "topics", "--entity-name", "configured"),
+            "retention.ms=60000",
+            "{DYNAMIC_TOPIC_CONFIG:retention.ms=60000, DEFAULT_CONFIG:log.retention.hours=168}",
+        ),
+        (
+            ("--entity-type", "brokers", "--entity-name", "1"),
+            "message.max.bytes=1000",
+            "{DYNAMIC_BROKER_CONFIG:message.max.bytes=1000, "
+            "DEFAULT_CONFIG:message.max.bytes=1048588}",
+        ),
+        (
+            ("--entity-type", "brokers", "--entity-default"),
+            "message.max.bytes=2000",
+            "{DYNAMIC_DEFAULT_BROKER_CONFIG:message.max.bytes=2000}",
+        ),
+    ],
+)
+def test_config_command_sets_shows_and_takes_back(
+    cluster: Cluster, admin: Admin, entity: tuple[str, ...], option: str, shown: str
+) -> None:
+    if "configured" in entity and "configured" not in admin.topics():
+        admin.create_topic("configured", partitions=1, replication_factor=3)
+    main = "kafka.admin.ConfigCommand"
+    run_tool(cluster, main, *entity, "--alter", "--add-config", option)
+    described = run_tool(cluster, main, *entity, "--describe")
+    assert f"  {option} sensitive=false synonyms={shown}\n" in described
+    run_tool(cluster, main, *entity, "--alter", "--delete-config", option.partition("=")[0])
+    assert option not in run_tool(cluster, main, *entity, "--describe")
+
+
+def test_reassign_partitions_moves_throttles_and_cancels(
+    cluster: Cluster, admin: Admin, tmp_path: Path
+) -> None:
+    admin.create_topics([NewTopic("moved", assignment={0: [0]})])
+    fill(cluster, "moved", 300, 10_000)
+    plan = tmp_path / "plan.json"
+    plan.write_text('{"version":1,"partitions":[{"topic":"moved","partition":0,"replicas":[1,2]}]}')
+    main = "reassign.ReassignPartitionsCommand"
+    file = ("--reassignment-json-file", str(plan))
+    started = run_tool(cluster, main, *file, "--execute", "--throttle", "100000")
+    assert "Successfully started partition reassignment for moved-0" in started
+    assert str(cluster_directory(admin, 0)) in started
+    listed = run_tool(cluster, main, "--list")
+    assert "moved-0: replicas: 1,2,0. adding: 1,2. removing: 0." in listed
+    cancelled = run_tool(cluster, main, *file, "--cancel")
+    assert "Successfully cancelled partition reassignment for: moved-0" in cancelled
+    assert admin.describe_topics(["moved"])["moved"].partitions[0].replicas == (0,)
+    run_tool(cluster, main, *file, "--execute")
+    await_in_sync(admin, "moved", (1, 2))
+    verified = run_tool(cluster, main, *file, "--verify")
+    assert "Reassignment of partition moved-0 is completed." in verified
+    assert admin.describe_topics(["moved"])["moved"].partitions[0].replicas == (1, 2)
+    offsets = run_tool(cluster, "GetOffsetShell", "--topic", "moved")
+    assert offsets.split() == ["moved:0:300"]
+
+
+def cluster_directory(admin: Admin, broker: int) -> str:
+    options = {each.name: each.value for each in admin.describe_configs("broker", broker)}
+    return str(options["log.dirs"])
+
+
+def test_leader_election_gives_partitions_back_to_their_first_replica(
+    cluster: Cluster, admin: Admin
+) -> None:
+    admin.create_topics([NewTopic("led", assignment={0: [0, 1, 2], 1: [0, 2, 1]})])
+    cluster.stop_broker(0)
+    cluster.start_broker(0)
+    await_in_sync(admin, "led", (0, 1, 2))
+    assert admin.describe_topics(["led"])["led"].leaders == (1, 2)
+    elected = run_tool(
+        cluster,
+        "LeaderElectionCommand",
+        *("--election-type", "preferred", "--all-topic-partitions"),
+    )
+    assert re.search(r"Successfully completed leader election \(PREFERRED\) .*led-0", elected)
+    assert admin.describe_topics(["led"])["led"].leaders == (0, 0)
+
+
+def test_delete_records_drops_what_lies_before(
+    cluster: Cluster, admin: Admin, tmp_path: Path
+) -> None:
+    admin.create_topic("dropped", partitions=1, replication_factor=3)
+    fill(cluster, "dropped", 100)
+    offsets = tmp_path / "offsets.json"
+    offsets.write_text('{"version":1,"partitions":[{"topic":"dropped","partition":0,"offset":40}]}')
+    told = run_tool(cluster, "DeleteRecordsCommand", "--offset-json-file", str(offsets))
+    assert "partition: dropped-0\tlow_watermark: 40" in told
+    words = ("--topic", "dropped", "--time", "earliest")
+    assert run_tool(cluster, "GetOffsetShell", *words).split() == ["dropped:0:40"]
+
+
+def test_log_dirs_finds_every_replica(cluster: Cluster, admin: Admin) -> None:
+    admin.create_topic("stored", partitions=2, replication_factor=3)
+    fill(cluster, "stored", 100)
+    told = run_tool(cluster, "LogDirsCommand", "--describe", "--topic-list", "stored")
+    found = {
+        each["broker"]: {log["partition"]: log["size"] for log in each["logDirs"][0]["partitions"]}
+        for each in json.loads(told.splitlines()[-1])["brokers"]
+    }
+    assert set(found) == {0, 1, 2}
+    assert found[0] == found[1] == found[2]
+    assert found[0]["stored-0"] > 10_000
+    assert found[0]["stored-1"] == 0
+
+
+def test_metadata_quorum_shows_the_controller_and_its_followers(cluster: Cluster) -> None:
+    status = run_tool(cluster, "MetadataQuorumCommand", "describe", "--status")
+    assert re.search(r"LeaderId: +3000\n", status)
+    assert 'CurrentObservers:       [{"id": 0}, {"id": 1}, {"id": 2}]' in status
+    replication = run_tool(cluster, "MetadataQuorumCommand", "describe", "--replication")
+    nodes = re.findall(r"^(\d+)\s.*\s(Leader|Observer)\s*$", replication, re.MULTILINE)
+    assert nodes == [("3000", "Leader"), *((str(id), "Observer") for id in range(3))]
+
+
+def test_transactions_command_describes_producers(cluster: Cluster, admin: Admin) -> None:
+    admin.create_topic("known", partitions=1, replication_factor=3)
+    fill(cluster, "known", 10)
+    told = run_tool(
+        cluster,
+        "TransactionsCommand",
+        *("describe-producers", "--topic", "known", "--partition", "0"),
+    )
+    # Producer id and epoch, the coordinator's epoch, the last sequence.
+    assert re.search(r"^\d+\s+0\s+-1\s+9\s+\d{13}\s+None\s*$", told, re.MULTILINE)
+
+
+def test_acl_command_learns_that_there_is_no_authorizer(cluster: Cluster) -> None:
+    with pytest.raises(
+        RuntimeError, match="SecurityDisabledException: No Authorizer is configured"
+    ):
+        run_tool(cluster, "AclCommand", "--list")
+
+
+def test_replica_verification_finds_no_difference(cluster: Cluster, admin: Admin) -> None:
+    admin.create_topic("verified", partitions=1, replication_factor=3)
+    fill(cluster, "verified", 1000)
+    with subprocess.Popen(
+        [
+            *(find_java(), "-Xmx128m", "-cp", f"{find_kafka_jars()}/*"),
+            *("org.apache.kafka.tools.ReplicaVerificationTool", "--topics-include", "verified"),
+            *("--broker-list", cluster.bootstrap_servers, "--report-interval-ms", "1000"),
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            report = next((line for line in process.stdout if "max lag" in line), "")
+        finally:
+            process.kill()
+    assert "max lag is 0 for partition verified-0 at offset 1000 among 1 partitions" in report
+
+
+# --- files ----------------------------------------------------------------------------------------
 
 
 def test_dump_log_segments_reads_our_files_without_complaint(tmp_path: Path) -> None:

@@ -41,6 +41,24 @@ def test_brokers_answer_with_their_racks_and_addresses() -> None:
         metadata(addresses[0])
 
 
+def test_a_broker_says_where_it_is_and_where_its_data_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Cluster(brokers=2, data="a,b") as cluster:
+        servers = cluster.bootstrap_servers
+        with Admin(bootstrap_servers=servers) as admin:
+            for broker, server in enumerate(servers.split(",")):
+                options = {each.name: each for each in admin.describe_configs("broker", broker)}
+                assert options["advertised.listeners"].value == f"PLAINTEXT://{server}"
+                assert options["listeners"].value == f"PLAINTEXT://{server}"
+                assert options["log.dirs"].value == f"{tmp_path}/a,b/broker-{broker}"
+                assert {
+                    options[name].source.name
+                    for name in ("advertised.listeners", "listeners", "log.dirs", "node.id")
+                } == {"STATIC_BROKER_CONFIG"}
+
+
 def test_topics_and_identity_survive_a_restart(tmp_path: Path) -> None:
     cluster = Cluster(brokers=2, data=tmp_path, config={"num_partitions": 2})
     seen = []

@@ -21,7 +21,6 @@ from trimtab.metadata.image import PartitionRegistration
 from trimtab.records import NO_TIMESTAMP
 from trimtab.storage.log import Log
 from trimtab.storage.producer_state import ACCEPTED
-from trimtab.storage.segment import LARGE_READ_BYTES
 from trimtab.storage.storage import BytesLike
 from trimtab.wire.batch_cy import (
     BatchHeader,
@@ -465,7 +464,7 @@ class Partition:
         max_bytes: int,
         min_one: bool,
         end_offset: int | None = None,
-        max_read_bytes: int = LARGE_READ_BYTES,
+        max_read_bytes: int | None = None,
     ) -> BytesLike | StoredBytes:
         """Whole batches from the one that holds `offset`, up to `end_offset` (the high watermark
         if None). What may be more than `max_read_bytes` is left on disk until it is sent.

@@ -74,10 +74,11 @@ def read_node(arguments: argparse.Namespace) -> Node:
 class _BrokerProcess:
     """A broker as a process runs it."""
 
-    def __init__(self, slow_ms: float, node: Node, storage: Storage) -> None:
+    def __init__(self, slow_ms: float, node: Node, storage: Storage, connections: int) -> None:
         self._slow_ms = slow_ms
         self._node = node
         self._storage = storage
+        self._connections = connections
         self._broker: Broker | None = None
 
     async def start(self) -> Address:
@@ -93,6 +94,7 @@ class _BrokerProcess:
             wall_clock_ms,
             Random(),
         )
+        broker.listener.capacity = self._connections
         broker.listener.faults.slow(self._slow_ms)
         address = await listen(node, broker.bind)
         await broker.start(*address)

@@ -38,9 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
 class _ControllerProcess:
     """A controller as a process runs it."""
 
-    def __init__(self, node: Node, storage: Storage) -> None:
+    def __init__(self, node: Node, storage: Storage, connections: int) -> None:
         self._node = node
         self._storage = storage
+        self._connections = connections
         self._controller: ControllerNode | None = None
 
     async def start(self) -> Address:
@@ -49,6 +50,7 @@ class _ControllerProcess:
         self._controller = controller = ControllerNode(
             node.id, cluster_id, storage, node.options, wall_clock_ms, random
         )
+        controller.listener.capacity = self._connections
         address = await listen(node, controller.listen)
         await controller.start(address)
         return address

@@ -26,6 +26,7 @@ from trimtab.config.node import (
     read_node,
 )
 from trimtab.errors import Unavailable, UsageError
+from trimtab.runtime.descriptors import share_out_descriptors
 from trimtab.runtime.event_loop import new_event_loop
 from trimtab.runtime.files import DirectoryStorage
 from trimtab.storage.storage import Storage
@@ -161,9 +162,13 @@ async def listen(node: Node, bind: Callable[[str, int], Awaitable[int]]) -> Addr
 def run_node(
     arguments: argparse.Namespace,
     node: Node,
-    make_process: Callable[[Node, Storage], NodeProcess],
+    make_process: Callable[[Node, Storage, int], NodeProcess],
 ) -> int:
     """Run a node until it is told to end; the command's exit code.
+
+    Args:
+        make_process: makes the node, with its storage and the number of connections that there are
+            descriptors for.
 
     Raises:
         Unavailable: its address is taken.
@@ -182,13 +187,19 @@ def run_node(
         node = _put(node, temporary)
         _log.info("data are temporary directory=%s; --data keeps them", temporary)
     assert node.directory is not None
-    storage = DirectoryStorage(node.directory, durable=temporary is None and not arguments.no_fsync)
+    shares = share_out_descriptors()
+    storage = DirectoryStorage(
+        node.directory,
+        max_open_files=shares.files,
+        durable=temporary is None and not arguments.no_fsync,
+    )
+    process = make_process(node, storage, shares.connections)
     # A node with tens of thousands of partitions holds millions of objects, in no cycles: looking
     # for some at every 700 new ones, as Python does unasked, takes half of the time.
     gc.set_threshold(50_000, 50, 100)
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            return runner.run(_live(node, storage, make_process, arguments.stop_at_eof))
+            return runner.run(_live(process, arguments.stop_at_eof))
     except asyncio.CancelledError:
         return INTERRUPTED
     finally:
@@ -246,16 +257,10 @@ class _Ending:
         self._loop.call_later(_ORPHAN_SECONDS, os._exit, 1)
 
 
-async def _live(
-    node: Node,
-    storage: Storage,
-    make_process: Callable[[Node, Storage], NodeProcess],
-    stop_at_eof: bool,
-) -> int:
+async def _live(process: NodeProcess, stop_at_eof: bool) -> int:
     ending = _Ending()
     if stop_at_eof:
         ending.watch_input()
-    process = make_process(node, storage)
     asked = asyncio.ensure_future(ending.asked.wait())
     serving = asyncio.ensure_future(_serve(process))
     try:

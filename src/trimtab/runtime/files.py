@@ -12,9 +12,10 @@ from errno import EIO, EMFILE, ENFILE
 from typing import TypeVar
 
 from trimtab.errors import UsageError
-from trimtab.storage.storage import BytesLike, StorageError
+from trimtab.storage.storage import BytesLike, Space, StorageError
 
 LOCK_FILE = ".lock"
+_LONG_MAX = 2**63 - 1
 
 _NO_DESCRIPTOR = (EMFILE, ENFILE)
 """This process, or the system, has as many files open as it may."""
@@ -131,6 +132,17 @@ class DirectoryStorage:
                     raise
             else:
                 return
+
+    def space(self) -> Space:
+        try:
+            volume = os.statvfs(self.root)
+        except OSError as error:
+            raise _translate(self.root, "look up the size of the volume", error) from error
+        # Some network file systems claim to be larger than the wire can say.
+        return Space(
+            min(volume.f_blocks * volume.f_frsize, _LONG_MAX),
+            min(volume.f_bavail * volume.f_frsize, _LONG_MAX),
+        )
 
     def lock(self) -> None:
         absolute = self._absolute(LOCK_FILE)

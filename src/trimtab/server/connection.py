@@ -7,6 +7,11 @@ frame ─▶ header ─▶ request ─▶ handler ─▶ response ─▶ frame
 Except for Produce: while produce requests wait for replicas, those that follow them are served
 already, as a producer sends several at a time and their order is kept by appending them in it.
 
+No client takes the loop, or the memory, for itself. After `MAX_AT_ONCE` requests others have their
+turn; while a request waits, or its answer is not taken, the connection is not read from; what an
+answer holds of the log is read from disk as the client takes it; and for a frame no more is
+allocated than has come of it, or came before.
+
 What Kafka closes the connection for (`SocketServer`, `RequestContext`) closes it here: a frame
 that is too long, an API or version that is not served, bytes that are no request. It is logged
 once, counted, and concerns that connection alone.
@@ -25,6 +30,7 @@ from trimtab.server.api_versions import API_VERSIONS, answer_unsupported_version
 from trimtab.server.request import CloseConnection
 from trimtab.wire.codec import decode
 from trimtab.wire.framing import (
+    TRUSTED_BYTES,
     FrameProtocol,
     RequestHeader,
     decode_request_header,
@@ -40,9 +46,14 @@ _PRODUCE_KEY = PRODUCE.to_bytes(2, "big")
 
 _IN_MEMORY = (bytes, bytearray, memoryview)
 _PIECE_BYTES = 256 * 1024
+_SMALL_BYTES = 64 * 1024
+_UNPROVEN_BYTES = 64 * 1024
+"""What is allocated on the word of a client that has sent no larger frame yet."""
 
 MAX_PIPELINED = 32
 """Produce requests of one connection that wait for replicas at a time."""
+MAX_AT_ONCE = 8
+"""Requests of one connection that are served before the others have their turn."""
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +79,10 @@ class Connection(FrameProtocol):
     """
 
     def __init__(self, listener: Listener) -> None:
-        super().__init__(max_frame_bytes=cast(int, listener.config["socket.request.max.bytes"]))
+        super().__init__(
+            max_frame_bytes=cast(int, listener.config["socket.request.max.bytes"]),
+            trusted_bytes=_UNPROVEN_BYTES,
+        )
         self.on_lost: Callable[[], None] | None = None
         self.peer_host = ""
         self._listener = listener
@@ -83,7 +97,10 @@ class Connection(FrameProtocol):
         self._reading = True
         self._delay: asyncio.TimerHandle | None = None
         self._idle: asyncio.TimerHandle | None = None
-        self._last_frame = 0.0
+        self._used_at = 0.0
+        self._is_silent = True
+        self._served = 0  # since others had their turn
+        self._turn: asyncio.Handle | None = None
 
     # What the event loop calls
 
@@ -92,15 +109,10 @@ class Connection(FrameProtocol):
         listener = self._listener
         address = transport.get_extra_info("peername")
         self.peer_host = address[0] if address else ""
-        listener.opened(self)
-        self._last_frame = self._loop.time()
-        limit = cast(int, listener.config["max.connections"])
-        if listener.counts.open > limit:
-            self._reject(f"max.connections={limit} are open already")
-            return
-        limit = cast(int, listener.config["max.connections.per.ip"])
-        if listener.open_from(self.peer_host) > limit:
-            self._reject(f"max.connections.per.ip={limit} are open already")
+        self._used_at = self._loop.time()
+        refusal = listener.opened(self)
+        if refusal:
+            self._reject(refusal)
             return
         idle_ms = cast(int, listener.config["connections.max.idle.ms"])
         if idle_ms >= 0:
@@ -111,7 +123,7 @@ class Connection(FrameProtocol):
         self._waiting.clear()
         self._outgoing.clear()
         self._listener.lost(self)
-        for handle in (self._idle, self._delay):
+        for handle in (self._idle, self._delay, self._turn):
             if handle is not None:
                 handle.cancel()
         owed, self._owed = self._owed, deque()
@@ -126,6 +138,7 @@ class Connection(FrameProtocol):
 
     def resume_writing(self) -> None:
         self._writable = True
+        self._used_at = self._loop.time()  # somebody reads
         if self._outgoing:
             self._send_stored()
         self._serve_waiting()
@@ -138,13 +151,24 @@ class Connection(FrameProtocol):
         self._release()
 
     def frame_received(self, frame: memoryview) -> None:
-        self._last_frame = self._loop.time()
-        if self._waiting or not self._is_free_for(frame):
+        now = self._loop.time()
+        if now != self._used_at:
+            self._used_at = now
+            self._served = 0
+        if self._is_silent:
+            self._is_silent = False
+            self._listener.heard(self)
+        if len(frame) > self.trusted_bytes:
+            self.trusted_bytes = min(len(frame), TRUSTED_BYTES)
+        if self._waiting or self._served >= MAX_AT_ONCE or not self._is_free_for(frame):
             self._waiting.append(frame)
             if self._reading and self.transport is not None:
                 self._reading = False
                 self.transport.pause_reading()
+            if self._served >= MAX_AT_ONCE:
+                self._take_turns()
             return
+        self._served += 1
         self._serve(frame)
 
     def frame_refused(self, length: int) -> None:
@@ -276,8 +300,8 @@ class Connection(FrameProtocol):
 
     def _send(self, frame: list[BytesLike]) -> None:
         self._held += frame
-        # What has large parts goes at once, so that back-pressure is felt before the next request.
-        if not self._holding or len(frame) > 1:
+        # What is large goes at once, so that back-pressure is felt before the next request.
+        if not self._holding or len(frame) > 1 or len(frame[0]) > _SMALL_BYTES:
             self._release()
 
     def _release(self) -> None:
@@ -318,24 +342,33 @@ class Connection(FrameProtocol):
             self.abort()
 
     def _serve_waiting(self) -> None:
-        while self._waiting and self._is_free_for(self._waiting[0]):
-            self._serve(self._waiting.popleft())
+        waiting = self._waiting
+        while waiting and self._is_free_for(waiting[0]):
+            if self._served >= MAX_AT_ONCE:
+                self._take_turns()
+                return
+            self._served += 1
+            self._serve(waiting.popleft())
         transport = self.transport
-        if self._waiting or self._reading or transport is None or transport.is_closing():
+        if waiting or self._reading or transport is None or transport.is_closing():
             return
         self._reading = True
         transport.resume_reading()
 
+    def _take_turns(self) -> None:
+        """Go on when the others have had their turn."""
+        if self._turn is None:
+            self._turn = self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._turn = None
+        self._served = 0
+        self._serve_waiting()
+
     # The end
 
     def _reject(self, reason: str) -> None:
-        self._listener.counts.refused += 1
-        _log.warning(
-            "closed a connection node=%d peer=%s reason=%r",
-            self._listener.node_id,
-            self._peer,
-            reason,
-        )
+        self._listener.complain(self._peer, reason)
         self.close()
 
     def _fail(self, header: RequestHeader, error: BaseException | None = None) -> None:
@@ -351,13 +384,17 @@ class Connection(FrameProtocol):
         )
         self.close()
 
+    def give_way(self, reason: str) -> None:
+        """End in favour of another."""
+        self._reject(reason)
+
     @property
     def _peer(self) -> str:
         address = None if self.transport is None else self.transport.get_extra_info("peername")
         return "unknown" if not address else f"{address[0]}:{address[1]}"
 
     def _watch_idle(self, limit_s: float) -> None:
-        end = self._last_frame + limit_s
+        end = self._used_at + limit_s
         # Also while it waits for an answer: nobody may be there any more.
         if self._loop.time() >= end:
             self.close()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from typing import cast
 
-from trimtab.config import Value
+from trimtab.config import INT_MAX, Value
 from trimtab.server.api_versions import API_VERSIONS, describe_api_versions
 from trimtab.server.connection import Connection
 from trimtab.server.faults import Faults
@@ -16,6 +17,12 @@ from trimtab.wire.messages import APIS
 
 _CLOSE_GRACE_S = 1.0
 """How long a client may take to read its last responses when the node closes."""
+_SILENCE_S = 1.0
+"""After so long without a request a connection gives way to another, if there are too many."""
+_COMPLAINTS = 10
+"""Refusals that are logged in a second; of the others, how many they were."""
+
+_log = logging.getLogger(__name__)
 
 
 class ServerCounts:
@@ -42,6 +49,7 @@ class Listener:
         config: the node's options; they may be changed while it listens.
 
     Attributes:
+        capacity: connections that the process can hold, whatever `max.connections` says.
         serving: the connection whose request is being handled, while a handler runs.
         faults: what goes wrong on purpose.
     """
@@ -56,7 +64,12 @@ class Listener:
         self.counts = ServerCounts()
         self.faults = Faults()
         self.connections: dict[Connection, None] = {}
+        self.capacity = INT_MAX
         self._open_by_host: Counter[str] = Counter()
+        self._silent: dict[Connection, float] = {}
+        self._complaints = 0
+        self._untold = 0
+        self._telling: asyncio.TimerHandle | None = None
         self.serving: Connection | None = None
         self._server: asyncio.AbstractServer | None = None
         self._closed: asyncio.Future[None] | None = None
@@ -85,6 +98,9 @@ class Listener:
         """Accept no more connections."""
         if self._server is not None:
             self._server.close()
+        if self._telling is not None:
+            self._telling.cancel()
+            self._tell()
 
     def abort(self) -> None:
         """Break all connections, and accept no more."""
@@ -108,17 +124,62 @@ class Listener:
         """Connections that are open from this address."""
         return self._open_by_host[host]
 
-    def opened(self, connection: Connection) -> None:
-        """A connection has been accepted."""
+    def opened(self, connection: Connection) -> str:
+        """A connection has been accepted; why it is one too many, or nothing.
+
+        Where there are too many in all, one that has not said a word gives way to it, if there is
+        one: whoever opens connections and leaves them keeps nobody else out.
+        """
+        now = asyncio.get_running_loop().time()
         self.counts.accepted += 1
         self.counts.open += 1
         self.connections[connection] = None
+        self._silent[connection] = now
         self._open_by_host[connection.peer_host] += 1
+        limit = cast(int, self.config["max.connections.per.ip"])
+        if self._open_by_host[connection.peer_host] > limit:
+            return f"max.connections.per.ip={limit} are open already"
+        limit = cast(int, self.config["max.connections"])
+        if self.counts.open <= min(limit, self.capacity):
+            return ""
+        reason = f"max.connections={limit} are open already"
+        if self.capacity < limit:
+            reason = f"{self.capacity} connections are open already; more need more open files"
+        oldest, since = next(iter(self._silent.items()))
+        if now - since < _SILENCE_S:
+            return reason
+        del self._silent[oldest]
+        oldest.give_way(f"{reason}, and this one has asked for nothing yet")
+        return ""
+
+    def heard(self, connection: Connection) -> None:
+        """A connection's first request has come."""
+        self._silent.pop(connection, None)
+
+    def complain(self, peer: str, reason: str) -> None:
+        """A connection is closed for what it sent, or because there are too many. Logged, but for
+        those beyond the first few of a second: a flood of them must not fill the disk."""
+        self.counts.refused += 1
+        if self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(1.0, self._tell)
+        self._complaints += 1
+        if self._complaints > _COMPLAINTS:
+            self._untold += 1
+            return
+        _log.warning("closed a connection node=%d peer=%s reason=%r", self.node_id, peer, reason)
+
+    def _tell(self) -> None:
+        untold, self._untold = self._untold, 0
+        self._complaints = 0
+        self._telling = None
+        if untold:
+            _log.warning("closed more connections node=%d connections=%d", self.node_id, untold)
 
     def lost(self, connection: Connection) -> None:
         """A connection is gone."""
         self.counts.open -= 1
         self.connections.pop(connection, None)
+        self._silent.pop(connection, None)
         self._open_by_host[connection.peer_host] -= 1
         if not self._open_by_host[connection.peer_host]:
             del self._open_by_host[connection.peer_host]

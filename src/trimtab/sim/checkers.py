@@ -143,6 +143,7 @@ class Checkers:
         )
         self._failures: deque[logging.LogRecord] = deque(maxlen=5)
         self._tap = _LogTap(self._logged)
+        self._failure: Violation | None = None
         self._image_offset = -1
         self._topic_ids: dict[str, bytes] = {}
         self._changed: dict[Partition, None] = {}
@@ -153,6 +154,7 @@ class Checkers:
     def __enter__(self) -> Checkers:
         self._cluster.world.loop.observer = self.look
         self._tap.open()
+        return self
 
     def __exit__(self, *_: object) -> None:
         self._cluster.world.loop.observer = None
@@ -164,7 +166,8 @@ class Checkers:
         self._tell(str(current_life() or self._cluster.world.network.host), (record,))
 
     def fail(self, what: str) -> NoReturn:
-        error = Violation(what)
+        """The end of the run, also if whoever called this goes on as if nothing were."""
+        self._failure = error = Violation(what)
         error.add_note("\n".join(self.tell_story()))
         raise error
 
@@ -187,6 +190,8 @@ class Checkers:
 
     def look(self) -> None:
         """Look at everything that has changed since the last time."""
+        if self._failure is not None:
+            raise self._failure
         controller = self._cluster.controller.controller
         if controller is not None and controller.journal.next_offset != self._image_offset:
             self._image_offset = controller.journal.next_offset

@@ -14,11 +14,11 @@ from random import Random
 from typing import TypeAlias
 
 from trimtab.errors import UsageError
-from trimtab.storage.storage import BytesLike, StorageError
+from trimtab.storage.storage import BytesLike, Space, StorageError
 
 Fault: TypeAlias = Callable[[str, str], int]
-"""What fails: of an action (`append`, `read`, `truncate`, `flush`, `write`, `rename`, `delete`) and
-a path, the error number with which it fails, or 0 if it succeeds."""
+"""What fails: of an action (`append`, `read`, `truncate`, `flush`, `write`, `rename`, `delete`,
+`stat`) and a path, the error number with which it fails, or 0 if it succeeds."""
 
 
 class VirtualDisk:
@@ -130,6 +130,12 @@ class VirtualDisk:
             if content is not None:
                 content.flushed = max(content.flushed, min(written, len(content.data)))
 
+    def space(self) -> Space:
+        self._fail("stat", "")
+        if self.capacity is None:
+            return Space(-1, -1)
+        return Space(self.capacity, max(0, self.capacity - self._used))
+
     def lock(self) -> None:
         if self._locked:
             raise UsageError("the virtual disk is in use by another broker")
@@ -226,6 +232,9 @@ class Mount:
 
     async def flush(self, paths: Sequence[str]) -> None:
         await self._living("flush", "")._flush(paths, self._life)
+
+    def space(self) -> Space:
+        return self._living("stat", "").space()
 
     def lock(self) -> None:
         self._living("lock", "").lock()

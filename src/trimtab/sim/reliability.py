@@ -101,6 +101,11 @@ class Simulation:
             self.world.close()
             return run
 
+    def tell(self) -> list[str]:
+        """What happened and what was seen of it, in its order, a line each."""
+        lines = [*self.world.trace.lines, *self.checkers.tell_story()]
+        return sorted(lines, key=lambda line: float(line.partition(" ")[0]))
+
     async def _run(self) -> Run:
         self.cluster.start()
         await self._until(self._find_down, CALM_S)
@@ -173,7 +178,8 @@ class Simulation:
                     bootstrap,
                     topic,
                     options,
-                    self.checkers.acknowledged if topic in self.guarded else None,
+                    self.checkers,
+                    topic in self.guarded,
                 )
             )
         self._readers.append(

@@ -7,7 +7,7 @@ held against what was sent and acknowledged.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from trimtab.client.admin import AsyncAdmin
 from trimtab.client.consumer import AsyncConsumer
 from trimtab.client.producer import AsyncProducer
 from trimtab.records import Record, RecordMetadata, TopicPartition
-from trimtab.sim.checkers import Violation
+from trimtab.sim.checkers import Checkers, Violation
 from trimtab.sim.world import World
 
 
@@ -44,22 +44,24 @@ class Ledger:
     acknowledged: dict[int, RecordMetadata] = field(default_factory=dict)
     failed: dict[int, Exception] = field(default_factory=dict)
 
-    def note(self, number: int, delivery: Delivery) -> None:
+    def note(self, number: int, delivery: Delivery) -> bool:
+        """An outcome; False if it is the second."""
         if number in self.acknowledged or number in self.failed:
-            raise Violation(f"record {number} for {self.topic} has a second outcome")
+            return False
         error = delivery.exception()
         if error is not None:
             self.failed[number] = error
         else:
             self.acknowledged[number] = delivery.result()
+        return True
 
 
 class Sender:
     """One producer that sends to one topic, in bursts, until it is told to stop.
 
     Args:
-        kept: called with topic, partition, offset and the sender's name for each record that was
-            acknowledged, and must be kept; None if nothing must.
+        checkers: are told of each record that was acknowledged.
+        keeps: whether what is acknowledged must be there in the end.
     """
 
     def __init__(
@@ -69,7 +71,8 @@ class Sender:
         bootstrap: str,
         topic: str,
         options: Mapping[str, Any],
-        kept: Callable[[str, int, int, str], None] | None,
+        checkers: Checkers,
+        keeps: bool,
     ) -> None:
         self._world = world
         self._number = number
@@ -77,8 +80,8 @@ class Sender:
         self._options = options
         self._random = world.random(f"sender {number}")
         self.host = f"sender-{number}"
-        self.ledger = Ledger(topic, kept is not None, bool(options.get("enable_idempotence", True)))
-        self._kept = kept
+        self.ledger = Ledger(topic, keeps, bool(options.get("enable_idempotence", True)))
+        self._checkers = checkers
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -112,10 +115,12 @@ class Sender:
         await producer.send(ledger.topic, value, on_delivery=partial(self._note, number))
 
     def _note(self, number: int, delivery: Delivery) -> None:
-        self.ledger.note(number, delivery)
+        # An exception would end here, as the callback is the producer's.
+        if not self.ledger.note(number, delivery):
+            self._checkers.fail(f"record {number} of {self.host} has a second outcome")
         told = self.ledger.acknowledged.get(number)
-        if told is not None and self._kept is not None:
-            self._kept(told.topic, told.partition, told.offset, self.host)
+        if told is not None and self.ledger.keeps:
+            self._checkers.acknowledged(told.topic, told.partition, told.offset, self.host)
 
 
 def read_id(record: Record) -> RecordId:

@@ -29,7 +29,8 @@ from itertools import zip_longest
 from random import Random
 from typing import NamedTuple
 
-from trimtab.storage.log import Log, LogConfig
+from trimtab.storage.log import Log
+from trimtab.storage.log_config import LogConfig
 from trimtab.storage.segment import Segment
 from trimtab.storage.segment_indexes import INDEX_ENTRY_BYTES
 from trimtab.storage.storage import BytesLike, Storage, StorageError

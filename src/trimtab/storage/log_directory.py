@@ -23,9 +23,11 @@ from random import Random
 from trimtab.errors import CorruptData, UsageError
 from trimtab.records import TopicPartition
 from trimtab.storage.cleaner import Cleaner, Dirt, find_dirt
-from trimtab.storage.log import Log, LogChanges, LogConfig
+from trimtab.storage.log import Log
+from trimtab.storage.log_changes import LogChanges
+from trimtab.storage.log_config import LogConfig
 from trimtab.storage.offset_checkpoint import OffsetCheckpoint
-from trimtab.storage.storage import Storage, StorageError
+from trimtab.storage.storage import Space, Storage, StorageError
 
 _META = "meta.properties"
 _RECOVERY_POINTS = "recovery-point-offset-checkpoint"
@@ -117,6 +119,14 @@ class LogDirectory:
     def logs(self) -> Mapping[TopicPartition, Log]:
         """The logs that are open."""
         return self._logs
+
+    def space(self) -> Space:
+        """Of the volume that the directory lies on.
+
+        Raises:
+            StorageError: the disk failed.
+        """
+        return self._storage.space()
 
     def stored_partitions(self) -> Iterator[TopicPartition]:
         """Every partition that has a directory here, open or not, in no order; not the
@@ -224,9 +234,12 @@ class LogDirectory:
         """
         self._for_each(list(self._changes.unflushed), Log.flush_if_due)
 
-    def enforce_retention(self) -> int:
+    async def retain(self) -> int:
         """Deletes old segments of all logs as far as they are committed, and forgets producers
         that have expired. To be called every `log.retention.check.interval.ms`.
+
+        Gives other tasks a turn every few milliseconds: ten thousand logs take as many
+        milliseconds at least.
 
         Returns:
             The number of segments deleted.
@@ -234,20 +247,6 @@ class LogDirectory:
         Raises:
             StorageError: a log failed; the others were looked after.
         """
-        now = self._now_ms()
-        deleted = 0
-
-        def look_after(log: Log) -> None:
-            nonlocal deleted
-            deleted += log.enforce_retention(log.high_watermark)
-            log.producers.expire(now)
-
-        self._for_each(self._logs.values(), look_after)
-        return deleted
-
-    async def retain(self) -> int:
-        """As `enforce_retention`, but gives other tasks a turn every few milliseconds: with ten
-        thousand logs it takes as many milliseconds at least."""
         failure: StorageError | None = None
         deleted = since_pause = 0
         for log in list(self._logs.values()):

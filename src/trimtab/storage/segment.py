@@ -293,7 +293,7 @@ class Segment:
         min_one: bool,
         end_offset: int,
         next_offset: int,
-        max_read_bytes: int = LARGE_READ_BYTES,
+        max_read_bytes: int | None = None,
     ) -> tuple[bytes | memoryview | StoredRecords, int]:
         """Whole batches from the batch at `position` on, and the offset after the last of them.
 
@@ -302,10 +302,14 @@ class Segment:
             min_one: return the first batch even if it is larger than that.
             end_offset: return no batch that reaches this offset.
             next_offset: the offset after the segment's last batch.
-            max_read_bytes: where there may be more than this, what there is is left on disk.
+            max_read_bytes: where there may be more, or more than `LARGE_READ_BYTES`, it is left on
+                disk.
         """
+        large = LARGE_READ_BYTES
+        if max_read_bytes is not None and max_read_bytes < large:
+            large = max_read_bytes
         room = min(max_bytes, self.size - position)
-        if room > max_read_bytes:
+        if room > large:
             return self._find_range(position, room, min_one, end_offset, next_offset)
         # One header more than there is room for: it tells where to go on.
         data = self._file.read(position, room + _BOUNDS.size)
@@ -323,7 +327,7 @@ class Segment:
         if at > room:
             if not min_one:
                 return b"", base_offset
-            if at > max_read_bytes:
+            if at > large:
                 return self._lend(position, at), end
             return self._file.read(position, at), end
         if position + room == self.size and end_offset >= next_offset:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from errno import EDQUOT, EFBIG, EIO, EMFILE, ENFILE, ENOSPC, EROFS, errorcode
 from os import strerror
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from trimtab.errors import KafkaError
 
@@ -46,6 +46,13 @@ class StorageError(KafkaError):
 
     def __reduce__(self) -> tuple[type[StorageError], tuple[str, str, int]]:
         return StorageError, (self.path, self.action, self.errno)
+
+
+class Space(NamedTuple):
+    """How large a volume is, and how much more this process may write to it; -1 if unknown."""
+
+    total_bytes: int
+    usable_bytes: int
 
 
 class File(Protocol):
@@ -107,6 +114,9 @@ class Storage(Protocol):
     async def flush(self, paths: Sequence[str]) -> None:
         """Makes the named files durable without holding up the loop. Missing ones are no error:
         what has been deleted needs no flush."""
+
+    def space(self) -> Space:
+        """Of the volume that the files lie on."""
 
     def lock(self) -> None:
         """Claims the whole storage for this process until `close`.

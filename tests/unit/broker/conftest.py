@@ -81,8 +81,12 @@ class Client:
 
     @property
     def responses(self) -> list[bytes]:
-        """Frames that came back, without their length prefix."""
-        return [frame[4:] for frame in self.transport.written]
+        """Frames that came back whole, without their length prefix."""
+        content, frames = b"".join(self.transport.written), []
+        while content and len(content) >= (end := 4 + int.from_bytes(content[:4], "big")):
+            frames.append(content[4:end])
+            content = content[end:]
+        return frames
 
     def send_bytes(self, data: bytes) -> None:
         """As they come off a socket: in pieces as large as the protocol takes them."""
@@ -104,9 +108,9 @@ class Client:
 
     async def ask(self, request: object, version: int) -> Any:
         """Send, and wait for the response, which must carry the request's correlation id."""
-        count = len(self.transport.written)
+        count = len(self.responses)
         self.send(request, version)
-        while len(self.transport.written) == count:
+        while len(self.responses) == count:
             assert not self.transport.closed, "the broker closed the connection"
             await asyncio.sleep(0.001)
         return self.read(request, version)

@@ -139,9 +139,14 @@ def kill(lab: Any, number: int) -> None:
 
 
 async def start(
-    lab: Any, number: int, config: Mapping[str, object] | None = None, host: str = "localhost"
+    lab: Any,
+    number: int,
+    config: Mapping[str, object] | None = None,
+    host: str = "localhost",
+    port: int | None = None,
 ) -> Broker:
     """Another life of a broker, on its disk."""
+    port = FIRST_PORT + number if port is None else port
     with lab.world.network.at(host):
         broker = Broker(
             number,
@@ -152,9 +157,9 @@ async def start(
             lab.world.now_ms,
             Random(f"{number}/{lab.world.now_ms()}"),
         )
-        await broker.bind("127.0.0.1", FIRST_PORT + number)
+        await broker.bind("127.0.0.1", port)
         lab.brokers[number] = broker
-        await broker.start("127.0.0.1", FIRST_PORT + number)
+        await broker.start("127.0.0.1", port)
     return broker
 
 

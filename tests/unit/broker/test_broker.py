@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.broker.conftest import Client, Lab
 from tests.unit.broker.replicas import (
+    address,
     decided,
     followers_of,
     in_sync,
@@ -88,6 +89,45 @@ def test_a_broker_that_comes_back_has_its_partitions(lab: Lab, clean: bool) -> N
         assert values(replica(lab, one)) == [b"b"]
 
     lab.run(scenario, brokers=3)
+
+
+def test_a_follower_that_missed_nothing_is_in_sync_as_soon_as_it_is_back(lab: Lab) -> None:
+    """Its fetch says so before the controller has unfenced it, and is not repeated (KIP-227)."""
+
+    async def scenario() -> None:
+        await lab.create_topic("t", replicas=3)
+        await in_sync(lab)
+        one = followers_of(lab)[0]
+        kill(lab, one)
+        await until(lambda: one not in decided(lab).isr)
+        began = lab.world.loop.time()
+        await start(lab, one)
+        await in_sync(lab)
+        assert lab.world.loop.time() - began < 1
+
+    lab.run(scenario, brokers=3)
+
+
+def test_a_leader_that_is_back_at_another_address_is_found_there(lab: Lab) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        await lab.create_topic("u", replicas=2)
+        await in_sync(lab, 2, "u")
+        one = leader_of(lab, "u")
+        follower = followers_of(lab, "u")[0]
+        # Its end is not heard of, as when a machine loses its power.
+        lab.world.network.cut(address(one))
+        await send(lab, b"v", topic="u", acks=1)
+        kill(lab, one)
+        kill(lab, follower)
+        await start(lab, follower)
+        await start(lab, one, port=9999)
+        began = lab.world.loop.time()
+        await in_sync(lab, 2, "u")
+        assert lab.world.loop.time() - began < 2
+        lab.world.network.heal()
+
+    lab.run(scenario, brokers=2)
 
 
 def test_a_broker_hands_over_what_it_leads_before_it_ends(lab: Lab) -> None:

@@ -201,3 +201,40 @@ def test_what_cannot_be_described_is_refused(
     result = describe(broker, kind, name)
     assert (result.error_code, result.configs) == (code, [])
     assert message in result.error_message
+
+
+def test_a_broker_that_was_told_nothing_says_where_it_is(lab: Any) -> None:
+    async def scenario() -> None:
+        request = DescribeConfigsRequest(
+            resources=[
+                DescribeConfigsResource(
+                    resource_type=CONFIG_BROKER,
+                    resource_name="0",
+                    configuration_keys=["advertised.listeners", "listeners"],
+                )
+            ]
+        )
+        (result,) = (await lab.connect().ask(request, 4)).results
+        given_here = ("PLAINTEXT://127.0.0.1:9092", 4)
+        assert values(result) == dict.fromkeys(("advertised.listeners", "listeners"), given_here)
+
+    lab.run(scenario)
+
+
+def test_a_broker_says_the_addresses_that_it_was_given(lab: Any) -> None:
+    given = {"listeners": "IN://:9092", "advertised.listeners": "IN://example.org:19092"}
+
+    async def scenario() -> None:
+        request = DescribeConfigsRequest(
+            resources=[
+                DescribeConfigsResource(
+                    resource_type=CONFIG_BROKER,
+                    resource_name="0",
+                    configuration_keys=list(given),
+                )
+            ]
+        )
+        (result,) = (await lab.connect().ask(request, 4)).results
+        assert values(result) == {name: (value, 4) for name, value in given.items()}
+
+    lab.run(scenario, config=given)

@@ -247,6 +247,7 @@ def test_a_connection_waits_for_so_many_produce_requests_and_no_more(lab: Lab) -
         held = await hold(lab)
         for _ in range(MAX_PIPELINED + 3):
             held.send(b"v")
+        await asyncio.sleep(0.1)
         assert leading(lab).log.log_end_offset == MAX_PIPELINED
         assert not held.client.transport.reading
         held.release()
@@ -343,3 +344,15 @@ def test_parts_of_an_answer_that_come_too_late_change_nothing(lab: Lab) -> None:
         stand.log.abandon()
 
     lab.run(scenario)
+
+
+def test_an_answer_leaves_no_timer(lab: Lab) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t", replicas=3)
+        await in_sync(lab)
+        assert (await send(lab, b"a", timeout_ms=60_000)).error_code == 0
+        await asyncio.sleep(0)
+        timers = [each for each in lab.world.loop.handles() if "DelayedProduce" in repr(each)]
+        assert all(each.cancelled() for each in timers)
+
+    lab.run(scenario, brokers=3)

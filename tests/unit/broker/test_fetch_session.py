@@ -89,7 +89,9 @@ class Replica:
                 else ErrorCode.UNKNOWN_LEADER_EPOCH
             )
 
-    def read(self, offset: int, max_bytes: int, min_one: bool, end_offset: int) -> bytes:
+    def read(
+        self, offset: int, max_bytes: int, min_one: bool, end_offset: int, max_read_bytes: int = 0
+    ) -> bytes:
         if self.fault is not None:
             raise self.fault
         data = b""

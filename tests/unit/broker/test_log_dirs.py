@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from errno import EIO
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from trimtab.broker.handlers.log_dirs import describe_log_dirs
 from trimtab.records import TopicPartition
+from trimtab.storage.storage import Space, StorageError
 from trimtab.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 
 BROKER: Any = SimpleNamespace(
@@ -17,7 +19,8 @@ BROKER: Any = SimpleNamespace(
         logs={
             TopicPartition(topic, index): SimpleNamespace(size=size)
             for topic, index, size in (("b", 1, 30), ("a", 10, 20), ("a", 2, 10))
-        }
+        },
+        space=lambda: Space(1000, 940),
     ),
 )
 A2, A10, B1 = ("a", 2, 10), ("a", 10, 20), ("b", 1, 30)
@@ -46,7 +49,7 @@ def test_the_logs_that_are_asked_for_and_their_sizes(
     assert response.error_code == 0
     (directory,) = response.results
     assert (directory.error_code, directory.log_dir) == (0, "/data/broker-0")
-    assert (directory.total_bytes, directory.usable_bytes) == (-1, -1)
+    assert (directory.total_bytes, directory.usable_bytes) == (1000, 940)
     logs = [
         (topic.name, each.partition_index, each.partition_size)
         for topic in directory.topics
@@ -61,6 +64,18 @@ def test_the_logs_that_are_asked_for_and_their_sizes(
 
 
 def test_a_broker_whose_directory_has_no_name_has_one_all_the_same() -> None:
-    broker: Any = SimpleNamespace(config={"log.dirs": None}, logs=SimpleNamespace(logs={}))
+    broker: Any = SimpleNamespace(config={"log.dirs": None}, logs=BROKER.logs)
     response = describe_log_dirs(broker, None, DescribeLogDirsRequest(topics=None))  # type: ignore[arg-type]
     assert [each.log_dir for each in response.results] == [""]
+
+
+@pytest.mark.kip(827)
+def test_a_directory_that_cannot_be_reached_says_so() -> None:
+    def space() -> Space:
+        raise StorageError("", "look up the size of the volume", EIO)
+
+    logs = SimpleNamespace(logs=BROKER.logs.logs, space=space)
+    broker: Any = SimpleNamespace(config=BROKER.config, logs=logs)
+    response = describe_log_dirs(broker, None, DescribeLogDirsRequest(topics=None))  # type: ignore[arg-type]
+    (directory,) = response.results
+    assert (directory.error_code, directory.log_dir, directory.topics) == (56, "/data/broker-0", [])

@@ -10,10 +10,10 @@ import pytest
 from tests.unit.broker.conftest import Lab
 from tests.unit.broker.replicas import (
     address,
+    alter,
     decided,
     in_sync,
     kill,
-    leader_of,
     leading,
     move_leader,
     replica,
@@ -113,6 +113,30 @@ def test_a_replica_that_is_out_of_sync_or_lacks_the_offset_is_not_named(lab: Lab
     lab.run(scenario, brokers=3, config=AWARE)
 
 
+def test_who_is_in_the_leaders_rack_reads_from_it_though_others_are_there(lab: Lab) -> None:
+    async def scenario() -> None:
+        topic_id = await led_by_1(lab)
+        assert lab.brokers[4].config["broker.rack"] == "b"
+        assert (await fetch(lab, topic_id, "b")).preferred_read_replica == -1
+
+    lab.run(scenario, brokers=5, config=AWARE)
+
+
+@pytest.mark.parametrize("what", ["out of the ISR", "fenced"])
+def test_a_replica_is_not_named_that_is(lab: Lab, what: str) -> None:
+    async def scenario() -> None:
+        topic_id = await led_by_1(lab)
+        if what == "fenced":
+            brokers = lab.brokers[1].image.brokers
+            brokers[2] = brokers[2]._replace(fenced=True)
+        else:
+            leading(lab).leadership.isr = (0, 1)
+        assert (await fetch(lab, topic_id, "c")).preferred_read_replica == -1
+        assert (await fetch(lab, topic_id, "a")).preferred_read_replica == 0
+
+    lab.run(scenario, brokers=3, config=AWARE)
+
+
 def test_of_several_in_the_rack_the_furthest_is_named_then_the_first(lab: Lab) -> None:
     async def scenario() -> None:
         topic_id = await led_by_1(lab)
@@ -142,11 +166,12 @@ def test_a_consumer_before_a_followers_own_start_is_not_sent_there(lab: Lab) -> 
 
     async def scenario() -> None:
         topic_id = await led_by_1(lab)
-        replica(lab, 2).log.delete_records_before(2)
-        await send(lab, b"3")
-        await in_sync(lab)
-        assert leader_of(lab) == 1
-        assert (await fetch(lab, topic_id, "c", offset=2)).preferred_read_replica == 2
-        assert (await fetch(lab, topic_id, "c", offset=1)).preferred_read_replica == -1
+        assert (await fetch(lab, topic_id, "c", offset=1)).preferred_read_replica == 2
+        await alter(lab, {"log.retention.ms": "1"}, topic=None, broker="2")
+        await asyncio.sleep(3)
+        assert replica(lab, 2).log.log_start_offset == 3
+        assert (await fetch(lab, topic_id, "c", offset=3)).preferred_read_replica == 2
+        found = await fetch(lab, topic_id, "c", offset=1)
+        assert (found.preferred_read_replica, read(found)) == (-1, [b"1", b"2"])
 
-    lab.run(scenario, brokers=3, config=AWARE)
+    lab.run(scenario, brokers=3, config={**AWARE, "log.retention.check.interval.ms": 1000})

@@ -348,6 +348,32 @@ def test_with_small_responses_every_partition_gets_its_turn(lab: Lab) -> None:
     lab.run(scenario, brokers=3)
 
 
+def test_a_new_leader_asks_nobody_for_what_it_leads(lab: Lab) -> None:
+    async def scenario() -> None:
+        await topic_in_sync(lab, partitions=3)
+        old, new = leader_of(lab), followers_of(lab)[0]
+        asked: list[tuple[int, int]] = []
+        listener = lab.brokers[old].listener
+        handle = listener.handlers[1]
+
+        def note(header: Any, request: Any) -> Any:
+            asked.extend(
+                (request.replica_state.replica_id, each.partition)
+                for topic in request.topics
+                for each in topic.partitions
+            )
+            return handle(header, request)
+
+        listener.handlers[1] = note
+        await move_leader(lab, new)
+        asked.clear()
+        await send(lab, b"a")
+        await asyncio.sleep(5)
+        assert [each for each in asked if each == (new, 0)] == []
+
+    lab.run(scenario, brokers=3)
+
+
 def test_an_idle_partition_is_not_asked_for(lab: Lab) -> None:
     """A fetch of a session names what has changed (KIP-227)."""
 

@@ -62,6 +62,21 @@ def test_a_directory_may_have_a_comma_in_its_name() -> None:
     assert (node.directory, node.options["log.dirs"]) == ("/a,b", ("/a,b",))
 
 
+def test_a_directory_is_absolute_whoever_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in (("--data", "d"), ("--config", "log.dirs=d"), ("--config", "log.dir=d")):
+        node = read_broker("--id", "0", "--controller", "c:1", *words)
+        assert node.directory == f"{tmp_path}/d"
+        assert node.options["log.dirs"] == (f"{tmp_path}/d",)
+
+
+def test_a_listener_that_the_command_line_beats_is_forgotten(file: str) -> None:
+    assert read_broker(file).options["listeners"] == ("PLAINTEXT://file:1",)
+    assert "listeners" not in read_broker(file, "--port", "2").options
+
+
 def test_an_error_names_where_the_option_stands(file: str) -> None:
     for words, reason in (
         (("--config", "num.partitions=x"), "--config: .*num.partitions='x'"),

@@ -182,3 +182,15 @@ class TestErrors:
     def test_room_for_one_file_at_least(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="max_open_files must be at least 1, is 0"):
             DirectoryStorage(tmp_path, max_open_files=0)
+
+
+def test_the_volume_has_room_for_what_is_not_used(storage: DirectoryStorage) -> None:
+    space = storage.space()
+    assert 0 <= space.usable_bytes <= space.total_bytes
+    assert space.total_bytes > 0
+
+
+def test_a_volume_that_is_gone_has_no_size(storage: DirectoryStorage) -> None:
+    os.rmdir(storage.root)
+    with pytest.raises(StorageError, match="size of the volume"):
+        storage.space()

@@ -189,6 +189,7 @@ def test_so_many_wait_and_no_more(desk: Desk) -> None:
         line = desk.connect()
         for _ in range(MAX_PIPELINED + 2):
             line.produce()
+        await turn()
         assert len(desk.produced) == MAX_PIPELINED
         assert not line.transport.reading
         desk.produced[0].set_result(RESPONSE)

@@ -115,3 +115,13 @@ def test_a_fault_fails_the_actions_it_names() -> None:
     disk.fault = None
     file.append(b"!")
     assert file.read(0, 10) == b"ab!"
+
+
+def test_what_fits_is_what_is_left_of_its_capacity() -> None:
+    disk = VirtualDisk()
+    assert disk.mount().space() == (-1, -1)
+    disk.capacity = 100
+    disk.write_file("a", b"x" * 60)
+    assert disk.mount().space() == (100, 40)
+    disk.capacity = 50
+    assert disk.space() == (50, 0)

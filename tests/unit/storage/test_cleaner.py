@@ -13,7 +13,8 @@ from trimtab.records import Record, TopicPartition
 from trimtab.sim.disk import VirtualDisk
 from trimtab.storage import segment as segment_module
 from trimtab.storage.cleaner import Cleaner, Dirt, find_dirt
-from trimtab.storage.log import Log, LogConfig
+from trimtab.storage.log import Log
+from trimtab.storage.log_config import LogConfig
 from trimtab.storage.log_directory import LogDirectory
 from trimtab.storage.segment import StoredRecords
 from trimtab.storage.storage import StorageError
@@ -228,7 +229,7 @@ class TestCompaction:
         log.config = replace(CONFIG, retention_bytes=0)
         fill(log, "a" * 20)
         compact(directory)
-        assert directory.enforce_retention() == 0
+        assert asyncio.run(directory.retain()) == 0
 
     def test_a_log_that_is_compacted_and_deleted_gets_both(
         self, directory: LogDirectory, log: Log
@@ -237,7 +238,7 @@ class TestCompaction:
         fill(log, "abcde" * 8)
         compact(directory)
         assert len(offsets(log)) == 10
-        directory.enforce_retention()
+        asyncio.run(directory.retain())
         assert (log.size, log.log_start_offset) == (0, 40)
 
     def test_a_log_that_is_not_compacted_is_left_alone(

@@ -1,106 +1,42 @@
-"""A partition's log: offsets given, whole batches read, segments rolled, dropped and recovered."""
+"""A partition's log: offsets given, whole batches read, segments rolled and dropped."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from errno import EIO, ENOSPC
 
 import pytest
 
-from trimtab.config import TOPIC, read
+from tests.unit.storage.logs import (
+    DIRECTORY,
+    HOUR_MS,
+    ONE,
+    SMALL,
+    Clock,
+    append,
+    batch,
+    fill,
+    header_of,
+    offsets,
+    producer_batch,
+    replicate,
+    sent,
+)
 from trimtab.errors import CorruptData
 from trimtab.sim.disk import VirtualDisk
-from trimtab.storage.log import (
-    AppendInfo,
-    EpochEnd,
-    LeaderEpoch,
-    Log,
-    LogChanges,
-    LogConfig,
-    OffsetOutOfRange,
-)
+from trimtab.storage.leader_epochs import LeaderEpoch
+from trimtab.storage.log import AppendInfo, Log, OffsetOutOfRange
+from trimtab.storage.log_changes import LogChanges
+from trimtab.storage.log_config import LogConfig
 from trimtab.storage.producer_state import ACCEPTED
+from trimtab.storage.segment import StoredRecords
+from trimtab.storage.segment_list import SegmentList
 from trimtab.storage.storage import StorageError
 from trimtab.wire.batch_cy import (
-    BatchBuilder,
-    BatchHeader,
     read_headers,
     restamp,
     stamp_append_time,
     verify,
 )
-
-DIRECTORY = "flights-3"
-HOUR_MS = 3_600_000
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.ms = 1_000_000
-
-    def __call__(self) -> int:
-        return self.ms
-
-
-def batch(records: int = 1, timestamp: int = 1000, size: int = 50, **producer: int) -> memoryview:
-    builder = BatchBuilder(1 << 24)
-    for _ in range(records):
-        builder.append(timestamp, None, b"v" * size, [])
-    return memoryview(bytearray(builder.build(**producer)))
-
-
-def append(log: Log, data: memoryview, leader_epoch: int = 0) -> AppendInfo:
-    return log.append(data, leader_epoch, read_headers(data))
-
-
-def fill(log: Log, batches: int, **kind: int) -> None:
-    for _ in range(batches):
-        append(log, batch(**kind))
-
-
-def sent(*places: tuple[int, int], records: int = 1, **kind: int) -> memoryview:
-    """Batches as a leader sends them: base offset and leader epoch of each."""
-    data = bytearray()
-    for base_offset, leader_epoch in places:
-        data += batch(records, **kind)
-        restamp(data, len(data) - len(batch(records, **kind)), base_offset, leader_epoch)
-    return memoryview(data)
-
-
-def replicate(log: Log, data: memoryview) -> None:
-    log.append_replicated(data, read_headers(data))
-
-
-def offsets(data: bytes | memoryview) -> list[tuple[int, int]]:
-    return [(header.base_offset, header.last_offset) for header in read_headers(data)]
-
-
-@pytest.fixture
-def disk() -> VirtualDisk:
-    return VirtualDisk()
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def log(disk: VirtualDisk, clock: Clock) -> Log:
-    return Log.open(disk, DIRECTORY, LogConfig(), clock)
-
-
-ONE = len(batch())
-SMALL = LogConfig(segment_bytes=4 * ONE)
-"""Four batches of one record fill a segment."""
-
-
-@pytest.fixture
-def rolled(disk: VirtualDisk, clock: Clock) -> Log:
-    """Ten batches: segments 0, 4 and 8."""
-    log = Log.open(disk, DIRECTORY, SMALL, clock)
-    fill(log, 10)
-    return log
 
 
 class TestAppend:
@@ -331,7 +267,9 @@ class TestRead:
     def test_a_batch_larger_than_any_limit(self, log: Log) -> None:
         append(log, batch(size=3_000_000))
         append(log, batch())
-        assert offsets(log.read(0, 100)) == [(0, 0)]
+        first = log.read(0, 100)
+        assert isinstance(first, StoredRecords), "read it only when it is sent"
+        assert offsets(first.read(0, len(first))) == [(0, 0)]
         assert log.read(0, 100, min_one=False) == b""
 
     def test_not_beyond_the_end_offset(self, log: Log) -> None:
@@ -371,7 +309,7 @@ class TestRead:
     ) -> None:
         fill(log, 200)
         data = log.read(0, 30 * ONE)
-        monkeypatch.setattr(Log, "_locate", lambda *_: pytest.fail("looked up"))
+        monkeypatch.setattr(SegmentList, "locate", lambda *_: pytest.fail("looked up"))
         for start in (30, 60, 90):
             data = log.read(start, 30 * ONE)
             assert offsets(data)[0] == (start, start)
@@ -693,410 +631,3 @@ class TestTruncate:
         assert disk.read_file(f"{DIRECTORY}/leader-epoch-checkpoint") == b"0\n2\n0 0\n1 1\n"
         (header,) = read_headers(batch(producer_id=9, producer_epoch=0, base_sequence=2))
         assert log.producers.check(header) is ACCEPTED
-
-
-class TestLeaderEpochs:
-    def test_begin_with_their_first_record(self, disk: VirtualDisk, log: Log) -> None:
-        for epoch in (3, 3, 5):
-            append(log, batch(2), epoch)
-        assert log.leader_epochs == [LeaderEpoch(3, 0), LeaderEpoch(5, 4)]
-        assert disk.read_file(f"{DIRECTORY}/leader-epoch-checkpoint") == b"0\n2\n3 0\n5 4\n"
-
-    def test_begin_without_a_record(self, disk: VirtualDisk, log: Log) -> None:
-        fill(log, 2)
-        log.begin_epoch(4)
-        assert log.leader_epochs == [LeaderEpoch(0, 0), LeaderEpoch(4, 2)]
-
-    def test_are_written_with_their_first_record(self, disk: VirtualDisk, log: Log) -> None:
-        fill(log, 2)
-        log.begin_epoch(3)
-        log.begin_epoch(4)
-        assert disk.read_file(f"{DIRECTORY}/leader-epoch-checkpoint") == b"0\n1\n0 0\n"
-        append(log, batch(), 4)
-        assert disk.read_file(f"{DIRECTORY}/leader-epoch-checkpoint") == b"0\n2\n0 0\n4 2\n"
-
-    def test_that_has_begun_is_not_written_again(self, disk: VirtualDisk, log: Log) -> None:
-        append(log, batch(), 4)
-        disk.fault = lambda action, path: EIO if action == "write" else 0
-        log.begin_epoch(4)
-        log.begin_epoch(3)
-        append(log, batch(), 4)
-        replicate(log, sent((2, 4), (3, 4)))
-        assert log.leader_epochs == [LeaderEpoch(4, 0)]
-
-    def test_without_a_record_is_replaced_by_the_next(self, log: Log) -> None:
-        fill(log, 2)
-        log.begin_epoch(4)
-        log.begin_epoch(6)
-        assert log.leader_epochs == [LeaderEpoch(0, 0), LeaderEpoch(6, 2)]
-
-    def test_that_got_no_record_is_forgotten_by_opening(
-        self, disk: VirtualDisk, clock: Clock, log: Log
-    ) -> None:
-        fill(log, 2)
-        log.begin_epoch(4)
-        log.close()
-        read = []
-        disk.fault = lambda action, path: read.append(path) or 0 if action == "read" else 0
-        again = Log.open(disk, DIRECTORY, LogConfig(), clock, clean=True)
-        assert again.leader_epochs == [LeaderEpoch(0, 0)]
-        assert sum(path.endswith(".log") for path in read) == 1
-
-    def test_begin_later_once_records_are_deleted(self, clock: Clock, rolled: Log) -> None:
-        append(rolled, batch(), 1)
-        clock.ms = 10**12
-        rolled.enforce_retention(end_offset=9)
-        assert rolled.leader_epochs == [LeaderEpoch(0, 8), LeaderEpoch(1, 10)]
-
-    @pytest.mark.parametrize(
-        "content",
-        [b"", b"0\n1\nx 5\n", b"0\n", b"0\n1\n3 0\n", b"0\n2\n3 0\n5 1", b"0\n3\n3 0\n5 1\n"],
-    )
-    @pytest.mark.parametrize("clean", [True, False])
-    def test_come_back_from_the_batches(
-        self, disk: VirtualDisk, clock: Clock, content: bytes, clean: bool
-    ) -> None:
-        log = Log.open(disk, DIRECTORY, SMALL, clock)
-        for epoch in (3, 5):
-            append(log, batch(2), epoch)
-        log.roll()
-        log.close()
-        disk.write_file(f"{DIRECTORY}/leader-epoch-checkpoint", content)
-        again = Log.open(disk, DIRECTORY, SMALL, clock, clean=clean)
-        assert again.leader_epochs == log.leader_epochs == [LeaderEpoch(3, 0), LeaderEpoch(5, 2)]
-
-
-class TestEndOfEpoch:
-    """`LeaderEpochFileCache.endOffsetFor`."""
-
-    @pytest.fixture
-    def led(self, log: Log) -> Log:
-        """Epoch 2 from offset 4 to 6, epoch 5 to 9, epoch 6 to the end at 12."""
-        replicate(log, sent((4, 2), (5, 2), (6, 5), (9, 6), (11, 6)))
-        return log
-
-    @pytest.mark.parametrize(
-        ("epoch", "expected"),
-        [
-            (-1, (-1, -1)),
-            (0, (0, 4)),
-            (2, (2, 6)),
-            (3, (2, 6)),
-            (5, (5, 9)),
-            (6, (6, 12)),
-            (7, (-1, -1)),
-        ],
-    )
-    def test_is_where_the_next_begins(
-        self, led: Log, epoch: int, expected: tuple[int, int]
-    ) -> None:
-        assert led.end_of_epoch(epoch) == expected
-
-    def test_without_any_epoch_is_unknown(self, log: Log) -> None:
-        assert log.end_of_epoch(0) == EpochEnd(-1, -1)
-
-    def test_of_one_that_has_begun_is_the_logs_end(self, led: Log) -> None:
-        led.begin_epoch(9)
-        assert (led.latest_epoch, led.end_of_epoch(9)) == (9, (9, 12))
-        assert led.end_of_epoch(8) == (6, 12)
-
-
-def producer_batch(sequence: int, records: int = 1) -> memoryview:
-    return batch(records, producer_id=9, producer_epoch=0, base_sequence=sequence)
-
-
-def header_of(data: memoryview) -> BatchHeader:
-    return read_headers(data)[0]
-
-
-class TestProducers:
-    @pytest.mark.parametrize("closed", [True, False])
-    def test_are_known_after_opening(self, disk: VirtualDisk, clock: Clock, closed: bool) -> None:
-        log = Log.open(disk, DIRECTORY, SMALL, clock)
-        for i in range(9):
-            append(log, producer_batch(2 * i, records=2))
-        if closed:
-            log.close()
-        again = Log.open(disk, DIRECTORY, SMALL, clock, clean=closed)
-        for i in range(4, 9):
-            duplicate = again.producers.check(header_of(producer_batch(2 * i, records=2))).duplicate
-            assert duplicate is not None
-            assert (duplicate.first_offset, duplicate.last_offset) == (2 * i, 2 * i + 1)
-        assert again.producers.check(header_of(producer_batch(18))) is ACCEPTED
-
-    def test_a_damaged_snapshot_is_made_up_for(self, disk: VirtualDisk, clock: Clock) -> None:
-        log = Log.open(disk, DIRECTORY, SMALL, clock)
-        for i in range(10):
-            append(log, producer_batch(i))
-        log.close()
-        snapshots = [name for name in disk.list(DIRECTORY) if name.endswith(".snapshot")]
-        assert len(snapshots) == 2
-        for name in snapshots:
-            disk.write_file(f"{DIRECTORY}/{name}", b"")
-        again = Log.open(disk, DIRECTORY, SMALL, clock, clean=True)
-        for i in range(5, 10):
-            assert again.producers.check(header_of(producer_batch(i))).duplicate is not None
-
-    def test_a_duplicate_at_the_end_of_a_rolled_log(self, disk: VirtualDisk, clock: Clock) -> None:
-        log = Log.open(disk, DIRECTORY, SMALL, clock)
-        for i in range(4):
-            append(log, producer_batch(i))
-        log.roll()
-        again = Log.open(disk, DIRECTORY, SMALL, clock)
-        for i in range(4):
-            assert again.producers.check(header_of(producer_batch(i))).duplicate is not None
-
-
-class TestClose:
-    def test_everything_is_on_disk(self, disk: VirtualDisk, clock: Clock, rolled: Log) -> None:
-        rolled.close()
-        assert rolled.recovery_point == 10
-        disk.crash()
-        again = Log.open(disk, DIRECTORY, SMALL, clock, clean=True)
-        assert (again.log_start_offset, again.log_end_offset) == (0, 10)
-        assert [h.base_offset for h in again.headers(0)] == list(range(10))
-
-    def test_opening_a_clean_log_reads_only_its_end(
-        self, disk: VirtualDisk, clock: Clock, log: Log
-    ) -> None:
-        fill(log, 1000)
-        log.close()
-        read = []
-        disk.fault = lambda action, path: read.append(path) or 0 if action == "read" else 0
-        Log.open(disk, DIRECTORY, LogConfig(), clock, clean=True)
-        assert sum(path.endswith(".log") for path in read) == 1
-
-    def test_a_clean_log_that_was_cut_is_recovered(
-        self, disk: VirtualDisk, clock: Clock, log: Log
-    ) -> None:
-        fill(log, 20)
-        log.close()
-        disk.open(f"{DIRECTORY}/{0:020d}.log").truncate(10 * ONE + 5)
-        again = Log.open(disk, DIRECTORY, LogConfig(), clock, clean=True)
-        assert again.log_end_offset == 10
-        assert append(again, batch()).first_offset == 10
-
-
-class TestRecovery:
-    def test_a_torn_tail_is_cut_off(self, disk: VirtualDisk, clock: Clock, rolled: Log) -> None:
-        disk.open(f"{DIRECTORY}/{8:020d}.log").append(bytes(batch())[:70])
-        again = Log.open(disk, DIRECTORY, SMALL, clock)
-        assert again.log_end_offset == 10
-        assert again.size == rolled.size
-        assert append(again, batch()).first_offset == 10
-
-    def test_what_follows_a_damaged_segment_is_dropped(
-        self, disk: VirtualDisk, clock: Clock, rolled: Log
-    ) -> None:
-        path = f"{DIRECTORY}/{4:020d}.log"
-        content = bytearray(disk.read_file(path) or b"")
-        content[ONE + 65] ^= 1
-        disk.write_file(path, content)
-        again = Log.open(disk, DIRECTORY, SMALL, clock)
-        assert again.log_end_offset == 5
-        assert f"{8:020d}.log" not in disk.list(DIRECTORY)
-        assert append(again, batch()).first_offset == 5
-
-    def test_what_follows_a_gap_is_dropped(
-        self, disk: VirtualDisk, clock: Clock, rolled: Log
-    ) -> None:
-        disk.open(f"{DIRECTORY}/{4:020d}.log").truncate(2 * ONE)
-        assert Log.open(disk, DIRECTORY, SMALL, clock).log_end_offset == 6
-
-    def test_what_lies_before_the_recovery_point_is_trusted(
-        self, disk: VirtualDisk, clock: Clock, rolled: Log
-    ) -> None:
-        path = f"{DIRECTORY}/{0:020d}.log"
-        content = bytearray(disk.read_file(path) or b"")
-        content[65] ^= 1
-        disk.write_file(path, content)
-        assert Log.open(disk, DIRECTORY, SMALL, clock, recovery_point=4).log_end_offset == 10
-        assert Log.open(disk, DIRECTORY, SMALL, clock, recovery_point=3).log_end_offset == 0
-
-    def test_indexes_are_rebuilt(self, disk: VirtualDisk, clock: Clock, log: Log) -> None:
-        fill(log, 500)
-        log.close()
-        names = [name for name in disk.list(DIRECTORY) if name.endswith("index")]
-        before = [disk.read_file(f"{DIRECTORY}/{name}") for name in names]
-        assert all(before)
-        for name in names:
-            disk.delete(f"{DIRECTORY}/{name}")
-        again = Log.open(disk, DIRECTORY, LogConfig(), clock)
-        assert offsets(again.read(333, ONE)) == [(333, 333)]
-        again.close()
-        assert [disk.read_file(f"{DIRECTORY}/{name}") for name in names] == before
-
-    def test_a_log_start_beyond_the_end_begins_anew_there(
-        self, disk: VirtualDisk, clock: Clock, rolled: Log
-    ) -> None:
-        again = Log.open(disk, DIRECTORY, SMALL, clock, log_start_offset=15)
-        assert (again.log_start_offset, again.log_end_offset, again.size) == (15, 15, 0)
-        assert Log.open(disk, DIRECTORY, SMALL, clock).log_end_offset == 15
-
-    def test_the_log_start_is_kept(self, disk: VirtualDisk, clock: Clock, rolled: Log) -> None:
-        again = Log.open(disk, DIRECTORY, SMALL, clock, log_start_offset=5)
-        assert (again.log_start_offset, again.log_end_offset) == (5, 10)
-
-    def test_leftovers_of_an_interrupted_write_go(
-        self, disk: VirtualDisk, clock: Clock, rolled: Log
-    ) -> None:
-        disk.write_file(f"{DIRECTORY}/{0:020d}.index.tmp", b"x")
-        Log.open(disk, DIRECTORY, SMALL, clock)
-        assert not disk.exists(f"{DIRECTORY}/{0:020d}.index.tmp")
-
-
-class TestFlush:
-    def test_by_messages(self, disk: VirtualDisk, clock: Clock) -> None:
-        log = Log.open(disk, DIRECTORY, LogConfig(flush_messages=3), clock)
-        fill(log, 2)
-        assert log.recovery_point == 0
-        fill(log, 1)
-        assert log.recovery_point == 3
-        fill(log, 2)
-        disk.crash()
-        assert Log.open(disk, DIRECTORY, LogConfig(), clock).log_end_offset == 3
-
-    def test_by_time(self, disk: VirtualDisk, clock: Clock) -> None:
-        log = Log.open(disk, DIRECTORY, LogConfig(flush_ms=1000), clock)
-        fill(log, 1)
-        clock.ms += 999
-        log.flush_if_due()
-        assert log.recovery_point == 0
-        clock.ms += 1
-        log.flush_if_due()
-        assert log.recovery_point == 1
-
-    def test_all_segments_since_the_recovery_point(
-        self, disk: VirtualDisk, clock: Clock, rolled: Log
-    ) -> None:
-        rolled.flush()
-        disk.crash()
-        assert Log.open(disk, DIRECTORY, SMALL, clock).log_end_offset == 10
-
-
-class TestDiskErrors:
-    def test_a_full_disk_stores_nothing_and_the_log_goes_on(
-        self, disk: VirtualDisk, clock: Clock, log: Log
-    ) -> None:
-        fill(log, 3)
-        disk.capacity = disk.used + ONE // 2
-        with pytest.raises(StorageError) as info:
-            append(log, producer_batch(0))
-        assert info.value.errno == ENOSPC
-        assert log.log_end_offset == 3
-        assert offsets(log.read(0, 10**6)) == [(0, 0), (1, 1), (2, 2)]
-        assert log.producers.check(header_of(producer_batch(7))) is ACCEPTED
-        disk.capacity = None
-        assert append(log, batch()).first_offset == 3
-        assert [
-            h.base_offset for h in Log.open(disk, DIRECTORY, LogConfig(), clock).headers(0)
-        ] == [
-            0,
-            1,
-            2,
-            3,
-        ]
-
-    @pytest.mark.parametrize("lasts", [False, True])
-    @pytest.mark.parametrize("step", range(90))
-    def test_at_any_step_lose_nothing_that_was_acknowledged(
-        self, disk: VirtualDisk, clock: Clock, step: int, lasts: bool
-    ) -> None:
-        config = replace(SMALL, flush_messages=5, retention_bytes=6 * ONE, retention_ms=-1)
-        log = Log.open(disk, DIRECTORY, config, clock)
-        count = 0
-
-        def fail(action: str, path: str) -> int:
-            nonlocal count
-            count += 1
-            return EIO if count == step or (lasts and count > step) else 0
-
-        disk.fault = fail
-        places: list[tuple[int, int]] = []  # of what the log says that it has
-        for number in range(24):
-            epoch = number // 5
-            with suppress(StorageError):
-                if number % 2:
-                    append(log, producer_batch(number), epoch)
-                else:
-                    replicate(log, sent((log.log_end_offset, epoch)))
-            if log.log_end_offset > len(places):
-                places.append((len(places), epoch))
-            if number % 8 == 7:
-                with suppress(StorageError):
-                    log.enforce_retention()
-        disk.fault = None
-        for each in (log, Log.open(disk, DIRECTORY, config, clock)):
-            stored = [(header.base_offset, header.leader_epoch) for header in each.headers(0)]
-            assert stored == [place for place in places if place[0] >= each.first_base_offset]
-
-    def test_a_segment_that_cannot_be_deleted_is_deleted_before_any_other(
-        self, disk: VirtualDisk, clock: Clock, rolled: Log
-    ) -> None:
-        clock.ms = 10**12
-        disk.fault = lambda action, path: (
-            EIO if action == "delete" and path.endswith("0.log") else 0
-        )
-        with pytest.raises(StorageError):
-            rolled.enforce_retention(end_offset=4)
-        assert rolled.log_start_offset == 4
-        with pytest.raises(StorageError):
-            rolled.enforce_retention(end_offset=8)
-        assert sorted(name for name in disk.list(DIRECTORY) if name.endswith(".log")) == [
-            f"{base:020d}.log" for base in (0, 4, 8)
-        ]
-        disk.fault = None
-        rolled.enforce_retention(end_offset=8)
-        assert [name for name in disk.list(DIRECTORY) if name.endswith(".log")] == [f"{8:020d}.log"]
-
-    def test_a_disk_that_cannot_even_truncate_ends_the_log(
-        self, disk: VirtualDisk, clock: Clock, log: Log
-    ) -> None:
-        fill(log, 3)
-        disk.fault = lambda action, path: EIO if action in ("append", "truncate") else 0
-        with pytest.raises(StorageError):
-            append(log, batch())
-        disk.fault = None
-        with pytest.raises(StorageError, match="EIO"):
-            append(log, batch())
-        assert log.has_failed
-        assert len(offsets(log.read(0, 10**6))) == 3
-        log.close()
-        again = Log.open(disk, DIRECTORY, LogConfig(), clock)
-        assert append(again, batch()).first_offset == 3
-
-    def test_a_failed_flush_is_not_tried_again(self, disk: VirtualDisk, log: Log) -> None:
-        fill(log, 1)
-        disk.fault = lambda action, path: EIO if action == "flush" else 0
-        with pytest.raises(StorageError):
-            log.flush()
-        disk.fault = None
-        with pytest.raises(StorageError):
-            append(log, batch())
-        assert log.recovery_point == 0
-
-    @pytest.mark.parametrize("kind", [".index", ".timeindex", ".snapshot", "8.log"])
-    def test_a_roll_that_fails_half_way_can_be_repeated(
-        self, disk: VirtualDisk, clock: Clock, kind: str
-    ) -> None:
-        log = Log.open(disk, DIRECTORY, SMALL, clock)
-        fill(log, 8)
-        disk.fault = lambda action, path: (
-            ENOSPC if action in ("write", "append") and path.endswith(kind) else 0
-        )
-        with pytest.raises(StorageError):
-            append(log, batch())
-        assert log.log_end_offset == 8
-        disk.fault = None
-        assert append(log, batch()).first_offset == 8
-        log.close()
-        again = Log.open(disk, DIRECTORY, SMALL, clock)
-        assert [h.base_offset for h in again.headers(0)] == list(range(9))
-
-
-def test_config_from_a_topics_options() -> None:
-    options = read(TOPIC, {"segment.bytes": 2_000_000, "cleanup.policy": "compact"})
-    assert LogConfig.read(options, producer_id_expiration_ms=5) == LogConfig(
-        segment_bytes=2_000_000, deletes=False, compacts=True, producer_id_expiration_ms=5
-    )
-    assert LogConfig.read(read(TOPIC, {})) == LogConfig()

@@ -1,7 +1,6 @@
 """A data directory: whose it is, what it remembers between runs, and how logs come and go."""
 
 import asyncio
-from collections.abc import Callable
 from errno import EIO
 from random import Random
 
@@ -10,7 +9,8 @@ import pytest
 from trimtab.errors import CorruptData, UsageError
 from trimtab.records import TopicPartition
 from trimtab.sim.disk import VirtualDisk
-from trimtab.storage.log import Log, LogConfig
+from trimtab.storage.log import Log
+from trimtab.storage.log_config import LogConfig
 from trimtab.storage.log_directory import LogDirectory
 from trimtab.storage.storage import StorageError
 from trimtab.wire.batch_cy import BatchBuilder, read_headers
@@ -396,9 +396,9 @@ class TestHighWatermarks:
         config = LogConfig(segment_bytes=500, retention_bytes=0, retention_ms=-1)
         log = directory.open_log("flights", 0, TOPIC_ID, config)
         fill(log, 10)
-        assert directory.enforce_retention() == 0
+        assert asyncio.run(directory.retain()) == 0
         log.high_watermark = 7
-        assert directory.enforce_retention() == 2
+        assert asyncio.run(directory.retain()) == 2
         assert log.log_start_offset == 6
 
 
@@ -459,16 +459,11 @@ def test_one_logs_failure_does_not_keep_the_others_from_being_looked_after(
         asyncio.run(directory.checkpoint())
     assert disk.read_file("recovery-point-offset-checkpoint") == b"0\n1\nflights 1 9\n"
     assert [log.has_failed for log in logs] == [True, False]
-    assert directory.enforce_retention() > 0
+    assert asyncio.run(directory.retain()) > 0
     assert [log.log_start_offset for log in logs] == [0, 10]
 
 
-@pytest.mark.parametrize(
-    "retain", [LogDirectory.enforce_retention, lambda directory: asyncio.run(directory.retain())]
-)
-def test_retention_goes_on_after_a_failure(
-    disk: VirtualDisk, directory: LogDirectory, retain: Callable[[LogDirectory], int]
-) -> None:
+def test_retention_goes_on_after_a_failure(disk: VirtualDisk, directory: LogDirectory) -> None:
     config = LogConfig(segment_bytes=500, retention_bytes=0, retention_ms=-1)
     logs = [directory.open_log("flights", partition, TOPIC_ID, config) for partition in range(2)]
     for log in logs:
@@ -478,23 +473,18 @@ def test_retention_goes_on_after_a_failure(
         EIO if action == "delete" and path.startswith("flights-0/") and path.endswith(".log") else 0
     )
     with pytest.raises(StorageError):
-        retain(directory)
+        asyncio.run(directory.retain())
     assert [log.log_start_offset for log in logs] == [10, 10]
     assert len(disk.list("flights-1")) < len(disk.list("flights-0"))
 
 
-@pytest.mark.parametrize(
-    "retain", [LogDirectory.enforce_retention, lambda directory: asyncio.run(directory.retain())]
-)
-def test_retention_and_expiry_for_all_logs(
-    disk: VirtualDisk, directory: LogDirectory, retain: Callable[[LogDirectory], int]
-) -> None:
+def test_retention_and_expiry_for_all_logs(directory: LogDirectory) -> None:
     config = LogConfig(segment_bytes=500, retention_bytes=0, retention_ms=-1)
     for partition in range(2):
         log = directory.open_log("flights", partition, TOPIC_ID, config)
         fill(log, 10)
         log.high_watermark = 10
-    assert retain(directory) >= 6
+    assert asyncio.run(directory.retain()) >= 6
     assert [log.log_start_offset for log in directory.logs.values()] == [10, 10]
 
 
@@ -530,3 +520,8 @@ def test_flush_by_time_for_idle_logs(disk: VirtualDisk) -> None:
     now[0] = 100
     directory.flush_due()
     assert log.recovery_point == 1
+
+
+def test_the_volume_is_the_storages() -> None:
+    directory = open_directory(VirtualDisk(capacity=10_000))
+    assert directory.space().total_bytes == 10_000

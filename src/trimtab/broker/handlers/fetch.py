@@ -35,7 +35,6 @@ from trimtab.broker.partition import Partition, Refused
 from trimtab.broker.purgatory import DelayedFetch
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.records import NO_OFFSET
-from trimtab.storage.segment import LARGE_READ_BYTES
 from trimtab.storage.storage import BytesLike, StorageError
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.fetch import (
@@ -174,7 +173,7 @@ class _Fetch:
         self._counted: list[tuple[FetchSlot, Partition, int]] = []
         self._ends_wait = False
         self._left = self._byte_limit
-        self._unread = MAX_READ_BYTES
+        self._unread = MAX_READ_BYTES  # into memory
         self._min_one = True
         for slot in list(session.slots.values()) if self._is_full else session.in_turn():
             try:
@@ -258,8 +257,7 @@ class _Fetch:
         if slot.stays_ready and not (reader.is_follower and reader.is_throttled(partition)):
             room = min(wanted.partition_max_bytes, self._left)
             if room > 0 or self._min_one:
-                read = min(self._unread, LARGE_READ_BYTES)
-                records = partition.read(offset, room, self._min_one, end_offset, read)
+                records = partition.read(offset, room, self._min_one, end_offset, self._unread)
             self._counted.append((slot, partition, end_offset))
         if records:
             self._min_one = False

@@ -1,8 +1,7 @@
 """DescribeLogDirs (35), versions 1-5, and AlterReplicaLogDirs (34), versions 1-2: where logs lie.
 
-There is one directory. How large its volume is, is not known here (-1). A log is never behind
-itself and never on its way to another directory, so the lag is 0 and none is a future one; and a
-log may only be put where it is.
+There is one directory. A log is never behind itself and never on its way to another directory, so
+the lag is 0 and none is a future one; and a log may only be put where it is.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition
+from trimtab.storage.storage import StorageError
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
@@ -34,7 +34,15 @@ if TYPE_CHECKING:
 def describe_log_dirs(
     broker: Broker, header: RequestHeader, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
-    """The directory, with the logs that are asked for and lie there."""
+    """The directory, with the logs that are asked for and lie there, and its volume's sizes
+    (KIP-827); or that it cannot be reached."""
+    try:
+        space = broker.logs.space()
+    except StorageError:
+        failed = DescribeLogDirsResult(
+            error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=_directory(broker)
+        )
+        return DescribeLogDirsResponse(results=[failed])
     logs = broker.logs.logs
     wanted: Iterable[TopicPartition]
     if request.topics is None:
@@ -62,7 +70,14 @@ def describe_log_dirs(
     return DescribeLogDirsResponse(
         throttle_time_ms=0,
         error_code=ErrorCode.NONE,
-        results=[DescribeLogDirsResult(log_dir=_directory(broker), topics=list(topics.values()))],
+        results=[
+            DescribeLogDirsResult(
+                log_dir=_directory(broker),
+                topics=list(topics.values()),
+                total_bytes=space.total_bytes,
+                usable_bytes=space.usable_bytes,
+            )
+        ],
     )
 
 

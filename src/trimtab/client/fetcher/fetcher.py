@@ -441,7 +441,7 @@ class Fetcher:
     def update(self, wishes: Mapping[TopicPartition, Wish]) -> None:
         """Read these partitions from now on, and no others."""
         self._plan.update(wishes)
-        self._metadata.add({partition.topic for partition in wishes})
+        self._metadata.add(dict.fromkeys(partition.topic for partition in wishes))
         self._act_soon()
 
     def drained(self, fetched: Iterable[Fetched]) -> None:

@@ -1,0 +1,37 @@
+"""How many files and connections a process may have open at a time."""
+
+from __future__ import annotations
+
+import resource
+from contextlib import suppress
+from typing import NamedTuple
+
+_MOST_FILES = 512
+_OWN = 64
+"""For what a node needs besides: its connections to others, its log, a flush in each thread."""
+_LEAST = 8
+_LIMITLESS = 1 << 30
+
+
+class Descriptors(NamedTuple):
+    """The shares of files and of connections."""
+
+    files: int
+    connections: int
+
+
+def share_out_descriptors() -> Descriptors:
+    """Raise this process's limit on open files as far as it may without privileges, as Java does,
+    and share it out: so neither of the two takes what the other needs."""
+    limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit != hard:
+        with suppress(OSError, ValueError):  # macOS has a lower one beside it
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return share(_LIMITLESS if limit == resource.RLIM_INFINITY else limit)
+
+
+def share(limit: int) -> Descriptors:
+    """The shares of so many descriptors."""
+    files = max(_LEAST, min(_MOST_FILES, limit // 4))
+    return Descriptors(files, max(_LEAST, limit - files - _OWN))

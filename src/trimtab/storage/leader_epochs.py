@@ -1,0 +1,154 @@
+"""The leader epochs of a log: where each began, as Kafka's `LeaderEpochFileCache` keeps it.
+
+The file is written without fsync, and together with an epoch's first record only: an epoch without
+one is forgotten when the log is opened, as in Kafka. So it can be torn or out of date, and the
+log's batches are what counts.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from trimtab.storage.storage import Storage
+from trimtab.wire.batch_cy import BatchHeader
+
+EPOCHS_FILE = "leader-epoch-checkpoint"
+
+
+class LeaderEpoch(NamedTuple):
+    """A leader epoch and the first offset written in it."""
+
+    epoch: int
+    start_offset: int
+
+
+class EpochEnd(NamedTuple):
+    """A leader epoch and the offset after the last one written in it; -1 and -1 if unknown."""
+
+    epoch: int
+    end_offset: int
+
+
+UNKNOWN_EPOCH_END = EpochEnd(-1, -1)
+
+
+class LeaderEpochs:
+    """A log's leader epochs, ascending, and the file that holds them.
+
+    Attributes:
+        has_changed: the file does not know yet.
+    """
+
+    __slots__ = ("_directory", "_entries", "_storage", "has_changed")
+
+    def __init__(self, storage: Storage, directory: str) -> None:
+        self._storage = storage
+        self._directory = directory
+        self._entries: list[LeaderEpoch] = []
+        self.has_changed = False
+
+    @property
+    def entries(self) -> Sequence[LeaderEpoch]:
+        return self._entries
+
+    @property
+    def latest(self) -> int:
+        """The epoch that began last; -1 if none has."""
+        return self._entries[-1].epoch if self._entries else -1
+
+    def end_of(self, epoch: int, log_end_offset: int) -> EpochEnd:
+        """Where an epoch ends.
+
+        An epoch without a record of its own is answered with the largest one below it. An epoch
+        that has not begun is unknown.
+        """
+        entries = self._entries
+        if not entries or epoch < 0 or epoch > entries[-1].epoch:
+            return UNKNOWN_EPOCH_END
+        if epoch == entries[-1].epoch:
+            return EpochEnd(epoch, log_end_offset)
+        later = bisect_right(entries, epoch, key=_epoch_of)
+        return EpochEnd(entries[later - 1].epoch if later else epoch, entries[later].start_offset)
+
+    def begin(self, epoch: int, offset: int) -> None:
+        """An epoch begins at an offset; nothing if it is the latest already.
+
+        Both must rise: entries that they do not rise above go, as in
+        `LeaderEpochFileCache.assign`; such an epoch has begun here and got no record.
+        """
+        entries = self._entries
+        if entries and entries[-1].epoch == epoch:
+            return
+        while entries and (entries[-1].start_offset >= offset or entries[-1].epoch >= epoch):
+            entries.pop()
+        entries.append(LeaderEpoch(epoch, offset))
+        self.has_changed = True
+
+    def forget_from(self, offset: int) -> None:
+        """Forgets the epochs that begin at `offset`, the log's new end, or later."""
+        while self._entries and self._entries[-1].start_offset >= offset:
+            self._entries.pop()
+            self.has_changed = True
+
+    def forget_before(self, offset: int) -> None:
+        """Forgets the epochs that end before `offset`, the log's new start, or there. The first
+        one left begins there."""
+        entries = self._entries
+        while len(entries) > 1 and entries[1].start_offset <= offset:
+            entries.pop(0)
+        if entries and entries[0].start_offset < offset:
+            entries[0] = entries[0]._replace(start_offset=offset)
+            self.has_changed = True
+
+    def load(self) -> None:
+        """Reads the file. What is torn counts as empty: `check` makes up for it.
+
+        Raises:
+            StorageError: the disk failed.
+        """
+        content = self._storage.read_file(self._path) or b""
+        try:
+            _, count, *lines, end = content.decode("ascii").split("\n")
+            pairs = [line.split() for line in lines]
+            if end or int(count) != len(pairs):
+                raise ValueError("cut short")
+            self._entries = [LeaderEpoch(int(epoch), int(start)) for epoch, start in pairs]
+        except ValueError:
+            self._entries = []
+
+    def check(self, last: BatchHeader | None, headers: Iterable[BatchHeader]) -> None:
+        """Asks all batches if the log's last one disagrees with the file.
+
+        Args:
+            last: the last batch's header, None if there is none.
+            headers: those of all batches; not touched if the file is right.
+        """
+        known = self._entries[-1].epoch if self._entries else None
+        if last is not None and known != last.leader_epoch >= 0:
+            self._entries = []
+            for header in headers:
+                if header.leader_epoch > self.latest:
+                    self._entries.append(LeaderEpoch(header.leader_epoch, header.base_offset))
+            self.has_changed = True
+
+    def save(self) -> None:
+        """Writes the file.
+
+        Raises:
+            StorageError: the disk failed; the epochs still count as changed.
+        """
+        lines = ["0", str(len(self._entries))]
+        lines += [f"{epoch} {start_offset}" for epoch, start_offset in self._entries]
+        content = "\n".join([*lines, ""]).encode("ascii")
+        self._storage.write_file(self._path, content, durable=False)
+        self.has_changed = False
+
+    @property
+    def _path(self) -> str:
+        return f"{self._directory}/{EPOCHS_FILE}"
+
+
+def _epoch_of(entry: LeaderEpoch) -> int:
+    return entry.epoch

@@ -1,0 +1,130 @@
+"""What a topic's options say of its logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from trimtab.storage.segment import Segment
+from trimtab.storage.segment_indexes import INDEX_ENTRY_BYTES
+from trimtab.wire.checksum import crc32c
+
+LONG_MAX = 2**63 - 1
+_INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """A topic's options that concern its logs, by Kafka's names. Sizes in bytes, times in ms."""
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 604_800_000
+    segment_jitter_ms: int = 0
+    segment_index_bytes: int = 10 << 20
+    index_interval_bytes: int = 4096
+    retention_ms: int = 604_800_000
+    """-1 is no limit."""
+    retention_bytes: int = -1
+    """-1 is no limit."""
+    deletes: bool = True
+    """Whether `cleanup.policy` includes "delete"; retention deletes nothing otherwise."""
+    compacts: bool = False
+    """Whether it includes "compact"."""
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = LONG_MAX
+    delete_retention_ms: int = 86_400_000
+    flush_messages: int = LONG_MAX
+    flush_ms: int = LONG_MAX
+    producer_id_expiration_ms: int = 86_400_000
+
+    roll_ms: int = field(init=False, repr=False)
+    """Age at which a segment is sealed, without jitter."""
+    earliest_roll_ms: int = field(init=False, repr=False)
+    """The same with all the jitter there can be."""
+    index_entries: int = field(init=False, repr=False)
+    """Entries that fit into an offset index."""
+    index_full_bytes: int = field(init=False, repr=False)
+    """Bytes of a segment below which its index cannot be full."""
+
+    @classmethod
+    def read(
+        cls, topic: Mapping[str, object], producer_id_expiration_ms: int = 86_400_000
+    ) -> LogConfig:
+        """From a topic's options, complete, by their dotted names."""
+
+        def number(name: str) -> int:
+            value = topic[name]
+            assert isinstance(value, int), f"{name} is {value!r}"
+            return value
+
+        policy = topic["cleanup.policy"]
+        assert isinstance(policy, Sequence)
+        dirty_ratio = topic["min.cleanable.dirty.ratio"]
+        assert isinstance(dirty_ratio, float), f"min.cleanable.dirty.ratio is {dirty_ratio!r}"
+        return cls(
+            segment_bytes=number("segment.bytes"),
+            segment_ms=number("segment.ms"),
+            segment_jitter_ms=number("segment.jitter.ms"),
+            segment_index_bytes=number("segment.index.bytes"),
+            index_interval_bytes=number("index.interval.bytes"),
+            retention_ms=number("retention.ms"),
+            retention_bytes=number("retention.bytes"),
+            deletes="delete" in policy,
+            compacts="compact" in policy,
+            min_cleanable_dirty_ratio=dirty_ratio,
+            min_compaction_lag_ms=number("min.compaction.lag.ms"),
+            max_compaction_lag_ms=number("max.compaction.lag.ms"),
+            delete_retention_ms=number("delete.retention.ms"),
+            flush_messages=number("flush.messages"),
+            flush_ms=number("flush.ms"),
+            producer_id_expiration_ms=producer_id_expiration_ms,
+        )
+
+    def __post_init__(self) -> None:
+        roll_ms = self.segment_ms
+        if self.compacts:
+            roll_ms = min(roll_ms, self.max_compaction_lag_ms)
+        entries = max(self.segment_index_bytes // INDEX_ENTRY_BYTES, 1)
+        # Frozen, but these follow from the rest.
+        object.__setattr__(self, "roll_ms", roll_ms)
+        object.__setattr__(self, "earliest_roll_ms", roll_ms - min(self.segment_jitter_ms, roll_ms))
+        object.__setattr__(self, "index_entries", entries)
+        object.__setattr__(self, "index_full_bytes", entries * self.index_interval_bytes)
+
+    def must_roll(
+        self,
+        active: Segment,
+        size: int,
+        next_offset: int,
+        max_timestamp: int,
+        now_ms: Callable[[], int],
+    ) -> bool:
+        """Whether the active segment must be sealed before batches are appended.
+
+        Args:
+            size: bytes of the batches.
+            next_offset: the offset after their last one.
+            max_timestamp: their largest, ms; -1 if none has one.
+            now_ms: the wall clock.
+        """
+        if next_offset - 1 - active.base_offset > _INT32_MAX:
+            return True
+        if not active.size:
+            return size > self.segment_bytes
+        if active.size + size > self.segment_bytes:
+            return True
+        if active.size >= self.index_full_bytes and active.index_entries >= self.index_entries:
+            return True
+        first = active.first_timestamp
+        if first >= 0 and max_timestamp >= 0:
+            age = max_timestamp - first
+        else:
+            age = now_ms() - active.created_ms
+        if age <= self.earliest_roll_ms:
+            return False
+        jitter = self.roll_ms - self.earliest_roll_ms
+        if not jitter:
+            return True
+        # As good as random, but the same whenever this segment is looked at.
+        return age > self.roll_ms - crc32c(active.path("").encode("utf-8")) % jitter

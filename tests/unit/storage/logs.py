@@ -1,0 +1,67 @@
+"""What the tests of a log write into it, and read out of it."""
+
+from trimtab.storage.log import AppendInfo, Log
+from trimtab.storage.log_config import LogConfig
+from trimtab.wire.batch_cy import (
+    BatchBuilder,
+    BatchHeader,
+    read_headers,
+    restamp,
+)
+
+DIRECTORY = "flights-3"
+HOUR_MS = 3_600_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ms = 1_000_000
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+def batch(records: int = 1, timestamp: int = 1000, size: int = 50, **producer: int) -> memoryview:
+    builder = BatchBuilder(1 << 24)
+    for _ in range(records):
+        builder.append(timestamp, None, b"v" * size, [])
+    return memoryview(bytearray(builder.build(**producer)))
+
+
+def append(log: Log, data: memoryview, leader_epoch: int = 0) -> AppendInfo:
+    return log.append(data, leader_epoch, read_headers(data))
+
+
+def fill(log: Log, batches: int, **kind: int) -> None:
+    for _ in range(batches):
+        append(log, batch(**kind))
+
+
+def sent(*places: tuple[int, int], records: int = 1, **kind: int) -> memoryview:
+    """Batches as a leader sends them: base offset and leader epoch of each."""
+    data = bytearray()
+    for base_offset, leader_epoch in places:
+        data += batch(records, **kind)
+        restamp(data, len(data) - len(batch(records, **kind)), base_offset, leader_epoch)
+    return memoryview(data)
+
+
+def replicate(log: Log, data: memoryview) -> None:
+    log.append_replicated(data, read_headers(data))
+
+
+def offsets(data: bytes | memoryview) -> list[tuple[int, int]]:
+    return [(header.base_offset, header.last_offset) for header in read_headers(data)]
+
+
+def producer_batch(sequence: int, records: int = 1) -> memoryview:
+    return batch(records, producer_id=9, producer_epoch=0, base_sequence=sequence)
+
+
+def header_of(data: memoryview) -> BatchHeader:
+    return read_headers(data)[0]
+
+
+ONE = len(batch())
+SMALL = LogConfig(segment_bytes=4 * ONE)
+"""Four batches of one record fill a segment."""

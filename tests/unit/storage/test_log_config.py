@@ -1,0 +1,12 @@
+"""A topic's options, as its logs see them."""
+
+from trimtab.config import TOPIC, read
+from trimtab.storage.log_config import LogConfig
+
+
+def test_config_from_a_topics_options() -> None:
+    options = read(TOPIC, {"segment.bytes": 2_000_000, "cleanup.policy": "compact"})
+    assert LogConfig.read(options, producer_id_expiration_ms=5) == LogConfig(
+        segment_bytes=2_000_000, deletes=False, compacts=True, producer_id_expiration_ms=5
+    )
+    assert LogConfig.read(read(TOPIC, {})) == LogConfig()
