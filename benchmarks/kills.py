@@ -38,7 +38,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from benchmarks.jars import RivalMissing, find_java, kafka_jars
-from benchmarks.processes import Trimtab, children_of
+from benchmarks.processes import Trimtab, nodes_of, words_of
 from benchmarks.report import progress
 from trimtab import Admin, Consumer, Producer, TopicPartition
 
@@ -82,28 +82,12 @@ class KilledCluster(Trimtab):
     def command(self) -> list[str]:
         return [*super().command(), "--config", *SETTINGS]
 
-    def nodes(self) -> dict[str, list[str]]:
-        """The words of each node's command, after its process id, by its name."""
-        found = {}
-        for pid in children_of(self.supervisor_pid):
-            try:
-                words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-            except OSError:  # it has ended meanwhile
-                continue
-            if "--data" in words:
-                found[Path(_word_after(words, "--data")).name] = [str(pid), *words]
-        return found
-
     def __exit__(self, *error: Any) -> None:
         self.stop()
         if self.keeps:
             progress(f"kills: what the nodes have left is in {self.directory}")
         else:
             super().__exit__(None, None, None)
-
-
-def _word_after(words: list[str], name: str) -> str:
-    return words[words.index(name) + 1]
 
 
 class Load:
@@ -375,13 +359,13 @@ def _kill_one_after_another(cluster: KilledCluster, admin: Admin, random: Random
     began = time.monotonic()
     while (due := EVERY * (len(kills) + 1)) < SECONDS:
         time.sleep(max(0.0, began + due - time.monotonic()))
-        nodes = cluster.nodes()
+        nodes = nodes_of(cluster.supervisor_pid)
         victim = random.choice(sorted(nodes))
-        pid, *words = nodes[victim]
+        words = words_of(nodes[victim])
         views = admin.describe_topics([f"killed-{name}" for name in (OURS, JAVA)])
         broker = -1 if victim == CONTROLLER else int(victim.removeprefix("broker-"))
         at_ms = time.time_ns() // 1_000_000
-        os.kill(int(pid), signal.SIGKILL)
+        os.kill(nodes[victim], signal.SIGKILL)
         kill = Kill(
             victim,
             at_ms,
@@ -403,7 +387,7 @@ def _kill_one_after_another(cluster: KilledCluster, admin: Admin, random: Random
         )
         deadline = began + due + 0.8 * EVERY
         if victim == CONTROLLER:
-            port = int(_word_after(words, "--port"))
+            port = int(words[words.index("--port") + 1])
             kill = kill._replace(answered_ms=_await_controller(port, at_ms, deadline))
         else:
             kill = kill._replace(fenced_ms=_await_fence(cluster, broker, at_ms, deadline))

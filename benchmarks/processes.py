@@ -106,6 +106,24 @@ def children_of(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+def nodes_of(supervisor: int) -> dict[str, int]:
+    """The processes of the nodes that this one looks after, by name: `broker-0`, `controller`."""
+    found = {}
+    for pid in children_of(supervisor):
+        words = words_of(pid)
+        if "--data" in words:
+            found[Path(words[words.index("--data") + 1]).name] = pid
+    return found
+
+
+def words_of(pid: int) -> list[str]:
+    """The command of a process; nothing if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:
+        return []
+
+
 class Side(Protocol):
     """What is measured, whoever's it is and however many processes it has."""
 

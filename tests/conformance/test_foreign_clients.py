@@ -1,4 +1,7 @@
-"""Other people's clients against our cluster, and our client beside theirs, with every codec."""
+"""Other people's clients against our cluster, and our client beside theirs, with every codec.
+
+Each partition has three replicas.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ def cluster(data: Path) -> Iterator[Cluster]:
 def topic(cluster: Cluster, request: pytest.FixtureRequest) -> str:
     name = re.sub(r"[^A-Za-z0-9._-]", "-", request.node.name)
     with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-        admin.create_topic(name, partitions=PARTITIONS)
+        admin.create_topic(name, partitions=PARTITIONS, replication_factor=3)
     return name
 
 

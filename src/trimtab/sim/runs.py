@@ -119,4 +119,3 @@ def _repeat(seed: int) -> _Outcome:
     if violation:
         print(f"seed {seed}: {violation}")
     return _Outcome(seed, run, violation)
-

@@ -34,6 +34,9 @@ from trimtab.wire.batch_cy import (
 LARGE_READ_BYTES = 128 * 1024
 """What `Segment.read` returns at most as bytes; more is left on disk."""
 
+_KEPT_BYTES = 16 * 1024 * 1024
+"""Of a segment that is deleted, what is kept at most for those who are being sent something of
+it."""
 _LOCATE_CHUNK = 8 * 1024
 _HEADERS_CHUNK = 64 * 1024
 _VERIFY_CHUNK = 1024 * 1024
@@ -55,7 +58,8 @@ class TimestampOffset(NamedTuple):
 
 class StoredRecords:
     """Whole batches of a segment that are read when they are sent, a piece at a time: what a slow
-    client has asked for takes no memory while it waits, unless its segment is deleted meanwhile.
+    client has asked for takes no memory while it waits. If the segment is deleted meanwhile some
+    of it is kept; the rest cannot be read any more.
     """
 
     __slots__ = ("__weakref__", "_generation", "_kept", "_position", "_segment", "_size")
@@ -74,8 +78,8 @@ class StoredRecords:
         """Up to `size` bytes from `start` on.
 
         Raises:
-            CorruptData: the log has been cut off or closed meanwhile, or the file is shorter than
-                it was.
+            CorruptData: the log has been cut off or closed meanwhile, or its segment was deleted
+                and too much of it was being sent, or the file is shorter than it was.
             StorageError: the disk failed.
         """
         if self._kept is not None:
@@ -248,7 +252,11 @@ class Segment:
         self._forget_stored_indexes()
 
     def delete(self) -> None:
-        for records in self._lent or ():
+        room = _KEPT_BYTES
+        for records in sorted(self._lent or (), key=len):
+            room -= len(records)
+            if room < 0:
+                break
             records.keep()
         self.close()
         for path in self.paths:

@@ -27,6 +27,7 @@ from trimtab.broker import broker as broker_module
 from trimtab.broker.broker import Broker
 from trimtab.controller.node import ControllerNode
 from trimtab.errors import CorruptData, ErrorCode, UsageError
+from trimtab.sim.network import Link
 from trimtab.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from trimtab.wire.messages.delete_topics import DeleteTopicsRequest
 from trimtab.wire.messages.metadata import MetadataRequest
@@ -100,6 +101,7 @@ def test_a_follower_that_missed_nothing_is_in_sync_as_soon_as_it_is_back(lab: La
         one = followers_of(lab)[0]
         kill(lab, one)
         await until(lambda: one not in decided(lab).isr)
+        lab.world.network.set_link("controller", "*", Link(20, 20))
         began = lab.world.loop.time()
         await start(lab, one)
         await in_sync(lab)

@@ -1,0 +1,351 @@
+"""Clients that a broker must bear with: half open, slow, garbling, replaying.
+
+Each is a context manager; those that go on doing something do so in a thread of their own, and
+raise on leaving what went wrong there.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from random import Random
+from typing import Any, Self
+
+from trimtab.errors import ErrorCode
+from trimtab.wire.batch_cy import BatchBuilder
+from trimtab.wire.framing import decode_response, encode_request
+from trimtab.wire.messages import APIS
+from trimtab.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
+from trimtab.wire.messages.metadata import MetadataRequest
+from trimtab.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from trimtab.wire.schema import schema
+
+SLOW_ASKS_BYTES = 50 * 1024 * 1024
+PRODUCE_VERSION, FETCH_VERSION = 9, 11
+
+_SEED = 20_261_122
+_TIMEOUT_S = 10.0
+
+Address = tuple[str, int]
+
+
+def write_frame(request: object, version: int, correlation_id: int = 1) -> bytes:
+    """A whole request, its length included."""
+    return b"".join(map(bytes, encode_request(request, version, correlation_id, "patience")))
+
+
+class Line:
+    """One connection to a broker, a request at a time."""
+
+    def __init__(self, address: Address) -> None:
+        self.socket = socket.create_connection(address, _TIMEOUT_S)
+        self._stream = self.socket.makefile("rb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stream.close()
+        self.socket.close()
+
+    def ask(self, request: object, version: int) -> Any:
+        """The response.
+
+        Raises:
+            ConnectionError: the broker closed the connection.
+        """
+        self.socket.sendall(write_frame(request, version))
+        frame = self._stream.read(int.from_bytes(self._stream.read(4), "big"))
+        if not frame:
+            raise ConnectionError("the broker closed the connection")
+        key = schema(type(request)).api_key
+        assert key is not None
+        return decode_response(APIS[key].response, version, frame)
+
+
+def serves(address: Address) -> bool:
+    """Whether a fresh connection gets its Metadata."""
+    try:
+        with Line(address) as line:
+            return bool(line.ask(MetadataRequest(topics=[]), 9).brokers)
+    except OSError:
+        return False
+
+
+def build_batch(
+    producer_id: int, epoch: int, sequence: int, records: int = 1, value: bytes = b"v"
+) -> bytearray:
+    builder = BatchBuilder(1 << 20)
+    now_ms = time.time_ns() // 1_000_000
+    for _ in range(records):
+        builder.append(now_ms, None, value, None)
+    return builder.build(producer_id, epoch, sequence)
+
+
+def write_produce(topic: str, batch: bytes | bytearray, partition: int = 0) -> ProduceRequest:
+    data = PartitionProduceData(index=partition, records=batch)
+    return ProduceRequest(
+        acks=-1, timeout_ms=5000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
+    )
+
+
+class HalfOpen:
+    """Connections that are opened and left: nothing, half a frame, or the first `head_bytes` of a
+    frame of 100 MB. A context manager."""
+
+    def __init__(self, address: Address, connections: int, head_bytes: int = 16_000) -> None:
+        self._address = address
+        self._count = connections
+        whole = write_frame(MetadataRequest(topics=None), 9)
+        self._heads = (
+            b"",
+            whole[: len(whole) // 2],
+            (100 * 1024 * 1024).to_bytes(4, "big") + bytes(head_bytes),
+        )
+        self._open: list[socket.socket] = []
+        self.outcomes: dict[str, object] = {}
+
+    def __enter__(self) -> Self:
+        for number in range(self._count):
+            connection = socket.create_connection(self._address, _TIMEOUT_S)
+            connection.sendall(self._heads[number % len(self._heads)])
+            connection.setblocking(False)
+            self._open.append(connection)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for connection in self._open:
+            connection.close()
+
+    @property
+    def left(self) -> int:
+        """Connections that the broker has not closed."""
+        return sum(not is_closed(connection) for connection in self._open)
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the other side has closed a connection that does not block and has sent nothing."""
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+class _Besieger:
+    """A thread that does something until the end. A context manager.
+
+    Attributes:
+        failure: what ended it before.
+        outcomes: what became of what it did.
+    """
+
+    def __init__(self) -> None:
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run_safely, daemon=True)
+        self.failure: Exception | None = None
+        self.outcomes: Any = {}
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ends.set()
+        self._thread.join(3 * _TIMEOUT_S)
+        if self.failure is not None:
+            raise self.failure
+
+    def _run_safely(self) -> None:
+        try:
+            self._run()
+        except Exception as error:  # told to whoever leaves the context
+            self.failure = error
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+    def _paced(self, per_s: float) -> Iterator[int]:
+        """Numbers, at a pace, until the end."""
+        began, number = time.monotonic(), 0
+        while not self._ends.wait(max(0.0, began + number / per_s - time.monotonic())):
+            yield number
+            number += 1
+
+
+class SlowReaders(_Besieger):
+    """Connections that ask for much of a topic at once and read little of it.
+
+    Attributes:
+        received: bytes, by connection.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        topic: str,
+        partitions: int,
+        connections: int,
+        bytes_per_s: int = 1024,
+        partition_max_bytes: int = 1 << 20,
+    ) -> None:
+        super().__init__()
+        self._bytes_per_s = bytes_per_s
+        request = FetchRequest(
+            max_wait_ms=0,
+            min_bytes=1,
+            max_bytes=SLOW_ASKS_BYTES,
+            topics=[
+                FetchTopic(
+                    topic=topic,
+                    partitions=[
+                        FetchPartition(
+                            partition=number,
+                            fetch_offset=0,
+                            partition_max_bytes=partition_max_bytes,
+                        )
+                        for number in range(partitions)
+                    ],
+                )
+            ],
+        )
+        self._open: list[socket.socket] = []
+        for _ in range(connections):
+            connection = socket.socket()
+            # What the kernel takes for it is not read by anybody.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.connect(address)
+            connection.sendall(write_frame(request, FETCH_VERSION))
+            connection.setblocking(False)
+            self._open.append(connection)
+        self.received = [0] * connections
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        for connection in self._open:
+            connection.close()
+
+    def _run(self) -> None:
+        for _ in self._paced(1.0):
+            for number, connection in enumerate(self._open):
+                with suppress(BlockingIOError):
+                    self.received[number] += len(connection.recv(self._bytes_per_s))
+
+
+def garble(frame: bytes, random: Random) -> bytes:
+    """A frame with a few bytes changed, cut off or doubled, or nothing but noise."""
+    if random.random() < 0.2:
+        body = random.randbytes(random.randrange(1, 200))
+        return len(body).to_bytes(4, "big") + body
+    garbled = bytearray(frame[4:])
+    for _ in range(random.randrange(1, 4)):
+        at = random.randrange(len(garbled))
+        kind = random.randrange(5)
+        if kind < 2:
+            garbled[at] = random.randrange(256)
+        elif kind == 2:
+            garbled[at : at + 4] = random.choice([b"\x7f\xff\xff\xff", b"\xff" * 4, b"\x80\0\0\0"])
+        elif kind == 3:
+            garbled[at:at] = garbled[at : at + random.randrange(1, 9)]
+        else:
+            del garbled[max(1, at) :]
+    length = len(garbled)
+    if random.random() < 0.1:
+        length = random.choice([-1, length + 3, 2**31 - 1, -(2**31)])
+    return length.to_bytes(4, "big", signed=True) + bytes(garbled)
+
+
+class Garblers(_Besieger):
+    """Garbled frames, each over a connection of its own, at a pace.
+
+    Attributes:
+        outcomes: how many were answered, and how many connections closed without an answer.
+    """
+
+    def __init__(self, address: Address, topic: str, per_s: float) -> None:
+        super().__init__()
+        self._address = address
+        self._per_s = per_s
+        wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+        fetch = FetchTopic(topic=topic, partitions=[wanted])
+        self._frames = [
+            write_frame(write_produce(topic, build_batch(-1, -1, -1, 10)), PRODUCE_VERSION),
+            write_frame(FetchRequest(max_wait_ms=0, min_bytes=0, topics=[fetch]), FETCH_VERSION),
+            write_frame(MetadataRequest(topics=[]), 9),
+            write_frame(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0), 4),
+        ]
+        self.outcomes: Counter[str] = Counter()
+
+    def _run(self) -> None:
+        random = Random(_SEED)
+        for _ in self._paced(self._per_s):
+            with socket.create_connection(self._address, _TIMEOUT_S) as connection:
+                try:
+                    connection.sendall(garble(random.choice(self._frames), random))
+                    connection.shutdown(socket.SHUT_WR)
+                    answered = bool(connection.recv(4))
+                except OSError:
+                    answered = False
+            self.outcomes["answered" if answered else "closed"] += 1
+
+
+class Replayers(_Besieger):
+    """An idempotent producer's requests, replayed, out of order, of a stale epoch, forged.
+
+    Attributes:
+        outcomes: how often each code was the answer, by what was sent.
+    """
+
+    def __init__(self, address: Address, topic: str, per_s: float) -> None:
+        super().__init__()
+        self._address = address
+        self._topic = topic
+        self._per_s = per_s
+        self.outcomes: dict[str, Counter[str]] = {}
+
+    def _run(self) -> None:
+        with Line(self._address) as line:
+            identity = line.ask(
+                InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0), 4
+            )
+            forgeries = forge(identity.producer_id)
+            first = line.ask(write_produce(self._topic, forgeries["first"][0]), PRODUCE_VERSION)
+            placed = first.responses[0].partition_responses[0]
+            kinds = [kind for kind in forgeries if kind != "first"]
+            for number in self._paced(self._per_s):
+                kind = kinds[number % len(kinds)]
+                batch, expected = forgeries[kind]
+                answer = line.ask(write_produce(self._topic, bytes(batch)), PRODUCE_VERSION)
+                part = answer.responses[0].partition_responses[0]
+                code = ErrorCode(part.error_code)
+                self.outcomes.setdefault(kind, Counter())[code.name] += 1
+                if code is not expected or (not code and part.base_offset != placed.base_offset):
+                    raise RuntimeError(f"{kind}: {code.name} at offset {part.base_offset}")
+
+
+def forge(producer_id: int) -> dict[str, tuple[bytearray, ErrorCode]]:
+    """Batches of an idempotent producer with epoch 1, and the codes that are to answer them once
+    the first is stored."""
+    damaged = build_batch(producer_id, 1, 5)
+    damaged[-1] ^= 1
+    return {
+        "first": (build_batch(producer_id, 1, 0, 5), ErrorCode.NONE),
+        "replayed": (build_batch(producer_id, 1, 0, 5), ErrorCode.NONE),
+        "a gap": (build_batch(producer_id, 1, 7), ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+        "overlapping": (
+            build_batch(producer_id, 1, 3, 5),
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ),
+        "a stale epoch": (build_batch(producer_id, 0, 5), ErrorCode.INVALID_PRODUCER_EPOCH),
+        "a new epoch, not from 0": (
+            build_batch(producer_id, 2, 5),
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ),
+        "a wrong CRC": (damaged, ErrorCode.CORRUPT_MESSAGE),
+    }

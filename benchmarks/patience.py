@@ -1,0 +1,404 @@
+"""A broker beset: what a healthy client still gets, and what each of the others is told.
+
+One broker, whose load is a producer's plain loop. Its throughput is measured alone and, by turns,
+beside
+
+- 1,000 connections that are left half open: nothing sent, half a frame, or the beginning of 100 MB;
+- 200 that ask for 50 MiB each and read 1 KiB a second;
+- garbled frames, each over a connection of its own, `HOSTILE_PER_S` a second;
+- produce requests replayed, out of order, of a stale epoch, forged, `HOSTILE_PER_S` a second, each
+  of whose codes is checked;
+- all of that at once.
+
+Then the limits: too many connections, in all and from one address; idle ones; a broker that may
+open few files; a full disk. Whatever is refused wrongly, lost, or not served any more makes the
+exit code 1. Environment: `HOSTILE_PER_S` (200), `ONLY` (parts to run: `throughput`, or names of
+limits, with commas).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.besiegers import (
+    PRODUCE_VERSION,
+    Garblers,
+    HalfOpen,
+    Line,
+    Replayers,
+    SlowReaders,
+    build_batch,
+    serves,
+    write_produce,
+)
+from benchmarks.processes import Trimtab, nodes_of, resident_mib
+from benchmarks.report import progress, report
+from benchmarks.workload import Topics, run_producer_loop
+from trimtab import Admin, Consumer, Producer, TopicPartition
+from trimtab.errors import ErrorCode, KafkaError
+
+HALF_OPEN = 1_000
+SLOW = 200
+HOSTILE_PER_S = int(os.environ.get("HOSTILE_PER_S", "200"))
+ONLY = tuple(filter(None, os.environ.get("ONLY", "").split(",")))
+
+FILL_BYTES = 64 * 1024 * 1024
+FILL_PARTITIONS = 100
+OPTIONS: dict[str, object] = {"acks": "all", "linger.ms": 5, "batch.size": 131072}
+ENOUGH = 0.8
+"""Of the throughput alone: what must be left beside others."""
+
+DISK_MIB = 64
+FEW_FILES = 200
+_PATIENCE_S = 60.0
+_TICK_S = 0.02
+
+_LIMIT_FILES = (
+    "import os, resource, sys; number = int(sys.argv[1]);"
+    "resource.setrlimit(resource.RLIMIT_NOFILE, (number, number));"
+    "os.execv(sys.argv[2], sys.argv[2:])"
+)
+_MOUNT = 'mount -t tmpfs -o "size=$0" tmpfs "$1" && shift && exec "$@"'
+
+Besieger = Callable[[], AbstractContextManager[Any]]
+
+
+class Beset(Trimtab):
+    """A cluster of one broker.
+
+    Args:
+        config: options of its nodes.
+        prefix: words before its command.
+    """
+
+    def __init__(self, *config: str, prefix: Sequence[str] = ()) -> None:
+        super().__init__()
+        self._config = config
+        self._prefix = prefix
+
+    def command(self) -> list[str]:
+        config = ["--config", *self._config] if self._config else []
+        return [*self._prefix, *super().command(), *config]
+
+    @property
+    def place(self) -> tuple[str, int]:
+        return "127.0.0.1", self.port
+
+    @property
+    def broker_pid(self) -> int:
+        return nodes_of(self.supervisor_pid)["broker-0"]
+
+    def broker_mib(self) -> float:
+        return resident_mib(self.broker_pid)
+
+
+def run(runs: int, records: int) -> None:
+    wrong = 0
+    if not ONLY or "throughput" in ONLY:
+        wrong += _compare_throughput(runs, records)
+    for limit in LIMITS:
+        name = limit.__name__.removeprefix("_limit_")
+        if ONLY and name not in ONLY:
+            continue
+        progress(f"patience: {name}")
+        line: dict[str, Any] = {"stage": "patience", "metric": name.replace("_", " ")}
+        try:
+            line |= limit()
+        except Exception as error:  # the next is looked at all the same
+            line["error"] = repr(error)
+            wrong += 1
+        print(json.dumps(line), flush=True)
+    if wrong:
+        raise SystemExit(1)
+
+
+# -- a healthy client beside others
+
+
+def _compare_throughput(runs: int, records: int) -> int:
+    """How many besiegers failed: were told something wrong."""
+    wrong = 0
+    with Beset() as broker, Admin(broker.address) as admin:
+        place = broker.place
+        admin.create_topic("fill", FILL_PARTITIONS)
+        admin.create_topic("hostile", 1)
+        _fill(broker.address)
+        half_open = partial(HalfOpen, place, HALF_OPEN)
+        slow = partial(SlowReaders, place, "fill", FILL_PARTITIONS, SLOW)
+        garblers = partial(Garblers, place, "hostile", HOSTILE_PER_S)
+        replayers = partial(Replayers, place, "hostile", HOSTILE_PER_S)
+        settings: dict[str, list[Besieger]] = {
+            f"{HALF_OPEN} half-open connections": [half_open],
+            f"{SLOW} slow readers": [slow],
+            f"{HOSTILE_PER_S} garbled frames a second": [garblers],
+            f"{HOSTILE_PER_S} replayed and forged batches a second": [replayers],
+            "all of these": [half_open, slow, garblers, replayers],
+        }
+        _measure(broker, records)  # warms up
+        for name, besiegers in settings.items():
+            alone, beside = [], []
+            before_mib, with_mib = [], []
+            outcomes: list[object] = []
+            for number in range(runs):
+                progress(f"patience: beside {name}, run {number + 1} of {runs}")
+                turns = [False, True] if number % 2 else [True, False]
+                for is_beset in turns:
+                    if not is_beset:
+                        alone.append(_measure(broker, records))
+                        before_mib.append(broker.broker_mib())
+                        continue
+                    try:
+                        with ExitStack() as stack:
+                            entered = [stack.enter_context(make()) for make in besiegers]
+                            beside.append(_measure(broker, records))
+                            with_mib.append(broker.broker_mib())
+                            outcomes = [each.outcomes for each in entered if each.outcomes]
+                    except Exception as error:
+                        progress(f"patience: WRONG beside {name}: {error!r}")
+                        wrong += 1
+            ratio = statistics.median(beside) / statistics.median(alone) if beside else 0
+            report(
+                *("patience", f"records_per_s beside {name}", "records/s"),
+                *(beside, "alone", alone),
+                more_is_better=True,
+                note="enough" if ratio >= ENOUGH else f"NOT ENOUGH: less than {ENOUGH}",
+            )
+            report(
+                *("patience", f"resident broker beside {name}", "MiB"),
+                *(with_mib, "alone", before_mib),
+                more_is_better=False,
+                note=json.dumps(outcomes) if outcomes else "",
+            )
+    return wrong
+
+
+def _measure(broker: Beset, records: int) -> float:
+    return run_producer_loop("trimtab", broker, records, OPTIONS).records_per_second
+
+
+def _fill(address: str) -> None:
+    value = bytes(32 * 1024)
+    with Producer(address, batch_size=256 * 1024, linger_ms=50) as producer:
+        for number in range(FILL_BYTES // len(value)):
+            producer.send("fill", value, partition=number % FILL_PARTITIONS)
+
+
+# -- limits
+
+
+def _limit_too_many_connections() -> dict[str, Any]:
+    """Those that have said nothing give way; those that have, stay."""
+    with Beset("max.connections=500") as broker, Line(broker.place) as first:
+        check(serves(broker.place), "it does not serve")
+        first.ask(_metadata(), 9)
+        with HalfOpen(broker.place, HALF_OPEN) as half_open:
+            _await("a newcomer is not served", lambda: serves(broker.place))
+            left = half_open.left
+            check(left < 500, f"{left} are left")
+            first.ask(_metadata(), 9)
+        return {"limit": 500, "opened": HALF_OPEN, "left": left, "newcomers": "served"}
+
+
+def _limit_too_many_from_one_address() -> dict[str, Any]:
+    with Beset("max.connections.per.ip=200") as broker, Line(broker.place) as first:
+        # The controller, and whoever asks whether it is up, come from the same address.
+        first.ask(_metadata(), 9)
+        with HalfOpen(broker.place, 400) as half_open:
+            _await("more are left than may be", lambda: half_open.left <= 200)
+            left = half_open.left
+            first.ask(_metadata(), 9)
+        _await("nobody is served afterwards", lambda: serves(broker.place))
+        return {"limit": 200, "opened": 400, "left": left, "those before": "served"}
+
+
+def _limit_idle_connections() -> dict[str, Any]:
+    with Beset("connections.max.idle.ms=2000") as broker, HalfOpen(broker.place, 99) as half_open:
+        began = time.monotonic()
+        with Line(broker.place) as busy:
+            while half_open.left:
+                check(time.monotonic() - began < _PATIENCE_S, "idle connections stay")
+                busy.ask(_metadata(), 9)
+                time.sleep(_TICK_S)
+        return {"limit_ms": 2000, "closed_after_ms": round((time.monotonic() - began) * 1000)}
+
+
+def _limit_few_files() -> dict[str, Any]:
+    """With few descriptors connections are bounded, and files are opened by turns."""
+    prefix = [sys.executable, "-c", _LIMIT_FILES, str(FEW_FILES)]
+    partitions = 2 * FEW_FILES
+    with Beset(prefix=prefix) as broker:
+        with Admin(broker.address) as admin, Producer(broker.address, linger_ms=5) as producer:
+            admin.create_topic("many", partitions)
+            with HalfOpen(broker.place, HALF_OPEN) as half_open:
+                for _ in range(3):
+                    for number in range(partitions):
+                        producer.send("many", b"v", partition=number)
+                producer.flush()
+                _await("a newcomer is not served", lambda: serves(broker.place))
+                left = half_open.left
+                open_now = len(os.listdir(f"/proc/{broker.broker_pid}/fd"))
+                # What the broker does not expect: that there are even less.
+                limit = (open_now - 5, FEW_FILES)
+                _set_limit(broker.broker_pid, limit)
+                for number in range(partitions):
+                    producer.send("many", b"v", partition=number)
+                producer.flush()
+        stored = Topics(broker.address).count_records("many")
+        check(stored == 4 * partitions, f"{stored} of {4 * partitions} records are stored")
+        return {"limit": FEW_FILES, "open": open_now, "connections_left": left, "stored": stored}
+
+
+def _limit_full_disk() -> dict[str, Any]:
+    """Refused with KAFKA_STORAGE_ERROR; what is there is served; goes on when there is room."""
+    unshare = shutil.which("unshare")
+    check(unshare is not None, "there is no unshare, to mount a small disk with")
+    broker = Beset()
+    data = broker.directory / "data"
+    data.mkdir()
+    # The disk is the cluster's alone: nobody else sees it, and it goes with its processes.
+    broker._prefix = [
+        *(unshare or "", "--user", "--map-root-user", "--mount"),
+        *("sh", "-c", _MOUNT, f"{DISK_MIB}m", str(data)),
+    ]
+    acknowledged: dict[int, int] = {}
+
+    def note(number: int, delivery: Any) -> None:
+        if delivery.exception() is None:
+            acknowledged[number] = delivery.result().offset
+
+    with broker, Admin(broker.address) as admin:
+        ballast = Path(f"/proc/{broker.supervisor_pid}/root{data}/ballast")
+        admin.create_topic("t", 1)
+        with Producer(broker.address, linger_ms=5) as producer, Line(broker.place) as line:
+            number = 0
+
+            def send(count: int) -> None:
+                nonlocal number
+                for _ in range(count):
+                    producer.send("t", b"%d" % number, on_delivery=partial(note, number))
+                    number += 1
+
+            send(10_000)
+            producer.flush()
+            _fill_disk(ballast)
+            send(10_000)
+            producer_waits_from = len(acknowledged)
+            refusal = _await_code(line, ErrorCode.KAFKA_STORAGE_ERROR)
+            check(serves(broker.place), "it does not serve")
+            stored = _read_all(broker.address, 1)
+            check(stored >= 1, "nothing can be read")
+            with suppress(KafkaError):
+                admin.create_topic("u", 1)  # the controller cannot write it down
+            resident = broker.broker_mib()
+            ballast.unlink()
+            began = time.monotonic()
+            producer.flush()
+            seconds = time.monotonic() - began
+            _await("no topic can be made", partial(_makes_topic, admin, "w"))
+        check(len(acknowledged) == number, f"{len(acknowledged)} of {number} acknowledged")
+        values = _read_values(broker.address)
+        lost = [each for each, at in acknowledged.items() if values.get(at) != each]
+        mine = [value for _, value in sorted(values.items()) if value >= 0]
+        check(not lost, f"{len(lost)} lost")
+        check(len(mine) == len(set(mine)), "some are stored twice")
+        check(mine == sorted(mine), "some are out of order")
+        return {
+            "acknowledged": len(acknowledged),
+            "acknowledged_before_it_was_full": producer_waits_from,
+            "lost": 0,
+            "duplicated": 0,
+            "refused_with": refusal,
+            "goes_on_after_ms": round(seconds * 1000),
+            "resident_mib": round(resident),
+        }
+
+
+LIMITS = (
+    _limit_too_many_connections,
+    _limit_too_many_from_one_address,
+    _limit_idle_connections,
+    _limit_few_files,
+    _limit_full_disk,
+)
+
+
+def check(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise RuntimeError(otherwise)
+
+
+def _metadata() -> Any:
+    from trimtab.wire.messages.metadata import MetadataRequest
+
+    return MetadataRequest(topics=[])
+
+
+def _await(otherwise: str, holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while not holds():
+        check(time.monotonic() < deadline, otherwise)
+        time.sleep(_TICK_S)
+
+
+def _set_limit(pid: int, limit: tuple[int, int]) -> None:
+    import resource
+
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, limit)
+
+
+def _fill_disk(ballast: Path) -> None:
+    with open(ballast, "wb", buffering=0) as file, suppress(OSError):
+        for size in (1 << 20, 1 << 12, 1):
+            with suppress(OSError):
+                while file.write(bytes(size)):
+                    pass
+
+
+def _await_code(line: Line, code: ErrorCode) -> str:
+    def is_refused() -> bool:
+        answer = line.ask(write_produce("t", build_batch(-1, -1, -1, 1, b"-1")), PRODUCE_VERSION)
+        return ErrorCode(answer.responses[0].partition_responses[0].error_code) is code
+
+    _await(f"{code.name} never comes", is_refused)
+    return code.name
+
+
+def _makes_topic(admin: Admin, name: str) -> bool:
+    try:
+        admin.create_topic(name, 1)
+    except KafkaError:
+        return False
+    return True
+
+
+def _read_all(address: str, at_least: int) -> int:
+    with Consumer(address) as consumer:
+        consumer.assign([TopicPartition("t", 0)])
+        consumer.seek_to_beginning()
+        return len(consumer.poll(timeout_ms=10_000))
+
+
+def _read_values(address: str) -> dict[int, int]:
+    """The number at each offset; -1 for what was not sent by the producer."""
+    place = TopicPartition("t", 0)
+    values: dict[int, int] = {}
+    with Admin(address) as admin:
+        end = admin.list_offsets([place], "latest")[place].offset
+    with Consumer(address, check_crcs=True) as consumer:
+        consumer.assign([place])
+        consumer.seek_to_beginning(place)
+        while len(values) < end:
+            records = consumer.poll(timeout_ms=10_000)
+            check(bool(records), f"{len(values)} of {end} records can be read")
+            values |= {record.offset: int(record.value or b"-1") for record in records}
+    return values
