@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import statistics
 import sys
@@ -46,6 +47,7 @@ from benchmarks.report import progress, report
 from benchmarks.workload import Topics, run_producer_loop
 from trimtab import Admin, Consumer, Producer, TopicPartition
 from trimtab.errors import ErrorCode, KafkaError
+from trimtab.wire.messages.metadata import MetadataRequest
 
 HALF_OPEN = 1_000
 SLOW = 200
@@ -60,6 +62,7 @@ ENOUGH = 0.8
 
 DISK_MIB = 64
 FEW_FILES = 200
+_METADATA = MetadataRequest(topics=[])
 _PATIENCE_S = 60.0
 _TICK_S = 0.02
 
@@ -68,6 +71,7 @@ _LIMIT_FILES = (
     "resource.setrlimit(resource.RLIMIT_NOFILE, (number, number));"
     "os.execv(sys.argv[2], sys.argv[2:])"
 )
+"""A command's first words, to which come the limit and the rest of it."""
 _MOUNT = 'mount -t tmpfs -o "size=$0" tmpfs "$1" && shift && exec "$@"'
 
 Besieger = Callable[[], AbstractContextManager[Any]]
@@ -200,24 +204,24 @@ def _limit_too_many_connections() -> dict[str, Any]:
     """Those that have said nothing give way; those that have, stay."""
     with Beset("max.connections=500") as broker, Line(broker.place) as first:
         check(serves(broker.place), "it does not serve")
-        first.ask(_metadata(), 9)
+        first.ask(_METADATA, 9)
         with HalfOpen(broker.place, HALF_OPEN) as half_open:
-            _await("a newcomer is not served", lambda: serves(broker.place))
+            await_that("a newcomer is not served", lambda: serves(broker.place))
             left = half_open.left
             check(left < 500, f"{left} are left")
-            first.ask(_metadata(), 9)
+            first.ask(_METADATA, 9)
         return {"limit": 500, "opened": HALF_OPEN, "left": left, "newcomers": "served"}
 
 
 def _limit_too_many_from_one_address() -> dict[str, Any]:
     with Beset("max.connections.per.ip=200") as broker, Line(broker.place) as first:
         # The controller, and whoever asks whether it is up, come from the same address.
-        first.ask(_metadata(), 9)
+        first.ask(_METADATA, 9)
         with HalfOpen(broker.place, 400) as half_open:
-            _await("more are left than may be", lambda: half_open.left <= 200)
+            await_that("more are left than may be", lambda: half_open.left <= 200)
             left = half_open.left
-            first.ask(_metadata(), 9)
-        _await("nobody is served afterwards", lambda: serves(broker.place))
+            first.ask(_METADATA, 9)
+        await_that("nobody is served afterwards", lambda: serves(broker.place))
         return {"limit": 200, "opened": 400, "left": left, "those before": "served"}
 
 
@@ -227,16 +231,15 @@ def _limit_idle_connections() -> dict[str, Any]:
         with Line(broker.place) as busy:
             while half_open.left:
                 check(time.monotonic() - began < _PATIENCE_S, "idle connections stay")
-                busy.ask(_metadata(), 9)
+                busy.ask(_METADATA, 9)
                 time.sleep(_TICK_S)
         return {"limit_ms": 2000, "closed_after_ms": round((time.monotonic() - began) * 1000)}
 
 
 def _limit_few_files() -> dict[str, Any]:
     """With few descriptors connections are bounded, and files are opened by turns."""
-    prefix = [sys.executable, "-c", _LIMIT_FILES, str(FEW_FILES)]
     partitions = 2 * FEW_FILES
-    with Beset(prefix=prefix) as broker:
+    with Beset(prefix=limit_files(FEW_FILES)) as broker:
         with Admin(broker.address) as admin, Producer(broker.address, linger_ms=5) as producer:
             admin.create_topic("many", partitions)
             with HalfOpen(broker.place, HALF_OPEN) as half_open:
@@ -244,12 +247,12 @@ def _limit_few_files() -> dict[str, Any]:
                     for number in range(partitions):
                         producer.send("many", b"v", partition=number)
                 producer.flush()
-                _await("a newcomer is not served", lambda: serves(broker.place))
+                await_that("a newcomer is not served", lambda: serves(broker.place))
                 left = half_open.left
                 open_now = len(os.listdir(f"/proc/{broker.broker_pid}/fd"))
                 # What the broker does not expect: that there are even less.
                 limit = (open_now - 5, FEW_FILES)
-                _set_limit(broker.broker_pid, limit)
+                resource.prlimit(broker.broker_pid, resource.RLIMIT_NOFILE, limit)
                 for number in range(partitions):
                     producer.send("many", b"v", partition=number)
                 producer.flush()
@@ -304,9 +307,9 @@ def _limit_full_disk() -> dict[str, Any]:
             began = time.monotonic()
             producer.flush()
             seconds = time.monotonic() - began
-            _await("no topic can be made", partial(_makes_topic, admin, "w"))
+            await_that("no topic can be made", partial(_makes_topic, admin, "w"))
         check(len(acknowledged) == number, f"{len(acknowledged)} of {number} acknowledged")
-        values = _read_values(broker.address)
+        values = read_values(broker.address)
         lost = [each for each, at in acknowledged.items() if values.get(at) != each]
         mine = [value for _, value in sorted(values.items()) if value >= 0]
         check(not lost, f"{len(lost)} lost")
@@ -332,28 +335,25 @@ LIMITS = (
 )
 
 
+def limit_files(number: int) -> list[str]:
+    """The first words of a command, so that each of its processes may have so many files open."""
+    return [sys.executable, "-c", _LIMIT_FILES, str(number)]
+
+
 def check(holds: bool, otherwise: str) -> None:
     if not holds:
         raise RuntimeError(otherwise)
 
 
-def _metadata() -> Any:
-    from trimtab.wire.messages.metadata import MetadataRequest
-
-    return MetadataRequest(topics=[])
-
-
-def _await(otherwise: str, holds: Callable[[], bool]) -> None:
+def await_that(otherwise: str, holds: Callable[[], bool]) -> None:
+    """
+    Raises:
+        RuntimeError: `otherwise`, if it does not hold within a minute.
+    """
     deadline = time.monotonic() + _PATIENCE_S
     while not holds():
         check(time.monotonic() < deadline, otherwise)
         time.sleep(_TICK_S)
-
-
-def _set_limit(pid: int, limit: tuple[int, int]) -> None:
-    import resource
-
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, limit)
 
 
 def _fill_disk(ballast: Path) -> None:
@@ -369,7 +369,7 @@ def _await_code(line: Line, code: ErrorCode) -> str:
         answer = line.ask(write_produce("t", build_batch(-1, -1, -1, 1, b"-1")), PRODUCE_VERSION)
         return ErrorCode(answer.responses[0].partition_responses[0].error_code) is code
 
-    _await(f"{code.name} never comes", is_refused)
+    await_that(f"{code.name} never comes", is_refused)
     return code.name
 
 
@@ -388,9 +388,9 @@ def _read_all(address: str, at_least: int) -> int:
         return len(consumer.poll(timeout_ms=10_000))
 
 
-def _read_values(address: str) -> dict[int, int]:
-    """The number at each offset; -1 for what was not sent by the producer."""
-    place = TopicPartition("t", 0)
+def read_values(address: str, topic: str = "t") -> dict[int, int]:
+    """The number at each offset of the topic's one partition."""
+    place = TopicPartition(topic, 0)
     values: dict[int, int] = {}
     with Admin(address) as admin:
         end = admin.list_offsets([place], "latest")[place].offset

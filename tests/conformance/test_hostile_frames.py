@@ -1,22 +1,29 @@
-"""Ten thousand random and mutated frames at a real broker: it still serves, and keeps its size."""
+"""Random, mutated and forged frames at a real broker and a real controller: they still serve, keep
+their size, and no request fails inside them.
+
+What goes on beside them, and with more of them: the benchmark stage `patience`.
+"""
 
 from __future__ import annotations
 
 import logging
 import select
 import socket
+from collections.abc import Iterable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from trimtab.cluster import Cluster
 from trimtab.wire.batch_cy import BatchBuilder
 from trimtab.wire.framing import decode_response, encode_request
+from trimtab.wire.messages import APIS
 from trimtab.wire.messages.api_versions import ApiVersionsRequest
 from trimtab.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from trimtab.wire.messages.delete_topics import DeleteTopicsRequest
-from trimtab.wire.messages.describe_cluster import DescribeClusterRequest
+from trimtab.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from trimtab.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from trimtab.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from trimtab.wire.messages.find_coordinator import FindCoordinatorRequest
@@ -28,8 +35,11 @@ from trimtab.wire.messages.list_offsets import (
 )
 from trimtab.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from trimtab.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from trimtab.wire.schema import Field, Schema, schema
+from trimtab.wire.types import WireType
 
 FRAMES = 10_000
+FORGED = 3_000
 SEED = 20_261_121
 GROWTH_KIB = 24 * 1024
 
@@ -143,6 +153,63 @@ def noise(random: Random) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
+NAMES = ("t", "t", "t", "u", "", "broker-0", "0", "1", "__cluster_metadata", "x" * 300, "no such\n")
+NUMBERS = (-2, -1, -1, 0, 0, 0, 1, 1, 2, 3, 100)
+
+
+def invent(kind: Schema, version: int, random: Random, batches: list[bytes]) -> Any:
+    """A message that its version can carry, of values that are near what is right."""
+    return kind.cls(
+        **{
+            each.name: invent_field(each, version, random, batches)
+            for each in kind.fields
+            if each.versions.includes(version)
+        }
+    )
+
+
+def invent_field(declared: Field, version: int, random: Random, batches: list[bytes]) -> Any:
+    if declared.nullable_versions.includes(version) and random.random() < 0.2:
+        return None
+
+    def one() -> Any:
+        if isinstance(declared.type, Schema):
+            return invent(declared.type, version, random, batches)
+        return invent_value(declared.type, random, batches)
+
+    if declared.is_array:
+        return [one() for _ in range(random.choice((0, 1, 1, 1, 2, 5)))]
+    return one()
+
+
+def invent_value(kind: WireType, random: Random, batches: list[bytes]) -> Any:
+    if kind.name == "bool":
+        return random.random() < 0.5
+    if kind.name == "float64":
+        return random.random()
+    if kind.name == "uuid":
+        return random.choice((bytes(16), bytes(15) + b"\1", random.randbytes(16)))
+    if kind.name == "string":
+        return random.choice(NAMES)
+    if kind.name in ("bytes", "records"):
+        return random.choice((b"", *batches))
+    bits = kind.size * 8
+    low, high = (
+        (0, 2**bits - 1) if kind.code.isupper() else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    )
+    return min(max(random.choice((*NUMBERS, low, high)), low), high)
+
+
+def forge(keys: Iterable[int], random: Random) -> bytes:
+    """A whole request of any of these APIs, in any version that is served."""
+    good = bytes(batch())
+    batches = [good, good, good + good, good[:-1], good[:70]]
+    api = APIS[random.choice(sorted(keys))]
+    version = random.randint(api.min_version, api.max_version)
+    request = invent(schema(api.request), version, random, batches)
+    return b"".join(map(bytes, encode_request(request, version, 1, random.choice(("x", None)))))
+
+
 def resident_kib() -> int:
     return int(STATUS.read_text().split("VmRSS:")[1].split()[0])
 
@@ -180,6 +247,12 @@ def serves(address: tuple[str, int]) -> bool:
     return "t" in [topic.name for topic in response.topics]
 
 
+def serves_anything(address: tuple[str, int]) -> bool:
+    """Whether a fresh connection is answered, whatever topics and brokers there are."""
+    frame = b"".join(map(bytes, encode_request(MetadataRequest(topics=None), 12, 77, "check")))
+    return decode_response(MetadataResponse, 12, ask(address, frame)).cluster_id is not None
+
+
 def test_hostile_frames(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)  # each of the closed connections is a warning
     random = Random(SEED)
@@ -207,3 +280,28 @@ def test_hostile_frames(caplog: pytest.LogCaptureFixture) -> None:
     assert not caplog.records, "a request failed inside the broker"
     assert bursts // 10 < answered < bursts * 9 // 10, "the frames are all good or all bad"
     assert grown < GROWTH_KIB, f"{grown} KiB more after {sent} frames"
+
+
+def describes_itself(address: tuple[str, int]) -> bool:
+    """Whether a controller answers a fresh connection."""
+    frame = encode_request(DescribeClusterRequest(endpoint_type=2), 1, 77, "check")
+    answer = ask(address, b"".join(map(bytes, frame)))
+    return bool(decode_response(DescribeClusterResponse, 1, answer).brokers)
+
+
+@pytest.mark.parametrize("role", ["broker", "controller"])
+def test_forged_requests(role: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Well-formed ones of every API and version: what they ask for may be carried out, as there is
+    nobody to forbid it, but nothing fails."""
+    caplog.set_level(logging.ERROR, "trimtab.server")
+    random = Random(SEED)
+    with Cluster(config={"auto.create.topics.enable": True}) as cluster:
+        controller = cluster._controller
+        assert controller is not None
+        node = cluster._brokers[0].broker if role == "broker" else controller
+        address = cluster.addresses[0] if role == "broker" else cluster._controller_address
+        for _ in range(FORGED):
+            attack(address, [forge(node.listener.apis, random)])
+        assert serves_anything(address) if role == "broker" else describes_itself(address)
+        assert node.listener.counts.failed == 0
+    assert not caplog.records, "a request failed inside the node"

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
     reason="needs java and Apache Kafka's jars: TRIMTAB_KAFKA_JARS, or python -m benchmarks.jars",
 )
 
-RECORDS = 200_000
+RECORDS = 50_000
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 PATIENCE_S = 60
 
@@ -188,7 +188,7 @@ def test_reassign_partitions_moves_throttles_and_cancels(
     plan.write_text('{"version":1,"partitions":[{"topic":"moved","partition":0,"replicas":[1,2]}]}')
     main = "reassign.ReassignPartitionsCommand"
     file = ("--reassignment-json-file", str(plan))
-    started = run_tool(cluster, main, *file, "--execute", "--throttle", "100000")
+    started = run_tool(cluster, main, *file, "--execute", "--throttle", "20000")
     assert "Successfully started partition reassignment for moved-0" in started
     assert str(cluster_directory(admin, 0)) in started
     listed = run_tool(cluster, main, "--list")

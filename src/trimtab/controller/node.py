@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from errno import EADDRNOTAVAIL, EAFNOSUPPORT
 from functools import partial
 from random import Random
@@ -16,16 +16,20 @@ from trimtab.controller.controller import Answer, Controller
 from trimtab.controller.quorum import describe_cluster, describe_quorum
 from trimtab.controller.sessions import Probe
 from trimtab.server.listener import Listener
+from trimtab.server.request import CloseConnection
 from trimtab.storage.storage import Storage
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from trimtab.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from trimtab.wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from trimtab.wire.messages.fetch import FetchRequest, FetchResponse
 
 _PROBE_TIMEOUT_S = 1.0
 _STREAM = 1
 """`SOCK_STREAM`."""
 _UNLIMITED = {"max.connections": config.INT_MAX, "max.connections.per.ip": config.INT_MAX}
+_FETCH_SINCE = 12
+_NODES_SINCE = 2
 _NOT_HERE = (EADDRNOTAVAIL, EAFNOSUPPORT)
 """This machine has no address of that kind: a name may have others."""
 
@@ -145,7 +149,7 @@ class ControllerNode:
             return lambda header, request: decide(request)
 
         return {
-            1: ask(controller.feed.fetch),
+            1: self._fetch,
             19: ask(controller.create_topics),
             20: ask(controller.delete_topics),
             33: ask(controller.alter_configs),
@@ -164,6 +168,15 @@ class ControllerNode:
             67: ask(controller.allocate_producer_ids),
         }
 
+    def _fetch(
+        self, header: RequestHeader, request: FetchRequest
+    ) -> FetchResponse | Awaitable[FetchResponse]:
+        if header.api_version < _FETCH_SINCE:
+            raise CloseConnection(
+                f"the controller serves Fetch from version {_FETCH_SINCE} on, to its followers"
+            )
+        return self.controller.feed.fetch(request)
+
     def _heartbeat(
         self, header: RequestHeader, request: BrokerHeartbeatRequest
     ) -> Answer[BrokerHeartbeatResponse]:
@@ -175,7 +188,10 @@ class ControllerNode:
     def _describe_quorum(
         self, header: RequestHeader, request: DescribeQuorumRequest
     ) -> DescribeQuorumResponse:
-        return describe_quorum(self.controller, self._address, self._now_ms(), request)
+        response = describe_quorum(self.controller, self._address, self._now_ms(), request)
+        if header.api_version < _NODES_SINCE:
+            response.nodes = []
+        return response
 
     def _describe_cluster(
         self, header: RequestHeader, request: DescribeClusterRequest

@@ -23,10 +23,14 @@ from tests.unit.broker.test_fetch_session import (
     told,
     virtual,
 )
+from trimtab.broker.handlers.fetch import MAX_READ_BYTES
+from trimtab.broker.handlers.fetch import fetch as handle_fetch
 from trimtab.broker.partition import Refused
 from trimtab.errors import CorruptData, ErrorCode
+from trimtab.storage.segment import StoredRecords
 from trimtab.storage.storage import StorageError
 from trimtab.wire.batch_cy import read_headers, read_records
+from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -332,6 +336,22 @@ def test_case_13_a_wide_fetch_stays_within_its_limit(lab: Any) -> None:
         response = await client.ask(wanted, 12)
         assert BIG - 21_000 < sum(sizes(response)) <= BIG
         assert len(client.responses[-1]) < BIG + 200 * 100
+
+    lab.run(scenario)
+
+
+def test_a_wide_fetch_leaves_on_disk_what_is_more_than_a_little(lab: Any) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t", 40)
+        for index in range(40):
+            await lab.append("t", b"x" * 30_000, partition=index)
+        wanted = fetch([("t", index, 0) for index in range(40)], max_bytes=4 * BIG)
+        header = RequestHeader(1, 12, 1, "t", 0)
+        response = handle_fetch(lab.brokers[0], header, wanted)
+        records = [part.records for _, part in parts(response)]
+        assert sum(map(len, records)) > 1_200_000
+        in_memory = [each for each in records if not isinstance(each, StoredRecords)]
+        assert MAX_READ_BYTES - 31_000 < sum(map(len, in_memory)) <= MAX_READ_BYTES
 
     lab.run(scenario)
 

@@ -37,6 +37,7 @@ from trimtab.wire.messages.incremental_alter_configs import (
 from trimtab.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from trimtab.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from trimtab.wire.messages.unregister_broker import UnregisterBrokerRequest
+from trimtab.wire.schema import schema
 
 TOPIC = 2
 
@@ -151,8 +152,6 @@ def test_a_request_goes_on_in_the_version_in_which_it_came(lab: Lab, version: in
 
 
 def test_every_request_that_is_passed_on_is_tested_here() -> None:
-    from trimtab.wire.schema import schema
-
     assert {schema(type(request)).api_key for request, _ in REQUESTS} == set(FORWARDED)
 
 

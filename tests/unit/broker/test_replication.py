@@ -28,6 +28,7 @@ from trimtab.broker.partition import Partition
 from trimtab.errors import ErrorCode
 from trimtab.storage.log import LeaderEpoch
 from trimtab.wire.compression import Compression
+from trimtab.wire.messages.delete_topics import DeleteTopicsRequest
 
 TWO = {"min.insync.replicas": 2}
 
@@ -419,7 +420,9 @@ def test_a_deleted_topic_leaves_the_other_partitions_followed(lab: Lab) -> None:
         topic_id = await lab.create_topic("u", 3, replicas=3)
         for index in range(3):
             await in_sync(lab, topic="u", index=index)
-        await lab.controller.controller.delete_topics(delete("u"))
+        await lab.controller.controller.delete_topics(
+            DeleteTopicsRequest(topics=[], topic_names=["u"], timeout_ms=1000)
+        )
         await until(lambda: all(("u", 0) not in each.partitions for each in lab.brokers))
         await send(lab, b"a")
         assert await lab.create_topic("u", 3, replicas=3) != topic_id
@@ -429,9 +432,3 @@ def test_a_deleted_topic_leaves_the_other_partitions_followed(lab: Lab) -> None:
         await send(lab, b"c")
 
     lab.run(scenario, brokers=3)
-
-
-def delete(topic: str) -> Any:
-    from trimtab.wire.messages.delete_topics import DeleteTopicsRequest
-
-    return DeleteTopicsRequest(topics=[], topic_names=[topic], timeout_ms=1000)

@@ -106,6 +106,15 @@ def test_it_is_asked_again_as_a_process_takes_its_time_to_die(desk: Desk) -> Non
     assert [number for _, number, _ in desk.ended] == [BROKER]
 
 
+def test_at_first_it_is_asked_often(desk: Desk) -> None:
+    desk.do("touch", BROKER, EPOCH, OPEN)
+    desk.do("lost", OPEN)
+    desk.pass_time(0.015)
+    desk.refused = True
+    desk.pass_time(0.035)
+    assert [number for _, number, _ in desk.ended] == [BROKER]
+
+
 def test_a_broker_that_connects_again_is_left_alone(desk: Desk) -> None:
     desk.do("touch", BROKER, EPOCH, OPEN)
     desk.do("lost", OPEN)

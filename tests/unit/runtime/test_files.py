@@ -2,7 +2,10 @@
 
 import asyncio
 import os
-from errno import EISDIR, ENOENT, ENOSPC
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from errno import EISDIR, EMFILE, ENOENT, ENOSPC
 from pathlib import Path
 
 import pytest
@@ -194,3 +197,112 @@ def test_a_volume_that_is_gone_has_no_size(storage: DirectoryStorage) -> None:
     os.rmdir(storage.root)
     with pytest.raises(StorageError, match="size of the volume"):
         storage.space()
+
+
+@contextmanager
+def few_descriptors(left: int) -> Iterator[list[int]]:
+    """So many more may be open; yields those that are held."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(name) for name in os.listdir("/dev/fd"))
+    held: list[int] = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 30, hard))
+        while True:
+            try:
+                held.append(os.dup(0))
+            except OSError:
+                break
+        for _ in range(left):
+            os.close(held.pop())
+        yield held
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+class TestFewDescriptors:
+    """What the process may have open is less than `max_open_files`, or others have it."""
+
+    def test_files_are_opened_by_turns(self, storage: DirectoryStorage) -> None:
+        files = [storage.open(f"t-0/{number}") for number in range(20)]
+        with few_descriptors(5):
+            for turn in range(3):
+                for number, file in enumerate(files):
+                    file.append(bytes([number, turn]))
+                    assert storage.open_files <= 5
+            contents = [file.read(0, 10) for file in files]
+        assert contents == [bytes([n, 0, n, 1, n, 2]) for n in range(20)]
+
+    @pytest.mark.parametrize(
+        "act",
+        [
+            lambda storage: storage.write_file("new/small", b"x"),
+            lambda storage: storage.read_file("0"),
+            lambda storage: storage.list(""),
+            lambda storage: storage.delete("directory"),
+            lambda storage: storage.lock(),
+            lambda storage: storage.open("new/file").append(b"x"),
+            lambda storage: storage.open("0").truncate(0),
+        ],
+    )
+    def test_whatever_needs_one_gets_it(
+        self, storage: DirectoryStorage, act: Callable[[DirectoryStorage], object]
+    ) -> None:
+        storage.write_file("directory/file", b"x")
+        files = [storage.open(f"{number}") for number in range(12)]
+        with few_descriptors(12):
+            for file in files:
+                file.append(b"x")
+            assert storage.open_files == 12
+            act(storage)
+            assert 0 < storage.open_files < 12
+
+    def test_a_flush_beside_the_loop_gets_one_too(self, storage: DirectoryStorage) -> None:
+        files = [storage.open(f"{number}") for number in range(6)]
+
+        async def scenario() -> None:
+            await asyncio.get_running_loop().run_in_executor(None, int)  # it has its thread
+            with few_descriptors(6):
+                for file in files:
+                    file.append(b"x")
+                await storage.flush([f"{number}" for number in range(6)])
+                assert storage.open_files == 3
+
+        asyncio.run(scenario())
+
+    def test_a_file_that_was_just_made_can_be_flushed(self, storage: DirectoryStorage) -> None:
+        files = [storage.open(f"new-{number}/file") for number in range(4)]
+        with few_descriptors(4):
+            for file in files:
+                file.append(b"x")
+            for file in files:
+                file.flush()
+
+    def test_where_others_have_them_all_the_error_says_what_to_do(
+        self, storage: DirectoryStorage
+    ) -> None:
+        file = storage.open("0")
+        with (
+            few_descriptors(0),
+            pytest.raises(StorageError, match=r"Too many open files.*ulimit -n") as failure,
+        ):
+            file.append(b"x")
+        assert failure.value.errno == EMFILE
+        file.append(b"x")
+        assert file.read(0, 10) == b"x"
+
+
+def test_what_could_not_be_written_leaves_nothing_behind(
+    storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(descriptor: int, data: object) -> int:
+        raise OSError(ENOSPC, "full")
+
+    storage.write_file("small", b"old")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", fail)
+        with pytest.raises(StorageError):
+            storage.write_file("small", b"new")
+    assert storage.list("") == ["small"]
+    assert storage.read_file("small") == b"old"

@@ -16,7 +16,7 @@ from tests.unit.broker.conftest import Client
 from trimtab import config
 from trimtab.broker.broker import Broker
 from trimtab.config import BROKER
-from trimtab.server.connection import MAX_PIPELINED
+from trimtab.server.connection import MAX_AT_ONCE, MAX_PIPELINED
 from trimtab.server.listener import Listener
 from trimtab.server.request import CloseConnection
 from trimtab.sim.world import World
@@ -230,6 +230,85 @@ def test_with_a_slow_broker_produce_requests_wait_for_each_other(desk: Desk) -> 
         await asyncio.sleep(0.002)
         assert line.answered() == [1]
         assert len(desk.produced) == 2
+
+    desk.run(scenario)
+
+
+# -- limits of patience
+
+
+def test_after_so_many_requests_the_others_have_their_turn(desk: Desk) -> None:
+    async def scenario() -> None:
+        greedy, other = desk.connect(), desk.connect()
+        for _ in range(3 * MAX_AT_ONCE):
+            greedy.find()
+        other.find()
+        assert len(greedy.answered()) == MAX_AT_ONCE
+        assert not greedy.transport.reading
+        assert other.answered() == [1]
+        await asyncio.sleep(0)
+        assert len(greedy.answered()) == 2 * MAX_AT_ONCE
+        await turn()
+        assert greedy.answered() == list(range(1, 3 * MAX_AT_ONCE + 1))
+        assert greedy.transport.reading
+
+    desk.run(scenario)
+
+
+def test_a_turn_that_is_due_is_not_taken_by_who_has_gone(desk: Desk) -> None:
+    async def scenario() -> None:
+        line = desk.connect()
+        for _ in range(2 * MAX_AT_ONCE):
+            line.produce()
+        line.transport.close()
+        await turn()
+        assert len(desk.produced) == MAX_AT_ONCE
+
+    desk.run(scenario)
+
+
+def test_a_length_alone_takes_no_memory(desk: Desk) -> None:
+    async def scenario() -> None:
+        line = desk.connect()
+        line.send_bytes((100_000_000).to_bytes(4, "big"))
+        assert len(line.connection.get_buffer(-1)) < 10_000
+        line.send_bytes(bytes(20_000))
+        assert len(line.connection.get_buffer(-1)) < 100_000
+        line.send_bytes(bytes(200_000))
+        assert len(line.connection.get_buffer(-1)) < 1_000_000
+
+    desk.run(scenario)
+
+
+def test_who_has_sent_large_frames_is_trusted_with_others(desk: Desk) -> None:
+    async def scenario() -> None:
+        line = desk.connect()
+        large = ProduceRequest(
+            transactional_id="t" * 30_000, acks=-1, timeout_ms=1000, topic_data=[]
+        )
+        for _ in range(2):
+            line.send(large, 9)
+        assert len(desk.produced) == 2
+        line.connection.trusted_bytes = 0
+        line.send(large, 9)
+        assert 30_000 < line.connection.trusted_bytes < 31_000
+
+    desk.run(scenario)
+
+
+def test_a_client_that_reads_what_it_asked_for_is_not_idle(desk: Desk) -> None:
+    async def scenario() -> None:
+        desk.listener.config = config.read(BROKER, {"connections.max.idle.ms": 1000})
+        line = desk.connect()
+        line.find()
+        for _ in range(5):
+            line.connection.pause_writing()
+            await asyncio.sleep(0.9)
+            line.connection.resume_writing()
+        assert not line.transport.closed
+        line.connection.pause_writing()
+        await asyncio.sleep(1.1)
+        assert line.transport.closed
 
     desk.run(scenario)
 

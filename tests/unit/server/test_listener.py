@@ -130,6 +130,64 @@ def test_options_may_change_while_it_listens(hall: Hall) -> None:
     hall.run(scenario)
 
 
+def test_one_too_many_is_refused_if_all_the_others_have_asked_for_something(hall: Hall) -> None:
+    async def scenario() -> None:
+        await hall.listener.start()
+        hall.listener.config = config.read(BROKER, {"max.connections": 2})
+        busy = [await hall.connect() for _ in range(2)]
+        for peer in busy:
+            await peer.ask(VERSIONS)
+        await asyncio.sleep(100)
+        with pytest.raises(PeerLost):
+            await (await hall.connect()).ask(VERSIONS)
+        for peer in busy:
+            await peer.ask(VERSIONS)
+
+    hall.run(scenario)
+
+
+@pytest.mark.parametrize("is_capacity", [True, False])
+def test_who_says_nothing_gives_way_where_there_are_too_many(
+    hall: Hall, is_capacity: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        await hall.listener.start()
+        if is_capacity:
+            hall.listener.capacity = 3
+        else:
+            hall.listener.config = config.read(BROKER, {"max.connections": 3})
+        busy = await hall.connect()
+        await busy.ask(VERSIONS)
+        silent = [await hall.connect() for _ in range(2)]
+        early = await hall.connect()
+        await asyncio.sleep(1)
+        assert [peer.is_lost for peer in (*silent, early)] == [False, False, True]
+        for peer in [await hall.connect() for _ in range(2)]:
+            await peer.ask(VERSIONS)
+        assert [peer.is_lost for peer in silent] == [True, True]
+        await busy.ask(VERSIONS)
+        assert hall.listener.counts.open == 3
+
+    hall.run(scenario)
+    assert "3 are open already" in caplog.text or "3 connections are open already" in caplog.text
+    assert "has asked for nothing yet" in caplog.text
+
+
+def test_a_flood_of_refusals_fills_no_disk(hall: Hall, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        await hall.listener.start()
+        for peer in [await hall.connect() for _ in range(100)]:
+            assert peer.transport is not None
+            peer.transport.write(b"\xff\xff\xff\xff")
+        await asyncio.sleep(0.5)
+        assert len(caplog.records) == 10
+        await asyncio.sleep(1)
+        assert caplog.messages[10:] == ["closed more connections node=1 connections=90"]
+        assert hall.listener.counts.refused == 100
+
+    hall.run(scenario)
+
+
 def test_closing_gives_up_what_is_not_answered_and_tells_who_waits(hall: Hall) -> None:
     async def scenario() -> None:
         await hall.listener.start()

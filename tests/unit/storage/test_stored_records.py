@@ -80,3 +80,19 @@ def test_of_a_segment_that_is_deleted_meanwhile_are_kept(
     half = records.read(0, 1234)
     log.restart_at(0)
     assert half + records.read(1234, 10_000) == expected
+
+
+def test_of_a_segment_that_is_deleted_meanwhile_no_more_than_so_much_is_kept(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_module, "LARGE_READ_BYTES", 1000)
+    monkeypatch.setattr(segment_module, "_KEPT_BYTES", 12_000)
+    asked = [log.read(0, limit) for limit in (9_000, 3_000, 5_000)]
+    log.restart_at(0)
+    for records, is_kept in zip(asked, (False, True, True), strict=True):
+        assert isinstance(records, StoredRecords)
+        if is_kept:
+            assert len(records.read(0, 10_000)) == len(records)
+        else:
+            with pytest.raises(CorruptData):
+                records.read(0, 100)

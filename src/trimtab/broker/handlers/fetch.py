@@ -420,9 +420,10 @@ class _Fetch:
             self._broker.fetch_sessions.keep(session, asyncio.get_running_loop().time())
         if session.is_kept:
             for slot, data in answers:
-                session.answered(
-                    slot, data.high_watermark, data.log_start_offset, bool(data.records)
-                )
+                # A follower that is to cut its log off passes over the high watermark.
+                diverges = data.diverging_epoch is not _NO_DIVERGENCE
+                told = NO_OFFSET if diverges else data.high_watermark
+                session.answered(slot, told, data.log_start_offset, bool(data.records))
         else:
             session.close()
         responses: list[FetchableTopicResponse] = []

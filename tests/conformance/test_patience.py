@@ -1,0 +1,218 @@
+"""What a broker bears with, as a process with its real limits: small versions of the benchmark
+stage `patience`, which has the large ones and the throughput beside them.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.besiegers import (
+    PRODUCE_VERSION,
+    Garblers,
+    HalfOpen,
+    Line,
+    Replayers,
+    SlowReaders,
+    build_batch,
+    forge,
+    serves,
+    write_produce,
+)
+from benchmarks.patience import Beset, await_that, limit_files, read_values
+from trimtab import Admin, Consumer, Producer, TopicPartition
+from trimtab.client.accumulator.queues_cy import Delivery
+from trimtab.errors import ErrorCode
+from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
+from trimtab.wire.messages.metadata import MetadataRequest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits are set as on Linux")
+
+METADATA = MetadataRequest(topics=[])
+PARTITIONS = 60
+VALUE = bytes(100_000)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Beset]:
+    with Beset() as broker:
+        with Admin(broker.address) as admin:
+            admin.create_topic("fill", PARTITIONS)
+            admin.create_topic("hostile", 1)
+        with Producer(broker.address) as producer:
+            for number in range(5 * PARTITIONS):
+                producer.send("fill", VALUE, partition=number % PARTITIONS)
+        yield broker
+
+
+def grown_mib(broker: Beset, before: float) -> float:
+    """By how much the broker has grown, as soon as it has answered what came before."""
+    assert serves(broker.place)
+    assert serves(broker.place)
+    return broker.broker_mib() - before
+
+
+def test_half_open_connections_take_little(broker: Beset) -> None:
+    before = broker.broker_mib()
+    with HalfOpen(broker.place, 300, head_bytes=60_000) as half_open:
+        assert grown_mib(broker, before) < 300 * 0.1
+        assert half_open.left == 300
+
+
+@pytest.mark.parametrize("partition_max_bytes", [90_000, 1 << 20])
+def test_slow_readers_take_little(broker: Beset, partition_max_bytes: int) -> None:
+    before = broker.broker_mib()
+    asked = partial(SlowReaders, broker.place, "fill", PARTITIONS, 40)
+    with asked(partition_max_bytes=partition_max_bytes) as readers:
+        await_that("they get nothing", lambda: all(readers.received))
+        assert grown_mib(broker, before) < 40 * 1.0
+        with Consumer(broker.address, check_crcs=True) as consumer:
+            partitions = [TopicPartition("fill", number) for number in range(PARTITIONS)]
+            consumer.assign(partitions)
+            consumer.seek_to_beginning(*partitions)
+            missing = 5 * PARTITIONS
+            while missing:
+                records = consumer.poll(timeout_ms=10_000)
+                assert records, f"{missing} records are not read"
+                missing -= len(records)
+
+
+def test_garbled_frames_concern_their_connections_alone(broker: Beset) -> None:
+    with Garblers(broker.place, "hostile", 1_000) as garblers, Line(broker.place) as line:
+        await_that("there are none", lambda: garblers.outcomes.total() > 300)
+        line.ask(METADATA, 9)
+    assert garblers.outcomes["closed"] > 100
+    log = (broker.directory / "data" / "logs" / "broker-0.log").read_text()
+    assert "closed a connection" in log
+    assert "its request failed" not in log
+
+
+@pytest.mark.kip(98)
+def test_replayed_and_forged_batches_are_refused_with_the_right_code(broker: Beset) -> None:
+    with Replayers(broker.place, "hostile", 1_000) as replayers:
+        await_that("there are none", lambda: sum(map(len, replayers.outcomes.values())) >= 6)
+
+
+@pytest.mark.kip(98)
+def test_a_producer_goes_on_beside_its_replayed_batches(broker: Beset) -> None:
+    with Admin(broker.address) as admin, Line(broker.place) as line:
+        admin.create_topic("replayed", 1)
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+        producer_id = line.ask(request, 4).producer_id
+        forgeries = forge(producer_id)
+        offsets = []
+        for batch, _ in forgeries.values():
+            line.ask(write_produce("replayed", bytes(batch)), PRODUCE_VERSION)
+        for sequence in (5, 6):
+            batch = build_batch(producer_id, 1, sequence)
+            answer = line.ask(write_produce("replayed", batch), PRODUCE_VERSION)
+            part = answer.responses[0].partition_responses[0]
+            assert part.error_code == ErrorCode.NONE
+            offsets.append(part.base_offset)
+    assert offsets == [5, 6]
+
+
+def test_idle_connections_are_closed() -> None:
+    with (
+        Beset("connections.max.idle.ms=300") as broker,
+        HalfOpen(broker.place, 30) as half_open,
+        Line(broker.place) as busy,
+    ):
+
+        def are_gone() -> bool:
+            busy.ask(METADATA, 9)
+            return half_open.left == 0
+
+        await_that("idle connections stay", are_gone)
+        busy.ask(METADATA, 9)
+
+
+def test_with_few_descriptors_connections_are_bounded_and_files_opened_by_turns() -> None:
+    partitions = 200
+    with (
+        Beset(prefix=limit_files(160)) as broker,
+        Admin(broker.address) as admin,
+        Producer(broker.address, delivery_timeout_ms=20_000, request_timeout_ms=5_000) as producer,
+    ):
+        admin.create_topic("many", partitions)
+
+        def send() -> None:
+            deliveries = [producer.send("many", b"v", partition=n) for n in range(partitions)]
+            producer.flush()
+            assert [each.exception() for each in deliveries] == [None] * partitions
+
+        with HalfOpen(broker.place, 150) as half_open:
+            send()
+            await_that("a newcomer is not served", lambda: serves(broker.place))
+            assert half_open.left <= 160 - 40 - 64
+            held = len(os.listdir(f"/proc/{broker.broker_pid}/fd"))
+            assert held < 160
+            # What it does not expect: that there are less than when it started.
+            resource.prlimit(broker.broker_pid, resource.RLIMIT_NOFILE, (held - 5, 160))
+            send()
+        log = (broker.directory / "data" / "logs" / "broker-0.log").read_text()
+    assert "connections are open already; more need more open files" in log
+    assert "ERROR" not in log
+
+
+class Ledger(dict[int, int]):
+    """Offsets of acknowledged numbers."""
+
+    def note(self, number: int, delivery: Delivery) -> None:
+        if delivery.exception() is None:
+            self[number] = delivery.result().offset
+
+
+def refuses_with(line: Line, code: ErrorCode) -> Callable[[], bool]:
+    def refuses() -> bool:
+        request = write_produce("t", build_batch(-1, -1, -1, 1, b"-1"))
+        answer: Any = line.ask(request, PRODUCE_VERSION)
+        return ErrorCode(answer.responses[0].partition_responses[0].error_code) is code
+
+    return refuses
+
+
+def test_what_the_disk_does_not_take_is_refused_and_taken_when_there_is_room() -> None:
+    """A limit on the size of its files stands for the end of the disk."""
+    ledger = Ledger()
+    with Beset() as broker, Admin(broker.address) as admin, Line(broker.place) as line:
+        admin.create_topic("t", 1)
+        log = broker.directory / "data" / "broker-0" / "t-0" / f"{0:020d}.log"
+        with Producer(broker.address, batch_size=5_000) as producer:
+
+            def send(first: int) -> None:
+                for number in range(first, first + 2_000):
+                    value = b"%d" % number
+                    producer.send("t", value, on_delivery=partial(ledger.note, number))
+
+            send(0)
+            producer.flush()
+            room = log.stat().st_size + 10_001  # in the midst of a batch
+            unlimited = resource.prlimit(broker.broker_pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(broker.broker_pid, resource.RLIMIT_FSIZE, (room, unlimited[1]))
+            send(2_000)
+            await_that("it never refuses", refuses_with(line, ErrorCode.KAFKA_STORAGE_ERROR))
+            assert 2_000 <= len(ledger) < 4_000
+            assert serves(broker.place)
+            assert read_values(broker.address)[0] == 0
+            resource.prlimit(broker.broker_pid, resource.RLIMIT_FSIZE, unlimited)
+            producer.flush()
+        values = read_values(broker.address)
+        assert "File too large" in _log_of(broker)
+    assert sorted(ledger) == list(range(4_000))
+    assert {number: values[offset] for number, offset in ledger.items()} == {
+        number: number for number in range(4_000)
+    }
+    numbers = [value for _, value in sorted(values.items()) if value >= 0]
+    assert numbers == list(range(4_000)), "once each, in order"
+
+
+def _log_of(broker: Beset) -> str:
+    return Path(broker.directory, "data", "logs", "broker-0.log").read_text()
