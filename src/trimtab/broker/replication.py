@@ -176,6 +176,7 @@ class ReplicaFetcher:
                     await self._connect()
                 await self._fetch()
                 self._backoff_s = _FIRST_BACKOFF_S
+                continue
             except PeerLost as error:
                 _log.debug(
                     "cannot fetch broker=%d leader=%d error=%s",
@@ -183,10 +184,12 @@ class ReplicaFetcher:
                     self._leader,
                     error,
                 )
-                if self._peer is not None:
-                    self._peer.close()
-                await asyncio.sleep(self._backoff_s)
-                self._backoff_s = min(2 * self._backoff_s, self._max_backoff_s)
+            except Exception:  # a fault of ours must not leave replicas behind for good, unheard
+                _log.exception("cannot fetch broker=%d leader=%d", self._broker.id, self._leader)
+            if self._peer is not None:
+                self._peer.close()
+            await asyncio.sleep(self._backoff_s)
+            self._backoff_s = min(2 * self._backoff_s, self._max_backoff_s)
 
     @property
     def _max_backoff_s(self) -> float:

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 from random import Random
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -503,6 +504,7 @@ def _reason(error: ssl.SSLError) -> str:
     return (error.reason or str(error)).replace("_", " ").lower()
 
 
+@cache
 def _software_version() -> str:
     from importlib.metadata import PackageNotFoundError, version
 
