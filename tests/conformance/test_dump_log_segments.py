@@ -11,7 +11,8 @@ import pytest
 
 from benchmarks.jars import find_kafka_jars
 from trimtab.runtime.files import DirectoryStorage
-from trimtab.storage.log import Log, LogConfig
+from trimtab.storage.log import Log
+from trimtab.storage.log_config import LogConfig
 from trimtab.storage.log_directory import LogDirectory
 from trimtab.wire.batch_cy import BatchBuilder, read_headers
 from trimtab.wire.compression import Compression

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from trimtab.sim.disk import VirtualDisk
-from trimtab.storage.log import Log, LogChanges, LogConfig
+from trimtab.storage.log import Log
+from trimtab.storage.log_changes import LogChanges
+from trimtab.storage.log_config import LogConfig
 from trimtab.storage.log_directory import LogDirectory
 from trimtab.storage.producer_state import ACCEPTED
 from trimtab.storage.storage import StorageError

@@ -36,7 +36,7 @@ from trimtab.metadata.image import (
 )
 from trimtab.server.listener import Listener
 from trimtab.server.peer import PeerLost
-from trimtab.storage.log import LogConfig
+from trimtab.storage.log_config import LogConfig
 from trimtab.storage.log_directory import LogDirectory
 from trimtab.storage.storage import Storage, StorageError
 from trimtab.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
@@ -200,6 +200,7 @@ class Broker:
         await self.metadata.reach(self.epoch + 1)
         async with self._replaying:
             await self._carry_out_all()
+            self._set_aside_strays()
         await self.listener.start()
         self.lifecycle.start()
         for interval_s, look_after in (
@@ -218,6 +219,18 @@ class Broker:
         await self.lifecycle.unfenced.wait()
         while self.image.brokers[self.id].fenced:  # so that our clients are told of us, too
             await self.metadata.advance()
+
+    def _set_aside_strays(self) -> None:
+        try:
+            for directory in self.logs.set_aside_strays(self._offline):
+                _log.warning(
+                    "set aside a log that the cluster does not know; delete it if nobody misses "
+                    "it broker=%d directory=%s",
+                    self.id,
+                    directory,
+                )
+        except StorageError as error:
+            _log.error("cannot set aside logs broker=%d error=%s", self.id, error)
 
     def _interval_s(self, option: str) -> float:
         """0 for never."""
@@ -378,21 +391,12 @@ class Broker:
             partition = self._open(topic, registration)
             if partition is None:
                 return
-        try:
-            if registration.leader == self.id:
-                self._replication.leave(partition)
-                partition.lead(registration)
-            else:
-                partition.follow(registration)
-                self._replication.follow(partition)
-        except StorageError as error:
-            _log.error(
-                "partition is offline broker=%d partition=%s error=%s", self.id, partition, error
-            )
-            self._offline[key] = None
-            del self.partitions[key]
+        if registration.leader == self.id:
             self._replication.leave(partition)
-            partition.retire()
+            partition.lead(registration)
+        else:
+            partition.follow(registration)
+            self._replication.follow(partition)
 
     def _open(self, topic: TopicImage, registration: PartitionRegistration) -> Partition | None:
         key = (topic.name, registration.id)
@@ -500,9 +504,15 @@ class Broker:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return partition
 
-    def find_leader(self, topic: str, index: int) -> tuple[int, int, BrokerRegistration | None]:
-        """Who leads a partition that exists, its leader epoch, and where that broker is."""
-        partition = self.image.topics[topic].partitions[index]
+    def find_leader(
+        self, topic: str, index: int
+    ) -> tuple[int, int, BrokerRegistration | None] | None:
+        """Who leads a partition, its leader epoch, and where that broker is; None if nobody has
+        the partition."""
+        image = self.image.topics.get(topic)
+        if image is None or not 0 <= index < len(image.partitions):
+            return None
+        partition = image.partitions[index]
         return partition.leader, partition.leader_epoch, self.image.brokers.get(partition.leader)
 
     async def next_producer_id(self) -> int:

@@ -75,10 +75,10 @@ class Proposal(NamedTuple):
     partition_epoch: int
 
 
-class CommitWait(NamedTuple):
-    """Someone who waits until everything before `offset` is committed.
+class Wait(NamedTuple):
+    """Someone who waits until everything before `offset` is committed, or gone.
 
-    `done` is told whether it was: False if this broker does not lead any more.
+    `done` is told whether it is: False if this broker does not lead any more.
     """
 
     offset: int
@@ -102,6 +102,7 @@ class Leadership:
         "_is_eligible",
         "_log",
         "_min_isr",
+        "deletions",
         "followers",
         "isr",
         "proposal",
@@ -127,7 +128,8 @@ class Leadership:
         self.replicas: tuple[int, ...] = ()
         self.proposal: Proposal | None = None
         self.start_offset = log.log_end_offset
-        self.waits: deque[CommitWait] = deque()
+        self.waits: deque[Wait] = deque()
+        self.deletions: list[Wait] = []
         self.update(broker_id, registration, now_s)
 
     def update(self, broker_id: int, registration: PartitionRegistration, now_s: float) -> None:
@@ -215,9 +217,9 @@ class Leadership:
         waits = self.waits
         if waits and offset < waits[-1].offset:
             # Of a batch that was sent again: what was appended after it may be waited for already.
-            insort(waits, CommitWait(offset, done), key=attrgetter("offset"))
+            insort(waits, Wait(offset, done), key=attrgetter("offset"))
         else:
-            waits.append(CommitWait(offset, done))
+            waits.append(Wait(offset, done))
 
     def release(self, high_watermark: int) -> None:
         """Tell those who wait for what is committed now."""
@@ -225,8 +227,33 @@ class Leadership:
         while waits and waits[0].offset <= high_watermark:
             waits.popleft().done(True)
 
+    @property
+    def low_watermark(self) -> int:
+        """The first offset that any living replica still has, or may have."""
+        offset = self._log.log_start_offset
+        for broker_id, follower in self.followers.items():
+            if self._is_eligible(broker_id, ANY_EPOCH):
+                offset = min(offset, follower.log_start_offset)
+        return offset
+
+    def wait_for_deletion(self, offset: int, done: Callable[[bool], None]) -> None:
+        """Call `done` once no living replica has anything before `offset`."""
+        self.deletions.append(Wait(offset, done))
+
+    def release_deletions(self) -> None:
+        """Tell those who wait for what is gone now; when followers have moved, or brokers gone."""
+        if not self.deletions:
+            return
+        low_watermark = self.low_watermark
+        released = [wait for wait in self.deletions if wait.offset <= low_watermark]
+        self.deletions = [wait for wait in self.deletions if wait.offset > low_watermark]
+        for wait in released:
+            wait.done(True)
+
     def resign(self) -> None:
         """Tell everybody who waits that this broker leads no more."""
-        waits, self.waits = self.waits, deque()
+        waits = [*self.waits, *self.deletions]
+        self.waits.clear()
+        self.deletions.clear()
         for wait in waits:
             wait.done(False)

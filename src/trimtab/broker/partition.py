@@ -192,11 +192,7 @@ class Partition:
     # -- roles
 
     def lead(self, registration: PartitionRegistration) -> None:
-        """The controller says that this broker leads, in this epoch and with this ISR.
-
-        Raises:
-            StorageError: the disk failed.
-        """
+        """The controller says that this broker leads, in this epoch and with this ISR."""
         before = self.registration
         leadership = self.leadership
         stays = leadership is not None and before.leader_epoch == registration.leader_epoch
@@ -220,6 +216,7 @@ class Partition:
             if leadership is not None:
                 # It leads on, so nothing is cut off: who waits, waits on.
                 self.leadership.waits = leadership.waits
+                self.leadership.deletions = leadership.deletions
             self.tell_changed()
         self.raise_high_watermark()
 
@@ -320,7 +317,9 @@ class Partition:
         log = self.log
         before = follower.end_offset
         follower.fetched(offset, broker_epoch, log.log_end_offset, host.time())
-        follower.log_start_offset = log_start_offset
+        if log_start_offset != follower.log_start_offset:
+            follower.log_start_offset = log_start_offset
+            leadership.release_deletions()
         if replica_id not in leadership.isr and leadership.can_join(replica_id):
             self._propose((*leadership.isr, replica_id))
         if offset != before:
@@ -344,7 +343,10 @@ class Partition:
         """Propose an ISR without those that have been behind for too long, or with those that may
         join; to be called every now and then, and when brokers come or go."""
         leadership = self.leadership
-        if leadership is None or leadership.proposal is not None:
+        if leadership is None:
+            return
+        leadership.release_deletions()
+        if leadership.proposal is not None:
             return
         host = self._host
         now_s = host.time()

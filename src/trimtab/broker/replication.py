@@ -316,7 +316,7 @@ class ReplicaFetcher:
             if code == ErrorCode.NONE:
                 if data.diverging_epoch.end_offset >= 0:
                     diverging = data.diverging_epoch
-                    end = partition.log.log_end_offset
+                    before = end, _ = partition.log.log_end_offset, partition.log.latest_epoch
                     now = partition.truncate_to_leader(diverging.epoch, diverging.end_offset)
                     _log.info(
                         "cut off what the leader does not have broker=%d partition=%s from=%d "
@@ -326,14 +326,20 @@ class ReplicaFetcher:
                         end,
                         now,
                     )
-                    self._touch(followed)
+                    if (now, partition.log.latest_epoch) == before:
+                        self._wait(followed)  # the leader would say the same again at once
+                    else:
+                        self._touch(followed)
                     return
                 records = data.records
+                log_start_offset = partition.log.log_start_offset
                 partition.append_replicated(
                     cast(memoryview, records) if records else _NOTHING,
                     data.high_watermark,
                     data.log_start_offset,
                 )
+                if partition.log.log_start_offset != log_start_offset:
+                    self._touch(followed)  # the leader waits to hear that the records are gone
                 if records:
                     if self._is_throttled(partition):
                         self._broker.note_taken_throttled(len(records))

@@ -37,16 +37,6 @@ from trimtab.storage.segment_list import SegmentList
 from trimtab.storage.storage import Storage, StorageError
 from trimtab.wire.batch_cy import BatchHeader, restamp
 
-__all__ = [
-    "AppendInfo",
-    "EpochEnd",
-    "LeaderEpoch",
-    "Log",
-    "LogChanges",
-    "LogConfig",
-    "OffsetOutOfRange",
-]
-
 _INT32_MAX = 2**31 - 1
 _REMEMBERED_READS = 16
 

@@ -8,6 +8,7 @@
     .kafka_cleanshutdown                 the last run closed every log: nothing needs recovery
     <topic>-<partition>/                 a log, and in `partition.metadata` its topic's id
     <topic>-<partition>.<id>-delete/     a log whose deletion a crash has interrupted
+    <topic>-<partition>.<id>-stray/      a log that the cluster does not know, kept for its owner
 
 Names and formats are those of Kafka's `LogManager`.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from random import Random
 
 from trimtab.errors import CorruptData, UsageError
@@ -38,6 +39,7 @@ _CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 _PARTITION_METADATA = "partition.metadata"
 _CONTROLLER_TOPIC = "__cluster_metadata"
 _DELETE_SUFFIX = "-delete"
+_STRAY_SUFFIX = "-stray"
 _MAX_NAME = 255
 _NO_EPOCH = -1
 
@@ -191,6 +193,25 @@ class LogDirectory:
             log.abandon()
         if str(key) in self._names:
             self._delete_directory(key)
+
+    def set_aside_strays(self, kept: Container[tuple[str, int]]) -> list[str]:
+        """Moves every log out of the way that is not open, as its topic was deleted, or its
+        replica given to another broker, while this one was away. Nothing is deleted (Kafka's
+        `LogManager` keeps them too). To be called once every log has been opened that there is.
+
+        Args:
+            kept: those that could not be opened, but are this broker's.
+
+        Returns:
+            Where they are now, within the directory.
+
+        Raises:
+            StorageError: the disk failed.
+        """
+        strays = [
+            key for key in self.stored_partitions() if key not in self._logs and key not in kept
+        ]
+        return [self._move_away(key, _STRAY_SUFFIX) for key in strays]
 
     async def checkpoint(self) -> None:
         """Flushes what has been rolled since the last time, without holding up the loop, and
@@ -399,12 +420,15 @@ class LogDirectory:
 
     def _delete_directory(self, key: TopicPartition) -> None:
         """Renames first: a crash must not leave half a log under its name."""
-        suffix = f".{self._random.randbytes(16).hex()}{_DELETE_SUFFIX}"
-        doomed = str(key)[: _MAX_NAME - len(suffix)] + suffix
-        self._storage.rename(str(key), doomed)
+        self._storage.delete(self._move_away(key, _DELETE_SUFFIX))
+
+    def _move_away(self, key: TopicPartition, suffix: str) -> str:
+        suffix = f".{self._random.randbytes(16).hex()}{suffix}"
+        directory = str(key)[: _MAX_NAME - len(suffix)] + suffix
+        self._storage.rename(str(key), directory)
         self._names.discard(str(key))
         self._forget(key)
-        self._storage.delete(doomed)
+        return directory
 
     def _forget(self, key: TopicPartition) -> None:
         self._recovery_points.set(key, 0)

@@ -9,7 +9,8 @@ from trimtab.broker.partition import Appended, Partition
 from trimtab.config import BROKER
 from trimtab.metadata.image import PartitionRegistration
 from trimtab.sim.disk import VirtualDisk
-from trimtab.storage.log import Log, LogConfig
+from trimtab.storage.log import Log
+from trimtab.storage.log_config import LogConfig
 from trimtab.wire.batch_cy import BatchBuilder, restamp
 
 SELF, SECOND, THIRD = 1, 2, 3

@@ -17,6 +17,7 @@ from tests.unit.broker.replicas import (
     kill,
     leader_of,
     leading,
+    reassign,
     replica,
     send,
     start,
@@ -88,6 +89,31 @@ def test_a_broker_that_comes_back_has_its_partitions(lab: Lab, clean: bool) -> N
         assert values(leading(lab, "alone", mine)) == [b"a"]
         assert leading(lab, "alone", mine).high_watermark == 1
         assert values(replica(lab, one)) == [b"b"]
+
+    lab.run(scenario, brokers=3)
+
+
+def test_logs_that_became_others_while_a_broker_was_away_are_set_aside(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        for name in ("gone", "moved", "t"):
+            await lab.create_topic(name, replicas=3)
+            await in_sync(lab, topic=name)
+            await send(lab, b"a", topic=name)
+        one = 1
+        kill(lab, one)
+        await until(lambda: one not in decided(lab).isr)
+        await delete_topic(lab, "gone")
+        await reassign(lab, [0, 2], "moved")
+        broker = await start(lab, one)
+        assert set(broker.logs.stored_partitions()) == {("t", 0)}
+        assert "directory=gone-0." in caplog.text
+        assert "directory=moved-0." in caplog.text
+        await in_sync(lab)
+        epoch = broker.epoch
+        await broker.close()
+        assert (await start(lab, one)).logs.previous_epoch == epoch
 
     lab.run(scenario, brokers=3)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,11 +11,13 @@ from tests.unit.broker.conftest import Lab
 from tests.unit.broker.replicas import (
     address,
     alter,
+    decided,
     followers_of,
     in_sync,
     kill,
     leader_of,
     leading,
+    move_leader,
     replica,
     send,
     start,
@@ -32,7 +35,12 @@ END = -1
 
 
 async def delete(
-    lab: Lab, *offsets: int, topic: str = "t", to: int | None = None, version: int = 2
+    lab: Lab,
+    *offsets: int,
+    topic: str = "t",
+    to: int | None = None,
+    version: int = 2,
+    timeout_ms: int = 1000,
 ) -> list[tuple[int, int]]:
     """Error code and start of partition 0, 1, …, of which records before an offset go."""
     request = DeleteRecordsRequest(
@@ -45,7 +53,7 @@ async def delete(
                 ],
             )
         ],
-        timeout_ms=1000,
+        timeout_ms=timeout_ms,
     )
     response = await lab.connect(leader_of(lab) if to is None else to).ask(request, version)
     return [(each.error_code, each.low_watermark) for each in response.topics[0].partitions]
@@ -77,7 +85,7 @@ def test_the_start_reaches_followers_and_outlives_a_restart(lab: Lab) -> None:
     async def scenario() -> None:
         await five_records(lab)
         await delete(lab, 3)
-        await until(lambda: {replica(lab, each).log.log_start_offset for each in range(3)} == {3})
+        assert {replica(lab, each).log.log_start_offset for each in range(3)} == {3}
         one = followers_of(lab)[0]
         await lab.brokers[one].close()
         await start(lab, one)
@@ -92,7 +100,7 @@ def test_the_start_outlives_the_leader(lab: Lab) -> None:
     async def scenario() -> None:
         await five_records(lab)
         await delete(lab, 3)
-        await until(lambda: {replica(lab, each).log.log_start_offset for each in range(3)} == {3})
+        assert {replica(lab, each).log.log_start_offset for each in range(3)} == {3}
         old = leader_of(lab)
         kill(lab, old)
         await until(lambda: leader_of(lab) not in (old, -1))
@@ -109,8 +117,34 @@ def test_what_is_not_committed_is_not_deleted(lab: Lab) -> None:
         await send(lab, b"5", acks=1)
         assert await delete(lab, 6) == [(ErrorCode.OFFSET_OUT_OF_RANGE, -1)]
         assert await delete(lab, -2) == [(ErrorCode.OFFSET_OUT_OF_RANGE, -1)]
-        assert await delete(lab, END) == [(0, 5)]
+        assert await delete(lab, END) == [(ErrorCode.REQUEST_TIMED_OUT, -1)]
         assert values(leading(lab)) == [b"5"]
+        lab.world.network.heal()
+
+    lab.run(scenario, brokers=3)
+
+
+def test_the_answer_does_not_wait_for_a_broker_that_is_away(lab: Lab) -> None:
+    async def scenario() -> None:
+        await five_records(lab)
+        away = followers_of(lab)[0]
+        kill(lab, away)
+        assert await delete(lab, 2, timeout_ms=60_000) == [(0, 2)]
+        assert away not in decided(lab).isr
+
+    lab.run(scenario, brokers=3)
+
+
+def test_a_leader_that_leads_no_more_says_so(lab: Lab) -> None:
+    async def scenario() -> None:
+        await five_records(lab)
+        leader = leader_of(lab)
+        lab.world.network.cut(address(leader))
+        answer = asyncio.ensure_future(delete(lab, 2, timeout_ms=60_000))
+        await until(lambda: leading(lab).log.log_start_offset == 2)
+        assert not answer.done()
+        await move_leader(lab, followers_of(lab)[0])
+        assert await answer == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
         lab.world.network.heal()
 
     lab.run(scenario, brokers=3)

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.broker.replica_stand import SECOND, SELF, THIRD, Stand, sent
 from trimtab.broker.partition import Appended, Partition, Refused
 from trimtab.errors import CorruptData, ErrorCode
-from trimtab.storage.log import LeaderEpoch
+from trimtab.storage.leader_epochs import LeaderEpoch
 from trimtab.storage.storage import StorageError
 from trimtab.wire.batch_cy import verify
 

@@ -26,7 +26,7 @@ from tests.unit.broker.replicas import (
 )
 from trimtab.broker.partition import Partition
 from trimtab.errors import ErrorCode
-from trimtab.storage.log import LeaderEpoch
+from trimtab.storage.leader_epochs import LeaderEpoch
 from trimtab.wire.compression import Compression
 from trimtab.wire.messages.delete_topics import DeleteTopicsRequest
 

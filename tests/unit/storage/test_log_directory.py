@@ -190,6 +190,27 @@ class TestLogs:
         assert doomed[0] not in disk.list("")
         assert list(again.stored_partitions()) == []
 
+    def test_strays_are_set_aside_and_no_more_in_the_way(
+        self, disk: VirtualDisk, directory: LogDirectory
+    ) -> None:
+        for partition in range(3):
+            fill(directory.open_log("flights", partition, TOPIC_ID, CONFIG), 10)
+        disk.crash()
+        again = open_directory(disk)
+        again.open_log("flights", 0, TOPIC_ID, CONFIG)
+        offline = TopicPartition("flights", 1)
+        (stray,) = again.set_aside_strays({offline})
+        assert stray.startswith("flights-2.")
+        assert stray.endswith("-stray")
+        assert "00000000000000000000.log" in disk.list(stray)
+        assert set(again.stored_partitions()) == {TopicPartition("flights", 0), offline}
+        assert again.open_log("flights", 2, TOPIC_ID, CONFIG).log_end_offset == 0
+        again.delete_log("flights", 1)
+        again.close(broker_epoch=7)
+        last = open_directory(disk)
+        assert last.previous_epoch == 7
+        assert stray in disk.list("")
+
     def test_the_controllers_log_is_not_a_partition(
         self, disk: VirtualDisk, directory: LogDirectory
     ) -> None:

@@ -9,7 +9,8 @@ import pytest
 from trimtab.errors import CorruptData
 from trimtab.sim.disk import VirtualDisk
 from trimtab.storage import segment as segment_module
-from trimtab.storage.log import Log, LogConfig
+from trimtab.storage.log import Log
+from trimtab.storage.log_config import LogConfig
 from trimtab.storage.segment import StoredRecords
 from trimtab.wire.batch_cy import BatchBuilder, read_headers
 

@@ -1,6 +1,7 @@
 """DeleteRecords (21), versions 0-2: drop what lies before an offset of each partition (KIP-107).
 
-The leader's log begins there at once; its followers learn of it with their next fetch.
+The leader's log begins there at once; its followers learn of it with their next fetch. The answer
+comes when every living one has followed (Kafka's `DelayedDeleteRecords`).
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from trimtab.broker.partition import Refused
+from trimtab.broker.delayed_response import DelayedResponse
+from trimtab.broker.partition import Partition, Refused
 from trimtab.errors import ErrorCode
 from trimtab.storage.storage import StorageError
 from trimtab.wire.framing import RequestHeader
@@ -21,6 +23,8 @@ from trimtab.wire.messages.delete_records import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from trimtab.broker.broker import Broker
 
 _UNKNOWN = -1
@@ -30,9 +34,9 @@ _log = logging.getLogger(__name__)
 
 def delete_records(
     broker: Broker, header: RequestHeader, request: DeleteRecordsRequest
-) -> DeleteRecordsResponse:
-    """Where each partition's log begins now."""
-    return DeleteRecordsResponse(
+) -> DeleteRecordsResponse | Awaitable[DeleteRecordsResponse]:
+    """Where each partition's log begins now, on all its replicas."""
+    answer = DeleteRecordsResponse(
         throttle_time_ms=0,
         topics=[
             DeleteRecordsTopicResult(
@@ -42,6 +46,39 @@ def delete_records(
             for topic in request.topics
         ],
     )
+    waiting = []
+    for topic in answer.topics:
+        for part in topic.partitions:
+            if part.error_code:
+                continue
+            partition = broker.partitions[topic.name, part.partition_index]
+            assert partition.leadership is not None
+            if partition.leadership.low_watermark < part.low_watermark:
+                waiting.append((partition, part))
+    if not waiting:
+        return answer
+    delayed = DelayedResponse(answer, max(0, request.timeout_ms) / 1000, _refuse)
+    for partition, part in waiting:
+        _await_deletion(delayed, partition, part)
+    return delayed.answer
+
+
+def _await_deletion(
+    delayed: DelayedResponse, partition: Partition, part: DeleteRecordsPartitionResult
+) -> None:
+    """This part holds once no living replica has anything before its low watermark."""
+
+    def done(is_deleted: bool) -> None:
+        delayed.settle(part, ErrorCode.NONE if is_deleted else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    assert partition.leadership is not None
+    delayed.hold(part)
+    partition.leadership.wait_for_deletion(part.low_watermark, done)
+
+
+def _refuse(part: DeleteRecordsPartitionResult, code: ErrorCode) -> None:
+    part.error_code = code
+    part.low_watermark = _UNKNOWN
 
 
 def _delete(

@@ -339,7 +339,10 @@ class _Fetch:
         """Who leads instead (KIP-951). A follower learns addresses from the controller."""
         topic = slot.topic
         name = topic if isinstance(topic, str) else self._name(topic)
-        leader, epoch, registration = self._broker.find_leader(name, slot.wanted.partition)
+        found = self._broker.find_leader(name, slot.wanted.partition)
+        if found is None:
+            return
+        leader, epoch, registration = found
         data.current_leader = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
         if registration is not None and not self._reader.is_follower:
             self._leaders[leader] = NodeEndpoint(

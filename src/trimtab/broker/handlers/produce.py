@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, cast
 
-from trimtab.broker.delayed_produce import DelayedProduce
+from trimtab.broker.delayed_response import DelayedResponse
 from trimtab.broker.partition import Partition, Refused
 from trimtab.errors import ErrorCode
 from trimtab.records import NO_OFFSET, NO_TIMESTAMP
@@ -52,9 +52,8 @@ def produce(
 ) -> ProduceResponse | Awaitable[ProduceResponse] | None:
     """Append, and say where."""
     version = header.api_version
-    leaders: dict[int, NodeEndpoint] = {}
     fault = ErrorCode.NONE
-    responses = []
+    answer = ProduceResponse(responses=[], throttle_time_ms=0, node_endpoints=[])
     uncommitted: list[tuple[Partition, int, PartitionProduceResponse]] = []
     for topic in request.topic_data:
         name: str | None = topic.name
@@ -67,9 +66,9 @@ def produce(
             if response.error_code:
                 fault = ErrorCode(response.error_code)
                 if fault is ErrorCode.NOT_LEADER_OR_FOLLOWER and version >= _LEADERS_SINCE:
-                    _name_leader(broker, name, response, leaders)
+                    _name_leader(broker, name, response, answer)
             partitions.append(response)
-        responses.append(
+        answer.responses.append(
             TopicProduceResponse(
                 name=topic.name, topic_id=topic.topic_id, partition_responses=partitions
             )
@@ -78,15 +77,42 @@ def produce(
         if fault:
             raise CloseConnection(f"Produce with acks=0 from {header.client_id!r}: {fault.name}")
         return None
-    answer = ProduceResponse(
-        responses=responses, throttle_time_ms=0, node_endpoints=list(leaders.values())
-    )
     if not uncommitted:
         return answer
-    delayed = DelayedProduce(answer, max(0, request.timeout_ms) / 1000)
+    topics = {id(part): partition.topic for partition, _, part in uncommitted}
+
+    def refuse(part: PartitionProduceResponse, code: ErrorCode) -> None:
+        part.error_code = code
+        part.error_message = code.name
+        if code is ErrorCode.NOT_LEADER_OR_FOLLOWER and version >= _LEADERS_SINCE:
+            _name_leader(broker, topics[id(part)], part, answer)
+
+    delayed = DelayedResponse(answer, max(0, request.timeout_ms) / 1000, refuse)
     for partition, next_offset, part in uncommitted:
-        delayed.wait_for(partition, next_offset, part)
+        await_commit(delayed, partition, next_offset, part)
     return delayed.answer
+
+
+def await_commit(
+    delayed: DelayedResponse,
+    partition: Partition,
+    next_offset: int,
+    part: PartitionProduceResponse,
+) -> None:
+    """This part holds once everything before `next_offset` is committed."""
+
+    def done(is_committed: bool) -> None:
+        leadership = partition.leadership  # perhaps of a later epoch
+        if not is_committed or leadership is None:
+            delayed.settle(part, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        elif len(leadership.maximal_isr) < leadership.effective_min_isr:
+            delayed.settle(part, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+        else:
+            delayed.settle(part, ErrorCode.NONE)
+
+    assert partition.leadership is not None
+    delayed.hold(part)
+    partition.leadership.wait(next_offset, done)
 
 
 def _append(
@@ -140,13 +166,21 @@ def _name_leader(
     broker: Broker,
     topic: str | None,
     response: PartitionProduceResponse,
-    leaders: dict[int, NodeEndpoint],
+    answer: ProduceResponse,
 ) -> None:
-    if topic is None:
+    """Say who leads a partition, if there is one: it may have been deleted meanwhile."""
+    found = None if topic is None else broker.find_leader(topic, response.index)
+    if found is None:
         return
-    leader, epoch, registration = broker.find_leader(topic, response.index)
+    leader, epoch, registration = found
     response.current_leader = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
-    if registration is not None:
-        leaders[leader] = NodeEndpoint(
-            node_id=leader, host=registration.host, port=registration.port, rack=registration.rack
+    endpoints = answer.node_endpoints
+    if registration is not None and all(each.node_id != leader for each in endpoints):
+        endpoints.append(
+            NodeEndpoint(
+                node_id=leader,
+                host=registration.host,
+                port=registration.port,
+                rack=registration.rack,
+            )
         )

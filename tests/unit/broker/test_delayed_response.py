@@ -1,4 +1,4 @@
-"""acks=all: answered when every replica in sync has the batch (`trimtab.broker.delayed_produce`).
+"""acks=all: answered when every replica in sync has the batch (`trimtab.broker.delayed_response`).
 
 Followers are held up by a cut before the leader's server, which its clients do not notice here.
 """
@@ -27,12 +27,14 @@ from tests.unit.broker.replicas import (
     until,
     values,
 )
-from trimtab.broker.delayed_produce import DelayedProduce
+from trimtab.broker.delayed_response import DelayedResponse
+from trimtab.broker.handlers.produce import await_commit
 from trimtab.errors import ErrorCode
 from trimtab.server.connection import MAX_PIPELINED
 from trimtab.wire.framing import decode_correlation_id, decode_response
 from trimtab.wire.messages.metadata import MetadataRequest
 from trimtab.wire.messages.produce import (
+    LeaderIdAndEpoch,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceResponse,
@@ -154,6 +156,30 @@ def test_losing_the_lead_answers_those_who_wait(lab: Lab) -> None:
             (ErrorCode.NOT_LEADER_OR_FOLLOWER, 0),
             (ErrorCode.NOT_LEADER_OR_FOLLOWER, 1),
         ]
+
+    lab.run(scenario, brokers=3)
+
+
+@pytest.mark.kip(951)
+@pytest.mark.parametrize("version", [9, 10])
+def test_who_leads_instead_is_named_late_too(lab: Lab, version: int) -> None:
+    async def scenario() -> None:
+        held = await hold(lab)
+        request = lab.produce("t", lab.batch(b"a"), acks=-1)
+        request.timeout_ms = 20_000
+        answer = asyncio.ensure_future(held.client.ask(request, version))
+        await asyncio.sleep(0)
+        new = followers_of(lab)[0]
+        await move_leader(lab, new)
+        response = await answer
+        (part,) = response.responses[0].partition_responses
+        assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if version < 10:
+            assert (part.current_leader.leader_id, response.node_endpoints) == (-1, [])
+        else:
+            epoch = decided(lab).leader_epoch
+            assert part.current_leader == LeaderIdAndEpoch(leader_id=new, leader_epoch=epoch)
+            assert [each.node_id for each in response.node_endpoints] == [new]
 
     lab.run(scenario, brokers=3)
 
@@ -314,13 +340,20 @@ def test_each_partition_of_a_request_has_its_own_outcome(lab: Lab) -> None:
     lab.run(scenario, brokers=3)
 
 
+def delay(timeout_s: float) -> DelayedResponse:
+    def refuse(part: PartitionProduceResponse, code: ErrorCode) -> None:
+        part.error_code = code
+
+    return DelayedResponse(ProduceResponse(responses=[], throttle_time_ms=0), timeout_s, refuse)
+
+
 def test_what_is_committed_by_too_few_in_the_end_is_said_to_be(lab: Lab) -> None:
     async def scenario() -> None:
         stand = Stand()
         leadership = stand.lead(isr=(1, 2)).leadership
         part = PartitionProduceResponse(index=0, error_code=0, base_offset=0)
-        delayed = DelayedProduce(ProduceResponse(responses=[], throttle_time_ms=0), 10)
-        delayed.wait_for(stand.partition, stand.append().next_offset, part)
+        delayed = delay(10)
+        await_commit(delayed, stand.partition, stand.append().next_offset, part)
         assert leadership is not None
         leadership.configure(3)
         leadership.release(1)
@@ -336,8 +369,8 @@ def test_parts_of_an_answer_that_come_too_late_change_nothing(lab: Lab) -> None:
         stand = Stand()
         stand.lead(isr=(1, 2))
         part = PartitionProduceResponse(index=0, error_code=0, base_offset=0)
-        delayed = DelayedProduce(ProduceResponse(responses=[], throttle_time_ms=0), 1)
-        delayed.wait_for(stand.partition, stand.append().next_offset, part)
+        delayed = delay(1)
+        await_commit(delayed, stand.partition, stand.append().next_offset, part)
         await delayed.answer
         stand.fetched(SECOND, 1)
         assert part.error_code == ErrorCode.REQUEST_TIMED_OUT
@@ -352,7 +385,7 @@ def test_an_answer_leaves_no_timer(lab: Lab) -> None:
         await in_sync(lab)
         assert (await send(lab, b"a", timeout_ms=60_000)).error_code == 0
         await asyncio.sleep(0)
-        timers = [each for each in lab.world.loop.handles() if "DelayedProduce" in repr(each)]
+        timers = [each for each in lab.world.loop.handles() if "DelayedResponse" in repr(each)]
         assert all(each.cancelled() for each in timers)
 
     lab.run(scenario, brokers=3)

@@ -1,0 +1,58 @@
+"""Responses that wait for followers: Produce with acks=all until its batches are on every replica
+in sync, DeleteRecords until the records are gone from every living one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from trimtab.errors import ErrorCode
+
+
+class DelayedResponse:
+    """The response to one request, some parts of which hold only later.
+
+    Args:
+        response: as it is if all goes well.
+        timeout_s: after which REQUEST_TIMED_OUT is the code of what still does not hold.
+        refuse: called with a part that does not hold, to put the code in.
+
+    Attributes:
+        answer: the response, once every part of it is known.
+    """
+
+    __slots__ = ("_missing", "_refuse", "_response", "_timer", "answer")
+
+    def __init__(
+        self, response: Any, timeout_s: float, refuse: Callable[[Any, ErrorCode], None]
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._response = response
+        self._refuse = refuse
+        self._missing: dict[int, Any] = {}
+        self._timer = loop.call_later(timeout_s, self._time_out)
+        self.answer: asyncio.Future[Any] = loop.create_future()
+        # Cancelled from outside when its connection is lost.
+        self.answer.add_done_callback(self._stop)
+
+    def hold(self, part: Any) -> None:
+        """There is no answer before this part has been settled."""
+        self._missing[id(part)] = part
+
+    def settle(self, part: Any, code: ErrorCode) -> None:
+        """A part holds, or is refused; nothing if it is too late."""
+        if self._missing.pop(id(part), None) is None:
+            return
+        if code is not ErrorCode.NONE:
+            self._refuse(part, code)
+        if not self._missing and not self.answer.done():
+            self.answer.set_result(self._response)
+
+    def _time_out(self) -> None:
+        for part in tuple(self._missing.values()):
+            self.settle(part, ErrorCode.REQUEST_TIMED_OUT)
+
+    def _stop(self, _: asyncio.Future[Any]) -> None:
+        self._timer.cancel()
+        self._missing.clear()
