@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from trimtab.config import BROKER, TOPIC
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
 MODULES = sorted(SOURCE.rglob("*.py"))
@@ -198,3 +200,17 @@ def test_the_tests_that_documents_name_exist() -> None:
         or not re.search(rf"def {name}\(", (ROOT / path).read_text(encoding="utf-8"))
     ]
     assert missing == []
+
+
+def test_every_option_that_is_said_to_be_honoured_is_read() -> None:
+    tables = {SOURCE / "trimtab" / "config" / name for name in ("broker.py", "topic.py")}
+    code = "".join(path.read_text("utf-8") for path in MODULES if path not in tables)
+    read_as_topic_options = {each for option in TOPIC for each in option.synonyms}
+    unread = [
+        option.name
+        for option in BROKER
+        if option.honoured
+        and option.name not in read_as_topic_options
+        and f'"{option.name}"' not in code
+    ]
+    assert unread == []

@@ -263,11 +263,11 @@ _REPLICATION = (
         True,
         "Whether a broker hands over what it leads before it ends.",
     ),
-    Option(
+    _unused(
         "num.replica.fetchers",
         INT,
         1,
-        "Connections on which a broker fetches from each other one.",
+        "A broker fetches from each other one on one connection, which fills a core already.",
         POSITIVE,
         dynamic=CLUSTER_WIDE,
     ),
