@@ -40,9 +40,14 @@ def write_frame(request: object, version: int, correlation_id: int = 1) -> bytes
 
 
 class Line:
-    """One connection to a broker, a request at a time."""
+    """One connection to a broker, a request at a time.
+
+    Attributes:
+        response_bytes: of the last response, its header included.
+    """
 
     def __init__(self, address: Address) -> None:
+        self.response_bytes = 0
         self.socket = socket.create_connection(address, _TIMEOUT_S)
         self._stream = self.socket.makefile("rb")
 
@@ -63,6 +68,7 @@ class Line:
         frame = self._stream.read(int.from_bytes(self._stream.read(4), "big"))
         if not frame:
             raise ConnectionError("the broker closed the connection")
+        self.response_bytes = len(frame)
         key = schema(type(request)).api_key
         assert key is not None
         return decode_response(APIS[key].response, version, frame)

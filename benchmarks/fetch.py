@@ -1,0 +1,317 @@
+"""KIP-74's promises, measured: what a fetch may weigh, who is served when, and what that costs.
+
+1. 1,000 partitions of 1 MiB each, asked for with `max_bytes` 50 MiB: bytes of the largest response,
+   and how far the broker's resident memory has risen at its peak. Beside Apache Kafka.
+2. 20 partitions that always have more, `max_bytes` of one batch: how many fetches it takes at most
+   until each partition has been served, and once more, in a session (KIP-227) and by a client
+   without one that rotates. Beside Apache Kafka.
+3. A new replica of those 1,000 partitions, its responses limited to 1 MiB: seconds until all are in
+   sync, and by how many bytes the first was ahead of the last meanwhile. Ours alone.
+
+What breaks a promise makes the exit code 1.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.besiegers import Line
+from benchmarks.jars import KAFKA_VERSION, RivalMissing, find_java, kafka_jars
+from benchmarks.processes import ApacheKafka, Broker, Trimtab, nodes_of, resident_mib
+from benchmarks.report import progress, report
+from trimtab import Admin, Producer
+from trimtab.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from trimtab.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from trimtab.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+
+RIVAL = f"Apache Kafka {KAFKA_VERSION}"
+MANY, FEW = 1_000, 20
+PARTITION_BYTES = 1024 * 1024
+BATCH_BYTES = 64 * 1024
+MAX_BYTES = 50 * 1024 * 1024
+HEADER_BYTES = 120
+"""What a partition may add to a response besides its records."""
+BIG_FETCHES = 40
+SMALL_FETCHES = 12 * FEW
+MOST_FETCHES = FEW + 1
+
+RESPONSE_MAX_BYTES = 1024 * 1024
+REPLICA_OPTIONS = (
+    f"replica.fetch.response.max.bytes={RESPONSE_MAX_BYTES}",
+    f"replica.fetch.max.bytes={BATCH_BYTES}",
+)
+_FETCH_VERSION = 12  # the last that names topics
+_REASSIGN_VERSION = 0
+_LOG_DIRS_VERSION = 1
+_PATIENCE_S = 300
+_TICK_S = 0.1
+
+
+def run(runs: int, records: int) -> None:
+    del records
+    wrong = []
+    sizes, peaks, gaps = _measure(Trimtab(), runs)
+    try:
+        find_java()
+        kafka_jars()
+        their_sizes, their_peaks, their_gaps = _measure(ApacheKafka(), runs)
+        note = ""
+    except RivalMissing as missing:
+        their_sizes, their_peaks, their_gaps = [], [], {kind: [] for kind in gaps}
+        note = str(missing)
+    limit = MAX_BYTES + MANY * HEADER_BYTES
+    if max(sizes) > limit:
+        wrong.append(f"a response of {max(sizes):.0f} bytes; max_bytes={MAX_BYTES}")
+    report(
+        *("fetch", f"largest response, {MANY} partitions, max_bytes {MAX_BYTES}", "bytes"),
+        *(sizes, RIVAL, their_sizes),
+        more_is_better=False,
+        note=note,
+    )
+    report(
+        *("fetch", "memory above that at rest, at the peak", "MiB"),
+        *(peaks, RIVAL, their_peaks),
+        more_is_better=False,
+        note=note,
+    )
+    for kind, numbers in gaps.items():
+        if max(numbers) > MOST_FETCHES:
+            wrong.append(f"{max(numbers):.0f} fetches until a partition was served ({kind})")
+        report(
+            *("fetch", f"fetches until each of {FEW} partitions is served, {kind}", "fetches"),
+            *(numbers, RIVAL, their_gaps[kind]),
+            more_is_better=False,
+            note=note,
+        )
+    wrong += _measure_follower()
+    for each in wrong:
+        progress(f"fetch: WRONG: {each}")
+    if wrong:
+        raise SystemExit(1)
+
+
+def _measure(
+    side: Broker, runs: int
+) -> tuple[list[float], list[float], dict[str, list[float]]]:
+    sizes: list[float] = []
+    peaks: list[float] = []
+    gaps: dict[str, list[float]] = {"in a session": [], "rotating, without one": []}
+    with side, Admin(side.address) as admin:
+        progress(f"fetch: {side.name}, {MANY} partitions")
+        admin.create_topic("many", MANY)
+        _fill(side.address, "many", range(MANY))
+        admin.create_topic("few", FEW)
+        _fill(side.address, "few", range(FEW))
+        broker = _broker_pid(side)
+        with Line(("127.0.0.1", side.port)) as line:
+            for number in range(runs):
+                progress(f"fetch: {side.name}, run {number + 1} of {runs}")
+                size, peak = _fetch_many(line, broker)
+                sizes.append(size)
+                peaks.append(peak)
+                gaps["in a session"].append(_longest_wait(_serve_session(line)))
+                gaps["rotating, without one"].append(_longest_wait(_serve_rotating(line)))
+    return sizes, peaks, gaps
+
+
+def _broker_pid(side: Broker) -> int:
+    if isinstance(side, Trimtab):
+        return nodes_of(side.supervisor_pid)["broker-0"]
+    return side.pids[0]
+
+
+def _fill(address: str, topic: str, partitions: Iterable[int]) -> None:
+    value = bytes(BATCH_BYTES - 200)
+    with Producer(address, batch_size=BATCH_BYTES // 2, linger_ms=0) as producer:
+        for _ in range(PARTITION_BYTES // BATCH_BYTES):
+            for partition in partitions:
+                producer.send(topic, value, partition=partition)
+
+
+# -- what a response weighs
+
+
+def _fetch_many(line: Line, broker: int) -> tuple[float, float]:
+    """The largest response, and by how much memory rose, while one fetch follows another."""
+    _reset_peak(broker)
+    before = resident_mib(broker)
+    largest = 0
+    first = 0
+    for _ in range(BIG_FETCHES):
+        partitions = [(first + each) % MANY for each in range(MANY)]
+        response = _fetch(line, "many", [(each, 0) for each in partitions], MAX_BYTES)
+        largest = max(largest, line.response_bytes)
+        served = sum(1 for _ in _served(response))
+        first = (first + served) % MANY
+    return largest, _peak_mib(broker) - before
+
+
+def _reset_peak(pid: int) -> None:
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def _peak_mib(pid: int) -> float:
+    found = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) / 1024
+
+
+# -- who is served when
+
+
+def _serve_session(line: Line) -> Iterator[list[int]]:
+    """What each fetch of a session serves, which names only what it has had."""
+    offsets = dict.fromkeys(range(FEW), 0)
+    named = list(offsets.items())
+    session_id, epoch = 0, 0
+    for _ in range(SMALL_FETCHES):
+        response = _fetch(line, "few", named, BATCH_BYTES, session_id, epoch)
+        session_id, epoch = response.session_id, epoch + 1
+        served = list(_served(response))
+        yield served
+        for partition in served:
+            offsets[partition] += 1
+        named = [(partition, offsets[partition]) for partition in served]
+
+
+def _serve_rotating(line: Line) -> Iterator[list[int]]:
+    """What each fetch serves if those that were served go to the end of the next request."""
+    offsets = dict.fromkeys(range(FEW), 0)
+    for _ in range(SMALL_FETCHES):
+        response = _fetch(line, "few", list(offsets.items()), BATCH_BYTES)
+        served = list(_served(response))
+        yield served
+        for partition in served:
+            offsets[partition] = offsets.pop(partition) + 1
+
+
+def _longest_wait(fetches: Iterator[list[int]]) -> int:
+    """Fetches until a partition has been served, at most, from the beginning or the last time."""
+    last = dict.fromkeys(range(FEW), 0)
+    longest = number = 0
+    for number, served in enumerate(fetches, 1):
+        for partition in served:
+            longest = max(longest, number - last[partition])
+            last[partition] = number
+    return max(longest, *(number - each for each in last.values()))
+
+
+def _fetch(
+    line: Line,
+    topic: str,
+    offsets: Iterable[tuple[int, int]],
+    max_bytes: int,
+    session_id: int = 0,
+    session_epoch: int = -1,
+) -> Any:
+    partitions = [
+        FetchPartition(partition=each, fetch_offset=offset, partition_max_bytes=PARTITION_BYTES)
+        for each, offset in offsets
+    ]
+    return line.ask(
+        FetchRequest(
+            max_wait_ms=5000,
+            min_bytes=1,
+            max_bytes=max_bytes,
+            session_id=session_id,
+            session_epoch=session_epoch,
+            topics=[FetchTopic(topic=topic, partitions=partitions)] if partitions else [],
+        ),
+        _FETCH_VERSION,
+    )
+
+
+def _served(response: FetchResponse) -> Iterator[int]:
+    if response.error_code:
+        raise RuntimeError(f"the fetch was refused with code {response.error_code}")
+    for topic in response.responses:
+        for data in topic.partitions:
+            if data.error_code:
+                raise RuntimeError(f"partition {data.partition_index}: code {data.error_code}")
+            if data.records:
+                yield data.partition_index
+
+
+# -- a follower
+
+
+class _Limited(Trimtab):
+    """Two brokers that fetch little from each other at once."""
+
+    def command(self) -> list[str]:
+        return [*super().command(), "--config", *REPLICA_OPTIONS]
+
+
+def _measure_follower() -> list[str]:
+    """What went wrong."""
+    progress(f"fetch: a new replica of {MANY} partitions")
+    with _Limited(brokers=2) as side, Admin(side.address) as admin:
+        admin.create_topic("many", assignment={each: [0] for each in range(MANY)})
+        _fill(side.address, "many", range(MANY))
+        follower = nodes_of(side.supervisor_pid)["broker-1"]
+        _reset_peak(follower)
+        before = resident_mib(follower)
+        with Line(("127.0.0.1", side.port)) as to_leader, Line(
+            ("127.0.0.1", side.port + 1)
+        ) as to_follower:
+            began = time.monotonic()
+            _reassign(to_leader, "many", [0, 1])
+            ahead = 0
+            while True:
+                sizes = _sizes(to_follower, "many")
+                ahead = max(ahead, max(sizes) - min(sizes))
+                in_sync = admin.describe_topics(["many"])["many"].partitions
+                if all(len(each.in_sync_replicas) == 2 for each in in_sync):
+                    break
+                if time.monotonic() - began > _PATIENCE_S:
+                    return [f"not all {MANY} partitions are in sync after {_PATIENCE_S} s"]
+                time.sleep(_TICK_S)
+            seconds = time.monotonic() - began
+        peak = _peak_mib(follower) - before
+    limit = f"responses of {RESPONSE_MAX_BYTES} bytes"
+    for metric, value, unit in (
+        (f"{MANY} partitions caught up, {limit}", seconds, "s"),
+        (f"how far the first replica was ahead of the last, {limit}", ahead, "bytes"),
+        (f"the follower's memory above that at rest, {limit}", peak, "MiB"),
+    ):
+        report("fetch", metric, unit, [value], RIVAL, [], more_is_better=False)
+    return []
+
+
+def _reassign(line: Line, topic: str, replicas: list[int]) -> None:
+    response = line.ask(
+        AlterPartitionReassignmentsRequest(
+            topics=[
+                ReassignableTopic(
+                    name=topic,
+                    partitions=[
+                        ReassignablePartition(partition_index=each, replicas=replicas)
+                        for each in range(MANY)
+                    ],
+                )
+            ]
+        ),
+        _REASSIGN_VERSION,
+    )
+    refused = {part.error_code for each in response.responses for part in each.partitions}
+    if response.error_code or refused - {0}:
+        raise RuntimeError(f"the reassignment was refused: {response.error_code}, {refused}")
+
+
+def _sizes(line: Line, topic: str) -> list[int]:
+    """Bytes of each of a topic's partitions on one broker; 0 for those it has nothing of."""
+    response = line.ask(DescribeLogDirsRequest(topics=None), _LOG_DIRS_VERSION)
+    sizes = [0] * MANY
+    for each in (found for result in response.results for found in result.topics):
+        if each.name == topic:
+            for partition in each.partitions:
+                sizes[partition.partition_index] = partition.partition_size
+    return sizes
