@@ -106,7 +106,7 @@ def _compare_many(sides: dict[str, Start], factor: int, note: str) -> None:
             with start() as side:
                 found[name] = _carry_many(side, factor)
         except Exception as error:
-            note = f"{name} gave up: {error}"
+            note = f"{name} gave up: {str(error).splitlines()[0]}"
             progress(f"partitions: {note}")
     for metric, unit in (
         ("create", "s"),

@@ -23,7 +23,7 @@ from typing import IO, Protocol, Self
 
 from benchmarks.jars import find_java, kafka_jars
 
-START_SECONDS = 60
+START_SECONDS = 300
 STOP_SECONDS = 30
 
 

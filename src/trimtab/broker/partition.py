@@ -332,7 +332,10 @@ class Partition:
             return
         log = self.log
         host = self._host
-        committed = leadership.committed_offset(host.time(), host.lag_limit_s)
+        if leadership.followers:
+            committed = leadership.committed_offset(host.time(), host.lag_limit_s)
+        else:
+            committed = log.log_end_offset
         if committed > log.high_watermark:
             log.high_watermark = committed
             leadership.release(committed)
