@@ -98,9 +98,7 @@ def run(runs: int, records: int) -> None:
         raise SystemExit(1)
 
 
-def _measure(
-    side: Broker, runs: int
-) -> tuple[list[float], list[float], dict[str, list[float]]]:
+def _measure(side: Broker, runs: int) -> tuple[list[float], list[float], dict[str, list[float]]]:
     sizes: list[float] = []
     peaks: list[float] = []
     gaps: dict[str, list[float]] = {"in a session": [], "rotating, without one": []}
@@ -259,9 +257,10 @@ def _measure_follower() -> list[str]:
         follower = nodes_of(side.supervisor_pid)["broker-1"]
         _reset_peak(follower)
         before = resident_mib(follower)
-        with Line(("127.0.0.1", side.port)) as to_leader, Line(
-            ("127.0.0.1", side.port + 1)
-        ) as to_follower:
+        with (
+            Line(("127.0.0.1", side.port)) as to_leader,
+            Line(("127.0.0.1", side.port + 1)) as to_follower,
+        ):
             began = time.monotonic()
             _reassign(to_leader, "many", [0, 1])
             ahead = 0
