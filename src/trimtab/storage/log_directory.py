@@ -78,6 +78,12 @@ class LogDirectory:
         self._log_start_offsets = OffsetCheckpoint(storage, _LOG_START_OFFSETS)
         self._high_watermarks = OffsetCheckpoint(storage, _HIGH_WATERMARKS, durable=False)
         self._clean_offsets = OffsetCheckpoint(storage, _CLEAN_OFFSETS, durable=False)
+        self._checkpoints = (
+            self._recovery_points,
+            self._log_start_offsets,
+            self._high_watermarks,
+            self._clean_offsets,
+        )
         self.cleaner = Cleaner(storage, now_ms, random)
         self._is_compacting = False
         self._uncleanable: dict[Log, None] = {}
@@ -395,6 +401,9 @@ class LogDirectory:
     def _begin(self, log: Log) -> None:
         """Before a new log's first file: its directory, and whose it is."""
         if log in self._new:
+            # What is known of a log of that name that was here before must not count for this one.
+            for checkpoint in self._checkpoints:
+                checkpoint.make_forgotten()
             self._write_topic_id(log.directory, self._new[log])
             self._names.add(log.directory)
             del self._new[log]
@@ -431,10 +440,8 @@ class LogDirectory:
         return directory
 
     def _forget(self, key: TopicPartition) -> None:
-        self._recovery_points.set(key, 0)
-        self._log_start_offsets.set(key, 0)
-        self._high_watermarks.set(key, 0)
-        self._clean_offsets.set(key, 0)
+        for checkpoint in self._checkpoints:
+            checkpoint.set(key, 0)
 
     def _stored_topic_id(self, name: str) -> bytes | None:
         """The topic id in a log's directory; None if a crash came before it was written."""

@@ -33,6 +33,7 @@ class OffsetCheckpoint:
         self._storage = storage
         self._durable = durable
         self._changed = False
+        self._forgets = False
         self._offsets: dict[TopicPartition, int] = {}
         content = storage.read_file(path)
         if content is None:
@@ -56,6 +57,7 @@ class OffsetCheckpoint:
                 self._offsets[key] = offset
             else:
                 del self._offsets[key]
+                self._forgets = True
 
     def write(self) -> None:
         """Writes the file if anything has changed since the last time.
@@ -64,13 +66,27 @@ class OffsetCheckpoint:
             StorageError: the file is as it was; the next call tries again.
         """
         if self._changed:
-            lines = [
-                f"{topic} {partition} {offset}\n"
-                for (topic, partition), offset in self._offsets.items()
-            ]
-            content = f"0\n{len(lines)}\n{''.join(lines)}".encode()
-            self._storage.write_file(self.path, content, self._durable)
-            self._changed = False
+            self._write(self._durable)
+
+    def make_forgotten(self) -> None:
+        """Sees that what was set to 0 will not be there again, not even after a power loss.
+
+        Raises:
+            StorageError: the file is as it was; the next call tries again.
+        """
+        if self._forgets:
+            self._write(durable=True)
+
+    def _write(self, durable: bool) -> None:
+        lines = [
+            f"{topic} {partition} {offset}\n"
+            for (topic, partition), offset in self._offsets.items()
+        ]
+        content = f"0\n{len(lines)}\n{''.join(lines)}".encode()
+        self._storage.write_file(self.path, content, durable)
+        self._changed = False
+        if durable:
+            self._forgets = False
 
 
 def _decode(content: bytes) -> dict[TopicPartition, int]:

@@ -12,6 +12,7 @@ from trimtab.sim.disk import VirtualDisk
 from trimtab.storage.log import Log
 from trimtab.storage.log_config import LogConfig
 from trimtab.storage.log_directory import LogDirectory
+from trimtab.storage.offset_checkpoint import OffsetCheckpoint
 from trimtab.storage.storage import StorageError
 from trimtab.wire.batch_cy import BatchBuilder, read_headers
 
@@ -165,6 +166,32 @@ class TestLogs:
         assert not [name for name in disk.list("") if name.startswith("flights")]
         assert again.open_log("flights", 0, OTHER_ID, CONFIG).log_end_offset == 0
         assert again.open_log("flights", 1, OTHER_ID, CONFIG).log_end_offset == 0
+
+    @pytest.mark.parametrize("is_open", [True, False])
+    def test_nothing_counts_of_one_that_was_there_before(
+        self, disk: VirtualDisk, directory: LogDirectory, is_open: bool
+    ) -> None:
+        """Else a recovery point would call durable what a power loss has taken."""
+        log = directory.open_log("flights", 0, TOPIC_ID, CONFIG)
+        fill(log, 10)
+        log.high_watermark = 10
+        log.delete_records_before(7)
+        directory.close()
+        key = TopicPartition("flights", 0)
+        checkpoints = ("recovery-point", "log-start", "replication")
+        for name in checkpoints:
+            assert OffsetCheckpoint(disk, f"{name}-offset-checkpoint").get(key) > 0
+        again = open_directory(disk)
+        if is_open:
+            again.open_log("flights", 0, TOPIC_ID, CONFIG)
+        again.delete_log("flights", 0)
+        again.checkpoint_high_watermarks()  # not durable, nor is what it forgets
+        fill(again.open_log("flights", 0, TOPIC_ID, CONFIG), 1)
+        disk.crash()
+        for name in checkpoints:
+            path = f"{name}-offset-checkpoint"
+            assert disk.read_file(path), path
+            assert OffsetCheckpoint(disk, path).get(key) == 0
 
     def test_an_interrupted_deletion_is_finished(
         self, disk: VirtualDisk, directory: LogDirectory
