@@ -391,6 +391,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
         assert supervisor.wait(30) == 0
         assert supervisor.stderr is not None
         told = supervisor.stderr.read()
+    gc.collect()  # what clients have left behind, as long as that is allowed
     assert told.count("was killed by SIGKILL, it is started again") == killed.kills
 
 
@@ -435,7 +436,6 @@ def test_everything_sent_is_read_once_and_in_order_while_nodes_are_killed(
             load.is_over.set()
             load.is_read.set()
         reading.result(PATIENCE_S)
-    gc.collect()  # what clients have left behind, as long as that is allowed
     print(f"\n{topic}: {len(load.sent)} of {load.sends} acknowledged, {len(load.read)} read")
     assert load.faults == []
     assert len(load.sent) == load.sends
