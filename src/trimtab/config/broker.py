@@ -419,6 +419,27 @@ _CONTROLLER = (
         POSITIVE,
     ),
     Option(
+        "max.broker.partitions",
+        LONG,
+        LONG_MAX,
+        "The most partition replicas that a broker is given, topics of the cluster's own apart. "
+        "What it has already stays. Set it for all brokers; what is set for one counts only if "
+        "that is the controller.",
+        NOT_NEGATIVE,
+        kip="KIP-578",
+        dynamic=CLUSTER_WIDE,
+    ),
+    Option(
+        "max.partitions",
+        LONG,
+        LONG_MAX,
+        "The most partition replicas that all brokers together are given, topics of the cluster's "
+        "own apart. What they have already stays.",
+        NOT_NEGATIVE,
+        kip="KIP-578",
+        dynamic=CLUSTER_WIDE,
+    ),
+    Option(
         "unclean.leader.election.interval.ms",
         LONG,
         300_000,

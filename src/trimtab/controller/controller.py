@@ -36,6 +36,7 @@ from trimtab.controller.leader_changes import (
 )
 from trimtab.controller.metadata_feed import MetadataFeed
 from trimtab.controller.new_partitions import decide_create_partitions
+from trimtab.controller.partition_limits import PartitionLimits
 from trimtab.controller.reassignments import decide_alter_reassignments, list_reassignments
 from trimtab.controller.sessions import Probe, Sessions
 from trimtab.controller.topic_rules import UNCLEAN, TopicRules
@@ -284,7 +285,9 @@ class Controller:
         self, request: AlterPartitionReassignmentsRequest
     ) -> Answer[AlterPartitionReassignmentsResponse]:
         """AlterPartitionReassignments: begun, not done."""
-        return self._carry_out(decide_alter_reassignments(self.image, self._rules, request))
+        return self._carry_out(
+            decide_alter_reassignments(self.image, self._rules, self._limits, request)
+        )
 
     def list_partition_reassignments(
         self, request: ListPartitionReassignmentsRequest
@@ -296,7 +299,7 @@ class Controller:
 
     def create_topics(self, request: CreateTopicsRequest) -> Answer[CreateTopicsResponse]:
         """CreateTopics: brokers have the new partitions before the answer."""
-        decision = decide_create(self.image, request, self._config, self._random)
+        decision = decide_create(self.image, request, self._config, self._limits, self._random)
         return self._carry_out(decision, request.timeout_ms)
 
     def delete_topics(self, request: DeleteTopicsRequest) -> Answer[DeleteTopicsResponse]:
@@ -309,7 +312,7 @@ class Controller:
         self, request: CreatePartitionsRequest
     ) -> Answer[CreatePartitionsResponse]:
         """CreatePartitions: brokers have the new partitions before the answer."""
-        decision = decide_create_partitions(self.image, request, self._random)
+        decision = decide_create_partitions(self.image, request, self._limits, self._random)
         return self._carry_out(decision, request.timeout_ms)
 
     def alter_configs(self, request: AlterConfigsRequest) -> Answer[AlterConfigsResponse]:
@@ -321,6 +324,10 @@ class Controller:
     ) -> Answer[IncrementalAlterConfigsResponse]:
         """IncrementalAlterConfigs: brokers know before the answer."""
         return self._configure(decide_incremental_alter_configs(self.image, request, self._config))
+
+    @property
+    def _limits(self) -> PartitionLimits:
+        return PartitionLimits.read(self.image, self._config, self.node_id)
 
     def _configure(self, decision: Decision) -> Answer[Any]:
         self._commit(decision.records)

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from trimtab.controller.decision import Decision, Refusal
+from trimtab.controller.partition_limits import Allowance, PartitionLimits
 from trimtab.controller.topics import MAX_RECORDS, assign, check_replicas, new_partition
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import ClusterImage, TopicImage, partition_record
@@ -22,13 +23,14 @@ from trimtab.wire.messages.create_partitions import (
 
 
 def decide_create_partitions(
-    image: ClusterImage, request: CreatePartitionsRequest, random: Random
+    image: ClusterImage, request: CreatePartitionsRequest, limits: PartitionLimits, random: Random
 ) -> Decision:
     """Add partitions to each topic that can have them; with `validate_only` write nothing.
 
     Unlike Kafka, which writes what fits of it, a request for more than `MAX_RECORDS` partitions
     adds none of those that are too many for one topic.
     """
+    allowance = Allowance(image, limits)
     times = Counter(topic.name for topic in request.topics)
     records: list[Any] = []
     results: dict[str, CreatePartitionsTopicResult] = {}
@@ -39,7 +41,7 @@ def decide_create_partitions(
         try:
             if times[topic.name] > 1:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            records += _extend(image, topic, MAX_RECORDS - len(records), random)
+            records += _extend(image, topic, allowance, MAX_RECORDS - len(records), random)
         except Refusal as refusal:
             code, message = refusal.code, refusal.message
         results[topic.name] = CreatePartitionsTopicResult(
@@ -52,7 +54,11 @@ def decide_create_partitions(
 
 
 def _extend(
-    image: ClusterImage, wanted: CreatePartitionsTopic, limit: int, random: Random
+    image: ClusterImage,
+    wanted: CreatePartitionsTopic,
+    allowance: Allowance,
+    limit: int,
+    random: Random,
 ) -> list[Any]:
     """The records of a topic's new partitions."""
     topic = image.topics.get(wanted.name)
@@ -85,7 +91,7 @@ def _extend(
         )
     factor = _replication_factor(topic)
     if wanted.assignments is None:
-        assignment = assign(image, additional, factor, random)
+        assignment = assign(image, allowance, topic.name, additional, factor, random)
     else:
         assignment = [each.broker_ids for each in wanted.assignments]
         for index, replicas in enumerate(assignment, count):
@@ -97,6 +103,7 @@ def _extend(
                     f"{len(replicas)} replica(s), but this is not consistent with previous "
                     f"partitions, which have {factor} replica(s).",
                 )
+        allowance.check(topic.name, assignment)
     return [
         partition_record(topic.id, new_partition(image, index, replicas))
         for index, replicas in enumerate(assignment, count)

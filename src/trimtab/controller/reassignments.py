@@ -18,6 +18,7 @@ from typing import Any
 from trimtab.controller.decision import Decision, Refusal
 from trimtab.controller.election import Election, change_partition
 from trimtab.controller.leader_changes import active_brokers
+from trimtab.controller.partition_limits import Allowance, PartitionLimits
 from trimtab.controller.topic_rules import TopicRules
 from trimtab.controller.topics import MAX_RECORDS, check_replicas
 from trimtab.errors import ErrorCode
@@ -41,10 +42,13 @@ _log = logging.getLogger(__name__)
 
 
 def decide_alter_reassignments(
-    image: ClusterImage, rules: TopicRules, request: AlterPartitionReassignmentsRequest
+    image: ClusterImage,
+    rules: TopicRules,
+    limits: PartitionLimits,
+    request: AlterPartitionReassignmentsRequest,
 ) -> Decision:
     """AlterPartitionReassignments: each partition that can, begins to move, or gives it up."""
-    moves = _Moves(image, rules, request.allow_replication_factor_change)
+    moves = _Moves(image, rules, Allowance(image, limits), request.allow_replication_factor_change)
     responses = [
         ReassignableTopicResponse(
             name=topic.name,
@@ -124,9 +128,16 @@ class _Moves:
         records: of what has been decided so far.
     """
 
-    def __init__(self, image: ClusterImage, rules: TopicRules, allows_other_factor: bool) -> None:
+    def __init__(
+        self,
+        image: ClusterImage,
+        rules: TopicRules,
+        allowance: Allowance,
+        allows_other_factor: bool,
+    ) -> None:
         self._image = image
         self._rules = rules
+        self._allowance = allowance
         self._allows_other_factor = allows_other_factor
         self._active = active_brokers(image)
         self._changed: dict[tuple[bytes, int], PartitionRegistration] = {}
@@ -158,8 +169,10 @@ class _Moves:
                 f"The request would change more than {MAX_RECORDS} partitions; move fewer at a "
                 "time.",
             )
+        changed = partition.merge(record)
+        self._allowance.check_move(topic.name, partition, changed)
         self.records.append(record)
-        self._changed[topic.id, partition.id] = partition.merge(record)
+        self._changed[topic.id, partition.id] = changed
 
     def _find(self, name: str, index: int) -> tuple[TopicImage, PartitionRegistration]:
         topic = self._image.topics.get(name)

@@ -15,13 +15,14 @@ from typing import Any
 from trimtab import config
 from trimtab.config import Source, Value
 from trimtab.controller.decision import Decision, Refusal
-from trimtab.controller.placement import place, usable_brokers
+from trimtab.controller.partition_limits import Allowance, PartitionLimits
 from trimtab.controller.topic_rules import WHOLE_CLUSTER
 from trimtab.errors import ErrorCode, UsageError
 from trimtab.metadata.batches import TOPIC as JOURNAL_TOPIC
 from trimtab.metadata.image import (
     CONFIG_BROKER,
     CONFIG_TOPIC,
+    BrokerRegistration,
     ClusterImage,
     PartitionRegistration,
     partition_record,
@@ -54,6 +55,7 @@ def decide_create(
     image: ClusterImage,
     request: CreateTopicsRequest,
     broker_config: Mapping[str, Value],
+    limits: PartitionLimits,
     random: Random,
 ) -> Decision:
     """Create each topic of the request that can be created; with `validate_only` write nothing.
@@ -61,6 +63,7 @@ def decide_create(
     Args:
         broker_config: the static broker options, all of them, for what topics inherit.
     """
+    allowance = Allowance(image, limits)
     all_brokers = image.configs(CONFIG_BROKER, WHOLE_CLUSTER)
     broker_config = config.resolve(broker_config, all_brokers, {})
     times = Counter(topic.name for topic in request.topics)
@@ -73,13 +76,8 @@ def decide_create(
         try:
             if times[topic.name] > 1:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            created = _Creation(image, topic, broker_config, random, taken)
-            if len(records) + len(created.records) > MAX_RECORDS:
-                raise Refusal(
-                    ErrorCode.POLICY_VIOLATION,
-                    f"The request would write more than {MAX_RECORDS} records; "
-                    "create fewer partitions at a time.",
-                )
+            room = MAX_RECORDS - len(records)
+            created = _Creation(image, topic, broker_config, allowance, random, taken, room)
         except Refusal as refusal:
             results[topic.name] = CreatableTopicResult(
                 name=topic.name,
@@ -104,15 +102,22 @@ class _Creation:
         image: ClusterImage,
         topic: CreatableTopic,
         broker_config: Mapping[str, Value],
+        allowance: Allowance,
         random: Random,
         taken: Mapping[str, str],
+        max_records: int,
     ) -> None:
         _check_name(image, topic.name, taken)
         configs = _check_configs(topic, broker_config)
+        max_partitions = max_records - 1 - len(configs)
         if topic.assignments:
             assignment = _check_assignment(image, topic)
+            _check_count(len(assignment), max_partitions)
+            allowance.check(topic.name, assignment)
         else:
-            assignment = _assign(image, topic, broker_config, random)
+            partitions, factor = _read_counts(topic, broker_config)
+            _check_count(partitions, max_partitions)
+            assignment = assign(image, allowance, topic.name, partitions, factor, random)
         topic_id = new_topic_id(random)
         self.records: list[Any] = [TopicRecord(name=topic.name, topic_id=topic_id)]
         self.records += [
@@ -263,10 +268,17 @@ def check_replicas(image: ClusterImage, index: int, brokers: Sequence[int]) -> N
         )
 
 
-def _assign(
-    image: ClusterImage, topic: CreatableTopic, broker_config: Mapping[str, Value], random: Random
-) -> list[list[int]]:
-    """The replicas of every partition by this cluster's own choice."""
+def _check_count(partitions: int, most: int) -> None:
+    if partitions > most:
+        raise Refusal(
+            ErrorCode.POLICY_VIOLATION,
+            f"{partitions} partitions lead to more than the {MAX_RECORDS} records that a request "
+            "may; create fewer at a time.",
+        )
+
+
+def _read_counts(topic: CreatableTopic, broker_config: Mapping[str, Value]) -> tuple[int, int]:
+    """How many partitions, and how many replicas of each."""
     factor: Any = topic.replication_factor
     partitions: Any = topic.num_partitions
     if factor < NOT_GIVEN or factor == 0:
@@ -284,20 +296,21 @@ def _assign(
         factor = broker_config["default.replication.factor"]
     if partitions == NOT_GIVEN:
         partitions = broker_config["num.partitions"]
-    if partitions >= MAX_RECORDS:
-        raise Refusal(
-            ErrorCode.POLICY_VIOLATION,
-            f"{partitions} partitions are more than the {MAX_RECORDS - 1} that one request may "
-            "create.",
-        )
-    return assign(image, partitions, factor, random)
+    return partitions, factor
 
 
-def assign(image: ClusterImage, partitions: int, factor: int, random: Random) -> list[list[int]]:
-    """The replicas of so many new partitions, `factor` each.
+def assign(
+    image: ClusterImage,
+    allowance: Allowance,
+    topic: str,
+    partitions: int,
+    factor: int,
+    random: Random,
+) -> list[list[int]]:
+    """The replicas of so many new partitions, `factor` each, by this cluster's own choice.
 
     Raises:
-        Refusal: there are not as many brokers.
+        Refusal: there are not as many brokers, or there is no room.
     """
     brokers = usable_brokers(image)
     fault = ""
@@ -313,7 +326,16 @@ def assign(image: ClusterImage, partitions: int, factor: int, random: Random) ->
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"Unable to replicate the partition {factor} time(s): {fault}",
         )
-    return place(brokers, partitions, factor, random)
+    return allowance.place(topic, brokers, partitions, factor, random)
+
+
+def usable_brokers(image: ClusterImage) -> list[BrokerRegistration]:
+    """The brokers that may get replicas: also those that have ended, but not those about to."""
+    return [
+        broker
+        for broker in image.brokers.values()
+        if broker.fenced or not broker.in_controlled_shutdown
+    ]
 
 
 def _describe_configs(

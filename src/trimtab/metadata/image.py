@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trimtab.errors import CorruptData
+from trimtab.metadata.replica_counts import INTERNAL_TOPICS, ReplicaCounts
 from trimtab.metadata.topic_name import collision_key
 from trimtab.wire.messages.metadata_records import (
     BrokerEndpoint,
@@ -158,6 +159,7 @@ class ClusterImage:
         self.brokers: dict[int, BrokerRegistration] = {}
         self.features: dict[str, int] = {}
         self.next_producer_id = 0
+        self.counts = ReplicaCounts()
         self._configs: dict[tuple[int, str], dict[str, str]] = {}
         self._names: dict[str, str] = {}
 
@@ -226,6 +228,7 @@ class ClusterImage:
         copied.brokers = self.brokers.copy()
         copied.features = self.features.copy()
         copied.next_producer_id = self.next_producer_id
+        copied.counts = self.counts.copy()
         copied._configs = {key: configs.copy() for key, configs in self._configs.items()}
         copied._names = self._names.copy()
         return copied
@@ -273,7 +276,10 @@ class ClusterImage:
             _shared(record.last_known_elr or ()),
             record.leader_recovery_state,
         )
+        is_counted = topic.name not in INTERNAL_TOPICS
         if 0 <= partition.id < len(topic.partitions):
+            if is_counted:
+                self.counts.remove(topic.partitions[partition.id].replicas)
             topic.partitions[partition.id] = partition
         elif partition.id == len(topic.partitions):
             topic.partitions.append(partition)
@@ -282,12 +288,18 @@ class ClusterImage:
                 f"partition {topic.name}-{partition.id} comes before "
                 f"{topic.name}-{len(topic.partitions)}"
             )
+        if is_counted:
+            self.counts.add(partition.replicas)
 
     def _replay_partition_change(self, record: PartitionChangeRecord) -> None:
         partition = self.partition(record.topic_id, record.partition_id)
         if partition is None:
             raise CorruptData(f"change of partition {record.partition_id}, which does not exist")
-        self.topics_by_id[record.topic_id].partitions[partition.id] = partition.merge(record)
+        topic = self.topics_by_id[record.topic_id]
+        changed = topic.partitions[partition.id] = partition.merge(record)
+        if changed.replicas != partition.replicas and topic.name not in INTERNAL_TOPICS:
+            self.counts.remove(partition.replicas)
+            self.counts.add(changed.replicas)
 
     def _replay_clear_elr(self, record: ClearElrRecord) -> None:
         if record.topic_name and record.topic_name not in self.topics:
@@ -312,6 +324,9 @@ class ClusterImage:
         topic = self.topics_by_id.pop(record.topic_id, None)
         if topic is None:
             raise CorruptData("removal of an unknown topic id")
+        if topic.name not in INTERNAL_TOPICS:
+            for partition in topic.partitions:
+                self.counts.remove(partition.replicas)
         del self.topics[topic.name]
         self._names.pop(collision_key(topic.name), None)
         self._configs.pop((CONFIG_TOPIC, topic.name), None)

@@ -9,6 +9,7 @@ import pytest
 
 from trimtab.config import BROKER, read
 from trimtab.controller.decision import Decision
+from trimtab.controller.partition_limits import PartitionLimits
 from trimtab.controller.topic_rules import TopicRules
 from trimtab.metadata.image import (
     CONFIG_BROKER,
@@ -20,6 +21,8 @@ from trimtab.metadata.image import (
     register_broker_record,
 )
 from trimtab.wire.messages.metadata_records import ConfigRecord, TopicRecord
+
+CONTROLLER = 3000
 
 
 class Scene:
@@ -74,6 +77,10 @@ class Scene:
         """Of replicas 1, 2, 3, in leader epoch 5 and partition epoch 7."""
         base = PartitionRegistration(index, leader, 5, 7, (1, 2, 3), tuple(isr))
         return base._replace(**changed)
+
+    @property
+    def limits(self) -> PartitionLimits:
+        return PartitionLimits.read(self.image, self.config, CONTROLLER)
 
     def apply(self, decided: Decision | Iterable[Any]) -> Any:
         """Replay what was decided; the response."""

@@ -1,77 +1,149 @@
-"""Placement: leaders level, racks alternating."""
+"""Placement: whenever there is room, on as many racks as can be, level, leaders too."""
 
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
+from itertools import combinations
 from random import Random
-from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from trimtab.controller.placement import alternate_racks, place, usable_brokers
-
-
-class Candidate(NamedTuple):
-    id: int
-    rack: str | None
-    fenced: bool = False
+from trimtab.config import LONG_MAX
+from trimtab.controller.placement import NoRoom, Room, count_placeable, place
 
 
-def brokers(racks: str) -> list[Candidate]:
-    return [Candidate(number, None if rack == "-" else rack) for number, rack in enumerate(racks)]
-
-
-@pytest.mark.parametrize(
-    ("racks", "order"),
-    [("---", [0, 1, 2]), ("abc", [0, 1, 2]), ("aabb", [0, 2, 1, 3]), ("aaab", [0, 3, 1, 2])],
-)
-def test_neighbours_are_of_different_racks(racks: str, order: list[int]) -> None:
-    assert [broker.id for broker in alternate_racks(reversed(brokers(racks)))] == order
+def rooms(racks: str, free: int = LONG_MAX) -> list[Room]:
+    """A broker for each letter, which is its rack; '-' for none."""
+    return [
+        Room(number, None if rack == "-" else rack, 0, 0, free) for number, rack in enumerate(racks)
+    ]
 
 
 @pytest.mark.parametrize(
     ("racks", "factor"),
     [("-", 1)] + [(r, f) for r in ("---", "abc", "aabbc", "aaab", "aabbccdd") for f in (1, 2, 3)],
 )
-def test_leaders_and_replicas_are_level(racks: str, factor: int) -> None:
+def test_with_room_leaders_and_replicas_are_level(racks: str, factor: int) -> None:
     count = len(racks)
     for seed in range(10):
         for partitions in (1, count, 3 * count + 1):
-            placed = place(brokers(racks), partitions, factor, Random(seed))
+            placed = place(rooms(racks), partitions, factor, Random(seed))
             assert all(len(set(replicas)) == factor for replicas in placed)
-            leaders = Counter(replicas[0] for replicas in placed)
-            assert max(leaders.values()) - min(leaders[n] for n in range(count)) <= 1
             for replicas in placed:
                 used = {racks[replica] for replica in replicas}
-                if "-" not in used:
-                    assert len(used) == min(factor, len(set(racks)))
+                assert "-" in used or len(used) == min(factor, len(set(racks)))
+            hosted = Counter(replica for replicas in placed for replica in replicas)
+            check_leaders(placed, factor)
+            if len(set(racks)) in (1, count) or factor == 1:
+                assert max(hosted.values()) - min(hosted[n] for n in range(count)) <= 1
 
 
-def test_the_start_is_drawn() -> None:
-    starts = {place(brokers("abc"), 1, 1, Random(seed))[0][0] for seed in range(50)}
-    assert starts == {0, 1, 2}
+def check_leaders(placed: list[list[int]], factor: int) -> None:
+    """Everybody leads its share of what it has, give or take less than one."""
+    leaders = Counter(replicas[0] for replicas in placed)
+    hosted = Counter(replica for replicas in placed for replica in replicas)
+    for broker, count in hosted.items():
+        assert count // factor <= leaders[broker] <= -(-count // factor)
 
 
-def test_followers_of_one_leader_differ() -> None:
-    placed = place(brokers("----"), 12, 2, Random(0))
-    assert len({tuple(replicas) for replicas in placed}) == 12
+def test_chance_decides_among_equals() -> None:
+    assert {place(rooms("abc"), 1, 1, Random(seed))[0][0] for seed in range(50)} == {0, 1, 2}
+    placed = place(rooms("------"), 200, 3, Random(1))
+    assert len({tuple(sorted(replicas)) for replicas in placed}) == 20
 
 
-def test_fenced_brokers_lead_nothing_and_follow_where_no_other_is_left() -> None:
-    candidates = [broker._replace(fenced=broker.id > 2) for broker in brokers("-----")]
+def test_who_has_the_fewest_gets_the_odd_ones() -> None:
+    brokers = [room._replace(replicas=number) for number, room in enumerate(rooms("---"))]
     for seed in range(10):
-        placed = place(candidates, 9, 3, Random(seed))
-        assert all(max(replicas) < 3 for replicas in placed)
-        placed = place(candidates, 9, 4, Random(seed))
-        assert all(max(replicas[:3]) < 3 <= replicas[3] for replicas in placed)
+        assert [0] in place(brokers, 1, 1, Random(seed))
+        assert sorted(place(brokers, 2, 1, Random(seed))) == [[0], [1]]
 
 
-def test_another_rack_counts_for_more_than_a_fence() -> None:
-    candidates = [broker._replace(fenced=broker.id == 2) for broker in brokers("aab")]
-    assert all(replicas[1] == 2 for replicas in place(candidates, 6, 2, Random(1)))
+def test_who_leads_the_least_leads_among_equals() -> None:
+    brokers = [room._replace(leaders=5 - number) for number, room in enumerate(rooms("---"))]
+    for seed in range(10):
+        assert place(brokers, 1, 3, Random(seed))[0][0] == 2
 
 
-def test_brokers_that_are_about_to_end_get_nothing(scene: Any) -> None:
-    scene.put_broker(1, in_controlled_shutdown=True)
-    scene.put_broker(2, in_controlled_shutdown=True, fenced=True)
-    assert [broker.id for broker in usable_brokers(scene.image)] == [2, 3]
+@pytest.mark.kip(578)
+@pytest.mark.parametrize("seed", range(100))
+def test_the_proposals_own_example_finds_all_thirty(seed: int) -> None:
+    """Where going round and skipping who is full stops at 25."""
+    brokers = [
+        room._replace(free=free) for room, free in zip(rooms("---"), (30, 20, 10), strict=True)
+    ]
+    placed = place(brokers, 30, 2, Random(seed))
+    assert Counter(replica for replicas in placed for replica in replicas) == {0: 30, 1: 20, 2: 10}
+    assert Counter(replicas[0] for replicas in placed) == {0: 15, 1: 10, 2: 5}
+    with pytest.raises(NoRoom, match="at most 30"):
+        place(brokers, 31, 2, Random(seed))
+
+
+@pytest.mark.parametrize(
+    ("free", "factor", "most"),
+    [((30, 20, 10), 3, 10), ((9, 9), 1, 18), ((0, 5), 2, 0), ((3,), 1, 3)],
+)
+def test_how_many_there_is_room_for(free: tuple[int, ...], factor: int, most: int) -> None:
+    brokers = [Room(number, None, 0, 0, each) for number, each in enumerate(free)]
+    assert count_placeable(brokers, 1000, factor) == most
+    assert count_placeable(brokers, 1, factor) == min(1, most)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(0, 5)), min_size=1, max_size=5
+    ),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(0, 1000),
+)
+def test_placement_is_what_brute_force_finds(
+    brokers: list[tuple[str | None, int]], partitions: int, factor: int, seed: int
+) -> None:
+    """It is found if there is one, and no other is on more racks."""
+    factor = min(factor, len(brokers))
+    candidates = [Room(number, rack, 0, 0, free) for number, (rack, free) in enumerate(brokers)]
+    least = least_rack_cost(candidates, partitions, factor)
+    if least is None:
+        with pytest.raises(NoRoom):
+            place(candidates, partitions, factor, Random(seed))
+        return
+    placed = place(candidates, partitions, factor, Random(seed))
+    assert len(placed) == partitions
+    assert all(len(set(replicas)) == len(replicas) == factor for replicas in placed)
+    hosted = Counter(replica for replicas in placed for replica in replicas)
+    assert all(hosted[room.id] <= room.free for room in candidates)
+    check_leaders(placed, factor)
+    racks = [rack for rack, _ in brokers]
+    assert sum(rack_cost([racks[each] for each in replicas]) for replicas in placed) == least
+
+
+def rack_cost(racks: list[str | None]) -> int:
+    """Grows with every two replicas of a partition in one rack."""
+    return sum(count * count for count in Counter(racks).values())
+
+
+def least_rack_cost(brokers: list[Room], partitions: int, factor: int) -> int | None:
+    """Of all assignments; None if there is none."""
+    choices = {
+        chosen: rack_cost([brokers[each].rack for each in chosen])
+        for chosen in combinations(range(len(brokers)), factor)
+    }
+
+    @cache
+    def search(left: int, free: tuple[int, ...]) -> int | None:
+        if not left:
+            return 0
+        costs = []
+        for chosen, cost in choices.items():
+            if all(free[each] for each in chosen):
+                rest = tuple(count - (each in chosen) for each, count in enumerate(free))
+                others = search(left - 1, rest)
+                if others is not None:
+                    costs.append(cost + others)
+        return min(costs, default=None)
+
+    return search(partitions, tuple(min(room.free, partitions) for room in brokers))

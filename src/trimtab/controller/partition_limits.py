@@ -1,0 +1,203 @@
+"""Limits on replicas, per broker and for the cluster, and what is left of them (KIP-578).
+
+`max.broker.partitions` and `max.partitions` both count replicas. A request is judged topic by
+topic, and what it has been granted counts for the rest of it. Whoever is over a limit already
+keeps what there is; deleting, shrinking and cancelling are always possible.
+
+Where the proposal leaves gaps: a partition on the move counts on every broker that it is on
+meanwhile; `max.partitions` holds for a reassignment only if it ends with more replicas than there
+were; 0 means that there are to be no new ones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from random import Random
+from typing import NamedTuple, NoReturn, cast
+
+from trimtab import config
+from trimtab.config import Value
+from trimtab.controller.decision import Refusal
+from trimtab.controller.placement import Room, count_placeable, place
+from trimtab.controller.topic_rules import WHOLE_CLUSTER
+from trimtab.errors import ErrorCode
+from trimtab.metadata.image import (
+    CONFIG_BROKER,
+    BrokerRegistration,
+    ClusterImage,
+    PartitionRegistration,
+)
+from trimtab.metadata.replica_counts import INTERNAL_TOPICS
+
+PER_BROKER = "max.broker.partitions"
+PER_CLUSTER = "max.partitions"
+
+_UNLIMITED = config.LONG_MAX
+_MOST_SHOWN = 10
+"""Brokers that a message lists."""
+
+
+class PartitionLimits(NamedTuple):
+    """The most replicas on each broker, and on all of them."""
+
+    per_broker: int
+    per_cluster: int
+
+    @classmethod
+    def read(
+        cls, image: ClusterImage, given: Mapping[str, Value], controller_id: int
+    ) -> PartitionLimits:
+        """The limits as they count now.
+
+        What was set for the controller itself, which decides, comes first; then what was set for
+        all brokers; then what it was given. What was set for another broker does not count ("only
+        the value that applies to the broker handling the request").
+        """
+        values = config.resolve(
+            given,
+            image.configs(CONFIG_BROKER, WHOLE_CLUSTER),
+            image.configs(CONFIG_BROKER, str(controller_id)),
+        )
+        return cls(cast(int, values[PER_BROKER]), cast(int, values[PER_CLUSTER]))
+
+
+class Allowance:
+    """What one request may still have.
+
+    Its methods raise `Refusal` with POLICY_VIOLATION where there is no room: nothing is granted
+    then. The message has both limits, what was asked for, what would fit, and what brokers have.
+
+    Args:
+        limits: as they were when the request came.
+    """
+
+    def __init__(self, image: ClusterImage, limits: PartitionLimits) -> None:
+        self._limits = limits
+        self._counts = image.counts.copy()
+
+    def place(
+        self,
+        topic: str,
+        brokers: Sequence[BrokerRegistration],
+        partitions: int,
+        factor: int,
+        random: Random,
+    ) -> list[list[int]]:
+        """Replicas of so many new partitions, each on `factor` brokers.
+
+        Where there are not enough others, brokers that are fenced follow; they never lead.
+
+        Args:
+            brokers: at least `factor`, of which at least one is not fenced.
+        """
+        is_limited = topic not in INTERNAL_TOPICS
+        rooms = [self._room(each, is_limited) for each in brokers if not each.fenced]
+        spare = [self._room(each, is_limited) for each in brokers if each.fenced]
+        followers = max(0, factor - len(rooms))
+        most = count_placeable(rooms, partitions, factor - followers)
+        if followers:
+            most = min(most, count_placeable(spare, partitions, followers))
+        if is_limited:
+            free = self._limits.per_cluster - self._counts.total
+            if free < partitions * factor and free // factor <= most:
+                self._refuse_total(_describe(topic, partitions, factor), partitions, factor)
+        if most < partitions:
+            raise self._refusal(
+                _describe(topic, partitions, factor), f"at most {most} can be placed"
+            )
+        assignment = place(rooms, partitions, factor - followers, random)
+        if followers:
+            more = place(spare, partitions, followers, random)
+            assignment = [[*some, *others] for some, others in zip(assignment, more, strict=True)]
+        self._grant(topic, assignment)
+        return assignment
+
+    def check(self, topic: str, assignment: Sequence[Sequence[int]]) -> None:
+        """Replicas of new partitions as a person has put them: only the brokers that are named
+        matter."""
+        if topic not in INTERNAL_TOPICS:
+            partitions, factor = len(assignment), len(assignment[0])
+            what = _describe(topic, partitions, factor)
+            added = Counter(broker for replicas in assignment for broker in replicas)
+            self._check_brokers(what, added)
+            if self._counts.total + partitions * factor > self._limits.per_cluster:
+                self._refuse_total(what, partitions, factor)
+        self._grant(topic, assignment)
+
+    def check_move(
+        self, topic: str, before: PartitionRegistration, after: PartitionRegistration
+    ) -> None:
+        """A partition that is to be elsewhere. On the way it is on its old brokers and on its new
+        ones."""
+        if topic in INTERNAL_TOPICS:
+            return
+        added = set(after.replicas) - set(before.replicas)
+        growth = _final_factor(after) - _final_factor(before)
+        what = f"Unable to reassign partition {topic}-{before.id} to {_final(after)}"
+        self._check_brokers(what, Counter(added))
+        if added and growth > 0 and self._counts.total + growth > self._limits.per_cluster:
+            raise self._refusal(what, self._excess(growth))
+        self._counts.remove(before.replicas)
+        self._counts.add(after.replicas)
+
+    def _room(self, broker: BrokerRegistration, is_limited: bool) -> Room:
+        replicas = self._counts.on[broker.id]
+        free = max(0, self._limits.per_broker - replicas) if is_limited else _UNLIMITED
+        return Room(broker.id, broker.rack, replicas, self._counts.preferred[broker.id], free)
+
+    def _grant(self, topic: str, assignment: Iterable[Sequence[int]]) -> None:
+        if topic not in INTERNAL_TOPICS:
+            for replicas in assignment:
+                self._counts.add(replicas)
+
+    def _check_brokers(self, what: str, added: Mapping[int, int]) -> None:
+        for broker in sorted(added):
+            before = self._counts.on[broker]
+            if before + added[broker] > self._limits.per_broker:
+                raise self._refusal(
+                    what,
+                    f"broker {broker} would host {before + added[broker]} partition replicas, "
+                    f"{added[broker]} more than the {before} it hosts, exceeding "
+                    f"{PER_BROKER}={self._limits.per_broker}",
+                )
+
+    def _refuse_total(self, what: str, partitions: int, factor: int) -> NoReturn:
+        most = max(0, self._limits.per_cluster - self._counts.total) // factor
+        raise self._refusal(
+            what, f"{self._excess(partitions * factor)}, so at most {most} can be placed"
+        )
+
+    def _excess(self, replicas: int) -> str:
+        total = self._counts.total
+        return (
+            f"it requires {replicas} more partition replicas on top of {total}, exceeding "
+            f"{PER_CLUSTER}={self._limits.per_cluster}: the brokers already host {total}"
+        )
+
+    def _refusal(self, what: str, why: str) -> Refusal:
+        counts = self._counts.on
+        shown = sorted(sorted(counts, key=lambda each: -counts[each])[:_MOST_SHOWN])
+        brokers = ", ".join(f"{broker}={counts[broker]}" for broker in shown)
+        more = ", ..." if len(shown) < len(counts) else ""
+        return Refusal(
+            ErrorCode.POLICY_VIOLATION,
+            f"{what}: {why} ({PER_BROKER}={self._limits.per_broker}, "
+            f"{PER_CLUSTER}={self._limits.per_cluster}; partition replicas: "
+            f"cluster={self._counts.total}, by broker={{{brokers}{more}}}).",
+        )
+
+
+def _describe(topic: str, partitions: int, factor: int) -> str:
+    return (
+        f"Unable to place {partitions} partition(s) of topic '{topic}' with replication factor "
+        f"{factor}"
+    )
+
+
+def _final(partition: PartitionRegistration) -> list[int]:
+    return [each for each in partition.replicas if each not in partition.removing_replicas]
+
+
+def _final_factor(partition: PartitionRegistration) -> int:
+    return len(_final(partition))
