@@ -36,7 +36,7 @@ from trimtab.controller.leader_changes import (
 )
 from trimtab.controller.metadata_feed import MetadataFeed
 from trimtab.controller.new_partitions import decide_create_partitions
-from trimtab.controller.partition_limits import PartitionLimits
+from trimtab.controller.partition_limits import PartitionLimits, is_ignored
 from trimtab.controller.reassignments import decide_alter_reassignments, list_reassignments
 from trimtab.controller.sessions import Probe, Sessions
 from trimtab.controller.topic_rules import UNCLEAN, TopicRules
@@ -331,6 +331,15 @@ class Controller:
 
     def _configure(self, decision: Decision) -> Answer[Any]:
         self._commit(decision.records)
+        for each in decision.records:
+            if isinstance(each, ConfigRecord) and is_ignored(each, self.node_id):
+                _log.warning(
+                    "%s of broker=%s is kept but has no effect: set it for all brokers, or for the "
+                    "controller node=%d, which decides",
+                    each.name,
+                    each.resource_name,
+                    self.node_id,
+                )
         if any(
             isinstance(each, ConfigRecord) and each.name == UNCLEAN for each in decision.records
         ):

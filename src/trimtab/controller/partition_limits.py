@@ -29,6 +29,7 @@ from trimtab.metadata.image import (
     PartitionRegistration,
 )
 from trimtab.metadata.replica_counts import INTERNAL_TOPICS
+from trimtab.wire.messages.metadata_records import ConfigRecord
 
 PER_BROKER = "max.broker.partitions"
 PER_CLUSTER = "max.partitions"
@@ -60,6 +61,16 @@ class PartitionLimits(NamedTuple):
             image.configs(CONFIG_BROKER, str(controller_id)),
         )
         return cls(cast(int, values[PER_BROKER]), cast(int, values[PER_CLUSTER]))
+
+
+def is_ignored(record: ConfigRecord, controller_id: int) -> bool:
+    """Whether it sets a limit for one broker that does not decide about any."""
+    return (
+        record.resource_type == CONFIG_BROKER
+        and record.name in (PER_BROKER, PER_CLUSTER)
+        and record.value is not None
+        and record.resource_name not in (WHOLE_CLUSTER, str(controller_id))
+    )
 
 
 class Allowance:

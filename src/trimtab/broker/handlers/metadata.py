@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import NO_LEADER, TopicImage
+from trimtab.metadata.replica_counts import INTERNAL_TOPICS
 from trimtab.metadata.topic_name import find_fault
 from trimtab.server.peer import PeerLost
 from trimtab.wire.framing import RequestHeader
@@ -134,7 +135,7 @@ def _describe(broker: Broker, topic: TopicImage) -> MetadataResponseTopic:
         error_code=ErrorCode.NONE,
         name=topic.name,
         topic_id=topic.id,
-        is_internal=False,
+        is_internal=topic.name in INTERNAL_TOPICS,
         partitions=[
             MetadataResponsePartition(
                 error_code=(

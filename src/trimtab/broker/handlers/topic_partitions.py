@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import NO_LEADER, ClusterImage, PartitionRegistration, TopicImage
+from trimtab.metadata.replica_counts import INTERNAL_TOPICS
 from trimtab.metadata.topic_name import find_fault
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.describe_topic_partitions import (
@@ -92,6 +93,7 @@ def _describe(
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.id,
+        is_internal=topic.name in INTERNAL_TOPICS,
         partitions=[_partition(image, each) for each in topic.partitions[first:end]],
         topic_authorized_operations=_ALL_OPERATIONS,
     )
