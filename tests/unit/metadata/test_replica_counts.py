@@ -1,0 +1,34 @@
+"""Replicas by broker (`trimtab.metadata.replica_counts`); with images in `test_partition_limits`."""
+
+from __future__ import annotations
+
+from trimtab.metadata.replica_counts import ReplicaCounts
+
+
+def test_they_follow_partitions_that_come_and_go() -> None:
+    counts = ReplicaCounts()
+    counts.add((2, 1))
+    counts.add((1, 2, 3))
+    assert (dict(counts.on), dict(counts.preferred), counts.total) == (
+        {1: 2, 2: 2, 3: 1},
+        {1: 1, 2: 1},
+        5,
+    )
+    counts.remove((2, 1))
+    assert (counts.on[1], counts.on[2], counts.preferred[2], counts.total) == (1, 1, 0, 3)
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    counts = ReplicaCounts()
+    counts.add((1,))
+    copied = counts.copy()
+    assert copied == counts
+    copied.add((1,))
+    assert (copied != counts, counts.on[1]) == (True, 1)
+
+
+def test_who_has_none_left_is_as_if_never_there() -> None:
+    counts = ReplicaCounts()
+    counts.add((1, 2))
+    counts.remove((1, 2))
+    assert counts == ReplicaCounts()
