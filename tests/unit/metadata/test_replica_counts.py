@@ -1,4 +1,4 @@
-"""Replicas by broker (`trimtab.metadata.replica_counts`); with images in `test_partition_limits`."""
+"""Replicas by broker (`trimtab.metadata.replica_counts`)."""
 
 from __future__ import annotations
 
