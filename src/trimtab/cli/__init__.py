@@ -22,6 +22,7 @@ COMMANDS = {
     "produce": ("trimtab.cli.produce", "send each line of standard input as a record"),
     "consume": ("trimtab.cli.consume", "print the records of a topic"),
     "offsets": ("trimtab.cli.offsets", "print the offsets of partitions, also by time"),
+    "limits": ("trimtab.cli.limits", "show partition replicas, limits and room (KIP-578)"),
     "producer-perf": (
         "trimtab.cli.producer_perf",
         "measure a producer as Apache Kafka's tool does",

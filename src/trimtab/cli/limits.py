@@ -1,0 +1,256 @@
+"""Show how many partition replicas brokers have, and how many more they may get (KIP-578).
+
+The limits are max.broker.partitions and max.partitions, as brokers have them. A cluster that does
+not know them, such as Apache Kafka's, can be looked at with limits given here. What uses 80, 90 or
+100 % of its limit is marked. With --what-if topics are placed in thought, one after the other; the
+exit code is 1 if one of them does not fit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import NamedTuple
+
+from trimtab.cli.options import add_client_options, read_client_options
+from trimtab.cli.selection import connect_admin
+from trimtab.config import LONG_MAX
+from trimtab.controller.partition_limits import PER_BROKER, PER_CLUSTER
+from trimtab.controller.placement import Room, count_placeable, place
+from trimtab.errors import UsageError
+
+EXAMPLES = """\
+  trimtab limits
+  trimtab limits --what-if flights:30:2 --what-if carriers:3:3 --json
+  trimtab limits --bootstrap-server kafka:9092 --max-broker-partitions 4000 --max-partitions 200000
+"""
+
+_MARKS = (100, 90, 80)
+"""Percent used, from which on it is said."""
+
+
+class Wish(NamedTuple):
+    """A topic that there might be."""
+
+    topic: str
+    partitions: int
+    factor: int
+
+
+class Usage(NamedTuple):
+    """What there is: the limits, and each broker's rack, replicas and preferred leaders.
+
+    `racks` has the brokers that are alive.
+    """
+
+    per_broker: int
+    per_cluster: int
+    racks: Mapping[int, str | None]
+    replicas: Counter[int]
+    leaders: Counter[int]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--what-if",
+        metavar="TOPIC:PARTITIONS:FACTOR",
+        action="append",
+        default=[],
+        help="whether such a topic would fit; again for more of them, one after the other",
+    )
+    for option, name in (
+        ("--max-broker-partitions", PER_BROKER),
+        ("--max-partitions", PER_CLUSTER),
+    ):
+        parser.add_argument(
+            option, metavar="N", help=f"look at it with another {name} than the cluster has"
+        )
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    add_client_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    wishes = [read_wish(text) for text in arguments.what_if]
+    given = {
+        name: read_limit(option, text)
+        for name, option, text in (
+            (PER_BROKER, "--max-broker-partitions", arguments.max_broker_partitions),
+            (PER_CLUSTER, "--max-partitions", arguments.max_partitions),
+        )
+        if text is not None
+    }
+    with connect_admin(read_client_options(arguments)) as admin:
+        nodes = admin.cluster().nodes
+        options = {
+            each.name: int(each.value)
+            for each in admin.describe_configs("broker", nodes[0].id)
+            if each.name in (PER_BROKER, PER_CLUSTER) and each.value is not None
+        }
+        views = admin.describe_topics()
+    limits = {PER_BROKER: LONG_MAX, PER_CLUSTER: LONG_MAX, **options, **given}
+    replicas: Counter[int] = Counter()
+    leaders: Counter[int] = Counter()
+    for view in views.values():
+        if not view.is_internal:
+            for partition in view.partitions:
+                replicas.update(partition.replicas)
+                leaders[partition.replicas[0]] += 1
+    racks = {node.id: node.rack for node in nodes}
+    usage = Usage(limits[PER_BROKER], limits[PER_CLUSTER], racks, replicas, leaders)
+    shown = describe(usage)
+    outcomes = try_out(usage, wishes)
+    if arguments.json:
+        print(json.dumps({**shown, "what_if": outcomes}))
+    else:
+        print(write_table(shown, outcomes))
+    return 0 if all(outcome["fits"] for outcome in outcomes) else 1
+
+
+def read_wish(text: str) -> Wish:
+    """`topic:partitions:factor`.
+
+    Raises:
+        UsageError: something else.
+    """
+    topic, *numbers = text.split(":")
+    if topic and len(numbers) == 2 and all(each.isdecimal() and int(each) for each in numbers):
+        return Wish(topic, int(numbers[0]), int(numbers[1]))
+    raise UsageError(f"--what-if {text!r}: write topic:partitions:factor, such as flights:30:2")
+
+
+def read_limit(option: str, text: str) -> int:
+    """A number from 0 on.
+
+    Raises:
+        UsageError: something else.
+    """
+    if text.isdecimal() and int(text) <= LONG_MAX:
+        return int(text)
+    raise UsageError(f"{option} {text!r}: write a number from 0 to {LONG_MAX}")
+
+
+def describe(usage: Usage) -> dict[str, object]:
+    """What is used, what is left and how much of it that is, of each broker and the cluster.
+
+    Limits that are none, and what follows from them, are None.
+    """
+    brokers = sorted({*usage.racks, *(broker for broker, count in usage.replicas.items() if count)})
+    return {
+        PER_BROKER: _or_none(usage.per_broker),
+        PER_CLUSTER: _or_none(usage.per_cluster),
+        "cluster": _describe_one(usage.replicas.total(), usage.per_cluster),
+        "brokers": [
+            {
+                "broker": broker,
+                "rack": usage.racks.get(broker),
+                "alive": broker in usage.racks,
+                **_describe_one(usage.replicas[broker], usage.per_broker),
+            }
+            for broker in brokers
+        ],
+    }
+
+
+def _describe_one(replicas: int, limit: int) -> dict[str, object]:
+    percent = 100 * replicas // limit if limit else 100
+    return {
+        "replicas": replicas,
+        "free": None if limit == LONG_MAX else max(0, limit - replicas),
+        "used_percent": None if limit == LONG_MAX else percent,
+        "warning": next((f"{mark} % used" for mark in _MARKS if percent >= mark), None),
+    }
+
+
+def _or_none(limit: int) -> int | None:
+    return None if limit == LONG_MAX else limit
+
+
+def try_out(usage: Usage, wishes: Sequence[Wish]) -> list[dict[str, object]]:
+    """Whether each topic fits after those before it, how many partitions of it would, and the
+    replicas that each broker would get."""
+    replicas, leaders = usage.replicas.copy(), usage.leaders.copy()
+    outcomes: list[dict[str, object]] = []
+    random = Random(0)
+    for topic, partitions, factor in wishes:
+        rooms = [
+            Room(
+                broker,
+                rack,
+                replicas[broker],
+                leaders[broker],
+                max(0, usage.per_broker - replicas[broker]),
+            )
+            for broker, rack in usage.racks.items()
+        ]
+        left = max(0, usage.per_cluster - replicas.total())
+        most = min(count_placeable(rooms, partitions, factor), left // factor)
+        added: Counter[int] = Counter()
+        if most == partitions:
+            for each in place(rooms, partitions, factor, random):
+                added.update(each)
+                leaders[each[0]] += 1
+            replicas += added
+        outcomes.append(
+            {
+                "topic": topic,
+                "partitions": partitions,
+                "replication_factor": factor,
+                "fits": most == partitions,
+                "most_partitions": most,
+                "added": {str(broker): added[broker] for broker in sorted(added)},
+            }
+        )
+    return outcomes
+
+
+def write_table(shown: Mapping[str, object], outcomes: Sequence[Mapping[str, object]]) -> str:
+    """For people: a line for the cluster and each broker, then one for each topic tried out."""
+    cluster, brokers = shown["cluster"], shown["brokers"]
+    assert isinstance(cluster, dict)
+    assert isinstance(brokers, list)
+    rows = [("", "rack", "replicas", "limit", "free", "used", "")]
+    rows.append(_row("cluster", "", cluster, shown[PER_CLUSTER]))
+    for each in brokers:
+        name = f"broker {each['broker']}" + ("" if each["alive"] else " (away)")
+        rows.append(_row(name, each["rack"] or "", each, shown[PER_BROKER]))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        "  ".join(
+            word.ljust(width) if column < 2 or column == 6 else word.rjust(width)
+            for column, (word, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    for outcome in outcomes:
+        what = "{topic}: {partitions} partition(s) of {replication_factor} replica(s)".format(
+            **outcome
+        )
+        added = outcome["added"]
+        assert isinstance(added, dict)
+        where = ", ".join(f"broker {broker} +{count}" for broker, count in added.items())
+        lines.append(
+            f"{what} fit: {where}"
+            if outcome["fits"]
+            else f"{what} do not fit: at most {outcome['most_partitions']} can be placed"
+        )
+    return "\n".join(lines)
+
+
+def _row(
+    name: str, rack: str, each: Mapping[str, object], limit: object
+) -> tuple[str, str, str, str, str, str, str]:
+    def show(value: object, unit: str = "") -> str:
+        return "-" if value is None else f"{value}{unit}"
+
+    return (
+        name,
+        rack,
+        show(each["replicas"]),
+        show(limit),
+        show(each["free"]),
+        show(each["used_percent"], " %"),
+        f"warning: {each['warning']}" if each["warning"] else "",
+    )
