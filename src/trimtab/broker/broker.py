@@ -197,6 +197,7 @@ class Broker:
     async def _join(self, host: str, port: int) -> None:
         rack = cast("str | None", self.config["broker.rack"])
         await self.lifecycle.register(host, port, rack, self.logs.previous_epoch)
+        self.logs.begin_life(self.epoch)
         await self.metadata.reach(self.epoch + 1)
         async with self._replaying:
             await self._carry_out_all()

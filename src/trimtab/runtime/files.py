@@ -15,6 +15,7 @@ from trimtab.errors import UsageError
 from trimtab.storage.storage import BytesLike, Space, StorageError
 
 LOCK_FILE = ".lock"
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _LONG_MAX = 2**63 - 1
 
 _NO_DESCRIPTOR = (EMFILE, ENFILE)
@@ -132,6 +133,13 @@ class DirectoryStorage:
                     raise
             else:
                 return
+
+    def boot_id(self) -> str:
+        try:
+            with open(_BOOT_ID, encoding="ascii") as file:
+                return file.read().strip()
+        except OSError:  # not on Linux
+            return ""
 
     def space(self) -> Space:
         try:

@@ -41,6 +41,7 @@ class VirtualDisk:
         self._used = 0
         self._locked = False
         self._life = 0
+        self._boots = 0
 
     @property
     def used(self) -> int:
@@ -62,6 +63,7 @@ class VirtualDisk:
                 content.data[-torn:] = bytes(torn)
             content.flushed = len(content.data)
             self._used += len(content.data)
+        self._boots += 1
         self.end()
 
     def end(self) -> None:
@@ -129,6 +131,9 @@ class VirtualDisk:
             self._fail("flush", path, life)
             if content is not None:
                 content.flushed = max(content.flushed, min(written, len(content.data)))
+
+    def boot_id(self) -> str:
+        return f"boot {self._boots}"
 
     def space(self) -> Space:
         self._fail("stat", "")
@@ -232,6 +237,9 @@ class Mount:
 
     async def flush(self, paths: Sequence[str]) -> None:
         await self._living("flush", "")._flush(paths, self._life)
+
+    def boot_id(self) -> str:
+        return self._living("stat", "").boot_id()
 
     def space(self) -> Space:
         return self._living("stat", "").space()

@@ -147,13 +147,19 @@ class FaultSchedule:
 
     def look_after(self) -> None:
         """What operators do: brokers whose logs have failed start anew, as nothing is written to
-        those until they have been recovered; in the end, whatever is down is started."""
+        those until they have been recovered, but not before the cluster knows what others have
+        lost; in the end, whatever is down is started."""
         if self._is_healing:
             for each in self._cluster.nodes:
                 if each.life is None:
                     each.start()
         for node in self._cluster.brokers:
-            if node.is_serving and node.disk.fault is None and node.has_failed_logs:
+            if (
+                node.is_serving
+                and node.disk.fault is None
+                and node.has_failed_logs
+                and self._may_end(node)
+            ):
                 self._run(self._restart(node))
 
     def _heal_disk(self, node: VirtualNode) -> None:

@@ -350,12 +350,16 @@ class Log:
             for segment in self._segments.since(self.recovery_point):
                 segment.flush()
         except StorageError as error:
-            self._failure = error  # the pages may be gone: trying again would only seem to help
+            self._fail(error)  # the pages may be gone: trying again would only seem to help
             raise
         self.recovery_point = self.log_end_offset
         self._flushed_ms = self._now_ms()
         self._changes.checkpoints[self] = None
         self._changes.unflushed.pop(self, None)
+
+    def _fail(self, error: StorageError) -> None:
+        self._failure = error
+        self._changes.distrusted()
 
     def flush_if_due(self) -> None:
         """Flushes if `flush.messages` or `flush.ms` says so."""
@@ -386,7 +390,7 @@ class Log:
         try:
             await self._storage.flush(paths)
         except StorageError as error:
-            self._failure = error
+            self._fail(error)
             raise
         if self.cuts == cuts:
             self.recovery_point = max(self.recovery_point, recovery_point)
@@ -408,7 +412,7 @@ class Log:
             else:
                 self.restart_at(offset)
         except StorageError as error:
-            self._failure = error
+            self._fail(error)
             raise
 
     def _truncate(self, offset: int) -> None:
@@ -445,7 +449,7 @@ class Log:
             self._forget_from(-1)
             self._begin_at(offset)
         except StorageError as error:
-            self._failure = error
+            self._fail(error)
             raise
         self.log_start_offset = self.recovery_point = offset
         self.high_watermark = offset
@@ -703,7 +707,7 @@ class Log:
         try:
             self._segments.replace(group, cleaned)
         except StorageError as error:
-            self._failure = error
+            self._fail(error)
             raise
 
     # -- opening
@@ -866,7 +870,7 @@ class Log:
         try:
             self._segments.active.discard_torn_bytes()
         except StorageError:
-            self._failure = cause
+            self._fail(cause)
 
     def _out_of_range(self, offset: int) -> OffsetOutOfRange:
         return OffsetOutOfRange(self.directory, offset, self.log_start_offset, self.log_end_offset)

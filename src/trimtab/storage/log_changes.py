@@ -19,14 +19,16 @@ class LogChanges:
         begun: called with a log before its first file is written.
         withdrawn: called with a log and the offset to which its end is about to move back. No
             checkpoint on disk may say more afterwards.
+        distrusted: called when a log has failed.
     """
 
-    __slots__ = ("begun", "checkpoints", "high_watermarks", "unflushed", "withdrawn")
+    __slots__ = ("begun", "checkpoints", "distrusted", "high_watermarks", "unflushed", "withdrawn")
 
     def __init__(
         self,
         begun: Callable[[Log], None] = lambda log: None,
         withdrawn: Callable[[Log, int], None] = lambda log, offset: None,
+        distrusted: Callable[[], None] = lambda: None,
     ) -> None:
         # Not sets: what is done to the logs is done in the same order in every run.
         self.checkpoints: dict[Log, None] = {}
@@ -34,6 +36,7 @@ class LogChanges:
         self.unflushed: dict[Log, None] = {}
         self.begun = begun
         self.withdrawn = withdrawn
+        self.distrusted = distrusted
 
     def forget(self, log: Log) -> None:
         for changed in (self.checkpoints, self.high_watermarks, self.unflushed):

@@ -6,6 +6,7 @@
     replication-offset-checkpoint        up to where each log is committed
     cleaner-offset-checkpoint            up to where each log has been compacted
     .kafka_cleanshutdown                 the last run closed every log: nothing needs recovery
+    .trimtab_life                        the broker's epoch, and the machine's life it is of
     <topic>-<partition>/                 a log, and in `partition.metadata` its topic's id
     <topic>-<partition>.<id>-delete/     a log whose deletion a crash has interrupted
     <topic>-<partition>.<id>-stray/      a log that the cluster does not know, kept for its owner
@@ -19,7 +20,9 @@ import asyncio
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import suppress
 from random import Random
+from typing import Any
 
 from trimtab.errors import CorruptData, UsageError
 from trimtab.records import TopicPartition
@@ -36,6 +39,7 @@ _LOG_START_OFFSETS = "log-start-offset-checkpoint"
 _HIGH_WATERMARKS = "replication-offset-checkpoint"
 _CLEAN_OFFSETS = "cleaner-offset-checkpoint"
 _CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+_LIFE = ".trimtab_life"
 _PARTITION_METADATA = "partition.metadata"
 _CONTROLLER_TOPIC = "__cluster_metadata"
 _DELETE_SUFFIX = "-delete"
@@ -50,8 +54,9 @@ class LogDirectory:
     Attributes:
         directory_id: 16 bytes, this directory's identity (KIP-858).
         cleaner: what `compact` does; its `dedupe_buffer_bytes` may be changed at any time.
-        previous_epoch: the broker's epoch when it closed the directory cleanly the last time; -1
-            if it did not (KIP-966).
+        previous_epoch: the broker's epoch when it last had the directory, if everything is there
+            that it had written: it closed it cleanly (KIP-966), or was killed and the machine has
+            run on since. -1 if not.
     """
 
     def __init__(
@@ -71,7 +76,7 @@ class LogDirectory:
         self._clean = clean
         self._logs: dict[TopicPartition, Log] = {}
         self._names = set(storage.list(""))
-        self._changes = LogChanges(self._begin, self._withdraw)
+        self._changes = LogChanges(self._begin, self._withdraw, self._distrust)
         self._new: dict[Log, bytes] = {}
         self._keys: dict[Log, TopicPartition] = {}
         self._recovery_points = OffsetCheckpoint(storage, _RECOVERY_POINTS)
@@ -86,6 +91,7 @@ class LogDirectory:
         )
         self.cleaner = Cleaner(storage, now_ms, random)
         self._is_compacting = False
+        self._is_distrusted = False
         self._uncleanable: dict[Log, None] = {}
 
     @classmethod
@@ -118,10 +124,28 @@ class LogDirectory:
             for name in storage.list(""):
                 if name.endswith(_DELETE_SUFFIX):
                     storage.delete(name)
-            return cls(storage, directory_id, now_ms, random, sign is not None, _read_epoch(sign))
+            previous_epoch = _read_sign(sign).get("brokerEpoch", _NO_EPOCH)
+            if sign is None:
+                life = _read_sign(storage.read_file(_LIFE))
+                if life.get("bootId") == storage.boot_id() != "":
+                    previous_epoch = life.get("brokerEpoch", _NO_EPOCH)
+            if not isinstance(previous_epoch, int):
+                previous_epoch = _NO_EPOCH
+            return cls(storage, directory_id, now_ms, random, sign is not None, previous_epoch)
         except BaseException:
             storage.close()
             raise
+
+    def begin_life(self, broker_epoch: int) -> None:
+        """Notes the epoch that the broker has from now on, for the case that it is killed: what it
+        has written is no less there then, unless the machine ends as well, or a disk fails.
+
+        Raises:
+            StorageError: the disk failed.
+        """
+        life = {"version": 0, "brokerEpoch": broker_epoch, "bootId": self._storage.boot_id()}
+        # Not durable, nor need it be: with the machine it loses its meaning.
+        self._storage.write_file(_LIFE, json.dumps(life).encode("ascii"), durable=False)
 
     @property
     def logs(self) -> Mapping[TopicPartition, Log]:
@@ -235,6 +259,8 @@ class LogDirectory:
                 await log.flush_sealed()
             except StorageError as error:
                 failure = failure or error
+        if self._is_distrusted:
+            self._distrust()
         self._note_checkpoints(changed)
         self._write_checkpoints()
         if failure is not None:
@@ -416,6 +442,13 @@ class LogDirectory:
                 checkpoint.set(key, offset)
                 checkpoint.write()
 
+    def _distrust(self) -> None:
+        """A log has failed: what was written may not be there, although the machine runs on."""
+        self._is_distrusted = True
+        with suppress(StorageError):  # the next checkpoint tries again
+            self._storage.delete(_LIFE)
+            self._is_distrusted = False
+
     def _for_each(self, logs: Iterable[Log], act: Callable[[Log], None]) -> None:
         """Does it to every log, also after one has failed."""
         failure: StorageError | None = None
@@ -456,13 +489,14 @@ class LogDirectory:
         self._storage.write_file(path, content, durable=False)
 
 
-def _read_epoch(sign: bytes | None) -> int:
-    """The broker's epoch in the sign of a clean shutdown (Kafka's `CleanShutdownFileHandler`)."""
+def _read_sign(content: bytes | None) -> dict[str, Any]:
+    """What is in the sign of a clean shutdown (Kafka's `CleanShutdownFileHandler`), or of a life;
+    nothing if it is damaged."""
     try:
-        epoch = json.loads(sign or b"{}").get("brokerEpoch", _NO_EPOCH)
-    except (ValueError, AttributeError):
-        return _NO_EPOCH
-    return epoch if isinstance(epoch, int) else _NO_EPOCH
+        found = json.loads(content or b"{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def encode_uuid(uuid: bytes) -> str:

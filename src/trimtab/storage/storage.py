@@ -115,6 +115,10 @@ class Storage(Protocol):
         """Makes the named files durable without holding up the loop. Missing ones are no error:
         what has been deleted needs no flush."""
 
+    def boot_id(self) -> str:
+        """Which life of the machine this is: as long as it stays the same, what was written is
+        there, flushed or not. Empty where that is not known."""
+
     def space(self) -> Space:
         """Of the volume that the files lie on."""
 

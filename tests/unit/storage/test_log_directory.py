@@ -193,6 +193,48 @@ class TestLogs:
             assert disk.read_file(path), path
             assert OffsetCheckpoint(disk, path).get(key) == 0
 
+    @pytest.mark.kip(966)
+    @pytest.mark.parametrize(
+        ("end", "epoch"),
+        [("close", 7), ("kill", 7), ("power loss", -1), ("kill after a log has failed", -1)],
+    )
+    def test_whether_all_that_was_written_is_there(
+        self, disk: VirtualDisk, directory: LogDirectory, end: str, epoch: int
+    ) -> None:
+        assert directory.previous_epoch == -1
+        directory.begin_life(7)
+        log = directory.open_log("flights", 0, TOPIC_ID, CONFIG)
+        fill(log, 10)
+        if end == "close":
+            directory.close(7)
+        elif end == "power loss":
+            disk.crash()
+        else:
+            if end != "kill":
+                disk.fault = lambda action, path: EIO if action == "flush" else 0
+                with pytest.raises(StorageError):
+                    log.flush()
+                disk.fault = None
+            disk.end()
+        again = open_directory(disk)
+        assert again.previous_epoch == epoch
+        disk.end()
+        assert open_directory(disk).previous_epoch == (-1 if epoch < 0 else 7)
+
+    def test_what_cannot_be_distrusted_at_once_is_later(
+        self, disk: VirtualDisk, directory: LogDirectory
+    ) -> None:
+        directory.begin_life(7)
+        log = directory.open_log("flights", 0, TOPIC_ID, CONFIG)
+        fill(log, 10)
+        disk.fault = lambda action, path: EIO
+        with pytest.raises(StorageError):
+            log.flush()
+        disk.fault = None
+        asyncio.run(directory.checkpoint())
+        disk.end()
+        assert open_directory(disk).previous_epoch == -1
+
     def test_an_interrupted_deletion_is_finished(
         self, disk: VirtualDisk, directory: LogDirectory
     ) -> None:
