@@ -238,12 +238,13 @@ class Segment:
     def truncate(self, position: int) -> None:
         """Removes the batch at `position` and all that follow it."""
         self.generation += 1
+        # First, as the disk may fail half-way: what is on it then counts, and can still be read.
+        self._growing = None
+        self._forget_stored_indexes()
         for path in self.paths[1:]:
             self._storage.delete(path)
         self._file.truncate(position)
         self.size = position
-        self._growing = None
-        self._forget_stored_indexes()
         self._first_timestamp = None
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import overload
 
+from trimtab.errors import CorruptData
 from trimtab.records import NO_TIMESTAMP
 from trimtab.storage.storage import File
 from trimtab.wire.batch_cy import BatchHeader
@@ -168,7 +169,12 @@ class _StoredColumn(Sequence[int]):
         if not -self._length <= index < self._length:
             raise IndexError(index)
         position = index % self._length * self._stride + self._at
-        value: int = self._form.unpack(self._file.read(position, self._form.size))[0]
+        data = self._file.read(position, self._form.size)
+        if len(data) < self._form.size:
+            raise CorruptData(
+                f"an index has ended before its entry {index}: somebody has cut it off"
+            )
+        value: int = self._form.unpack(data)[0]
         return value
 
 

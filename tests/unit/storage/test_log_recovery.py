@@ -125,6 +125,21 @@ class TestRecovery:
         assert not disk.exists(f"{DIRECTORY}/{0:020d}.index.tmp")
 
 
+def test_what_a_truncation_that_failed_has_left_can_be_read(
+    disk: VirtualDisk, clock: Clock
+) -> None:
+    """The indexes are gone by then."""
+    log = Log.open(disk, DIRECTORY, replace(SMALL, index_interval_bytes=1), clock)
+    fill(log, 10)
+    log.roll()
+    assert [header.base_offset for header in log.headers(9)] == [9]
+    disk.fault = lambda action, path: EIO if action == "truncate" else 0
+    with pytest.raises(StorageError):
+        log.truncate(9)
+    disk.fault = None
+    assert [header.base_offset for header in log.headers(9)] == [9]
+
+
 class TestFlush:
     def test_by_messages(self, disk: VirtualDisk, clock: Clock) -> None:
         log = Log.open(disk, DIRECTORY, LogConfig(flush_messages=3), clock)
