@@ -10,7 +10,7 @@ something it trusts whoever led last. So the schedule keeps to this, and to noth
 
 - A broker loses its power only while the controller knows of the end of every other broker that
   has ended: it has registered again; and while, of every guarded partition that it has, another
-  member of the ISR runs.
+  member of the ISR runs, as the controller has it on disk.
 - Until the controller knows of the loss, and would not elect the loser for having led last, no
   other broker ends.
 
@@ -292,6 +292,8 @@ class FaultSchedule:
         controller = self._cluster.controller.controller
         if controller is None or any(broker_id != node.id for broker_id in self._ends):
             return False
+        if controller.journal.end_offset < controller.journal.next_offset:
+            return False  # it may forget whom it has just taken into an ISR
         running = [
             other.id for other in self._cluster.brokers if other is not node and other.is_serving
         ]
