@@ -197,7 +197,10 @@ class Broker:
     async def _join(self, host: str, port: int) -> None:
         rack = cast("str | None", self.config["broker.rack"])
         await self.lifecycle.register(host, port, rack, self.logs.previous_epoch)
-        self.logs.begin_life(self.epoch)
+        try:
+            self.logs.begin_life(self.epoch)
+        except StorageError as error:  # such as a full disk: if it is killed, it counts as a loss
+            _log.error("cannot note the epoch broker=%d error=%s", self.id, error)
         await self.metadata.reach(self.epoch + 1)
         async with self._replaying:
             await self._carry_out_all()

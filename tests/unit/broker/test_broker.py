@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from errno import ENOSPC
 from random import Random
 from typing import Any
 
@@ -114,6 +115,23 @@ def test_logs_that_became_others_while_a_broker_was_away_are_set_aside(
         epoch = broker.epoch
         await broker.close()
         assert (await start(lab, one)).logs.previous_epoch == epoch
+
+    lab.run(scenario, brokers=3)
+
+
+def test_a_broker_starts_on_a_full_disk(lab: Lab) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t", replicas=3)
+        await in_sync(lab)
+        await send(lab, b"a")
+        one = followers_of(lab)[0]
+        kill(lab, one)
+        disk = lab.world.disk(f"broker-{one}")
+        disk.fault = lambda action, path: ENOSPC if action == "write" else 0
+        await start(lab, one)
+        await in_sync(lab)
+        assert values(replica(lab, one)) == [b"a"]
+        disk.fault = None
 
     lab.run(scenario, brokers=3)
 
