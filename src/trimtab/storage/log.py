@@ -313,8 +313,12 @@ class Log:
         if self._segments.active.size:
             self._seal_active(header.base_offset)
         else:
-            self._segments.drop_last()
-            self._begin_at(header.base_offset)
+            try:
+                self._segments.drop_last()
+                self._begin_at(header.base_offset)
+            except StorageError as error:
+                self._fail(error)
+                raise
 
     def roll(self) -> None:
         """Seals the active segment, unless it is empty, and begins the next.
@@ -333,7 +337,11 @@ class Log:
         active.save_indexes()
         self._snapshots.save(self.producers, self.log_end_offset)
         segment = self._segment(next_base_offset)
-        segment.create()
+        try:
+            segment.create()
+        except StorageError as error:
+            self._discard_unborn(segment, error)
+            raise
         active.seal()
         self._segments.add(segment)
         self._changes.checkpoints[self] = None
@@ -783,10 +791,10 @@ class Log:
 
     def _begin_at(self, offset: int) -> None:
         segment = self._segment(offset)
+        self._segments.add(segment)
         if offset:
             self._begin_files()
             segment.create()  # the only trace of an offset that no record has
-        self._segments.add(segment)
         self.log_end_offset = offset
 
     def _begin_files(self) -> None:
@@ -869,6 +877,15 @@ class Log:
         no more appends until it is recovered."""
         try:
             self._segments.active.discard_torn_bytes()
+        except StorageError:
+            self._fail(cause)
+
+    def _discard_unborn(self, segment: Segment, cause: StorageError) -> None:
+        """After a segment could not be begun: its file is gone, or the log takes no more appends
+        until it is recovered. The segment before it goes on, and whoever opens the log would take
+        an empty file within it for its end."""
+        try:
+            segment.delete()
         except StorageError:
             self._fail(cause)
 

@@ -181,6 +181,33 @@ class TestAppendReplicated:
 
 
 class TestRoll:
+    def test_that_fails_leaves_no_end_within_the_log(self, disk: VirtualDisk, clock: Clock) -> None:
+        log = Log.open(disk, DIRECTORY, SMALL, clock)
+        fill(log, 2)
+        disk.fault = lambda action, path: (
+            ENOSPC if action in ("append", "delete") and path.endswith("2.log") else 0
+        )
+        with pytest.raises(StorageError):
+            log.roll()
+        assert log.has_failed, "the file is there, and could not be deleted"
+        disk.fault = None
+        log = Log.open(disk, DIRECTORY, SMALL, clock)
+        assert log.log_end_offset == 2
+
+        fill(log, 1)
+        disk.fault = lambda action, path: (
+            ENOSPC if action == "append" and path.endswith("3.log") else 0
+        )
+        with pytest.raises(StorageError):
+            log.roll()
+        disk.fault = None
+        assert not log.has_failed
+        fill(log, 1)
+        log.close()
+        again = Log.open(disk, DIRECTORY, SMALL, clock, recovery_point=4, clean=True)
+        assert again.log_end_offset == 4
+        assert [header.base_offset for header in again.headers(0)] == [0, 1, 2, 3]
+
     def test_by_size(self, disk: VirtualDisk, rolled: Log) -> None:
         logs = sorted(name for name in disk.list(DIRECTORY) if name.endswith(".log"))
         assert logs == [f"{base:020d}.log" for base in (0, 4, 8)]
