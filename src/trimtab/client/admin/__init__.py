@@ -1,0 +1,36 @@
+"""The admin client: `Admin` from any thread, `AsyncAdmin` on an event loop.
+
+admin, async_admin   what users call
+topics, configs, reassignments, log_dirs   what it asks, and what it makes of the answers
+calls                whom it asks, and how often
+answers              what it is given and gives back
+"""
+
+from trimtab.client.admin.admin import Admin
+from trimtab.client.admin.answers import (
+    ClusterDescription,
+    ConfigEntry,
+    ConfigSource,
+    ConfigSynonym,
+    LogDirectory,
+    NewTopic,
+    Reassignment,
+    ReassignmentsRefused,
+    ReplicaLog,
+)
+from trimtab.client.admin.async_admin import AsyncAdmin, Moment
+
+__all__ = [
+    "Admin",
+    "AsyncAdmin",
+    "ClusterDescription",
+    "ConfigEntry",
+    "ConfigSource",
+    "ConfigSynonym",
+    "LogDirectory",
+    "Moment",
+    "NewTopic",
+    "Reassignment",
+    "ReassignmentsRefused",
+    "ReplicaLog",
+]

@@ -1,0 +1,233 @@
+"""The admin client, from any thread.
+
+    with Admin("127.0.0.1:9092") as admin:
+        admin.create_topic("flights", partitions=6)
+        print(admin.list_offsets([("flights", 0)], at="latest"))
+
+Whatever only reads is asked again, of other brokers too, until `default.api.timeout.ms` is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from random import Random
+from types import TracebackType
+from typing import Any, Literal, TypeVar
+
+from trimtab.client.admin.answers import (
+    BROKER_DEFAULT,
+    ClusterDescription,
+    ConfigEntry,
+    ConfigKind,
+    LogDirectory,
+    NewTopic,
+    Reassignment,
+)
+from trimtab.client.admin.async_admin import AsyncAdmin, Moment
+from trimtab.client.fetcher.offsets import OffsetAndTimestamp, Partition
+from trimtab.client.network.metadata import TopicView
+from trimtab.errors import UsageError
+from trimtab.records import TopicPartition
+from trimtab.runtime.loop_thread import LoopThread, shared
+
+T = TypeVar("T")
+
+
+class Admin:
+    """Looks after topics, from any thread.
+
+    Args:
+        bootstrap_servers: `host:port, …` of the cluster; also as the option of that name.
+        options: Kafka's admin options, dotted or in snake case.
+
+    Raises:
+        UsageError: an unknown option, or a value that is out of range.
+
+    Every method raises `Unavailable`, with the addresses that were tried, if no broker answers
+    within `default.api.timeout.ms`, and `BrokerError` if one refuses.
+    """
+
+    def __init__(
+        self, bootstrap_servers: str | Iterable[str] | None = None, **options: object
+    ) -> None:
+        self._admin = AsyncAdmin(bootstrap_servers, random=Random(), **options)
+        self._thread: LoopThread = shared()
+        self._closed = False
+
+    def topics(self, include_internal: bool = False) -> list[str]:
+        """The names of all topics, sorted."""
+        return self._run(self._admin.topics(include_internal))
+
+    def describe_topics(self, names: Iterable[str] | None = None) -> dict[str, TopicView]:
+        """Partitions, leaders and replicas by topic; of all topics if no names are given.
+
+        Raises:
+            BrokerError: UNKNOWN_TOPIC_OR_PARTITION, with the first name that is no topic.
+        """
+        return self._run(self._admin.describe_topics(names))
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = BROKER_DEFAULT,
+        replication_factor: int = BROKER_DEFAULT,
+        assignment: Mapping[int, Sequence[int]] | None = None,
+        config: Mapping[str, object] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Create a topic, and return once all its partitions have leaders.
+
+        Args:
+            partitions, replication_factor: -1 for the cluster's defaults.
+            assignment: the brokers of each partition instead, the preferred leader first.
+            config: topic options, such as `{"retention.ms": 3600000}`.
+            validate_only: only find out whether the cluster would.
+
+        Raises:
+            BrokerError: the cluster refuses; the code and its words say why.
+        """
+        topic = NewTopic(name, partitions, replication_factor, assignment, config)
+        self._run(self._admin.create_topics([topic], validate_only))
+
+    def create_topics(self, topics: Iterable[NewTopic], validate_only: bool = False) -> None:
+        """Create several topics in one request, as `create_topic` does one.
+
+        Raises:
+            BrokerError: of the first topic that was refused; the others are created all the same.
+        """
+        self._run(self._admin.create_topics(topics, validate_only))
+
+    def create_partitions(
+        self,
+        name: str,
+        count: int,
+        assignment: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Give a topic more partitions, and return once all of them have leaders.
+
+        Args:
+            count: how many there are to be in all.
+            assignment: the brokers of each new one, the preferred leader first; if not given,
+                the cluster chooses.
+            validate_only: only find out whether the cluster would.
+
+        Raises:
+            BrokerError: the cluster refuses; the code and its words say why.
+        """
+        self._run(self._admin.create_partitions(name, count, assignment, validate_only))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and its records.
+
+        Raises:
+            BrokerError: UNKNOWN_TOPIC_OR_PARTITION, or the cluster does not delete topics.
+        """
+        self._run(self._admin.delete_topic(name))
+
+    def list_offsets(
+        self,
+        partitions: Iterable[Partition],
+        at: Moment = "latest",
+        isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """An offset of each partition, asked of its leader.
+
+        Args:
+            at: "earliest", "latest", "max_timestamp" (KIP-734), or a time in ms since the epoch:
+                the first record at or after it. Offset and timestamp are -1 where there is none.
+            isolation: "read_committed" ends a partition before its first open transaction.
+        """
+        return self._run(self._admin.list_offsets(partitions, at, isolation))
+
+    def describe_configs(self, kind: ConfigKind, name: str | int) -> list[ConfigEntry]:
+        """All options of a topic, or of a broker by its number, sorted by name; of the broker ""
+        those that were set for all brokers."""
+        return self._run(self._admin.describe_configs(kind, name))
+
+    def alter_configs(
+        self,
+        kind: ConfigKind,
+        name: str | int,
+        changes: Mapping[str, object] | None = None,
+        *,
+        append: Mapping[str, object] | None = None,
+        subtract: Mapping[str, object] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Change options of a topic, of a broker by its number, or of all brokers (""): all of
+        these changes, or none. Other options stay as they are (KIP-339).
+
+        Args:
+            changes: new values; None goes back to the default.
+            append, subtract: entries that list options, such as cleanup.policy, gain or lose.
+            validate_only: only find out whether the cluster would.
+
+        Raises:
+            BrokerError: the cluster refuses; the code and its words say why.
+        """
+        self._run(
+            self._admin.alter_configs(
+                kind, name, changes, append=append, subtract=subtract, validate_only=validate_only
+            )
+        )
+
+    def alter_reassignments(self, targets: Mapping[Partition, Sequence[int] | None]) -> None:
+        """Move partitions to other brokers (KIP-455). Returns once the moves have begun:
+        `list_reassignments` shows which are not over.
+
+        Args:
+            targets: where each partition is to be, the preferred leader first; None gives up a
+                move and goes back.
+
+        Raises:
+            ReassignmentsRefused: some cannot; the others have begun.
+        """
+        self._run(self._admin.alter_reassignments(targets))
+
+    def list_reassignments(
+        self, partitions: Iterable[Partition] | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """The partitions on the move: of these, or of the whole cluster."""
+        return self._run(self._admin.list_reassignments(partitions))
+
+    def describe_log_dirs(
+        self, brokers: Iterable[int] | None = None
+    ) -> dict[int, list[LogDirectory]]:
+        """What lies in the log directories of these brokers, or of all.
+
+        Raises:
+            UsageError: there is no such broker.
+        """
+        return self._run(self._admin.describe_log_dirs(brokers))
+
+    def cluster(self) -> ClusterDescription:
+        """The cluster's id and its brokers."""
+        return self._run(self._admin.cluster())
+
+    def close(self) -> None:
+        """Close the connections. Closing again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._thread.run(self._admin.close())
+        finally:
+            self._thread.stop()
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        if self._closed:
+            call.close()
+            raise UsageError("the admin client is closed")
+        return self._thread.run(call)

@@ -1,0 +1,141 @@
+"""What an admin client is given and gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from trimtab.client.network.connections import Node
+from trimtab.config import OptionType
+from trimtab.errors import BrokerError
+from trimtab.records import TopicPartition
+
+BROKER_DEFAULT: Final = -1
+
+ConfigKind: TypeAlias = Literal["topic", "broker"]
+"""What has options of its own. A broker's name is its number, "" stands for all brokers."""
+
+
+class NewTopic(NamedTuple):
+    """A topic to create.
+
+    Attributes:
+        partitions: how many; -1 for the cluster's default, and where `assignment` says it.
+        replication_factor: replicas of each; -1 likewise.
+        assignment: the brokers of each partition, the preferred leader first.
+        config: topic options, such as `{"retention.ms": 3600000}`.
+    """
+
+    name: str
+    partitions: int = BROKER_DEFAULT
+    replication_factor: int = BROKER_DEFAULT
+    assignment: Mapping[int, Sequence[int]] | None = None
+    config: Mapping[str, object] | None = None
+
+
+class ConfigSource(IntEnum):
+    """Where a configured value comes from, numbered as in DescribeConfigs (KIP-226)."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    DYNAMIC_CLIENT_METRICS_CONFIG = 7
+    DYNAMIC_GROUP_CONFIG = 8
+
+
+class ConfigSynonym(NamedTuple):
+    """A place where an option's value could come from."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+class ConfigEntry(NamedTuple):
+    """One option of a topic or broker. `value` is None if it is not set, or secret.
+
+    `type` and `documentation` are None where the broker does not tell them; `synonyms` has all
+    places that could say it, the one in force first.
+    """
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    is_read_only: bool
+    is_sensitive: bool
+    type: OptionType | None
+    documentation: str | None
+    synonyms: tuple[ConfigSynonym, ...] = ()
+
+    @property
+    def is_default(self) -> bool:
+        return self.source is ConfigSource.DEFAULT_CONFIG
+
+
+class ClusterDescription(NamedTuple):
+    """A cluster: its id, its brokers by number, and who takes requests for the controller."""
+
+    cluster_id: str | None
+    controller_id: int
+    nodes: list[Node]
+
+
+class Reassignment(NamedTuple):
+    """A partition on its way to other brokers (KIP-455).
+
+    Attributes:
+        replicas: all at present: those that stay, come and go.
+    """
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
+class ReassignmentsRefused(BrokerError):
+    """Some partitions cannot go where they should; the others of the call are on their way.
+
+    Attributes:
+        refusals: the error of each.
+    """
+
+    def __init__(self, refusals: dict[TopicPartition, BrokerError]) -> None:
+        first = next(iter(refusals.values()))
+        more = f"; and {len(refusals) - 1} more" if len(refusals) > 1 else ""
+        super().__init__(first.code, first.detail + more, first.subject)
+        self.refusals = refusals
+
+
+class ReplicaLog(NamedTuple):
+    """One replica on disk.
+
+    Attributes:
+        size: bytes.
+        offset_lag: records from its end to the high watermark; of a future log, to the end of the
+            one that it is to replace.
+        is_future: it is being copied into this directory.
+    """
+
+    size: int
+    offset_lag: int
+    is_future: bool
+
+
+class LogDirectory(NamedTuple):
+    """A directory with a broker's logs.
+
+    Attributes:
+        error: why it cannot be read; None if it can.
+        total_bytes, usable_bytes: of the volume it lies on; -1 if unknown.
+    """
+
+    path: str
+    error: BrokerError | None
+    logs: dict[TopicPartition, ReplicaLog]
+    total_bytes: int
+    usable_bytes: int

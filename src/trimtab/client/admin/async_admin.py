@@ -1,0 +1,189 @@
+"""The admin client for an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from random import Random
+from types import TracebackType
+from typing import Final, Literal, TypeAlias
+
+from trimtab.client.admin import configs, log_dirs, reassignments, topics
+from trimtab.client.admin.answers import (
+    BROKER_DEFAULT,
+    ClusterDescription,
+    ConfigEntry,
+    ConfigKind,
+    LogDirectory,
+    NewTopic,
+    Reassignment,
+)
+from trimtab.client.admin.calls import Calls
+from trimtab.client.fetcher.offsets import (
+    EARLIEST,
+    LATEST,
+    MAX_TIMESTAMP,
+    Isolation,
+    OffsetAndTimestamp,
+    Partition,
+    checked_partition,
+)
+from trimtab.client.network.metadata import TopicView
+from trimtab.client.options import ADMIN
+from trimtab.client.session import Session
+from trimtab.errors import UsageError
+from trimtab.records import TopicPartition
+
+Moment: TypeAlias = Literal["earliest", "latest", "max_timestamp"] | int
+"""Which offset of a partition: one of its ends, its youngest record, or a time in ms."""
+
+_ENDS: Final = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
+
+
+class AsyncAdmin:
+    """`Admin` for an event loop: the same names, awaited.
+
+    Args:
+        bootstrap_servers, options: as for `Admin`.
+        random: where jitter comes from; a simulation hands in its own.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Iterable[str] | None = None,
+        *,
+        random: Random | None = None,
+        **options: object,
+    ) -> None:
+        self._session = Session(ADMIN, bootstrap_servers, options, random or Random())
+        self._calls = Calls(self._session)
+
+    async def topics(self, include_internal: bool = False) -> list[str]:
+        """As `Admin.topics`."""
+        return await topics.list_topics(self._calls, include_internal)
+
+    async def describe_topics(self, names: Iterable[str] | None = None) -> dict[str, TopicView]:
+        """As `Admin.describe_topics`."""
+        return await topics.describe_topics(self._calls, None if names is None else list(names))
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = BROKER_DEFAULT,
+        replication_factor: int = BROKER_DEFAULT,
+        assignment: Mapping[int, Sequence[int]] | None = None,
+        config: Mapping[str, object] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """As `Admin.create_topic`."""
+        topic = NewTopic(name, partitions, replication_factor, assignment, config)
+        await self.create_topics([topic], validate_only)
+
+    async def create_topics(
+        self, new_topics: Iterable[NewTopic], validate_only: bool = False
+    ) -> None:
+        """As `Admin.create_topics`."""
+        await topics.create_topics(self._calls, new_topics, validate_only)
+
+    async def create_partitions(
+        self,
+        name: str,
+        count: int,
+        assignment: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """As `Admin.create_partitions`."""
+        await topics.create_partitions(self._calls, name, count, assignment, validate_only)
+
+    async def delete_topic(self, name: str) -> None:
+        """As `Admin.delete_topic`."""
+        await topics.delete_topic(self._calls, name)
+
+    async def list_offsets(
+        self,
+        partitions: Iterable[Partition],
+        at: Moment = "latest",
+        isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """As `Admin.list_offsets`."""
+        self._calls.check_open()
+        if isinstance(at, str):
+            if at not in _ENDS:
+                raise UsageError(f"at={at!r}: must be a time in ms or one of {', '.join(_ENDS)}")
+            moment = _ENDS[at]
+        elif at < 0:
+            raise UsageError(f"at={at}: a time in ms must be 0 or greater")
+        else:
+            moment = at
+        return await self._session.offsets.find(
+            {checked_partition(partition): moment for partition in partitions},
+            self._session.timeout,
+            Isolation[isolation.upper()],
+        )
+
+    async def describe_configs(self, kind: ConfigKind, name: str | int) -> list[ConfigEntry]:
+        """As `Admin.describe_configs`."""
+        return await configs.describe_configs(self._calls, kind, name)
+
+    async def alter_configs(
+        self,
+        kind: ConfigKind,
+        name: str | int,
+        changes: Mapping[str, object] | None = None,
+        *,
+        append: Mapping[str, object] | None = None,
+        subtract: Mapping[str, object] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """As `Admin.alter_configs`."""
+        await configs.alter_configs(
+            self._calls, kind, name, changes or {}, append or {}, subtract or {}, validate_only
+        )
+
+    async def alter_reassignments(self, targets: Mapping[Partition, Sequence[int] | None]) -> None:
+        """As `Admin.alter_reassignments`."""
+        await reassignments.alter_reassignments(
+            self._calls,
+            {checked_partition(partition): brokers for partition, brokers in targets.items()},
+        )
+
+    async def list_reassignments(
+        self, partitions: Iterable[Partition] | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """As `Admin.list_reassignments`."""
+        return await reassignments.list_reassignments(
+            self._calls,
+            None if partitions is None else [checked_partition(each) for each in partitions],
+        )
+
+    async def describe_log_dirs(
+        self, brokers: Iterable[int] | None = None
+    ) -> dict[int, list[LogDirectory]]:
+        """As `Admin.describe_log_dirs`."""
+        return await log_dirs.describe_log_dirs(self._calls, brokers)
+
+    async def cluster(self) -> ClusterDescription:
+        """As `Admin.cluster`."""
+        calls = self._calls
+        response = await calls.retry("describe the cluster", lambda: calls.fetch_metadata([]))
+        return ClusterDescription(
+            response.cluster_id,
+            response.controller_id,
+            [node for _, node in sorted(self._session.metadata.nodes.items())],
+        )
+
+    async def close(self) -> None:
+        """Close the connections. Closing again does nothing."""
+        if not self._calls.is_closed:
+            self._calls.is_closed = True
+            await self._session.close()
+
+    async def __aenter__(self) -> AsyncAdmin:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,0 +1,144 @@
+"""How an admin client asks: of whom, how often, and when it must not ask again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+from trimtab.client.network.connections import ApiKey, Connection
+from trimtab.client.session import Session
+from trimtab.errors import BrokerError, ErrorCode, KafkaError, Unavailable, UsageError, error_code
+from trimtab.wire.messages.metadata import MetadataResponse
+
+T = TypeVar("T")
+
+_ASK_ANOTHER_CONTROLLER: Final = (ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+
+
+class FinalError(Exception):
+    """Carries an error past the retries, although its kind may pass."""
+
+    def __init__(self, error: KafkaError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Calls:
+    """One admin client's calls."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.is_closed = False
+
+    @property
+    def timeout_ms(self) -> int:
+        """How long a broker may take for a request."""
+        return int(self.session.options.integer("request.timeout.ms"))
+
+    def check_open(self) -> None:
+        if self.is_closed:
+            raise UsageError("the admin client is closed")
+
+    async def retry(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        """What `attempt` returns, made again with back-off while its failure may pass."""
+        self.check_open()
+        session = self.session
+        last: KafkaError | None = None
+        failures = 0
+        try:
+            async with asyncio.timeout(session.timeout):
+                while True:
+                    try:
+                        return await attempt()
+                    except FinalError as final:
+                        raise final.error from None
+                    except KafkaError as error:
+                        if isinstance(error, BrokerError) and not error.retriable:
+                            raise
+                        if not isinstance(error, BrokerError | Unavailable):
+                            raise
+                        last = error
+                    await asyncio.sleep(session.backoff.wait(failures, session.random))
+                    failures += 1
+        except TimeoutError:
+            waited = f"within {session.timeout:g} s (default.api.timeout.ms)"
+            if isinstance(last, BrokerError):
+                raise BrokerError(last.code, f"{last.detail}; {waited}", last.subject) from None
+            why = last or "no broker answered"
+            raise Unavailable(f"cannot {what} {waited}: {why}") from None
+
+    async def fetch_metadata(self, topics: list[str] | None) -> MetadataResponse:
+        return await self.session.metadata.fetch(topics)
+
+    async def connect_any(self) -> Connection:
+        return await self.session.connections.connect_any()
+
+    async def connect_to_controller(self) -> Connection:
+        await self.fetch_metadata([])
+        controller = self.session.metadata.controller_id
+        if controller < 0:
+            return await self.connect_any()
+        return await self.session.connections.connect(controller)
+
+    async def connect_to_broker(self, broker: int) -> Connection:
+        """Of a broker that must answer for itself.
+
+        Raises:
+            UsageError: there is none of that number.
+        """
+        await self.fetch_metadata([])
+        nodes = self.session.metadata.nodes
+        if broker not in nodes:
+            known = ", ".join(map(str, sorted(nodes)))
+            raise UsageError(f"broker {broker} is not in the cluster; there are {known}")
+        return await self.session.connections.connect(broker)
+
+    async def send_once(
+        self, connection: Connection, request: object, api: ApiKey, look: str = "topics()"
+    ) -> Any:
+        """Send what must not be sent twice: once it may have happened, the error is final.
+
+        Args:
+            look: the call that shows whether it has.
+        """
+        version = connection.version_of(api)
+        try:
+            return await connection.request(request, api, version)
+        except Unavailable as error:
+            raise FinalError(
+                Unavailable(f"{error}; look with {look} whether it has happened")
+            ) from None
+
+
+def must_ask_again(error: BrokerError) -> bool:
+    """Whether a change was refused only for now: it has not happened."""
+    return error.code in _ASK_ANOTHER_CONTROLLER
+
+
+def raise_change_error(error: BrokerError | None) -> None:
+    """Of a change that is made once: refused for now, or for good."""
+    if error is not None and must_ask_again(error):
+        raise error
+    if error is not None:
+        raise FinalError(error)
+
+
+def read_error(code: int, message: str | None, subject: str) -> BrokerError | None:
+    """The error that a response holds, if any."""
+    if code == ErrorCode.NONE:
+        return None
+    return BrokerError(error_code(code), message or "", subject)
+
+
+def check(code: int, message: str | None, subject: str) -> None:
+    """Raise the error that a response holds, if any."""
+    error = read_error(code, message, subject)
+    if error is not None:
+        raise error
+
+
+def unknown_topic(name: str) -> BrokerError:
+    return BrokerError(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic", f"topic {name}"
+    )

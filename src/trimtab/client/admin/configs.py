@@ -1,0 +1,143 @@
+"""Options of topics and brokers: read, and changed one by one (KIP-226, KIP-339)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from trimtab.client.admin.answers import ConfigEntry, ConfigKind, ConfigSource, ConfigSynonym
+from trimtab.client.admin.calls import (
+    Calls,
+    FinalError,
+    raise_change_error,
+    read_error,
+    unknown_topic,
+)
+from trimtab.client.admin.topics import write_value
+from trimtab.client.network.connections import ApiKey, Connection
+from trimtab.config import OptionType
+from trimtab.errors import BrokerError, ErrorCode, UsageError
+from trimtab.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+)
+from trimtab.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+_RESOURCES: Final = {"topic": 2, "broker": 4}
+_DOCUMENTED_SINCE: Final = 3
+_SET, _DELETE, _APPEND, _SUBTRACT = range(4)
+_SOURCES: Final = frozenset(ConfigSource)
+_TYPES: Final = frozenset(OptionType)
+
+
+async def describe_configs(calls: Calls, kind: ConfigKind, name: str | int) -> list[ConfigEntry]:
+    resource_type = _check_resource(kind, name)
+
+    async def describe() -> list[ConfigEntry]:
+        connection = await _connect(calls, kind, name)
+        resource = DescribeConfigsResource(
+            resource_type=resource_type, resource_name=str(name), configuration_keys=None
+        )
+        request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
+        if connection.version_of(ApiKey.DESCRIBE_CONFIGS) >= _DOCUMENTED_SINCE:
+            request.include_documentation = True
+        response: DescribeConfigsResponse = await connection.request(
+            request, ApiKey.DESCRIBE_CONFIGS
+        )
+        entries: list[ConfigEntry] = []
+        for result in response.results:
+            error = _read_error(result.error_code, result.error_message, kind, name)
+            if error is not None and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise FinalError(error)
+            if error is not None:
+                raise error
+            entries += map(_read_entry, result.configs)
+        return sorted(entries)
+
+    return await calls.retry(f"describe the configuration of {kind} {name}", describe)
+
+
+async def alter_configs(
+    calls: Calls,
+    kind: ConfigKind,
+    name: str | int,
+    changes: Mapping[str, object],
+    append: Mapping[str, object],
+    subtract: Mapping[str, object],
+    validate_only: bool,
+) -> None:
+    resource = AlterConfigsResource(
+        resource_type=_check_resource(kind, name),
+        resource_name=str(name),
+        configs=[
+            AlterableConfig(
+                name=option,
+                config_operation=_DELETE if value is None else operation,
+                value=None if value is None else write_value(value),
+            )
+            for operation, options in ((_SET, changes), (_APPEND, append), (_SUBTRACT, subtract))
+            for option, value in options.items()
+        ],
+    )
+
+    async def alter() -> None:
+        connection = await _connect(calls, kind, name)
+        response: IncrementalAlterConfigsResponse = await calls.send_once(
+            connection,
+            IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only),
+            ApiKey.INCREMENTAL_ALTER_CONFIGS,
+            "describe_configs()",
+        )
+        for result in response.responses:
+            raise_change_error(_read_error(result.error_code, result.error_message, kind, name))
+
+    await calls.retry(f"alter the configuration of {kind} {name}", alter)
+
+
+def _check_resource(kind: ConfigKind, name: str | int) -> int:
+    if kind not in _RESOURCES:
+        raise UsageError(f"kind={kind!r}: must be one of {', '.join(_RESOURCES)}")
+    if kind == "broker" and name != "" and not str(name).isdigit():
+        raise UsageError(f"broker {name!r}: a broker is named by its number, such as 0")
+    return _RESOURCES[kind]
+
+
+async def _connect(calls: Calls, kind: ConfigKind, name: str | int) -> Connection:
+    """To whoever knows: a broker what it was given itself, anyone the rest."""
+    if kind == "topic" or name == "":
+        return await calls.connect_any()
+    return await calls.connect_to_broker(int(name))
+
+
+def _read_error(
+    code: int, message: str | None, kind: ConfigKind, name: str | int
+) -> BrokerError | None:
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return unknown_topic(str(name))
+    return read_error(code, message, f"{kind} {name}".rstrip())
+
+
+def _read_entry(config: DescribeConfigsResourceResult) -> ConfigEntry:
+    return ConfigEntry(
+        config.name,
+        config.value,
+        _source(config.config_source),
+        config.read_only,
+        config.is_sensitive,
+        OptionType(config.config_type) if config.config_type in _TYPES else None,
+        config.documentation or None,
+        tuple(
+            ConfigSynonym(each.name, each.value, _source(each.source)) for each in config.synonyms
+        ),
+    )
+
+
+def _source(number: int) -> ConfigSource:
+    return ConfigSource(number) if number in _SOURCES else ConfigSource.UNKNOWN

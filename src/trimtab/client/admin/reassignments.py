@@ -1,0 +1,115 @@
+"""Partitions that move to other brokers (KIP-455): begun, given up, listed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from trimtab.client.admin.answers import Reassignment, ReassignmentsRefused
+from trimtab.client.admin.calls import Calls, check, must_ask_again, raise_change_error, read_error
+from trimtab.client.network.connections import ApiKey
+from trimtab.errors import BrokerError
+from trimtab.records import TopicPartition
+from trimtab.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from trimtab.wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    ListPartitionReassignmentsTopics,
+)
+
+
+async def alter_reassignments(
+    calls: Calls, targets: Mapping[TopicPartition, Sequence[int] | None]
+) -> None:
+    wanted = {
+        partition: None if replicas is None else list(replicas)
+        for partition, replicas in targets.items()
+    }
+    refusals: dict[TopicPartition, BrokerError] = {}
+
+    async def alter() -> None:
+        connection = await calls.connect_to_controller()
+        request = AlterPartitionReassignmentsRequest(
+            timeout_ms=calls.timeout_ms,
+            topics=[
+                ReassignableTopic(
+                    name=topic,
+                    partitions=[
+                        ReassignablePartition(
+                            partition_index=index, replicas=wanted[TopicPartition(topic, index)]
+                        )
+                        for index in indexes
+                    ],
+                )
+                for topic, indexes in _by_topic(wanted).items()
+            ],
+        )
+        response: AlterPartitionReassignmentsResponse = await calls.send_once(
+            connection,
+            request,
+            ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+            "list_reassignments()",
+        )
+        raise_change_error(read_error(response.error_code, response.error_message, "reassignments"))
+        again: list[BrokerError] = []
+        for topic in response.responses:
+            for result in topic.partitions:
+                partition = TopicPartition(topic.name, result.partition_index)
+                error = read_error(
+                    result.error_code,
+                    result.error_message,
+                    f"partition {partition.topic}-{partition.partition}",
+                )
+                if error is not None and must_ask_again(error):
+                    again.append(error)
+                    continue
+                wanted.pop(partition, None)
+                if error is not None:
+                    refusals[partition] = error
+        if again:
+            raise again[0]
+
+    if wanted:
+        await calls.retry("alter reassignments", alter)
+    if refusals:
+        raise ReassignmentsRefused(refusals)
+
+
+async def list_reassignments(
+    calls: Calls, partitions: list[TopicPartition] | None
+) -> dict[TopicPartition, Reassignment]:
+    async def ask() -> dict[TopicPartition, Reassignment]:
+        connection = await calls.connect_to_controller()
+        request = ListPartitionReassignmentsRequest(
+            timeout_ms=calls.timeout_ms,
+            topics=None
+            if partitions is None
+            else [
+                ListPartitionReassignmentsTopics(name=topic, partition_indexes=indexes)
+                for topic, indexes in _by_topic(partitions).items()
+            ],
+        )
+        response: ListPartitionReassignmentsResponse = await connection.request(
+            request, ApiKey.LIST_PARTITION_REASSIGNMENTS
+        )
+        check(response.error_code, response.error_message, "reassignments")
+        return {
+            TopicPartition(topic.name, each.partition_index): Reassignment(
+                tuple(each.replicas), tuple(each.adding_replicas), tuple(each.removing_replicas)
+            )
+            for topic in response.topics
+            for each in topic.partitions
+        }
+
+    return await calls.retry("list reassignments", ask)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    by_topic: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        by_topic.setdefault(topic, []).append(index)
+    return by_topic

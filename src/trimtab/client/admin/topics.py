@@ -1,0 +1,196 @@
+"""Topics: listed, described, created, extended, deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from trimtab.client.admin.answers import BROKER_DEFAULT, NewTopic
+from trimtab.client.admin.calls import (
+    Calls,
+    FinalError,
+    check,
+    must_ask_again,
+    raise_change_error,
+    read_error,
+    unknown_topic,
+)
+from trimtab.client.network.connections import ApiKey
+from trimtab.client.network.metadata import TopicView, view_topic
+from trimtab.errors import BrokerError, ErrorCode, UsageError
+from trimtab.wire.messages.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from trimtab.wire.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from trimtab.wire.messages.delete_topics import (
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+
+_LAST_DELETE_BY_NAME_LIST: Final = 5
+
+
+async def list_topics(calls: Calls, include_internal: bool) -> list[str]:
+    response = await calls.retry("list topics", lambda: calls.fetch_metadata(None))
+    return sorted(
+        topic.name
+        for topic in response.topics
+        if topic.name
+        and topic.error_code in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE)
+        and (include_internal or not topic.is_internal)
+    )
+
+
+async def describe_topics(calls: Calls, names: list[str] | None) -> dict[str, TopicView]:
+    async def describe() -> dict[str, TopicView]:
+        response = await calls.fetch_metadata(names)
+        for topic in response.topics:
+            if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise FinalError(unknown_topic(topic.name or ""))
+            check(topic.error_code, None, f"topic {topic.name}")
+        nodes = calls.session.metadata.nodes
+        return {topic.name or "": view_topic(topic, nodes) for topic in response.topics}
+
+    return await calls.retry("describe topics", describe)
+
+
+async def create_topics(calls: Calls, topics: Iterable[NewTopic], validate_only: bool) -> None:
+    wanted = {topic.name: _creatable(topic) for topic in topics}
+    refused: list[BrokerError] = []
+    created: list[str] = []
+
+    async def create() -> None:
+        connection = await calls.connect_to_controller()
+        request = CreateTopicsRequest(
+            topics=list(wanted.values()),
+            timeout_ms=calls.timeout_ms,
+            validate_only=validate_only,
+        )
+        response: CreateTopicsResponse = await calls.send_once(
+            connection, request, ApiKey.CREATE_TOPICS
+        )
+        again: list[BrokerError] = []
+        for result in response.topics:
+            error = read_error(result.error_code, result.error_message, f"topic {result.name}")
+            if error is not None and must_ask_again(error):
+                again.append(error)
+                continue
+            wanted.pop(result.name, None)
+            if error is None:
+                created.append(result.name)
+            else:
+                refused.append(error)
+        if again:
+            raise again[0]
+
+    if wanted:
+        await calls.retry("create topics", create)
+    if created and not validate_only:
+        await calls.retry("wait for the topics' leaders", lambda: _see_leaders(calls, created))
+    if refused:
+        raise refused[0]
+
+
+async def create_partitions(
+    calls: Calls,
+    name: str,
+    count: int,
+    assignment: Sequence[Sequence[int]] | None,
+    validate_only: bool,
+) -> None:
+    async def create() -> None:
+        connection = await calls.connect_to_controller()
+        topic = CreatePartitionsTopic(
+            name=name,
+            count=count,
+            assignments=None
+            if assignment is None
+            else [CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in assignment],
+        )
+        response: CreatePartitionsResponse = await calls.send_once(
+            connection,
+            CreatePartitionsRequest(
+                topics=[topic], timeout_ms=calls.timeout_ms, validate_only=validate_only
+            ),
+            ApiKey.CREATE_PARTITIONS,
+            "describe_topics()",
+        )
+        for result in response.results:
+            if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise FinalError(unknown_topic(name))
+            raise_change_error(read_error(result.error_code, result.error_message, f"topic {name}"))
+
+    await calls.retry("create partitions", create)
+    if not validate_only:
+        await calls.retry("wait for the partitions' leaders", lambda: _see_leaders(calls, [name]))
+
+
+async def delete_topic(calls: Calls, name: str) -> None:
+    async def delete() -> None:
+        connection = await calls.connect_to_controller()
+        version = connection.version_of(ApiKey.DELETE_TOPICS)
+        request = DeleteTopicsRequest(timeout_ms=calls.timeout_ms)
+        if version > _LAST_DELETE_BY_NAME_LIST:
+            request.topics = [DeleteTopicState(name=name)]
+        else:
+            request.topic_names = [name]
+        response: DeleteTopicsResponse = await calls.send_once(
+            connection, request, ApiKey.DELETE_TOPICS
+        )
+        for result in response.responses:
+            raise_change_error(read_error(result.error_code, result.error_message, f"topic {name}"))
+
+    await calls.retry("delete a topic", delete)
+
+
+async def _see_leaders(calls: Calls, names: list[str]) -> None:
+    response = await calls.fetch_metadata(names)
+    nodes = calls.session.metadata.nodes
+    for topic in response.topics:
+        check(topic.error_code, "the topic was just created", f"topic {topic.name}")
+        view = view_topic(topic, nodes)
+        if not view.partitions or len(view.available) < view.partition_count:
+            leaderless = [i for i, leader in enumerate(view.leaders) if leader < 0]
+            raise BrokerError(
+                ErrorCode.LEADER_NOT_AVAILABLE,
+                f"created, but partitions {leaderless} have no leader yet",
+                f"topic {topic.name}",
+            )
+
+
+def _creatable(topic: NewTopic) -> CreatableTopic:
+    if topic.assignment is not None and (topic.partitions, topic.replication_factor) != (
+        BROKER_DEFAULT,
+        BROKER_DEFAULT,
+    ):
+        raise UsageError(
+            f"topic {topic.name}: give assignment, or partitions and replication_factor, not both"
+        )
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        assignments=[
+            CreatableReplicaAssignment(partition_index=partition, broker_ids=list(brokers))
+            for partition, brokers in (topic.assignment or {}).items()
+        ],
+        configs=[
+            CreatableTopicConfig(name=name, value=None if value is None else write_value(value))
+            for name, value in (topic.config or {}).items()
+        ],
+    )
+
+
+def write_value(value: object) -> str:
+    """A configured value as Kafka writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
