@@ -1,5 +1,10 @@
 """Proposals of ISRs on their way to the controller: one request at a time, with all that there are.
 
+An ISR that is granted counts once the metadata says so; in Kafka it does with the answer. The
+controller judged it by `min.insync.replicas` as it was then, and whoever left may be trusted as one
+that lacks nothing committed (KIP-966): so the leader must not go by the new ISR with an older
+`min.insync.replicas`. In the log of metadata the two are in order.
+
 Source: Kafka's `AlterPartitionManager` (KIP-497).
 """
 
@@ -137,7 +142,7 @@ class IsrProposals:
             if data is None or data.error_code in _NOT_CARRIED_OUT:
                 leadership = partition.leadership
                 if leadership is not None and leadership.proposal is proposal:
-                    partition.isr_decided(None)
+                    partition.isr_refused()
             elif data.error_code:
                 # Something else has changed the partition: the metadata will say what. Until then
                 # the proposal counts, as it may have been carried out when it was sent before.
@@ -145,10 +150,4 @@ class IsrProposals:
                     "the controller refused an ISR partition=%s error=%s",
                     partition,
                     ErrorCode(data.error_code).name,
-                )
-            elif data.leader_epoch == partition.leader_epoch:
-                partition.isr_decided(
-                    partition.registration._replace(
-                        isr=tuple(data.isr), partition_epoch=data.partition_epoch
-                    )
                 )

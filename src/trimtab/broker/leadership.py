@@ -3,8 +3,8 @@
     follower fetches from offset o: it has everything before o
         ─▶ high watermark = the least of the ISR ─▶ acks=all answered, consumers woken
 
-The leader proposes every change of the ISR to the controller and goes by the larger set until it
-has the answer, so that what it calls committed is on every replica that may be elected.
+The leader proposes every change of the ISR to the controller and goes by the larger set until the
+metadata has it, so that what it calls committed is on every replica that may be elected.
 
 Source: Kafka's `Partition`, `Replica` and `CommittedPartitionState`; KIP-497, KIP-903, KIP-966.
 """

@@ -197,7 +197,7 @@ class Partition:
         leadership = self.leadership
         stays = leadership is not None and before.leader_epoch == registration.leader_epoch
         if stays and registration.partition_epoch <= before.partition_epoch:
-            return  # known from the controller's answer to a proposal
+            return  # nothing new; what is proposed still is
         self.registration = registration
         now_s = self._host.time()
         if stays:
@@ -374,18 +374,11 @@ class Partition:
         self.leadership.propose(isr, self.registration.partition_epoch)
         self._host.propose_isr(self)
 
-    def isr_decided(self, registration: PartitionRegistration | None) -> None:
-        """The controller has answered the proposal: the partition as it is now, or None if it
-        was refused."""
-        leadership = self.leadership
-        if leadership is None:
-            return
-        if registration is None:
-            leadership.proposal = None
-        elif registration.partition_epoch > self.registration.partition_epoch:
-            self.lead(registration)
-            return
-        self.raise_high_watermark()
+    def isr_refused(self) -> None:
+        """The controller has not carried out the proposal."""
+        if self.leadership is not None:
+            self.leadership.proposal = None
+            self.raise_high_watermark()
 
     # -- the follower appends what the leader has
 

@@ -101,11 +101,11 @@ class Stand:
         self.partition.follower_fetched(broker, epoch, offset, 0)
 
     def decide(self, **changed: Any) -> None:
-        """The controller carries out what was proposed."""
+        """The controller has carried out what was proposed, and the metadata is here."""
         self.registration = self.registration._replace(
             partition_epoch=self.registration.partition_epoch + 1, **changed
         )
-        self.partition.isr_decided(self.registration)
+        self.partition.lead(self.registration)
 
 
 def batch(count: int = 1, **identity: Any) -> bytearray:

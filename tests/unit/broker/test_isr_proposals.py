@@ -120,17 +120,31 @@ def test_a_proposal_names_every_members_life(bench: Bench) -> None:
     bench.run(scenario)
 
 
-def test_what_is_decided_counts_at_once(bench: Bench) -> None:
+@pytest.mark.kip(966)
+def test_what_is_granted_counts_once_the_metadata_says_so(bench: Bench) -> None:
+    """The controller may have heard before of a `min.insync.replicas` by which 3 lacks nothing."""
+
     async def scenario() -> None:
-        bench.stands[0].fetched(SECOND, 0)
+        stand = bench.stands[0]
+        stand.partition.configure(stand.values(min_insync_replicas="2"))
+        stand.lead(leader_epoch=6, isr=(1, 2, 3))
+        stand.fetched(SECOND, 0)
+        stand.fetched(THIRD, 0)
+        stand.append()
+        stand.host.now_s += 31
+        stand.fetched(SECOND, 1)
+        stand.partition.review_isr()
         _, answer = await bench.next()
-        answer.set_result(respond(part(0, [1, 2])))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        partition = bench.stands[0].partition
-        assert partition.registration.isr == (1, 2)
-        assert partition.registration.partition_epoch == 8
+        answer.set_result(respond(part(0, [1, 2], leader_epoch=6)))
+        await asyncio.sleep(1)
+        assert bench.proposed(0) == (1, 2)
+        assert stand.partition.high_watermark == 0
+        stand.partition.configure(stand.values(min_insync_replicas="3"))
+        stand.decide(isr=(1, 2))
         assert bench.proposed(0) is None
+        assert stand.partition.high_watermark == 0
+        stand.partition.configure(stand.values(min_insync_replicas="2"))
+        assert stand.partition.high_watermark == 1
 
     bench.run(scenario)
 
@@ -233,11 +247,7 @@ def test_each_partition_of_an_answer_has_its_own_outcome(bench: Bench) -> None:
         _, second = await bench.next()
         second.set_result(respond(refused(2, ErrorCode.INELIGIBLE_REPLICA), part(1, [1, 2])))
         await asyncio.sleep(1)
-        assert [stand.partition.registration.isr for stand in bench.stands] == [
-            (1, 2),
-            (1, 2),
-            (1,),
-        ]
+        assert [bench.proposed(index) for index in range(3)] == [(1, 2), (1, 2), None]
 
     bench.run(scenario)
 
@@ -251,18 +261,6 @@ def test_who_leads_no_more_asks_no_more(bench: Bench) -> None:
         answer.set_exception(PeerLost("gone"))
         request, _ = await bench.next()
         assert partitions(request) == {0: [1, 2]}
-
-    bench.run(scenario)
-
-
-def test_an_answer_about_an_earlier_leader_epoch_is_passed_over(bench: Bench) -> None:
-    async def scenario() -> None:
-        bench.stands[0].fetched(SECOND, 0)
-        _, answer = await bench.next()
-        bench.stands[0].lead(leader_epoch=6, partition_epoch=8, isr=(1, 3))
-        answer.set_result(respond(part(0, [1, 2], epoch=9)))
-        await asyncio.sleep(1)
-        assert bench.stands[0].partition.registration.isr == (1, 3)
 
     bench.run(scenario)
 

@@ -271,7 +271,7 @@ def test_a_refused_proposal_counts_no_more(stand: Stand) -> None:
     stand.fetched(THIRD, 1)
     stand.fetched(SECOND, 2)
     assert stand.partition.high_watermark == 1
-    stand.partition.isr_decided(None)
+    stand.partition.isr_refused()
     stand.host.now_s += 31
     stand.partition.raise_high_watermark()
     assert stand.partition.high_watermark == 2
@@ -281,7 +281,7 @@ def test_an_answer_after_the_leader_has_changed_is_passed_over(stand: Stand) -> 
     stand.lead(isr=(1, 2))
     stand.fetched(THIRD, 0)
     stand.follow(leader_epoch=6)
-    stand.partition.isr_decided(None)
+    stand.partition.isr_refused()
     assert stand.partition.leadership is None
 
 
