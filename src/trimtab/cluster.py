@@ -26,6 +26,7 @@ from trimtab import config as options
 from trimtab.broker.broker import Broker
 from trimtab.config.node import CONTROLLER_ID, OWN_OPTIONS, format_address
 from trimtab.controller.node import ControllerNode
+from trimtab.controller.partition_limits import LimitUsage
 from trimtab.errors import UsageError
 from trimtab.runtime.clock import wall_clock_ms
 from trimtab.runtime.files import DirectoryStorage
@@ -124,6 +125,25 @@ class Cluster:
         """
         self._find(broker).broker.listener.faults.slow(produce_ms)
         self._slow_ms[broker] = produce_ms
+
+    @property
+    def limit_usage(self) -> LimitUsage:
+        """Replicas of each broker, the limits on them, and how often these have refused something
+        (KIP-578); also for Prometheus: `LimitCollector(lambda: cluster.limit_usage)`.
+
+        Raises:
+            UsageError: the cluster is not up.
+        """
+        controller = self._controller
+        if controller is None:
+            raise UsageError("the cluster is not up")
+
+        async def measure() -> LimitUsage:
+            return controller.controller.limit_usage()
+
+        if self._thread is None:
+            return controller.controller.limit_usage()
+        return self._thread.run(measure())
 
     # The synchronous face
 

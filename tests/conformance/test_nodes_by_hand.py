@@ -8,11 +8,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
 from benchmarks.processes import answers_metadata, free_ports
-from trimtab import Admin, Producer
+from trimtab import Admin, BrokerError, ErrorCode, Producer
 
 EXIT_SECONDS = 30
 
@@ -203,3 +204,51 @@ def test_a_broker_is_refused_by_another_clusters_controller(tmp_path: Path) -> N
                 else:
                     assert broker.process.wait(EXIT_SECONDS) == 1
                     assert "the controller to another" in broker.log.read_text()
+
+
+@pytest.mark.kip(578)
+def test_limits_come_from_the_file_are_changed_outlive_the_controller_and_are_measured(
+    tmp_path: Path,
+) -> None:
+    broker_port, controller_port = free_ports(2)
+    servers = f"127.0.0.1:{broker_port}"
+    file = Path(controller_file(tmp_path, controller_port))
+    file.write_text(f"{file.read_text()}max.broker.partitions=3\n")
+    controller = ("controller", str(file), "--metrics-port", "0")
+
+    def refusal(admin: Admin, partitions: int) -> str:
+        with pytest.raises(BrokerError) as refused:
+            admin.create_topic(f"of-{partitions}", partitions)
+        assert refused.value.code is ErrorCode.POLICY_VIOLATION
+        return str(refused.value)
+
+    def measure(node: Node) -> list[str]:
+        address = node.await_line("serves metrics").split("address=")[1].strip()
+        with urlopen(address, timeout=EXIT_SECONDS) as response:
+            return str(response.read().decode()).splitlines()
+
+    with (
+        started(
+            *(tmp_path, "broker", "broker"), broker_file(tmp_path, 0, broker_port, controller_port)
+        ) as broker,
+        Admin(servers) as admin,
+    ):
+        with started(tmp_path, "first", *controller) as first:
+            broker.stdout.readline()
+            assert "at most 3 can be placed (max.broker.partitions=3," in refusal(admin, 4)
+            admin.alter_configs("broker", "", {"max.broker.partitions": 5, "max.partitions": 4})
+            admin.create_topic("t", 4)
+            metrics = measure(first)
+            assert 'trimtab_broker_replicas{broker="0"} 4.0' in metrics
+            assert 'trimtab_broker_replicas_limit{broker="0"} 5.0' in metrics
+            assert "trimtab_cluster_replicas_limit 4.0" in metrics
+            assert 'trimtab_limit_rejections_total{limit="max.broker.partitions"} 1.0' in metrics
+            assert first.end(signal.SIGTERM) == 0
+        with started(tmp_path, "second", *controller) as second:
+            second.stdout.readline()
+            assert "at most 0 can be placed (max.broker.partitions=5, max.partitions=4;" in refusal(
+                admin, 1
+            )
+            admin.alter_configs("broker", "", {"max.partitions": None})
+            assert "at most 1 can be placed (max.broker.partitions=5," in refusal(admin, 2)
+            admin.create_topic("u", 1)

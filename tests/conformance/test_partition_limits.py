@@ -161,5 +161,8 @@ def test_a_hundred_at_once_get_room_for_fifty() -> None:
                 pool.map(lambda n: create_with_trimtab(servers, f"t{n}", 1, 1), range(100))
             )
         assert answers.count("") == 50
+        usage = cluster.limit_usage
+        assert usage.replicas == {0: 50}
+        assert usage.rejections == {"max.broker.partitions": 50}
         with Admin(servers) as admin:
             assert len(admin.topics()) == 50

@@ -81,6 +81,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="options of all brokers and of the controller, such as num.partitions=6",
     )
+    up.add_argument(
+        "--metrics-port",
+        type=int,
+        metavar="PORT",
+        help="the controller answers GET /metrics for Prometheus there",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -94,7 +100,15 @@ def run(arguments: argparse.Namespace) -> int:
         (controller,) = stack.enter_context(hold_ports(_LOOPBACK, [0]))
         data = stack.enter_context(open_data(arguments.data, arguments.brokers))
         programs = list_programs(
-            arguments.host, controller, ports, racks, slow, data, config, arguments.data is None
+            arguments.host,
+            controller,
+            ports,
+            racks,
+            slow,
+            data,
+            config,
+            arguments.data is None,
+            arguments.metrics_port,
         )
         _supervise(programs, f"{data}/{_LOGS}", arguments.brokers)
     return 0
@@ -109,6 +123,7 @@ def list_programs(
     data: str,
     config: Sequence[str],
     temporary: bool,
+    metrics_port: int | None = None,
 ) -> list[Program]:
     """The processes of a cluster: the controller, then its brokers, which end after it: it would
     look for new leaders for the partitions of each that ends."""
@@ -126,7 +141,9 @@ def list_programs(
             "controller",
             [
                 *(*python, "controller", "--host", _LOOPBACK, "--port", str(controller_port)),
-                *("--data", f"{data}/controller", *common),
+                *("--data", f"{data}/controller"),
+                *(() if metrics_port is None else ("--metrics-port", str(metrics_port))),
+                *common,
             ],
         )
     ]

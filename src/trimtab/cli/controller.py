@@ -9,14 +9,24 @@ ends it cleanly, a second one at once.
 from __future__ import annotations
 
 import argparse
+import logging
+from functools import partial
 from random import Random
+from typing import TYPE_CHECKING
 
 from trimtab.cli.node import add_node_options, listen, read_node_options, run_node
-from trimtab.config.node import CONTROLLER_ROLE, Address, Node
+from trimtab.config.node import CONTROLLER_ROLE, Address, Node, format_address
 from trimtab.controller.node import ControllerNode
+from trimtab.errors import Unavailable, UsageError
 from trimtab.runtime.clock import wall_clock_ms
 from trimtab.storage.identity import identify_cluster
 from trimtab.storage.storage import Storage
+
+if TYPE_CHECKING:
+    from trimtab.controller.controller import Controller
+    from trimtab.controller.prometheus import MetricsServer
+
+_log = logging.getLogger(__name__)
 
 EXAMPLES = """\
   trimtab controller --data ./controller
@@ -28,17 +38,55 @@ EXAMPLES = """\
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_node_options(parser, 9093)
+    add_metrics_option(parser)
+
+
+def add_metrics_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--metrics-port",
+        type=int,
+        metavar="PORT",
+        help="answer GET /metrics for Prometheus: replicas, limits and what these have refused",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     node = read_node_options(arguments, CONTROLLER_ROLE, {})
-    return run_node(arguments, node, _ControllerProcess)
+    return run_node(arguments, node, partial(_ControllerProcess, arguments.metrics_port))
+
+
+def serve_metrics(controller: Controller, host: str, port: int) -> MetricsServer:
+    """Answer Prometheus from now on.
+
+    Raises:
+        Unavailable: the port is taken.
+        UsageError: the package prometheus_client is missing.
+    """
+    try:
+        from trimtab.controller.prometheus import MetricsServer
+    except ImportError:
+        raise UsageError(
+            "--metrics-port needs a package: pip install 'trimtab[prometheus]'"
+        ) from None
+    try:
+        server = MetricsServer(controller, host, port)
+    except (OSError, OverflowError) as error:
+        raise Unavailable(
+            f"cannot serve metrics on {format_address(host, port)}: {error}; name another "
+            "--metrics-port, or 0 for any"
+        ) from error
+    _log.info("serves metrics address=http://%s/metrics", format_address(host, server.port))
+    return server
 
 
 class _ControllerProcess:
     """A controller as a process runs it."""
 
-    def __init__(self, node: Node, storage: Storage, connections: int) -> None:
+    def __init__(
+        self, metrics_port: int | None, node: Node, storage: Storage, connections: int
+    ) -> None:
+        self._metrics_port = metrics_port
+        self._metrics: MetricsServer | None = None
         self._node = node
         self._storage = storage
         self._connections = connections
@@ -53,6 +101,8 @@ class _ControllerProcess:
         controller.listener.capacity = self._connections
         address = await listen(node, controller.listen)
         await controller.start(address)
+        if self._metrics_port is not None:
+            self._metrics = serve_metrics(controller.controller, node.listen[0], self._metrics_port)
         return address
 
     async def fail(self) -> None:
@@ -60,5 +110,7 @@ class _ControllerProcess:
         await self._controller.failed.wait()
 
     async def close(self, hand_over: bool) -> None:
+        if self._metrics is not None:
+            await self._metrics.close()
         if self._controller is not None:
             await self._controller.close()

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from trimtab.cli.options import add_client_options, read_client_options
 from trimtab.cli.selection import connect_admin
+from trimtab.cli.usage import Usage, read_usage
 from trimtab.config import LONG_MAX
 from trimtab.controller.partition_limits import PER_BROKER, PER_CLUSTER
 from trimtab.controller.placement import Room, count_placeable, place
@@ -38,19 +39,6 @@ class Wish(NamedTuple):
     topic: str
     partitions: int
     factor: int
-
-
-class Usage(NamedTuple):
-    """What there is: the limits, and each broker's rack, replicas and preferred leaders.
-
-    `racks` has the brokers that are alive.
-    """
-
-    per_broker: int
-    per_cluster: int
-    racks: Mapping[int, str | None]
-    replicas: Counter[int]
-    leaders: Counter[int]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -83,23 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         if text is not None
     }
     with connect_admin(read_client_options(arguments)) as admin:
-        nodes = admin.cluster().nodes
-        options = {
-            each.name: int(each.value)
-            for each in admin.describe_configs("broker", nodes[0].id)
-            if each.name in (PER_BROKER, PER_CLUSTER) and each.value is not None
-        }
-        views = admin.describe_topics()
-    limits = {PER_BROKER: LONG_MAX, PER_CLUSTER: LONG_MAX, **options, **given}
-    replicas: Counter[int] = Counter()
-    leaders: Counter[int] = Counter()
-    for view in views.values():
-        if not view.is_internal:
-            for partition in view.partitions:
-                replicas.update(partition.replicas)
-                leaders[partition.replicas[0]] += 1
-    racks = {node.id: node.rack for node in nodes}
-    usage = Usage(limits[PER_BROKER], limits[PER_CLUSTER], racks, replicas, leaders)
+        usage = read_usage(admin, admin.describe_topics().values(), given)
     shown = describe(usage)
     outcomes = try_out(usage, wishes)
     if arguments.json:

@@ -16,6 +16,27 @@ if TYPE_CHECKING:
 DEFAULT_BOOTSTRAP_SERVERS = "127.0.0.1:9092"
 
 
+class RefusedOption(argparse.Action):
+    """An option of Kafka's tools that is not to be had here, and says why. The help is silent.
+
+    Args:
+        why: also what to do instead.
+    """
+
+    def __init__(self, option_strings: Sequence[str], dest: str, why: str) -> None:
+        super().__init__(option_strings, dest, nargs="?", help=argparse.SUPPRESS)
+        self.why = why
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        raise argparse.ArgumentError(self, self.why)
+
+
 def add_client_options(
     parser: argparse.ArgumentParser,
     properties: Sequence[str] = (),
@@ -53,6 +74,11 @@ def add_client_options(
         dest="file",
         metavar="FILE",
         help="a file of client options, one NAME=VALUE a line",
+    )
+    parser.add_argument(
+        "--zookeeper",
+        action=RefusedOption,
+        why="gone since Kafka 4, and ZooKeeper with it: name brokers with --bootstrap-server",
     )
 
 

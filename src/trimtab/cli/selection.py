@@ -25,13 +25,15 @@ def connect_admin(options: dict[str, Any]) -> Admin:
 
 
 def match_names(pattern: str, names: Iterable[str]) -> list[str]:
-    """The names that a regular expression matches whole; commas separate several, as in Kafka.
+    """The names that a regular expression matches whole; commas separate several, and blanks and
+    quotes around it do not count, as in Kafka.
 
     Raises:
         UsageError: it is no regular expression.
     """
     try:
-        wanted = re.compile("|".join(f"(?:{part.strip()})" for part in pattern.split(",")))
+        parts = pattern.replace(" ", "").strip("\"'").split(",")
+        wanted = re.compile("|".join(f"(?:{part})" for part in parts))
     except re.error as error:
         raise UsageError(f"topic {pattern!r} is no regular expression: {error}") from None
     return sorted(name for name in names if wanted.fullmatch(name))

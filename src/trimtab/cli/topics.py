@@ -1,48 +1,111 @@
-"""List, create, describe and delete topics, with the options of kafka-topics.
+"""List, create, describe, alter and delete topics, with the options of kafka-topics.
 
---topic takes a regular expression, but for --create.
+--topic takes a regular expression, or several with commas between them, but for --create.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
 import json
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from trimtab.cli.options import add_client_options, read_client_options, read_pairs
-from trimtab.cli.selection import connect_admin, select_topics
+from trimtab.cli.options import (
+    RefusedOption,
+    add_client_options,
+    read_client_options,
+    read_pairs,
+)
+from trimtab.cli.selection import connect_admin, list_partitions, select_topics
+from trimtab.cli.topic_description import (
+    CHECKS,
+    CHECKS_OF_CONFIGS,
+    ZERO_ID,
+    Description,
+    choose_partitions,
+    read_topic_id,
+    show_partition,
+    show_topic,
+    write_partition,
+    write_topic,
+)
 from trimtab.errors import BrokerError, ErrorCode, UsageError
+from trimtab.records import TopicPartition
 
 if TYPE_CHECKING:
-    from trimtab.client.admin import Admin
+    from trimtab.client.admin import Admin, EligibleLeaders, Reassignment
     from trimtab.client.network.metadata import TopicView
+
+T = TypeVar("T")
 
 EXAMPLES = """\
   trimtab topics --list
   trimtab topics --create --topic flights --partitions 6 --config retention.ms=3600000
   trimtab topics --describe --topic 'flights.*' --json
+  trimtab topics --describe --under-replicated-partitions
+  trimtab topics --alter --topic flights --partitions 12
   trimtab topics --delete --topic flights --if-exists
 """
+
+PAGE_SIZE: Final = 2000
+MAX_REPLICAS: Final = 2**15 - 1
+
+COLLISION: Final = (
+    "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_') "
+    "could collide. To avoid issues it is best to use either, but not both."
+)
+
+_VERBS: Final[Mapping[str, tuple[str, ...]]] = {
+    "topic_id": ("describe",),
+    "partitions": ("create", "alter"),
+    "replication_factor": ("create",),
+    "replica_assignment": ("create", "alter"),
+    "config": ("create",),
+    "if_not_exists": ("create",),
+    "if_exists": ("describe", "alter", "delete"),
+    "exclude_internal": ("list", "describe"),
+    "topics_with_overrides": ("describe",),
+    "partition_size_limit_per_response": ("describe",),
+    **{name: ("describe",) for name in CHECKS},
+}
+"""The options that go with some verbs only."""
+
+_INSTEAD: Final = {
+    ("config", "alter"): "set a topic's options with "
+    "trimtab configs --alter --topic NAME --add-config NAME=VALUE",
+    ("replication_factor", "alter"): "partitions get other replicas by a reassignment, "
+    "see trimtab reassign",
+}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     verb = parser.add_mutually_exclusive_group(required=True)
-    verb.add_argument("--list", dest="run", action="store_const", const=list_topics)
-    verb.add_argument("--create", dest="run", action="store_const", const=create_topic)
-    verb.add_argument("--describe", dest="run", action="store_const", const=describe_topics)
-    verb.add_argument("--delete", dest="run", action="store_const", const=delete_topics)
+    for name in _RUN:
+        verb.add_argument(f"--{name}", dest="verb", action="store_const", const=name)
     parser.add_argument("--topic", help="the topic, or a regular expression")
     parser.add_argument(
-        "--partitions", type=int, metavar="N", help="of the new topic (default: the cluster's)"
+        "--topic-id", metavar="ID", help="with --describe: the topic of this id, whatever --topic"
     )
     parser.add_argument(
-        "--replication-factor", type=int, metavar="N", help="likewise (default: the cluster's)"
+        "--partitions",
+        type=int,
+        metavar="N",
+        help="with --create (default: the cluster's); with --alter: how many there are to be in "
+        "all. Records with keys then go to other partitions than before",
+    )
+    parser.add_argument(
+        "--replication-factor",
+        type=int,
+        metavar="N",
+        help="with --create: replicas of each partition (default: the cluster's)",
     )
     parser.add_argument(
         "--replica-assignment",
         metavar="BROKER,…",
-        help="instead of both: a broker for each partition, replicas with colons: 0,1,2 or 0:1,1:2",
+        help="a broker for each partition, replicas with colons: 0,1,2 or 0:1,1:2. With --create "
+        "instead of the two before; with --alter beside --partitions, for all partitions: what is "
+        "said of the present ones is skipped",
     )
     parser.add_argument(
         "--config",
@@ -50,23 +113,101 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="NAME=VALUE",
-        help="options of the new topic, such as retention.ms=3600000",
+        help="with --create: options of the new topic, such as retention.ms=3600000",
+    )
+    parser.add_argument(
+        "--delete-config",
+        action=RefusedOption,
+        why="has done nothing since Kafka 4: use trimtab configs --alter --topic NAME "
+        "--delete-config NAME",
     )
     parser.add_argument("--if-not-exists", action="store_true", help="with --create")
-    parser.add_argument("--if-exists", action="store_true", help="with --describe and --delete")
-    parser.add_argument("--exclude-internal", action="store_true", help="leave out internal topics")
     parser.add_argument(
-        "--json", action="store_true", help="with --list and --describe: one JSON object a line"
+        "--if-exists", action="store_true", help="with --describe, --alter and --delete"
     )
+    parser.add_argument(
+        "--exclude-internal",
+        action="store_true",
+        help="with --list and --describe: leave out internal topics",
+    )
+    _add_filters(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON object a line for each topic")
     add_client_options(parser)
 
 
+def _add_filters(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what --describe shows; several show what any of them would")
+    for name, text in (
+        ("under-replicated", "partitions with replicas that are not in sync"),
+        ("unavailable", "partitions without a leader"),
+        ("under-min-isr", "partitions with fewer replicas in sync than min.insync.replicas"),
+        ("at-min-isr", "partitions with exactly min.insync.replicas in sync"),
+    ):
+        group.add_argument(f"--{name}-partitions", action="store_true", help=f"only {text}")
+    group.add_argument(
+        "--topics-with-overrides",
+        action="store_true",
+        help="only topics with options that were set, and not their partitions",
+    )
+    group.add_argument(
+        "--partition-size-limit-per-response",
+        type=int,
+        metavar="N",
+        help="how many partitions a broker may describe in one response when it is asked for the "
+        f"columns Elr and LastKnownElr, in as many as it takes (default: {PAGE_SIZE}, which is "
+        "also the most that brokers grant unless told otherwise); what is printed is the same",
+    )
+
+
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.topic is None and arguments.run in (create_topic, delete_topics):
-        raise UsageError("name a topic: --topic NAME")
+    check_arguments(arguments)
     with connect_admin(read_client_options(arguments)) as admin:
-        arguments.run(admin, arguments)
+        _RUN[arguments.verb](admin, arguments)
     return 0
+
+
+def check_arguments(arguments: argparse.Namespace) -> None:
+    """What kafka-topics refuses before it asks a cluster.
+
+    Raises:
+        UsageError: an option is missing, does not go with another, or is out of range.
+    """
+    verb, given = arguments.verb, vars(arguments)
+    for name, verbs in _VERBS.items():
+        if given[name] not in (None, False, []) and verb not in verbs:
+            fix = _INSTEAD.get((name, verb)) or "leave it out"
+            allowed = " or ".join(f"--{each}" for each in verbs)
+            raise UsageError(f"{_flag(name)} goes with {allowed}, not with --{verb}: {fix}")
+    if verb in ("create", "alter", "delete") and not arguments.topic:
+        raise UsageError(f"--{verb} needs a topic: add --topic NAME")
+    if verb == "alter" and arguments.partitions is None:
+        raise UsageError("--alter needs the number of partitions: add --partitions N")
+    if verb == "create" and arguments.replica_assignment is not None:
+        for name in ("partitions", "replication_factor"):
+            if given[name] is not None:
+                raise UsageError(
+                    f"--replica-assignment says how many partitions and replicas there are: "
+                    f"leave out {_flag(name)}"
+                )
+    if arguments.if_exists and verb == "describe" and not (arguments.topic or arguments.topic_id):
+        raise UsageError("--if-exists needs a topic: add --topic NAME or --topic-id ID")
+    if arguments.topics_with_overrides:
+        for name in CHECKS:
+            if given[name]:
+                raise UsageError(
+                    f"{_flag(name)} shows partitions and --topics-with-overrides topics: give one"
+                )
+    for name, most in (
+        ("partitions", 2**31 - 1),
+        ("replication_factor", MAX_REPLICAS),
+        ("partition_size_limit_per_response", 2**31 - 1),
+    ):
+        if given[name] is not None and not 1 <= given[name] <= most:
+            raise UsageError(f"{_flag(name)} {given[name]}: write a number from 1 to {most}")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def list_topics(admin: Admin, arguments: argparse.Namespace) -> None:
@@ -76,11 +217,15 @@ def list_topics(admin: Admin, arguments: argparse.Namespace) -> None:
 
 def create_topic(admin: Admin, arguments: argparse.Namespace) -> None:
     topic = arguments.topic
+    assignment = read_assignment(arguments.replica_assignment)
     given = {
         "partitions": arguments.partitions,
         "replication_factor": arguments.replication_factor,
-        "assignment": read_assignment(arguments.replica_assignment),
+        "assignment": None if assignment is None else dict(enumerate(assignment)),
     }
+    if "." in topic or "_" in topic:
+        print(COLLISION, file=sys.stderr if arguments.json else sys.stdout)
+    is_new = True
     try:
         admin.create_topic(
             topic,
@@ -88,29 +233,84 @@ def create_topic(admin: Admin, arguments: argparse.Namespace) -> None:
             **{name: value for name, value in given.items() if value is not None},
         )
     except BrokerError as error:
-        if error.code is ErrorCode.TOPIC_ALREADY_EXISTS and arguments.if_not_exists:
-            return
-        raise
-    print(f"Created topic {topic}.")
+        if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS or not arguments.if_not_exists:
+            raise
+        is_new = False
+    if arguments.json:
+        print(json.dumps({"topic": topic, "created": is_new}))
+    elif is_new:
+        print(f"Created topic {topic}.")
+
+
+def alter_topics(admin: Admin, arguments: argparse.Namespace) -> None:
+    names = _select_existing(admin, arguments)
+    assignment = read_assignment(arguments.replica_assignment)
+    present = admin.describe_topics(names) if names and assignment is not None else {}
+    for name in names:
+        admin.create_partitions(
+            name,
+            arguments.partitions,
+            None if assignment is None else assignment[present[name].partition_count :],
+        )
+        if arguments.json:
+            print(json.dumps({"topic": name, "partitions": arguments.partitions}))
+        else:
+            print(f"Altered topic {name}: it has {arguments.partitions} partitions.")
 
 
 def describe_topics(admin: Admin, arguments: argparse.Namespace) -> None:
-    names = _select_existing(admin, arguments)
+    names = _select_described(admin, arguments)
     if not names:
         return
+    checks = [name for name in CHECKS if getattr(arguments, name)]
+    needs_configs = not checks or any(name in checks for name in CHECKS_OF_CONFIGS)
+    shows_partitions = not arguments.topics_with_overrides
+    moves = _list_moves(admin)
+    eligible: dict[TopicPartition, EligibleLeaders] = {}
+    if shows_partitions:
+        limit = arguments.partition_size_limit_per_response or PAGE_SIZE
+        eligible = _find_eligible(admin, names, limit)
     for name, view in sorted(admin.describe_topics(names).items()):
-        chosen = {
-            entry.name: entry.value
-            for entry in admin.describe_configs("topic", name)
-            if not entry.is_default
-        }
-        print(json.dumps(show_json(view, chosen)) if arguments.json else show_text(view, chosen))
+        topic = Description(
+            view,
+            {each.name: each for each in admin.describe_configs("topic", name)}
+            if needs_configs
+            else None,
+            _by_number(view, moves),
+            _by_number(view, eligible),
+        )
+        if arguments.topics_with_overrides and not topic.overrides:
+            continue
+        numbers = choose_partitions(topic, checks) if shows_partitions else []
+        if arguments.json:
+            shown = show_topic(topic)
+            if shows_partitions:
+                shown["partitions"] = [show_partition(topic, number) for number in numbers]
+            if numbers or not checks:
+                print(json.dumps(shown))
+            continue
+        if not checks:
+            print(write_topic(topic))
+        for number in numbers:
+            print(write_partition(topic, number))
 
 
 def delete_topics(admin: Admin, arguments: argparse.Namespace) -> None:
     for name in _select_existing(admin, arguments):
         admin.delete_topic(name)
-        print(f"Deleted topic {name}.")
+        if arguments.json:
+            print(json.dumps({"topic": name, "deleted": True}))
+        else:
+            print(f"Deleted topic {name}.")
+
+
+_RUN: Final[Mapping[str, Callable[[Admin, argparse.Namespace], None]]] = {
+    "list": list_topics,
+    "create": create_topic,
+    "describe": describe_topics,
+    "alter": alter_topics,
+    "delete": delete_topics,
+}
 
 
 def _select_existing(admin: Admin, arguments: argparse.Namespace) -> list[str]:
@@ -122,62 +322,73 @@ def _select_existing(admin: Admin, arguments: argparse.Namespace) -> list[str]:
     return names
 
 
-def read_assignment(text: str | None) -> dict[int, list[int]] | None:
+def _select_described(admin: Admin, arguments: argparse.Namespace) -> list[str]:
+    topic_id = ZERO_ID if arguments.topic_id is None else read_topic_id(arguments.topic_id)
+    if topic_id == ZERO_ID:
+        return _select_existing(admin, arguments)
+    names = [
+        view.name
+        for view in admin.describe_topics().values()
+        if view.topic_id == topic_id and not (arguments.exclude_internal and view.is_internal)
+    ]
+    if not names and not arguments.if_exists:
+        raise UsageError(
+            f"no topic has the id {arguments.topic_id!r}; see `trimtab topics --describe`, or add "
+            "--if-exists"
+        )
+    return names
+
+
+def _list_moves(admin: Admin) -> dict[TopicPartition, Reassignment]:
+    """All that are under way; none where that cannot be asked, as kafka-topics has it."""
+    try:
+        return admin.list_reassignments()
+    except BrokerError as error:
+        if error.code in (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED):
+            return {}
+        raise
+
+
+def _find_eligible(
+    admin: Admin, names: list[str], limit: int
+) -> dict[TopicPartition, EligibleLeaders]:
+    """Of these topics; none where brokers do not know of it yet."""
+    try:
+        return admin.eligible_leaders(names, limit)
+    except BrokerError as error:
+        if error.code is ErrorCode.UNSUPPORTED_VERSION:
+            return {}
+        raise
+
+
+def _by_number(view: TopicView, found: Mapping[TopicPartition, T]) -> dict[int, T]:
+    """What was found out about one topic."""
+    return {each.partition: found[each] for each in list_partitions(view) if each in found}
+
+
+def read_assignment(text: str | None) -> list[list[int]] | None:
     """`0:1,1:2` as the brokers of partitions 0, 1, ….
 
     Raises:
-        UsageError: something else.
+        UsageError: something else, a broker twice, or not as many replicas everywhere.
     """
     if text is None:
         return None
     try:
-        return {
-            partition: [int(broker) for broker in part.split(":")]
-            for partition, part in enumerate(text.split(","))
-        }
+        assignment = [[int(broker) for broker in part.split(":")] for part in text.split(",")]
     except ValueError:
         raise UsageError(
             f"--replica-assignment {text!r}: write broker numbers, such as 0,1,2 or 0:1,1:2"
         ) from None
-
-
-def show_text(view: TopicView, chosen: dict[str, str | None]) -> str:
-    """A topic as kafka-topics shows it: a line of its own, and one per partition."""
-    factor = max((len(partition.replicas) for partition in view.partitions), default=0)
-    configs = ",".join(f"{name}={value}" for name, value in chosen.items())
-    lines = [
-        f"Topic: {view.name}\tTopicId: {write_topic_id(view.topic_id)}\t"
-        f"PartitionCount: {view.partition_count}\tReplicationFactor: {factor}\tConfigs: {configs}"
-    ]
-    for number, partition in enumerate(view.partitions):
-        leader = "none" if partition.leader < 0 else str(partition.leader)
-        lines.append(
-            f"\tTopic: {view.name}\tPartition: {number}\tLeader: {leader}\t"
-            f"Replicas: {','.join(map(str, partition.replicas))}\t"
-            f"Isr: {','.join(map(str, partition.in_sync_replicas))}"
-        )
-    return "\n".join(lines)
-
-
-def show_json(view: TopicView, chosen: dict[str, str | None]) -> dict[str, object]:
-    return {
-        "topic": view.name,
-        "topicId": write_topic_id(view.topic_id),
-        "configs": chosen,
-        "partitions": [
-            {
-                "partition": number,
-                "leader": partition.leader,
-                "leaderEpoch": partition.leader_epoch,
-                "rack": view.racks[number],
-                "replicas": list(partition.replicas),
-                "isr": list(partition.in_sync_replicas),
-            }
-            for number, partition in enumerate(view.partitions)
-        ],
-    }
-
-
-def write_topic_id(topic_id: bytes) -> str:
-    """A topic's id as Kafka writes it: URL-safe base64 without padding."""
-    return base64.urlsafe_b64encode(topic_id).decode("ascii").rstrip("=")
+    for partition, brokers in enumerate(assignment):
+        if len(set(brokers)) < len(brokers):
+            raise UsageError(
+                f"--replica-assignment {text!r}: partition {partition} names a broker twice; "
+                "a broker has one replica of it"
+            )
+        if len(brokers) != len(assignment[0]):
+            raise UsageError(
+                f"--replica-assignment {text!r}: partition {partition} has {len(brokers)} "
+                f"replica(s) and partition 0 has {len(assignment[0])}; give all as many"
+            )
+    return assignment

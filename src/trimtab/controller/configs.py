@@ -29,6 +29,7 @@ from trimtab.config import (
     write,
 )
 from trimtab.controller.decision import Decision, Refusal
+from trimtab.controller.partition_limits import PER_BROKER, PER_CLUSTER
 from trimtab.controller.topic_rules import MIN_ISR
 from trimtab.controller.topics import MAX_RECORDS
 from trimtab.errors import ErrorCode, UsageError
@@ -86,11 +87,13 @@ def decide_incremental_alter_configs(
     image: ClusterImage,
     request: IncrementalAlterConfigsRequest,
     broker_config: Mapping[str, Value],
+    controller_id: int,
 ) -> Decision:
     """Change the options that are named, of each resource all of them or none.
 
     Args:
         broker_config: the static broker options, all of them, for what topics inherit.
+        controller_id: may have options of its own, like a broker.
     """
 
     def plan(
@@ -104,7 +107,7 @@ def decide_incremental_alter_configs(
     def is_null(config: incremental_alter_configs.AlterableConfig) -> bool:
         return config.value is None and config.config_operation != DELETE
 
-    changes = _Changes(image, broker_config)
+    changes = _Changes(image, broker_config, controller_id)
     responses = [
         incremental_alter_configs.AlterConfigsResourceResponse(
             error_code=code,
@@ -125,14 +128,18 @@ def decide_incremental_alter_configs(
 
 
 def decide_alter_configs(
-    image: ClusterImage, request: AlterConfigsRequest, broker_config: Mapping[str, Value]
+    image: ClusterImage,
+    request: AlterConfigsRequest,
+    broker_config: Mapping[str, Value],
+    controller_id: int,
 ) -> Decision:
     """Replace all options of each resource; those that are not named go back to their defaults.
 
     Args:
         broker_config: the static broker options, all of them, for what topics inherit.
+        controller_id: may have options of its own, like a broker.
     """
-    changes = _Changes(image, broker_config)
+    changes = _Changes(image, broker_config, controller_id)
     responses = [
         alter_configs.AlterConfigsResourceResponse(
             error_code=code,
@@ -207,8 +214,11 @@ class _Changes:
         records: of what has been decided so far.
     """
 
-    def __init__(self, image: ClusterImage, broker_config: Mapping[str, Value]) -> None:
+    def __init__(
+        self, image: ClusterImage, broker_config: Mapping[str, Value], controller_id: int
+    ) -> None:
         self._image = image
+        self._nodes = {controller_id, *image.brokers}
         self._broker_config = resolve(broker_config, image.configs(CONFIG_BROKER, _ALL_BROKERS), {})
         self.records: list[Any] = []
 
@@ -316,10 +326,15 @@ class _Changes:
                 ErrorCode.INVALID_REQUEST,
                 f"Cannot update these configs dynamically: [{', '.join(fixed)}]",
             )
-        try:
-            values = {option: BROKER[option].check(changed[option], "broker") for option in changed}
-        except UsageError as error:
-            raise Refusal(ErrorCode.INVALID_REQUEST, str(error)) from error
+        values = {}
+        for option, text in changed.items():
+            try:
+                values[option] = BROKER[option].check(text, "broker")
+            except UsageError as error:
+                # Kafka says so of its own options.
+                is_ours = option in (PER_BROKER, PER_CLUSTER)
+                code = ErrorCode.INVALID_CONFIG if is_ours else ErrorCode.INVALID_REQUEST
+                raise Refusal(code, str(error)) from error
         own = sorted(option for option in changed if BROKER[option].dynamic is not CLUSTER_WIDE)
         if name == _ALL_BROKERS and own:
             raise Refusal(
@@ -332,7 +347,7 @@ class _Changes:
                 ErrorCode.INVALID_CONFIG,
                 "Broker-level min.insync.replicas cannot be altered while ELR is enabled.",
             )
-        if name != _ALL_BROKERS and int(name) not in self._image.brokers:
+        if name != _ALL_BROKERS and int(name) not in self._nodes:
             raise Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No node with id {name} found.")
         _warn(BROKER, f"broker={name or 'all'}", values)
 

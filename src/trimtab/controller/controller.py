@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from random import Random
 from typing import Any, TypeVar, cast
@@ -36,7 +37,12 @@ from trimtab.controller.leader_changes import (
 )
 from trimtab.controller.metadata_feed import MetadataFeed
 from trimtab.controller.new_partitions import decide_create_partitions
-from trimtab.controller.partition_limits import PartitionLimits, is_ignored
+from trimtab.controller.partition_limits import (
+    Allowance,
+    LimitUsage,
+    PartitionLimits,
+    is_ignored,
+)
 from trimtab.controller.reassignments import decide_alter_reassignments, list_reassignments
 from trimtab.controller.sessions import Probe, Sessions
 from trimtab.controller.topic_rules import UNCLEAN, TopicRules
@@ -117,6 +123,8 @@ class Controller:
     Attributes:
         journal: `journal.on_failure` must end this controller.
         feed: what followers fetch.
+        rejections: how often `max.broker.partitions` and `max.partitions` have refused a topic or a
+            partition.
 
     Raises:
         CorruptData: the journal is damaged before its end.
@@ -135,6 +143,7 @@ class Controller:
     ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
+        self.rejections: Counter[str] = Counter()
         self._config = broker_config
         self._random = random
         self.journal = Journal.open(
@@ -286,7 +295,7 @@ class Controller:
     ) -> Answer[AlterPartitionReassignmentsResponse]:
         """AlterPartitionReassignments: begun, not done."""
         return self._carry_out(
-            decide_alter_reassignments(self.image, self._rules, self._limits, request)
+            decide_alter_reassignments(self.image, self._rules, self._allowance(), request)
         )
 
     def list_partition_reassignments(
@@ -299,7 +308,7 @@ class Controller:
 
     def create_topics(self, request: CreateTopicsRequest) -> Answer[CreateTopicsResponse]:
         """CreateTopics: brokers have the new partitions before the answer."""
-        decision = decide_create(self.image, request, self._config, self._limits, self._random)
+        decision = decide_create(self.image, request, self._config, self._allowance(), self._random)
         return self._carry_out(decision, request.timeout_ms)
 
     def delete_topics(self, request: DeleteTopicsRequest) -> Answer[DeleteTopicsResponse]:
@@ -312,22 +321,40 @@ class Controller:
         self, request: CreatePartitionsRequest
     ) -> Answer[CreatePartitionsResponse]:
         """CreatePartitions: brokers have the new partitions before the answer."""
-        decision = decide_create_partitions(self.image, request, self._limits, self._random)
+        decision = decide_create_partitions(self.image, request, self._allowance(), self._random)
         return self._carry_out(decision, request.timeout_ms)
 
     def alter_configs(self, request: AlterConfigsRequest) -> Answer[AlterConfigsResponse]:
         """AlterConfigs: brokers know before the answer."""
-        return self._configure(decide_alter_configs(self.image, request, self._config))
+        return self._configure(
+            decide_alter_configs(self.image, request, self._config, self.node_id)
+        )
 
     def incremental_alter_configs(
         self, request: IncrementalAlterConfigsRequest
     ) -> Answer[IncrementalAlterConfigsResponse]:
         """IncrementalAlterConfigs: brokers know before the answer."""
-        return self._configure(decide_incremental_alter_configs(self.image, request, self._config))
+        return self._configure(
+            decide_incremental_alter_configs(self.image, request, self._config, self.node_id)
+        )
 
-    @property
-    def _limits(self) -> PartitionLimits:
+    def limits(self) -> PartitionLimits:
+        """The limits on replicas, as they count now."""
         return PartitionLimits.read(self.image, self._config, self.node_id)
+
+    def limit_usage(self) -> LimitUsage:
+        """What is used of them, as it is now."""
+        counts = self.image.counts
+        brokers = {*self.image.brokers, *(broker for broker in counts.on if counts.on[broker])}
+        return LimitUsage(
+            self.limits(),
+            {broker: counts.on[broker] for broker in brokers},
+            counts.total,
+            self.rejections.copy(),
+        )
+
+    def _allowance(self) -> Allowance:
+        return Allowance(self.image, self.limits(), self.rejections)
 
     def _configure(self, decision: Decision) -> Answer[Any]:
         self._commit(decision.records)

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from trimtab.controller.decision import Decision, Refusal
-from trimtab.controller.partition_limits import Allowance, PartitionLimits
+from trimtab.controller.partition_limits import Allowance
 from trimtab.controller.topics import MAX_RECORDS, assign, check_replicas, new_partition
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import ClusterImage, TopicImage, partition_record
@@ -23,14 +23,13 @@ from trimtab.wire.messages.create_partitions import (
 
 
 def decide_create_partitions(
-    image: ClusterImage, request: CreatePartitionsRequest, limits: PartitionLimits, random: Random
+    image: ClusterImage, request: CreatePartitionsRequest, allowance: Allowance, random: Random
 ) -> Decision:
     """Add partitions to each topic that can have them; with `validate_only` write nothing.
 
     Unlike Kafka, which writes what fits of it, a request for more than `MAX_RECORDS` partitions
     adds none of those that are too many for one topic.
     """
-    allowance = Allowance(image, limits)
     times = Counter(topic.name for topic in request.topics)
     records: list[Any] = []
     results: dict[str, CreatePartitionsTopicResult] = {}

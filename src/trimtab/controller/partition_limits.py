@@ -63,6 +63,21 @@ class PartitionLimits(NamedTuple):
         return cls(cast(int, values[PER_BROKER]), cast(int, values[PER_CLUSTER]))
 
 
+class LimitUsage(NamedTuple):
+    """What is used of the limits.
+
+    Attributes:
+        replicas: of each broker that is registered, or has some.
+        total: of all brokers.
+        rejections: how often each limit has refused something.
+    """
+
+    limits: PartitionLimits
+    replicas: Mapping[int, int]
+    total: int
+    rejections: Counter[str]
+
+
 def is_ignored(record: ConfigRecord, controller_id: int) -> bool:
     """Whether it sets a limit for one broker that does not decide about any."""
     return (
@@ -81,10 +96,14 @@ class Allowance:
 
     Args:
         limits: as they were when the request came.
+        rejections: how often each limit has refused something; counted on.
     """
 
-    def __init__(self, image: ClusterImage, limits: PartitionLimits) -> None:
+    def __init__(
+        self, image: ClusterImage, limits: PartitionLimits, rejections: Counter[str]
+    ) -> None:
         self._limits = limits
+        self._rejections = rejections
         self._counts = image.counts.copy()
 
     def place(
@@ -115,7 +134,7 @@ class Allowance:
                 self._refuse_total(_describe(topic, partitions, factor), partitions, factor)
         if most < partitions:
             raise self._refusal(
-                _describe(topic, partitions, factor), f"at most {most} can be placed"
+                PER_BROKER, _describe(topic, partitions, factor), f"at most {most} can be placed"
             )
         assignment = place(rooms, partitions, factor - followers, random)
         if followers:
@@ -148,7 +167,7 @@ class Allowance:
         what = f"Unable to reassign partition {topic}-{before.id} to {_final(after)}"
         self._check_brokers(what, Counter(added))
         if added and growth > 0 and self._counts.total + growth > self._limits.per_cluster:
-            raise self._refusal(what, self._excess(growth))
+            raise self._refusal(PER_CLUSTER, what, self._excess(growth))
         self._counts.remove(before.replicas)
         self._counts.add(after.replicas)
 
@@ -167,6 +186,7 @@ class Allowance:
             before = self._counts.on[broker]
             if before + added[broker] > self._limits.per_broker:
                 raise self._refusal(
+                    PER_BROKER,
                     what,
                     f"broker {broker} would host {before + added[broker]} partition replicas, "
                     f"{added[broker]} more than the {before} it hosts, exceeding "
@@ -176,7 +196,9 @@ class Allowance:
     def _refuse_total(self, what: str, partitions: int, factor: int) -> NoReturn:
         most = max(0, self._limits.per_cluster - self._counts.total) // factor
         raise self._refusal(
-            what, f"{self._excess(partitions * factor)}, so at most {most} can be placed"
+            PER_CLUSTER,
+            what,
+            f"{self._excess(partitions * factor)}, so at most {most} can be placed",
         )
 
     def _excess(self, replicas: int) -> str:
@@ -186,7 +208,8 @@ class Allowance:
             f"{PER_CLUSTER}={self._limits.per_cluster}: the brokers already host {total}"
         )
 
-    def _refusal(self, what: str, why: str) -> Refusal:
+    def _refusal(self, limit: str, what: str, why: str) -> Refusal:
+        self._rejections[limit] += 1
         counts = self._counts.on
         shown = sorted(sorted(counts, key=lambda each: -counts[each])[:_MOST_SHOWN])
         brokers = ", ".join(f"{broker}={counts[broker]}" for broker in shown)

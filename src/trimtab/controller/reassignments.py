@@ -18,7 +18,7 @@ from typing import Any
 from trimtab.controller.decision import Decision, Refusal
 from trimtab.controller.election import Election, change_partition
 from trimtab.controller.leader_changes import active_brokers
-from trimtab.controller.partition_limits import Allowance, PartitionLimits
+from trimtab.controller.partition_limits import Allowance
 from trimtab.controller.topic_rules import TopicRules
 from trimtab.controller.topics import MAX_RECORDS, check_replicas
 from trimtab.errors import ErrorCode
@@ -44,11 +44,11 @@ _log = logging.getLogger(__name__)
 def decide_alter_reassignments(
     image: ClusterImage,
     rules: TopicRules,
-    limits: PartitionLimits,
+    allowance: Allowance,
     request: AlterPartitionReassignmentsRequest,
 ) -> Decision:
     """AlterPartitionReassignments: each partition that can, begins to move, or gives it up."""
-    moves = _Moves(image, rules, Allowance(image, limits), request.allow_replication_factor_change)
+    moves = _Moves(image, rules, allowance, request.allow_replication_factor_change)
     responses = [
         ReassignableTopicResponse(
             name=topic.name,

@@ -15,7 +15,7 @@ from typing import Any
 from trimtab import config
 from trimtab.config import Source, Value
 from trimtab.controller.decision import Decision, Refusal
-from trimtab.controller.partition_limits import Allowance, PartitionLimits
+from trimtab.controller.partition_limits import Allowance
 from trimtab.controller.topic_rules import WHOLE_CLUSTER
 from trimtab.errors import ErrorCode, UsageError
 from trimtab.metadata.batches import TOPIC as JOURNAL_TOPIC
@@ -55,7 +55,7 @@ def decide_create(
     image: ClusterImage,
     request: CreateTopicsRequest,
     broker_config: Mapping[str, Value],
-    limits: PartitionLimits,
+    allowance: Allowance,
     random: Random,
 ) -> Decision:
     """Create each topic of the request that can be created; with `validate_only` write nothing.
@@ -63,7 +63,6 @@ def decide_create(
     Args:
         broker_config: the static broker options, all of them, for what topics inherit.
     """
-    allowance = Allowance(image, limits)
     all_brokers = image.configs(CONFIG_BROKER, WHOLE_CLUSTER)
     broker_config = config.resolve(broker_config, all_brokers, {})
     times = Counter(topic.name for topic in request.topics)

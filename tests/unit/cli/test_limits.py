@@ -10,7 +10,8 @@ import pytest
 
 from trimtab import Admin, Cluster
 from trimtab.cli import main
-from trimtab.cli.limits import Usage, Wish, describe, read_limit, read_wish, try_out, write_table
+from trimtab.cli.limits import Wish, describe, read_limit, read_wish, try_out, write_table
+from trimtab.cli.usage import Usage
 from trimtab.config import LONG_MAX
 from trimtab.errors import UsageError
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from trimtab.cli.options import (
+    RefusedOption,
     add_client_options,
     read_client_options,
     read_pairs,
@@ -73,3 +74,21 @@ def test_partition_ids() -> None:
     assert read_partition_ids("0,2, 5") == [0, 2, 5]
     with pytest.raises(UsageError, match="write their numbers with commas"):
         read_partition_ids("0,x")
+
+
+@pytest.mark.parametrize("words", [["--zookeeper", "localhost:2181"], ["--zookeeper"]])
+def test_zookeeper_is_gone_and_the_error_says_what_to_use(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parse(*words)
+    error = capsys.readouterr().err
+    assert "argument --zookeeper: gone since Kafka 4" in error
+    assert "--bootstrap-server" in error.splitlines()[-1]
+
+
+def test_a_refused_option_is_not_in_the_help() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lost", action=RefusedOption, why="use another")
+    assert "--lost" not in parser.format_help()
+    assert parser.parse_args([]).lost is None

@@ -97,7 +97,7 @@ def test_an_empty_or_missing_payload_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_metrics_are_named_as_kafkas_tools_name_them(capsys: pytest.CaptureFixture[str]) -> None:
-    metrics = {
+    metrics: dict[str, dict[str, object]] = {
         "producer-metrics": {"record-send-total": 5.0, "batch-size-avg": float("nan")},
         "producer-node-metrics": {"node-0": {"outgoing-byte-total": 1200}},
         "producer-topic-metrics": {"t": {"byte-total": 1100.5}},

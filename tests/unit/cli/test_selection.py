@@ -14,6 +14,7 @@ NAMES = ["flights", "flights-2", "weather", "a.b"]
         ("flights", ["flights"]),
         ("flights.*", ["flights", "flights-2"]),
         ("weather,flights", ["flights", "weather"]),
+        ("'weather, flights'", ["flights", "weather"]),
         ("a.b", ["a.b"]),
         ("none", []),
     ],

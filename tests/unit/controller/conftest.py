@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from trimtab.config import BROKER, read
 from trimtab.controller.decision import Decision
-from trimtab.controller.partition_limits import PartitionLimits
+from trimtab.controller.partition_limits import Allowance, PartitionLimits
 from trimtab.controller.topic_rules import TopicRules
 from trimtab.metadata.image import (
     CONFIG_BROKER,
@@ -35,6 +36,7 @@ class Scene:
         self.image = ClusterImage()
         self.config = read(BROKER, {})
         self.rules = TopicRules(self.image, self.config)
+        self.rejections: Counter[str] = Counter()
         for number in (1, 2, 3):
             self.put_broker(number)
 
@@ -78,9 +80,10 @@ class Scene:
         base = PartitionRegistration(index, leader, 5, 7, (1, 2, 3), tuple(isr))
         return base._replace(**changed)
 
-    @property
-    def limits(self) -> PartitionLimits:
-        return PartitionLimits.read(self.image, self.config, CONTROLLER)
+    def allowance(self) -> Allowance:
+        """What one request may have, under the limits as they are."""
+        limits = PartitionLimits.read(self.image, self.config, CONTROLLER)
+        return Allowance(self.image, limits, self.rejections)
 
     def apply(self, decided: Decision | Iterable[Any]) -> Any:
         """Replay what was decided; the response."""

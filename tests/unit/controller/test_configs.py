@@ -65,6 +65,9 @@ def resource(kind: int, name: str, *operations: Operation) -> AlterConfigsResour
     )
 
 
+CONTROLLER = 3000
+
+
 def alter(
     image: ClusterImage, *resources: AlterConfigsResource, validate_only: bool = False
 ) -> Decision:
@@ -72,6 +75,7 @@ def alter(
         image,
         IncrementalAlterConfigsRequest(resources=list(resources), validate_only=validate_only),
         read(BROKER, {}),
+        CONTROLLER,
     )
     for record in decision.records:
         image.replay(record)
@@ -93,6 +97,7 @@ def replace(
             ]
         ),
         read(BROKER, {}),
+        CONTROLLER,
     )
     for record in decision.records:
         image.replay(record)
@@ -101,6 +106,14 @@ def replace(
 
 def codes(decision: Decision) -> list[Any]:
     return [each.error_code for each in decision.response.responses]
+
+
+@pytest.mark.kip(578)
+def test_the_controller_may_have_options_of_its_own(image: ClusterImage) -> None:
+    """As KIP-578 needs it: the limits of whoever decides count."""
+    own = resource(BROKERS, str(CONTROLLER), ("max.partitions", SET, "9"))
+    assert codes(alter(image, own)) == [ErrorCode.NONE]
+    assert image.configs(BROKERS, str(CONTROLLER)) == {"max.partitions": "9"}
 
 
 @pytest.mark.kip(339)
@@ -208,6 +221,7 @@ def test_words_are_added_to_lists_and_taken_away(
         (32, "g", [("x", SET, "1")], 42, "(groups) has no configs here"),
         (99, "t", [("x", SET, "1")], 42, "Unknown resource type 99"),
         (BROKERS, "7", [("max.connections", SET, "9")], 102, "No node with id 7 found."),
+        (BROKERS, "", [("max.partitions", SET, "-9")], 40, "max.partitions='-9'"),
         (BROKERS, "x", [("max.connections", SET, "9")], 42, "must be an integer, but it is: x"),
         (BROKERS, "01", [("max.connections", SET, "9")], 42, "must be an integer, but it is: 01"),
         (BROKERS, "-1", [("max.connections", SET, "9")], 42, "Invalid negative broker ID."),

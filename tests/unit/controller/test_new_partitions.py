@@ -50,7 +50,7 @@ def create(
     request = CreatePartitionsRequest(
         topics=list(topics), timeout_ms=1000, validate_only=validate_only
     )
-    decision = decide_create_partitions(scene.image, request, scene.limits, Random(seed))
+    decision = decide_create_partitions(scene.image, request, scene.allowance(), Random(seed))
     scene.apply(decision)
     return decision
 

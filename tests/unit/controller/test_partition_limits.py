@@ -69,7 +69,9 @@ class Limited:
         request = CreateTopicsRequest(
             topics=list(topics), timeout_ms=1000, validate_only=validate_only
         )
-        decision = decide_create(scene.image, request, read(BROKER, {}), scene.limits, Random(seed))
+        decision = decide_create(
+            scene.image, request, read(BROKER, {}), scene.allowance(), Random(seed)
+        )
         return [
             (each.error_code, each.error_message or "") for each in scene.apply(decision).topics
         ]
@@ -81,7 +83,7 @@ class Limited:
             topics=[CreatePartitionsTopic(name=name, count=count, assignments=given or None)],
             timeout_ms=1000,
         )
-        decision = decide_create_partitions(scene.image, request, scene.limits, Random(1))
+        decision = decide_create_partitions(scene.image, request, scene.allowance(), Random(1))
         (result,) = scene.apply(decision).results
         return result.error_code, result.error_message or ""
 
@@ -98,7 +100,7 @@ class Limited:
                 )
             ]
         )
-        decision = decide_alter_reassignments(scene.image, scene.rules, scene.limits, request)
+        decision = decide_alter_reassignments(scene.image, scene.rules, scene.allowance(), request)
         (answer,) = scene.apply(decision).responses
         return [(each.error_code, each.error_message or "") for each in answer.partitions]
 

@@ -65,7 +65,7 @@ def alter(
             )
         ],
     )
-    decision = decide_alter_reassignments(scene.image, scene.rules, scene.limits, request)
+    decision = decide_alter_reassignments(scene.image, scene.rules, scene.allowance(), request)
     response = decision.response
     assert (response.error_code, response.error_message) == (0, None)
     assert response.allow_replication_factor_change == allow

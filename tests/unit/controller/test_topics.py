@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from trimtab.config import BROKER, LONG_MAX, read
 from trimtab.controller.decision import Decision
-from trimtab.controller.partition_limits import PartitionLimits
+from trimtab.controller.partition_limits import Allowance, PartitionLimits
 from trimtab.controller.topics import MAX_RECORDS, decide_create, decide_delete
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import (
@@ -28,7 +29,9 @@ from trimtab.wire.messages.create_topics import (
 from trimtab.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from trimtab.wire.messages.metadata_records import PartitionRecord, TopicRecord
 
-UNLIMITED = PartitionLimits(LONG_MAX, LONG_MAX)
+
+def unlimited(image: ClusterImage) -> Allowance:
+    return Allowance(image, PartitionLimits(LONG_MAX, LONG_MAX), Counter())
 
 
 @pytest.fixture
@@ -69,7 +72,7 @@ def create(image: ClusterImage, *topics: CreatableTopic, validate_only: bool = F
     request = CreateTopicsRequest(topics=list(topics), validate_only=validate_only)
     seed = " ".join(each.name for each in topics)
     return decide_create(
-        image, request, read(BROKER, {"num.partitions": 4}), UNLIMITED, Random(seed)
+        image, request, read(BROKER, {"num.partitions": 4}), unlimited(image), Random(seed)
     )
 
 
@@ -146,7 +149,7 @@ def test_a_topic_is_created_with_the_defaults(image: ClusterImage) -> None:
 def test_three_partitions_go_to_three_brokers(image: ClusterImage) -> None:
     for seed in range(20):
         request = CreateTopicsRequest(topics=[topic("t", 3)])
-        decision = decide_create(image, request, read(BROKER, {}), UNLIMITED, Random(seed))
+        decision = decide_create(image, request, read(BROKER, {}), unlimited(image), Random(seed))
         leaders = [r.leader for r in decision.records if isinstance(r, PartitionRecord)]
         assert sorted(leaders) == [0, 1, 2]
 
@@ -175,7 +178,7 @@ def test_every_partition_has_its_replicas_in_sync_and_the_first_leads(image: Clu
 def test_the_default_replication_factor_is_the_clusters(image: ClusterImage) -> None:
     request = CreateTopicsRequest(topics=[topic("t")])
     config = read(BROKER, {"default.replication.factor": 2})
-    decision = decide_create(image, request, config, UNLIMITED, Random(1))
+    decision = decide_create(image, request, config, unlimited(image), Random(1))
     assert decision.response.topics[0].replication_factor == 2
 
 

@@ -1,7 +1,8 @@
 """The admin client: `Admin` from any thread, `AsyncAdmin` on an event loop.
 
 admin, async_admin   what users call
-topics, configs, reassignments, log_dirs   what it asks, and what it makes of the answers
+topics, configs, reassignments, log_dirs, eligible_leaders
+                     what it asks, and what it makes of the answers
 calls                whom it asks, and how often
 answers              what it is given and gives back
 """
@@ -12,6 +13,7 @@ from trimtab.client.admin.answers import (
     ConfigEntry,
     ConfigSource,
     ConfigSynonym,
+    EligibleLeaders,
     LogDirectory,
     NewTopic,
     Reassignment,
@@ -27,6 +29,7 @@ __all__ = [
     "ConfigEntry",
     "ConfigSource",
     "ConfigSynonym",
+    "EligibleLeaders",
     "LogDirectory",
     "Moment",
     "NewTopic",

@@ -19,6 +19,7 @@ from trimtab.client.admin.answers import (
     ClusterDescription,
     ConfigEntry,
     ConfigKind,
+    EligibleLeaders,
     LogDirectory,
     NewTopic,
     Reassignment,
@@ -65,6 +66,20 @@ class Admin:
             BrokerError: UNKNOWN_TOPIC_OR_PARTITION, with the first name that is no topic.
         """
         return self._run(self._admin.describe_topics(names))
+
+    def eligible_leaders(
+        self, names: Iterable[str], page_size: int = 2000
+    ) -> dict[TopicPartition, EligibleLeaders]:
+        """Who may lead the partitions of these topics besides their in-sync replicas (KIP-966).
+
+        Args:
+            page_size: partitions that one response may describe; a broker may choose fewer.
+
+        Raises:
+            BrokerError: UNKNOWN_TOPIC_OR_PARTITION, with the first name that is no topic;
+                UNSUPPORTED_VERSION, of brokers before Kafka 3.7.
+        """
+        return self._run(self._admin.eligible_leaders(names, page_size))
 
     def create_topic(
         self,
@@ -172,18 +187,24 @@ class Admin:
             )
         )
 
-    def alter_reassignments(self, targets: Mapping[Partition, Sequence[int] | None]) -> None:
+    def alter_reassignments(
+        self,
+        targets: Mapping[Partition, Sequence[int] | None],
+        allow_replication_factor_change: bool = True,
+    ) -> None:
         """Move partitions to other brokers (KIP-455). Returns once the moves have begun:
         `list_reassignments` shows which are not over.
 
         Args:
             targets: where each partition is to be, the preferred leader first; None gives up a
                 move and goes back.
+            allow_replication_factor_change: whether there may be more or fewer replicas than before
+                (KIP-860).
 
         Raises:
             ReassignmentsRefused: some cannot; the others have begun.
         """
-        self._run(self._admin.alter_reassignments(targets))
+        self._run(self._admin.alter_reassignments(targets, allow_replication_factor_change))
 
     def list_reassignments(
         self, partitions: Iterable[Partition] | None = None

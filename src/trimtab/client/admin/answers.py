@@ -85,6 +85,20 @@ class ClusterDescription(NamedTuple):
     nodes: list[Node]
 
 
+class EligibleLeaders(NamedTuple):
+    """Who may lead a partition once none of its in-sync replicas can (KIP-966).
+
+    Attributes:
+        eligible: replicas that have all that was committed, although they left the ISR (the ELR).
+        last_known: who led it last, where ISR and ELR are empty.
+
+    None where the broker does not say.
+    """
+
+    eligible: tuple[int, ...] | None
+    last_known: tuple[int, ...] | None
+
+
 class Reassignment(NamedTuple):
     """A partition on its way to other brokers (KIP-455).
 

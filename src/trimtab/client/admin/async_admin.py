@@ -7,12 +7,13 @@ from random import Random
 from types import TracebackType
 from typing import Final, Literal, TypeAlias
 
-from trimtab.client.admin import configs, log_dirs, reassignments, topics
+from trimtab.client.admin import configs, eligible_leaders, log_dirs, reassignments, topics
 from trimtab.client.admin.answers import (
     BROKER_DEFAULT,
     ClusterDescription,
     ConfigEntry,
     ConfigKind,
+    EligibleLeaders,
     LogDirectory,
     NewTopic,
     Reassignment,
@@ -64,6 +65,12 @@ class AsyncAdmin:
     async def describe_topics(self, names: Iterable[str] | None = None) -> dict[str, TopicView]:
         """As `Admin.describe_topics`."""
         return await topics.describe_topics(self._calls, None if names is None else list(names))
+
+    async def eligible_leaders(
+        self, names: Iterable[str], page_size: int = 2000
+    ) -> dict[TopicPartition, EligibleLeaders]:
+        """As `Admin.eligible_leaders`."""
+        return await eligible_leaders.describe_eligible_leaders(self._calls, names, page_size)
 
     async def create_topic(
         self,
@@ -139,11 +146,16 @@ class AsyncAdmin:
             self._calls, kind, name, changes or {}, append or {}, subtract or {}, validate_only
         )
 
-    async def alter_reassignments(self, targets: Mapping[Partition, Sequence[int] | None]) -> None:
+    async def alter_reassignments(
+        self,
+        targets: Mapping[Partition, Sequence[int] | None],
+        allow_replication_factor_change: bool = True,
+    ) -> None:
         """As `Admin.alter_reassignments`."""
         await reassignments.alter_reassignments(
             self._calls,
             {checked_partition(partition): brokers for partition, brokers in targets.items()},
+            allow_replication_factor_change,
         )
 
     async def list_reassignments(

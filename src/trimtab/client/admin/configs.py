@@ -88,7 +88,7 @@ async def alter_configs(
     )
 
     async def alter() -> None:
-        connection = await _connect(calls, kind, name)
+        connection = await _connect_to_change(calls, kind, name)
         response: IncrementalAlterConfigsResponse = await calls.send_once(
             connection,
             IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only),
@@ -114,6 +114,14 @@ async def _connect(calls: Calls, kind: ConfigKind, name: str | int) -> Connectio
     if kind == "topic" or name == "":
         return await calls.connect_any()
     return await calls.connect_to_broker(int(name))
+
+
+async def _connect_to_change(calls: Calls, kind: ConfigKind, name: str | int) -> Connection:
+    """Also the options of a controller, which is no broker, are changed by way of one."""
+    await calls.fetch_metadata([])
+    if kind == "broker" and name != "" and int(name) not in calls.session.metadata.nodes:
+        return await calls.connect_to_controller()
+    return await _connect(calls, kind, name)
 
 
 def _read_error(

@@ -23,7 +23,9 @@ from trimtab.wire.messages.list_partition_reassignments import (
 
 
 async def alter_reassignments(
-    calls: Calls, targets: Mapping[TopicPartition, Sequence[int] | None]
+    calls: Calls,
+    targets: Mapping[TopicPartition, Sequence[int] | None],
+    allow_replication_factor_change: bool,
 ) -> None:
     wanted = {
         partition: None if replicas is None else list(replicas)
@@ -35,6 +37,7 @@ async def alter_reassignments(
         connection = await calls.connect_to_controller()
         request = AlterPartitionReassignmentsRequest(
             timeout_ms=calls.timeout_ms,
+            allow_replication_factor_change=allow_replication_factor_change,
             topics=[
                 ReassignableTopic(
                     name=topic,

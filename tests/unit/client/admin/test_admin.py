@@ -9,6 +9,7 @@ import pytest
 from trimtab.client.admin import Admin, ConfigSource, ReassignmentsRefused
 from trimtab.client.producer import Producer
 from trimtab.cluster import Cluster
+from trimtab.config.node import CONTROLLER_ID
 from trimtab.errors import BrokerError, ErrorCode, UsageError
 from trimtab.records import TopicPartition
 
@@ -86,6 +87,15 @@ class TestAlterConfigs:
             admin.alter_configs("broker", 1, {"max.partitions": None})
             admin.alter_configs("broker", "", {"max.partitions": None})
         assert admin.describe_configs("broker", "") == []
+
+    def test_of_the_controller(self, admin: Admin) -> None:
+        """By which limits are judged (KIP-578)."""
+        admin.alter_configs("broker", CONTROLLER_ID, {"max.partitions": 0})
+        with pytest.raises(BrokerError, match=r"max\.partitions=0"):
+            admin.create_topic("none")
+        admin.alter_configs("broker", CONTROLLER_ID, {"max.partitions": None})
+        with pytest.raises(BrokerError, match="No node with id 77 found"):
+            admin.alter_configs("broker", 77, {"max.partitions": 0})
 
     def test_only_checked_or_refused(self, admin: Admin) -> None:
         admin.create_topic("checked")

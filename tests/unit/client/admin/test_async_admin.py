@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.unit.client.scripted_broker import HANG_UP, ScriptedBroker, ScriptedCluster, batch
-from trimtab.client.admin import AsyncAdmin, ConfigEntry, ConfigSource, NewTopic
+from trimtab.client.admin.answers import ConfigEntry, ConfigSource, NewTopic
+from trimtab.client.admin.async_admin import AsyncAdmin
 from trimtab.client.network.connections import ApiKey, Node
 from trimtab.config import OptionType
 from trimtab.errors import BrokerError, ErrorCode, Unavailable, UsageError

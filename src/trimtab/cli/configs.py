@@ -1,0 +1,352 @@
+"""Show and change options of topics and brokers, with the options of kafka-configs.
+
+--describe shows what was set for just this topic or broker, or for all brokers; with --all also
+what holds otherwise, and where each value comes from. Users, clients, ips, groups, client metrics
+and brokers' loggers have no options here yet; asking for them is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from trimtab.cli.options import (
+    RefusedOption,
+    add_client_options,
+    read_client_options,
+    read_properties_file,
+)
+from trimtab.cli.selection import connect_admin
+from trimtab.errors import UsageError
+
+if TYPE_CHECKING:
+    from trimtab.client.admin import Admin, ConfigEntry
+    from trimtab.client.admin.answers import ConfigKind
+
+EXAMPLES = """\
+  trimtab configs --describe --topic flights
+  trimtab configs --alter --topic flights --add-config retention.ms=60000
+  trimtab configs --alter --topic flights --add-config 'cleanup.policy=[compact,delete]'
+  trimtab configs --alter --entity-type brokers --entity-default \\
+      --add-config max.broker.partitions=4000
+  trimtab configs --alter --broker 1 --delete-config max.connections
+  trimtab configs --describe --broker 0 --all --json
+"""
+
+KINDS: Final[Mapping[str, ConfigKind]] = {"topics": "topic", "brokers": "broker"}
+
+_MISSING: Final = {
+    "users": "quotas of users or SCRAM credentials",
+    "clients": "quotas of clients",
+    "ips": "quotas of addresses",
+    "client-metrics": "subscriptions to client metrics (KIP-714)",
+    "groups": "consumer groups",
+    "broker-loggers": "log levels of a running broker (KIP-412)",
+}
+"""What kafka-configs knows besides topics and brokers."""
+
+_SHORTHANDS: Final = {
+    "user": "users",
+    "user-defaults": "users",
+    "client": "clients",
+    "client-defaults": "clients",
+    "ip": "ips",
+    "ip-defaults": "ips",
+    "client-metrics": "client-metrics",
+    "group": "groups",
+    "broker-logger": "broker-loggers",
+}
+
+# Commas and equals signs inside square brackets separate nothing.
+_OUTSIDE_BRACKETS: Final = r"(?=[^\]]*(?:\[|$))"
+_COMMA: Final = re.compile("," + _OUTSIDE_BRACKETS)
+_EQUALS: Final = re.compile(r"\s*=\s*" + _OUTSIDE_BRACKETS)
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+class Entity(NamedTuple):
+    """What the command is about.
+
+    Attributes:
+        type: "topics" or "brokers".
+        name: the topic, or the broker's number; "" is all brokers, None every topic or broker.
+    """
+
+    type: str
+    name: str | None
+
+    @property
+    def kind(self) -> ConfigKind:
+        return KINDS[self.type]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    verb = parser.add_mutually_exclusive_group(required=True)
+    verb.add_argument("--describe", action="store_true", help="show options")
+    verb.add_argument("--alter", action="store_true", help="change options")
+    which = parser.add_argument_group("of what", "in the long or in the short way")
+    which.add_argument(
+        "--entity-type", action="append", default=[], metavar="TYPE", help="topics or brokers"
+    )
+    which.add_argument(
+        "--entity-name",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="the topic, or the broker's number; with --describe all of them if not given",
+    )
+    which.add_argument(
+        "--entity-default", action="store_true", help="of brokers: what holds for all of them"
+    )
+    which.add_argument("--topic", metavar="NAME", help="--entity-type topics --entity-name NAME")
+    which.add_argument("--broker", metavar="ID", help="--entity-type brokers --entity-name ID")
+    which.add_argument(
+        "--broker-defaults", action="store_true", help="--entity-type brokers --entity-default"
+    )
+    for flag, entity_type in _SHORTHANDS.items():
+        which.add_argument(f"--{flag}", action=RefusedOption, why=_say_missing(entity_type))
+    parser.add_argument(
+        "--all", action="store_true", help="with --describe: also what was not set just for this"
+    )
+    parser.add_argument(
+        "--add-config",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE,…",
+        help="with --alter: options to set; values with commas in square brackets: a=[x,y]",
+    )
+    parser.add_argument(
+        "--add-config-file", metavar="FILE", help="instead: a file of them, one NAME=VALUE a line"
+    )
+    parser.add_argument(
+        "--delete-config",
+        action="append",
+        default=[],
+        metavar="NAME,…",
+        help="with --alter: options that go back to what holds without them",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object a line for each")
+    parser.add_argument(
+        "--bootstrap-controller",
+        action=RefusedOption,
+        why="controllers do not answer for options here: name brokers with --bootstrap-server",
+    )
+    add_client_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    entity = choose_entity(arguments)
+    changes = read_changes(arguments)
+    with connect_admin(read_client_options(arguments)) as admin:
+        if arguments.alter:
+            alter(admin, entity, changes, arguments.json)
+        else:
+            describe(admin, entity, arguments.all, arguments.json)
+    return 0
+
+
+def choose_entity(arguments: argparse.Namespace) -> Entity:
+    """What the options name.
+
+    Raises:
+        UsageError: nothing, too much, what does not fit, or what there is not here.
+    """
+    short = {
+        "topics": [] if arguments.topic is None else [arguments.topic],
+        "brokers": ([] if arguments.broker is None else [arguments.broker])
+        + [""] * arguments.broker_defaults,
+    }
+    types = [*arguments.entity_type, *(each for each, names in short.items() if names)]
+    names = [*arguments.entity_name, *[""] * arguments.entity_default]
+    if any(short.values()) and (arguments.entity_type or names):
+        raise UsageError(
+            "--entity-type, --entity-name and --entity-default do not go with --topic, --broker "
+            "and --broker-defaults: say it in one of both ways"
+        )
+    names += [each for listed in short.values() for each in listed]
+    for each in types:
+        if each in _MISSING:
+            raise UsageError(f"--entity-type {each}: {_say_missing(each)}")
+        if each not in KINDS:
+            raise UsageError(f"--entity-type {each!r}: write topics or brokers")
+    if not types:
+        raise UsageError(
+            "say of what: --topic NAME, --broker ID or --broker-defaults, or --entity-type"
+        )
+    if len(types) > 1 or len(names) > 1:
+        raise UsageError(
+            f"{', '.join(types)} {', '.join(name or 'default' for name in names)}: name one topic, "
+            "one broker or the default of all brokers"
+        )
+    entity = Entity(types[0], names[0] if names else None)
+    if entity.type == "topics" and entity.name == "":
+        raise UsageError("topics have no default: name one, or set the brokers' default")
+    if entity.type == "brokers" and entity.name and not entity.name.isdecimal():
+        raise UsageError(f"broker {entity.name!r}: a broker is named by its number, such as 0")
+    if arguments.alter and entity.name is None:
+        raise UsageError(f"--alter needs one of the {entity.type}: add --entity-name NAME")
+    return entity
+
+
+def _say_missing(entity_type: str) -> str:
+    return f"there are no {_MISSING[entity_type]} here yet; topics and brokers have options"
+
+
+def read_changes(arguments: argparse.Namespace) -> dict[str, str | None]:
+    """What --alter is to change: new values, or None to delete one.
+
+    Raises:
+        UsageError: nothing, too much, or something else than names and values.
+    """
+    is_changed = bool(
+        arguments.add_config or arguments.add_config_file is not None or arguments.delete_config
+    )
+    if not arguments.alter:
+        if is_changed:
+            raise UsageError(
+                "--add-config, --add-config-file and --delete-config go with --alter, not with "
+                "--describe: leave them out"
+            )
+        return {}
+    if arguments.all:
+        raise UsageError("--all goes with --describe, not with --alter: leave it out")
+    if not is_changed:
+        raise UsageError(
+            "--alter changes nothing: add --add-config NAME=VALUE, --add-config-file FILE or "
+            "--delete-config NAME"
+        )
+    if arguments.add_config and arguments.add_config_file is not None:
+        raise UsageError("--add-config and --add-config-file are both given: give one")
+    changes: dict[str, str | None] = {}
+    if arguments.add_config_file is not None:
+        changes.update(read_properties_file(arguments.add_config_file))
+    for text in arguments.add_config:
+        changes.update(read_added(text))
+    for name in (each.strip() for text in arguments.delete_config for each in text.split(",")):
+        if changes.get(name) is not None:
+            raise UsageError(f"option {name} is to be set and to be deleted: do one of them")
+        if name:
+            changes[name] = None
+    for name in changes:
+        if not _NAME.fullmatch(name):
+            raise UsageError(
+                f"option {name!r}: names have letters, digits, dots, hyphens and underscores"
+            )
+    return changes
+
+
+def read_added(text: str) -> dict[str, str]:
+    """`a=b,c=[x,y]` as a mapping.
+
+    Raises:
+        UsageError: something else.
+    """
+    added = {}
+    for part in _COMMA.split(text.rstrip(",")):
+        words = _EQUALS.split(part)
+        if len(words) != 2:
+            raise UsageError(
+                f"--add-config {part!r}: write NAME=VALUE, or NAME=[VALUE] where the value has "
+                "commas or equals signs"
+            )
+        added[words[0].strip()] = words[1].replace("[", "").replace("]", "").strip()
+    return added
+
+
+def alter(
+    admin: Admin, entity: Entity, changes: Mapping[str, str | None], as_json: bool = False
+) -> None:
+    name = entity.name or ""
+    admin.alter_configs(entity.kind, name, changes)
+    if as_json:
+        # Names only: a value may be a password.
+        told = {
+            **_show_entity(entity.type, name),
+            "set": [option for option, value in changes.items() if value is not None],
+            "deleted": [option for option, value in changes.items() if value is None],
+        }
+        print(json.dumps(told))
+    elif name:
+        print(f"Completed updating config for {entity.kind} {name}.")
+    else:
+        print(f"Completed updating default config for {entity.type} in the cluster.")
+
+
+def describe(admin: Admin, entity: Entity, everything: bool = False, as_json: bool = False) -> None:
+    known = _list_names(admin, entity.type)
+    for name in known if entity.name is None else [entity.name]:
+        # To Kafka's tool this is no failure. With --all it asks all the same, and is refused.
+        if name not in known and not everything:
+            print(
+                json.dumps({**_show_entity(entity.type, name), "configs": None})
+                if as_json
+                else f"The {entity.kind} '{name}' doesn't exist and doesn't have dynamic config."
+            )
+            continue
+        entries = [
+            each
+            for each in admin.describe_configs(entity.kind, name)
+            if everything or each.source.name == _own_source(entity.kind, name)
+        ]
+        if as_json:
+            configs = [_show_entry(each) for each in entries]
+            print(json.dumps({**_show_entity(entity.type, name), "configs": configs}))
+        else:
+            print(_write_heading(entity, name, everything))
+            for each in entries:
+                print(write_entry(each))
+
+
+def _list_names(admin: Admin, entity_type: str) -> list[str]:
+    if entity_type == "topics":
+        return admin.topics(include_internal=True)
+    return [*(str(node.id) for node in admin.cluster().nodes), ""]
+
+
+def _own_source(kind: ConfigKind, name: str) -> str:
+    """Where options come from that were set for just this."""
+    if kind == "topic":
+        return "DYNAMIC_TOPIC_CONFIG"
+    return "DYNAMIC_BROKER_CONFIG" if name else "DYNAMIC_DEFAULT_BROKER_CONFIG"
+
+
+def _write_heading(entity: Entity, name: str, everything: bool) -> str:
+    if not name:
+        return f"Default configs for {entity.type} in the cluster are:"
+    return f"{'All' if everything else 'Dynamic'} configs for {entity.kind} {name} are:"
+
+
+def write_entry(entry: ConfigEntry) -> str:
+    """An option as kafka-configs shows it."""
+    synonyms = ", ".join(
+        f"{each.source.name}:{each.name}={_write_value(each.value)}" for each in entry.synonyms
+    )
+    return (
+        f"  {entry.name}={_write_value(entry.value)} "
+        f"sensitive={str(entry.is_sensitive).lower()} synonyms={{{synonyms}}}"
+    )
+
+
+def _write_value(value: str | None) -> str:
+    return "null" if value is None else value
+
+
+def _show_entity(entity_type: str, name: str) -> dict[str, object]:
+    return {"entityType": entity_type, "entityName": name or None}
+
+
+def _show_entry(entry: ConfigEntry) -> dict[str, object]:
+    return {
+        "name": entry.name,
+        "value": entry.value,
+        "source": entry.source.name,
+        "sensitive": entry.is_sensitive,
+        "readOnly": entry.is_read_only,
+        "synonyms": [
+            {"source": each.source.name, "name": each.name, "value": each.value}
+            for each in entry.synonyms
+        ],
+    }

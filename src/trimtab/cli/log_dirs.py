@@ -1,0 +1,182 @@
+"""Show what lies in brokers' log directories, with the options of kafka-log-dirs.
+
+Without --describe it is a table for people: replicas, bytes and lag of each topic, by broker and
+directory. With --describe, which a command line for Kafka's own tool always has, it is what that
+tool prints: two lines for people, and one of JSON. --json is that one alone.
+
+A replica's lag is how many records it is behind the high watermark; of a future replica, which is
+being copied into its directory, how many it is behind the one that it will replace.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from trimtab.cli.options import add_client_options, read_client_options
+from trimtab.cli.selection import connect_admin
+from trimtab.errors import BrokerError, ErrorCode, UsageError
+
+if TYPE_CHECKING:
+    from trimtab.client.admin import LogDirectory, ReplicaLog
+    from trimtab.records import TopicPartition
+
+EXAMPLES = """\
+  trimtab log-dirs
+  trimtab log-dirs --broker-list 0,1 --topic-list flights,carriers
+  trimtab log-dirs --describe --topic-list flights
+  trimtab log-dirs --json | jq '.brokers[].logDirs[].partitions[].size'
+"""
+
+_JAVA_ERRORS: Final = {
+    ErrorCode.UNKNOWN_SERVER_ERROR: "UnknownServerException",
+    ErrorCode.KAFKA_STORAGE_ERROR: "KafkaStorageException",
+    ErrorCode.LOG_DIR_NOT_FOUND: "LogDirNotFoundException",
+}
+"""What Kafka's tool calls the errors that a directory may have."""
+
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+_HEADINGS: Final = ("topic", "replicas", "future", "size", "lag")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--describe", action="store_true", help="print what Kafka's tool prints")
+    parser.add_argument("--json", action="store_true", help="print only its line of JSON")
+    parser.add_argument(
+        "--broker-list", metavar="ID,…", default="", help="only these brokers (default: all)"
+    )
+    parser.add_argument(
+        "--topic-list", metavar="NAME,…", default="", help="only these topics (default: all)"
+    )
+    add_client_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    brokers = read_brokers(arguments.broker_list)
+    topics = {each for each in arguments.topic_list.split(",") if each}
+    with connect_admin(read_client_options(arguments)) as admin:
+        found = {
+            broker: [_keep(each, topics) for each in directories]
+            for broker, directories in admin.describe_log_dirs(brokers or None).items()
+        }
+    if arguments.json:
+        print(write_json(found))
+    elif arguments.describe:
+        print("Querying brokers for log directories information")
+        print(f"Received log directory information from brokers {','.join(map(str, found))}")
+        print(write_json(found))
+    else:
+        print(write_tables(found))
+    return 0
+
+
+def read_brokers(text: str) -> list[int]:
+    """`0,1,2` as numbers.
+
+    Raises:
+        UsageError: something else.
+    """
+    words = [each for each in text.split(",") if each]
+    if not all(each.isdecimal() for each in words):
+        raise UsageError(f"--broker-list {text!r}: write broker numbers, such as 0,1,2")
+    return [int(each) for each in words]
+
+
+def _keep(directory: LogDirectory, topics: set[str]) -> LogDirectory:
+    logs = directory.logs
+    chosen = {each: logs[each] for each in sorted(logs) if not topics or each.topic in topics}
+    return directory._replace(logs=chosen)
+
+
+def write_json(found: Mapping[int, Iterable[LogDirectory]]) -> str:
+    """The line of JSON that kafka-log-dirs prints, its names in the same order."""
+    shown = {
+        "brokers": [
+            {
+                "broker": broker,
+                "logDirs": [
+                    {
+                        "partitions": [
+                            {
+                                "partition": f"{partition.topic}-{partition.partition}",
+                                "size": log.size,
+                                "offsetLag": log.offset_lag,
+                                "isFuture": log.is_future,
+                            }
+                            for partition, log in directory.logs.items()
+                        ],
+                        "error": _name_error(directory.error),
+                        "logDir": directory.path,
+                    }
+                    for directory in directories
+                ],
+            }
+            for broker, directories in found.items()
+        ],
+        "version": 1,
+    }
+    return json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
+
+
+def _name_error(error: BrokerError | None) -> str | None:
+    if error is None:
+        return None
+    name = _JAVA_ERRORS.get(error.code)
+    return error.code.name if name is None else f"org.apache.kafka.common.errors.{name}"
+
+
+def write_tables(found: Mapping[int, Iterable[LogDirectory]]) -> str:
+    """For people: a table for each directory, with a line for each topic."""
+    tables = []
+    for broker, directories in found.items():
+        for each in directories:
+            tables.append(f"broker {broker}, {each.path}: {_summarize(each)}")
+            if each.logs:
+                tables.append(_write_topics(each.logs))
+    return "\n".join(tables)
+
+
+def _summarize(directory: LogDirectory) -> str:
+    if directory.error is not None:
+        return str(directory.error)
+    size = sum(log.size for log in directory.logs.values())
+    text = f"{len(directory.logs)} replica(s), {write_size(size)}"
+    if directory.total_bytes < 0:
+        return text
+    free, total = write_size(directory.usable_bytes), write_size(directory.total_bytes)
+    return f"{text}; {free} of {total} free"
+
+
+def _write_topics(logs: Mapping[TopicPartition, ReplicaLog]) -> str:
+    topics: dict[str, list[ReplicaLog]] = {}
+    for partition, log in logs.items():
+        topics.setdefault(partition.topic, []).append(log)
+    rows = [_HEADINGS] + [
+        (
+            topic,
+            str(len(of_topic)),
+            str(sum(log.is_future for log in of_topic)),
+            write_size(sum(log.size for log in of_topic)),
+            str(max(log.offset_lag for log in of_topic)),
+        )
+        for topic, of_topic in topics.items()
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
+    return "\n".join(
+        "  "
+        + "  ".join(
+            word.rjust(width) if column else word.ljust(width)
+            for column, (word, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    )
+
+
+def write_size(size: int) -> str:
+    """Bytes in the largest unit that leaves 1 or more."""
+    value, unit = float(size), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.1f} {_UNITS[unit]}" if unit else f"{size} B"

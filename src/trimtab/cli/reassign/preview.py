@@ -1,0 +1,84 @@
+"""What a plan costs: bytes by broker, and how long that takes at a throttle."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from trimtab.cli.reassign.plan import Move
+
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+_MOST_SHOWN = 20
+
+
+def describe_moves(moves: Sequence[Move], throttle: int | None) -> dict[str, Any]:
+    """Each move with its reasons, what all of them copy, and for how long."""
+    return {
+        "moves": [
+            {
+                "topic": move.placed.partition.topic,
+                "partition": move.placed.partition.partition,
+                "from": list(move.placed.replicas),
+                "to": list(move.replicas),
+                "bytes": move.bytes,
+                "reasons": list(move.reasons),
+            }
+            for move in moves
+        ],
+        "moved_replicas": sum(len(move.added) for move in moves),
+        "moved_bytes": sum(move.bytes for move in moves),
+        "throttle": throttle,
+        "seconds": None if throttle is None else estimate_seconds(moves, throttle),
+    }
+
+
+def estimate_seconds(moves: Sequence[Move], throttle: int) -> float:
+    """How long the broker with the most to send or to get takes at so many bytes a second."""
+    sent: Counter[int] = Counter()
+    received: Counter[int] = Counter()
+    for move in moves:
+        sent[move.placed.replicas[0]] += move.bytes
+        for broker in move.added:
+            received[broker] += move.placed.size
+    return max((*sent.values(), *received.values()), default=0) / throttle
+
+
+def show_moves(moves: Sequence[Move], partitions: int, throttle: int | None) -> str:
+    """For people."""
+    if not moves:
+        return f"\nNothing has to move: all {partitions} partitions are where they should be."
+    lines = [""]
+    largest = sorted(moves, key=lambda move: -move.bytes)[:_MOST_SHOWN]
+    for move in largest:
+        partition = move.placed.partition
+        what = show_bytes(move.bytes) if move.added else "order only"
+        lines.append(
+            f"{partition.topic}-{partition.partition}: "
+            f"{','.join(map(str, move.placed.replicas))} -> {','.join(map(str, move.replicas))}  "
+            f"{what}: {'; '.join(move.reasons)}"
+        )
+    if len(moves) > len(largest):
+        lines.append(f"… and {len(moves) - len(largest)} smaller ones; --json has all")
+    copies = sum(len(move.added) for move in moves)
+    total = show_bytes(sum(move.bytes for move in moves))
+    lines.append(
+        f"{len(moves)} of {partitions} partitions change; {copies} replicas are copied, {total}."
+    )
+    if throttle is None:
+        lines.append("With --throttle BYTES it is said how long that takes.")
+    else:
+        seconds = estimate_seconds(moves, throttle)
+        lines.append(
+            f"At {show_bytes(throttle)}/s for each broker that takes {seconds / 60:.1f} minutes."
+        )
+    return "\n".join(lines)
+
+
+def show_bytes(count: float) -> str:
+    """With a unit, in steps of 1,000."""
+    for unit in _UNITS[:-1]:
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} {_UNITS[-1]}"

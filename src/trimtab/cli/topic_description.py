@@ -1,0 +1,186 @@
+"""What `trimtab topics --describe` knows of a topic, and how it is shown: as kafka-topics does."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from trimtab.errors import UsageError
+
+if TYPE_CHECKING:
+    from trimtab.client.admin import ConfigEntry, EligibleLeaders, Reassignment
+    from trimtab.client.network.metadata import PartitionView, TopicView
+
+ZERO_ID: Final = bytes(16)
+MIN_IN_SYNC: Final = "min.insync.replicas"
+
+
+class Description(NamedTuple):
+    """A topic.
+
+    Attributes:
+        configs: all its options; None where nobody asked for them.
+        moves: its partitions that are on their way to other brokers.
+        eligible: who else may lead a partition, where the cluster says.
+    """
+
+    view: TopicView
+    configs: Mapping[str, ConfigEntry] | None
+    moves: Mapping[int, Reassignment]
+    eligible: Mapping[int, EligibleLeaders]
+
+    @property
+    def overrides(self) -> dict[str, str | None]:
+        """The options that somebody set, for the topic or for its brokers."""
+        configs = self.configs or {}
+        return {name: each.value for name, each in configs.items() if not each.is_default}
+
+    @property
+    def replication_factor(self) -> int:
+        return self.count_replicas(0) if self.view.partitions else 0
+
+    def count_replicas(self, number: int) -> int:
+        """How many a partition is to have: without those that come while others go."""
+        partition, move = self.view.partitions[number], self.moves.get(number)
+        return len(partition.replicas) - (0 if move is None else len(move.adding))
+
+    def count_in_sync(self, number: int) -> int:
+        return len(self.view.partitions[number].in_sync_replicas)
+
+    @property
+    def min_in_sync(self) -> int:
+        assert self.configs is not None
+        return int(self.configs[MIN_IN_SYNC].value or 1)
+
+
+def is_under_replicated(topic: Description, number: int) -> bool:
+    return topic.count_in_sync(number) < topic.count_replicas(number)
+
+
+def is_unavailable(topic: Description, number: int) -> bool:
+    return topic.view.leaders[number] < 0
+
+
+def is_under_min_isr(topic: Description, number: int) -> bool:
+    return is_unavailable(topic, number) or topic.count_in_sync(number) < topic.min_in_sync
+
+
+def is_at_min_isr(topic: Description, number: int) -> bool:
+    return topic.count_in_sync(number) == topic.min_in_sync
+
+
+CHECKS: Final[Mapping[str, Callable[[Description, int], bool]]] = {
+    "under_replicated_partitions": is_under_replicated,
+    "unavailable_partitions": is_unavailable,
+    "under_min_isr_partitions": is_under_min_isr,
+    "at_min_isr_partitions": is_at_min_isr,
+}
+"""The options that show only some partitions, and which."""
+
+CHECKS_OF_CONFIGS: Final = ("under_min_isr_partitions", "at_min_isr_partitions")
+
+
+def choose_partitions(topic: Description, checks: Iterable[str]) -> list[int]:
+    """The partitions that one of the checks finds; all of them without any."""
+    wanted = [CHECKS[name] for name in checks]
+    return [
+        number
+        for number in range(topic.view.partition_count)
+        if not wanted or any(check(topic, number) for check in wanted)
+    ]
+
+
+def write_topic(topic: Description) -> str:
+    """The topic's own line."""
+    view = topic.view
+    topic_id = "" if view.topic_id == ZERO_ID else f"\tTopicId: {write_topic_id(view.topic_id)}"
+    configs = ",".join(f"{name}={value}" for name, value in topic.overrides.items())
+    return (
+        f"Topic: {view.name}{topic_id}\tPartitionCount: {view.partition_count}\t"
+        f"ReplicationFactor: {topic.replication_factor}\tConfigs: {configs}"
+    )
+
+
+def write_partition(topic: Description, number: int) -> str:
+    """The line of one partition."""
+    partition, move = topic.view.partitions[number], topic.moves.get(number)
+    eligible = topic.eligible.get(number)
+    leader = "none" if partition.leader < 0 else str(partition.leader)
+    fields = [
+        f"\tTopic: {topic.view.name}",
+        f"Partition: {number}",
+        f"Leader: {leader}",
+        f"Replicas: {_join(partition.replicas)}",
+        f"Isr: {_join(partition.in_sync_replicas)}",
+    ]
+    if move is not None:
+        fields += [
+            f"Adding Replicas: {_join(move.adding)}",
+            f"Removing Replicas: {_join(move.removing)}",
+        ]
+    fields += [
+        f"Elr: {_join(None if eligible is None else eligible.eligible)}",
+        f"LastKnownElr: {_join(None if eligible is None else eligible.last_known)}",
+    ]
+    return "\t".join(fields)
+
+
+def _join(brokers: tuple[int, ...] | None) -> str:
+    return "N/A" if brokers is None else ",".join(map(str, brokers))
+
+
+def show_topic(topic: Description) -> dict[str, object]:
+    """The topic's own line, for JSON."""
+    return {
+        "topic": topic.view.name,
+        "topicId": write_topic_id(topic.view.topic_id),
+        "partitionCount": topic.view.partition_count,
+        "replicationFactor": topic.replication_factor,
+        **({} if topic.configs is None else {"configs": topic.overrides}),
+    }
+
+
+def show_partition(topic: Description, number: int) -> dict[str, object]:
+    """One partition, for JSON."""
+    partition: PartitionView = topic.view.partitions[number]
+    move, eligible = topic.moves.get(number), topic.eligible.get(number)
+    return {
+        "partition": number,
+        "leader": partition.leader,
+        "leaderEpoch": partition.leader_epoch,
+        "rack": topic.view.racks[number],
+        "replicas": list(partition.replicas),
+        "isr": list(partition.in_sync_replicas),
+        "addingReplicas": [] if move is None else list(move.adding),
+        "removingReplicas": [] if move is None else list(move.removing),
+        "elr": _list(None if eligible is None else eligible.eligible),
+        "lastKnownElr": _list(None if eligible is None else eligible.last_known),
+    }
+
+
+def _list(brokers: tuple[int, ...] | None) -> list[int] | None:
+    return None if brokers is None else list(brokers)
+
+
+def write_topic_id(topic_id: bytes) -> str:
+    """A topic's id as Kafka writes it: URL-safe base64 without padding."""
+    return base64.urlsafe_b64encode(topic_id).decode("ascii").rstrip("=")
+
+
+def read_topic_id(text: str) -> bytes:
+    """The bytes of an id as Kafka writes it.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        topic_id = base64.b64decode(text + "==", altchars=b"-_", validate=True)
+    except ValueError:
+        topic_id = b""
+    if len(topic_id) != len(ZERO_ID):
+        raise UsageError(
+            f"--topic-id {text!r} is no topic's id: copy its 22 characters from "
+            "`trimtab topics --describe`"
+        )
+    return topic_id

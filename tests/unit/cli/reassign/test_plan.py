@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+from trimtab.cli.reassign.plan import (
+    MOVE_COST,
+    Move,
+    NoPlan,
+    Placed,
+    Target,
+    find_moves,
+    rack_bounds,
+)
+from trimtab.records import TopicPartition
+
+PLENTY = 1000
+
+
+def placed(*replicas: tuple[int, ...], sizes: Sequence[int] = ()) -> list[Placed]:
+    return [
+        Placed(TopicPartition("t", index), each, sizes[index] if sizes else 100)
+        for index, each in enumerate(replicas)
+    ]
+
+
+def brokers(*ids: int, racks: str = "", room: int = PLENTY) -> list[Target]:
+    return [Target(each, racks[index] if racks else None, room) for index, each in enumerate(ids)]
+
+
+def describe(moves: list[Move]) -> dict[int, tuple[int, ...]]:
+    return {move.placed.partition.partition: move.replicas for move in moves}
+
+
+class TestFindMoves:
+    def test_what_is_where_it_should_be_stays(self) -> None:
+        assert find_moves(placed((1, 2), (2, 3), (3, 1)), brokers(1, 2, 3)) == []
+
+    def test_the_smallest_go_to_a_broker_that_is_new(self) -> None:
+        moves = find_moves(
+            placed((1,), (1,), (2,), (2,), sizes=(9 << 30, 5 << 30, 7 << 30, 8 << 30)),
+            brokers(1, 2, 3, room=1),
+        )
+        assert describe(moves) == {1: (3,)}
+        assert moves[0].bytes == 5 << 30
+        assert moves[0].reasons == ("broker 3 is to lead, so that leaders are level",)
+
+    def test_a_broker_that_is_not_in_the_list_is_left_and_the_rest_stays(self) -> None:
+        (move,) = find_moves(placed((1, 2), (2, 4)), brokers(1, 2, 3))
+        assert move.replicas in ((2, 1), (2, 3))
+        assert move.removed == (4,)
+        assert move.reasons == ("broker 4 is not in the list",)
+
+    def test_a_rack_that_has_two_replicas_gives_one_away(self) -> None:
+        (move,) = find_moves(placed((1, 2)), brokers(1, 2, 3, racks="aab"))
+        assert move.added == (3,)
+        assert move.reasons == ("rack a had 2 of its replicas",)
+
+    def test_a_broker_beyond_its_limit_loses_what_it_has_too_much(self) -> None:
+        targets = [Target(1, None, 0, excess=1), Target(2, None, 5), Target(3, None, 5)]
+        moves = find_moves(
+            placed((1, 2), (2, 1), (3, 1), sizes=(1 << 30, 2 << 30, 3 << 30)), targets
+        )
+        (copied,) = [move for move in moves if move.added]
+        assert copied.placed.partition.partition == 0
+        assert (copied.removed, copied.added) == ((1,), (3,))
+        assert copied.reasons == ("broker 1 is beyond the limit",)
+
+    def test_leaders_are_levelled_without_copying_where_that_is_enough(self) -> None:
+        moves = find_moves(placed((1, 2), (1, 2)), brokers(1, 2))
+        assert len(moves) == 1
+        assert moves[0].replicas == (2, 1)
+        assert moves[0].bytes == 0
+        assert "nothing is copied" in moves[0].reasons[0]
+
+    def test_no_broker_gets_more_than_it_has_room_for_even_if_leaders_are_uneven(self) -> None:
+        targets = [*brokers(1, 2), Target(3, None, 1)]
+        moves = find_moves(placed(*[(1,), (2,)] * 5), targets)
+        assert Counter(broker for move in moves for broker in move.added) == {3: 1}
+
+    def test_what_finds_no_room_is_counted(self) -> None:
+        with pytest.raises(NoPlan, match="1 replicas that must move find no room"):
+            find_moves(placed((1,), (1,)), [Target(2, None, 1)])
+
+    def test_more_replicas_than_brokers(self) -> None:
+        with pytest.raises(NoPlan, match="t-0 has 3 replicas, but there are only 2 brokers"):
+            find_moves(placed((1, 2, 3)), brokers(1, 2))
+
+
+def test_replicas_are_spread_as_evenly_as_racks_allow() -> None:
+    assert rack_bounds({"a": 2, "b": 2, "c": 2}, 3) == {"a": (0, 1), "b": (0, 1), "c": (0, 1)}
+    assert rack_bounds({"a": 3, "b": 3}, 3) == {"a": (1, 2), "b": (1, 2)}
+    assert rack_bounds({"a": 1, "b": 4}, 4) == {"a": (1, 1), "b": (2, 3)}
+    assert rack_bounds({None: 3}, 2) == {None: (1, 2)}
+
+
+Cost = tuple[int, int, int, int]
+"""What is beyond limits, what is not spread over racks, leaders that are not level, bytes."""
+
+
+def judge(
+    partitions: list[Placed],
+    targets: list[Target],
+    chosen: Sequence[tuple[int, ...]],
+) -> Cost | None:
+    """The cost of replicas, leaders first; None if brokers have no room for them."""
+    rack = {target.id: target.rack for target in targets}
+    sizes = Counter(rack.values())
+    added = Counter(
+        broker
+        for each, replicas in zip(partitions, chosen, strict=True)
+        for broker in replicas
+        if broker not in each.replicas
+    )
+    if any(added[target.id] > target.room for target in targets):
+        return None
+    held = Counter(broker for each in partitions for broker in each.replicas)
+    kept = Counter(
+        broker
+        for each, replicas in zip(partitions, chosen, strict=True)
+        for broker in replicas
+        if broker in each.replicas
+    )
+    excess = sum(
+        max(0, kept[target.id] - max(0, held[target.id] - target.excess))
+        for target in targets
+        if target.excess
+    )
+    uneven = 0
+    for replicas in chosen:
+        here = Counter(rack[broker] for broker in replicas)
+        for name, (least, most) in rack_bounds(sizes, len(replicas)).items():
+            uneven += max(0, least - here[name]) + max(0, here[name] - most)
+    leaders = Counter(replicas[0] for replicas in chosen)
+    least, more = divmod(len(chosen), len(targets))
+    unlevel = sum(
+        max(0, least - leaders[target.id]) + max(0, leaders[target.id] - least - bool(more))
+        for target in targets
+    )
+    copied = sum(
+        (each.size + MOVE_COST) * len(set(replicas) - set(each.replicas))
+        for each, replicas in zip(partitions, chosen, strict=True)
+    )
+    return excess, uneven, unlevel, copied
+
+
+def find_least(partitions: list[Placed], targets: list[Target]) -> Cost | None:
+    """By trying everything; None if there is no plan."""
+    ids = [target.id for target in targets]
+    ways = [
+        [
+            (leader, *(other for other in group if other != leader))
+            for group in itertools.combinations(ids, len(each.replicas))
+            for leader in group
+        ]
+        for each in partitions
+    ]
+    return min(
+        (
+            cost
+            for chosen in itertools.product(*ways)
+            if (cost := judge(partitions, targets, chosen)) is not None
+        ),
+        default=None,
+    )
+
+
+def make_cluster(random: Random) -> tuple[list[Placed], list[Target]]:
+    """A few brokers and partitions; most have racks, and not much room."""
+    there = list(range(random.randint(2, 5)))
+    ids = random.sample(there, random.randint(1, min(4, len(there))))
+    factor = random.randint(1, min(3, len(ids)))
+    racks = random.randint(1, 3)
+    targets = [
+        Target(each, f"rack {random.randrange(racks)}", random.choice([0, 1, 2, PLENTY]))
+        for each in ids
+    ]
+    if random.random() < 0.3:
+        targets[0] = targets[0]._replace(room=0, excess=random.randint(1, 2))
+    partitions = [
+        Placed(
+            TopicPartition("t", index),
+            tuple(random.sample(there, factor)),
+            random.choice([0, 1, 7, 30]) << 20,
+        )
+        for index in range(random.randint(1, 4 if factor < 3 else 3))
+    ]
+    return partitions, targets
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_plan_is_better_than_the_one_found(seed: int) -> None:
+    random = Random(seed)
+    for _ in range(50):
+        partitions, targets = make_cluster(random)
+        least = find_least(partitions, targets)
+        if least is None:
+            with pytest.raises(NoPlan):
+                find_moves(partitions, targets)
+            continue
+        moves = {move.placed.partition: move.replicas for move in find_moves(partitions, targets)}
+        chosen = [moves.get(each.partition, each.replicas) for each in partitions]
+        assert judge(partitions, targets, chosen) == least, (partitions, targets)

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import pytest
+
+from trimtab.cli.reassign.plan import Move, Placed
+from trimtab.cli.reassign.preview import estimate_seconds, show_bytes, show_moves
+from trimtab.records import TopicPartition
+
+
+def move(index: int, before: tuple[int, ...], after: tuple[int, ...], size: int) -> Move:
+    return Move(Placed(TopicPartition("t", index), before, size), after, ("because",))
+
+
+def test_the_broker_with_the_most_to_send_or_to_get_takes_longest() -> None:
+    moves = [
+        move(0, (1,), (2, 3), 1000),  # 1 sends twice as much as each of them gets
+        move(1, (4,), (2,), 500),
+    ]
+    assert estimate_seconds(moves, 100) == 20
+    assert estimate_seconds([*moves, move(2, (5,), (2,), 700)], 100) == 22
+    assert estimate_seconds([move(0, (1, 2), (2, 1), 1000)], 100) == 0
+
+
+def test_people_see_the_largest_moves_first_and_how_many_there_are() -> None:
+    moves = [move(index, (1,), (2,), index * 1000) for index in range(30)]
+    text = show_moves(moves, 40, None)
+    lines = text.splitlines()
+    assert lines[1] == "t-29: 1 -> 2  29.0 kB: because"
+    assert "… and 10 smaller ones" in text
+    assert "30 of 40 partitions change; 30 replicas are copied, 435.0 kB." in text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1.5e9, "1.5 GB"), (2e18, "2000.0 PB")],
+)
+def test_bytes_have_a_unit(count: float, text: str) -> None:
+    assert show_bytes(count) == text

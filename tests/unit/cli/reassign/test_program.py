@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import math
+from random import Random
+
+import pytest
+
+from trimtab.cli.reassign.plan import Placed, Target
+from trimtab.cli.reassign.program import ReplicaProgram
+from trimtab.records import TopicPartition
+
+
+def make_cluster(random: Random) -> tuple[list[Placed], list[Target]]:
+    """So little room that not every program is solved in whole numbers at once."""
+    count = random.randint(3, 6)
+    there = list(range(count + random.randint(0, 2)))
+    factor, partitions = random.randint(2, 3), random.randint(3, 9)
+    ids = random.sample(there, count)
+    placed = [
+        Placed(
+            TopicPartition("t", index),
+            tuple(random.sample(there, factor)),
+            random.choice([1, 5, 9]) << 20,
+        )
+        for index in range(partitions)
+    ]
+    return placed, [Target(each, random.choice("ab"), random.choice([0, 1, 1, 2])) for each in ids]
+
+
+@pytest.mark.parametrize("seed", [517, 825, 887])
+def test_a_plan_in_parts_is_made_whole_and_costs_what_it_does_with_all_columns(seed: int) -> None:
+    placed, targets = make_cluster(Random(seed))
+    program = ReplicaProgram(placed, targets)
+    program.solve()
+    everything = ReplicaProgram(placed, targets)
+    everything.solve()
+    everything.add_columns(math.inf)
+    everything.solve_whole()
+    assert program.is_whole
+    assert program.cost == pytest.approx(everything.cost)
+
+
+def test_only_a_broker_that_lacks_leaders_is_thought_of() -> None:
+    placed = [Placed(TopicPartition("t", index), (index % 3,), 1 << 20) for index in range(300)]
+    program = ReplicaProgram(placed, [Target(broker, None, 1000) for broker in range(4)])
+    few = program.column_count
+    program.solve()
+    follower_and_leader = 2
+    assert few < program.column_count <= few + 300 * follower_and_leader
