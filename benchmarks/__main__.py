@@ -13,6 +13,8 @@ STAGES = {
     "replication": "three brokers, RF 3, acks=all, Java's tool: beside Apache Kafka",
     "partitions": "10 to 10,000 on each broker, 30,000 in a topic: beside Apache Kafka",
     "fetch": "KIP-74: responses bounded in bytes, partitions served fairly: beside Apache Kafka",
+    "placement": "KIP-578: beside brute force and the proposal's own rule; what fetches notice",
+    "reassignment": "plans of moves: beside brute force and Kafka's own; carried out under load",
     "kills": "kill -9 of a node every 5 s for 10 minutes, under Java's producer and ours",
     "patience": "a healthy client beside half-open, slow, garbling, replaying ones; limits",
     "producer": "Producer.send in a plain loop: beside confluent-kafka and aiokafka",

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import cache
-from itertools import combinations
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.brute_force import least_rack_cost, rack_cost
 from trimtab.config import LONG_MAX
 from trimtab.controller.placement import NoRoom, Room, count_placeable, place
 
@@ -119,31 +118,3 @@ def test_placement_is_what_brute_force_finds(
     check_leaders(placed, factor)
     racks = [rack for rack, _ in brokers]
     assert sum(rack_cost([racks[each] for each in replicas]) for replicas in placed) == least
-
-
-def rack_cost(racks: list[str | None]) -> int:
-    """Grows with every two replicas of a partition in one rack."""
-    return sum(count * count for count in Counter(racks).values())
-
-
-def least_rack_cost(brokers: list[Room], partitions: int, factor: int) -> int | None:
-    """Of all assignments; None if there is none."""
-    choices = {
-        chosen: rack_cost([brokers[each].rack for each in chosen])
-        for chosen in combinations(range(len(brokers)), factor)
-    }
-
-    @cache
-    def search(left: int, free: tuple[int, ...]) -> int | None:
-        if not left:
-            return 0
-        costs = []
-        for chosen, cost in choices.items():
-            if all(free[each] for each in chosen):
-                rest = tuple(count - (each in chosen) for each, count in enumerate(free))
-                others = search(left - 1, rest)
-                if others is not None:
-                    costs.append(cost + others)
-        return min(costs, default=None)
-
-    return search(partitions, tuple(min(room.free, partitions) for room in brokers))

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
 import pytest
 
+from benchmarks.brute_force import judge_plan, least_plan_cost
+from benchmarks.reassignment import make_small_cluster
 from trimtab.cli.reassign.plan import (
-    MOVE_COST,
     Move,
     NoPlan,
     Placed,
@@ -98,110 +98,16 @@ def test_replicas_are_spread_as_evenly_as_racks_allow() -> None:
     assert rack_bounds({None: 3}, 2) == {None: (1, 2)}
 
 
-Cost = tuple[int, int, int, int]
-"""What is beyond limits, what is not spread over racks, leaders that are not level, bytes."""
-
-
-def judge(
-    partitions: list[Placed],
-    targets: list[Target],
-    chosen: Sequence[tuple[int, ...]],
-) -> Cost | None:
-    """The cost of replicas, leaders first; None if brokers have no room for them."""
-    rack = {target.id: target.rack for target in targets}
-    sizes = Counter(rack.values())
-    added = Counter(
-        broker
-        for each, replicas in zip(partitions, chosen, strict=True)
-        for broker in replicas
-        if broker not in each.replicas
-    )
-    if any(added[target.id] > target.room for target in targets):
-        return None
-    held = Counter(broker for each in partitions for broker in each.replicas)
-    kept = Counter(
-        broker
-        for each, replicas in zip(partitions, chosen, strict=True)
-        for broker in replicas
-        if broker in each.replicas
-    )
-    excess = sum(
-        max(0, kept[target.id] - max(0, held[target.id] - target.excess))
-        for target in targets
-        if target.excess
-    )
-    uneven = 0
-    for replicas in chosen:
-        here = Counter(rack[broker] for broker in replicas)
-        for name, (least, most) in rack_bounds(sizes, len(replicas)).items():
-            uneven += max(0, least - here[name]) + max(0, here[name] - most)
-    leaders = Counter(replicas[0] for replicas in chosen)
-    least, more = divmod(len(chosen), len(targets))
-    unlevel = sum(
-        max(0, least - leaders[target.id]) + max(0, leaders[target.id] - least - bool(more))
-        for target in targets
-    )
-    copied = sum(
-        (each.size + MOVE_COST) * len(set(replicas) - set(each.replicas))
-        for each, replicas in zip(partitions, chosen, strict=True)
-    )
-    return excess, uneven, unlevel, copied
-
-
-def find_least(partitions: list[Placed], targets: list[Target]) -> Cost | None:
-    """By trying everything; None if there is no plan."""
-    ids = [target.id for target in targets]
-    ways = [
-        [
-            (leader, *(other for other in group if other != leader))
-            for group in itertools.combinations(ids, len(each.replicas))
-            for leader in group
-        ]
-        for each in partitions
-    ]
-    return min(
-        (
-            cost
-            for chosen in itertools.product(*ways)
-            if (cost := judge(partitions, targets, chosen)) is not None
-        ),
-        default=None,
-    )
-
-
-def make_cluster(random: Random) -> tuple[list[Placed], list[Target]]:
-    """A few brokers and partitions; most have racks, and not much room."""
-    there = list(range(random.randint(2, 5)))
-    ids = random.sample(there, random.randint(1, min(4, len(there))))
-    factor = random.randint(1, min(3, len(ids)))
-    racks = random.randint(1, 3)
-    targets = [
-        Target(each, f"rack {random.randrange(racks)}", random.choice([0, 1, 2, PLENTY]))
-        for each in ids
-    ]
-    if random.random() < 0.3:
-        targets[0] = targets[0]._replace(room=0, excess=random.randint(1, 2))
-    partitions = [
-        Placed(
-            TopicPartition("t", index),
-            tuple(random.sample(there, factor)),
-            random.choice([0, 1, 7, 30]) << 20,
-        )
-        for index in range(random.randint(1, 4 if factor < 3 else 3))
-    ]
-    return partitions, targets
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_no_plan_is_better_than_the_one_found(seed: int) -> None:
     random = Random(seed)
     for _ in range(50):
-        partitions, targets = make_cluster(random)
-        least = find_least(partitions, targets)
+        partitions, targets = make_small_cluster(random)
+        least = least_plan_cost(partitions, targets)
         if least is None:
             with pytest.raises(NoPlan):
                 find_moves(partitions, targets)
             continue
         moves = {move.placed.partition: move.replicas for move in find_moves(partitions, targets)}
         chosen = [moves.get(each.partition, each.replicas) for each in partitions]
-        assert judge(partitions, targets, chosen) == least, (partitions, targets)
+        assert judge_plan(partitions, targets, chosen) == least, (partitions, targets)
