@@ -9,6 +9,9 @@ leader; rows say how many of them there must be:
     broker           not more new replicas than it has room for, nor more than its limit in all;
                      as many leaders as the others
 
+Most partitions are well where they are, and move only if another broker is to lead them: that one
+takes the place of a replica in its own rack. Of these it is enough to say who leads.
+
 Where racks, limits or leaders cannot be as they should, a row may be broken at a price, which is
 higher than that of any moves. There are partitions x brokers columns for replicas that might come,
 of which hardly any are used: columns are added only where, by the prices that the solver has found
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 
 _INFINITY = highspy.kHighsInf
 _TOLERANCE = 1e-6
+_NO_ROW = -1
 
 
 def choose_replicas(placed: Sequence[Placed], targets: Sequence[Target]) -> list[set[int]]:
@@ -199,14 +203,22 @@ class ReplicaProgram:
         self._gap_price = 8 * self._limit_price
 
         program = self._program = _Program()
-        count = len(placed)
-        factors = [len(each.replicas) for each in placed]
-        self._replica_rows = numpy.array([program.add_row(each, each) for each in factors])
-        self._leader_rows = numpy.array([program.add_row(1, 1) for _ in placed])
-        bounds = {factor: rack_bounds(racks, factor) for factor in set(factors)}
-        self._rack_rows = numpy.array(
-            [[program.add_row(*bounds[factor][rack]) for rack in racks] for factor in factors]
+        bounds = {
+            factor: rack_bounds(racks, factor) for factor in {len(each.replicas) for each in placed}
+        }
+        excessive = {target.id for target in targets if target.excess}
+        self._stays = numpy.array(
+            [
+                excessive.isdisjoint(each.replicas)
+                and self._is_well_spread(each, bounds[len(each.replicas)], racks)
+                for each in placed
+            ]
         )
+        """Partitions that are well where they are, as long as others lead as many."""
+        count = len(placed)
+        self._leader_rows = numpy.array([program.add_row(1, 1) for _ in placed])
+        self._replica_rows = numpy.full(count, _NO_ROW)
+        self._rack_rows = numpy.full((count, len(racks)), _NO_ROW)
         self._room_rows = numpy.array([program.add_row(0, target.room) for target in targets])
         self._broker_leader_rows = numpy.array(
             _add_leader_rows(program, count, len(targets), self._leader_price)
@@ -219,21 +231,18 @@ class ReplicaProgram:
         }
         for row in self._limit_rows.values():
             program.add_column(self._limit_price, [row], -1.0)
-        self._gaps = [program.add_column(self._gap_price, [int(row)]) for row in self._replica_rows]
-        for row in self._leader_rows:
-            program.add_column(self._gap_price, [int(row)])
-        for row in self._rack_rows.flat:
-            program.add_column(self._rack_price, [int(row)])
-            program.add_column(self._rack_price, [int(row)], -1.0)
-        self._columns: dict[tuple[int, int], tuple[int, int]] = {}
-        """The columns of follower and leader, by the indexes of partition and broker."""
+        self._gaps: list[int] = []
+        self._columns: dict[tuple[int, int], list[int]] = {}
+        """The columns of a replica, by the indexes of its partition and broker."""
         self._may_come = numpy.ones((count, len(targets)), bool)
         for number, each in enumerate(placed):
+            if not self._stays[number]:
+                self._add_rows(number, bounds[len(each.replicas)])
             for broker in each.replicas:
                 if broker in self._index_of:
                     self._may_come[number, self._index_of[broker]] = False
                     self._add(number, self._index_of[broker], is_new=False)
-            if not self._is_well_spread(each, bounds[len(each.replicas)], racks):
+            if not self._stays[number]:
                 for index in numpy.flatnonzero(self._may_come[number]):
                     self._add(number, int(index), is_new=True)
 
@@ -243,31 +252,49 @@ class ReplicaProgram:
         bounds: dict[str | None, tuple[int, int]],
         racks: Counter[str | None],
     ) -> bool:
-        """Whether it need not move for itself."""
+        """Whether it is on none but the targets, and on their racks evenly."""
         if not all(broker in self._index_of for broker in placed.replicas):
             return False
-        here = Counter(self._targets[self._index_of[broker]].rack for broker in placed.replicas)
+        here = Counter(self._rack(broker) for broker in placed.replicas)
         return all(bounds[rack][0] <= here[rack] <= bounds[rack][1] for rack in racks)
+
+    def _rack(self, broker: int) -> str | None:
+        return self._targets[self._index_of[broker]].rack
+
+    def _add_rows(self, number: int, bounds: dict[str | None, tuple[int, int]]) -> None:
+        """How many replicas a partition must have, in all and in each rack; each may be broken."""
+        program = self._program
+        factor = len(self._placed[number].replicas)
+        self._replica_rows[number] = row = program.add_row(factor, factor)
+        self._gaps.append(program.add_column(self._gap_price, [row]))
+        program.add_column(self._gap_price, [int(self._leader_rows[number])])
+        for index, (least, most) in enumerate(bounds.values()):
+            self._rack_rows[number, index] = row = program.add_row(least, most)
+            program.add_column(self._rack_price, [row])
+            program.add_column(self._rack_price, [row], -1.0)
 
     def _add(self, number: int, index: int, is_new: bool) -> None:
         program = self._program
-        once = program.add_row(0, 1)
-        rows = [
-            int(self._replica_rows[number]),
-            int(self._rack_rows[number, self._rack_of[index]]),
-            once,
-        ]
+        leads = [int(self._leader_rows[number]), int(self._broker_leader_rows[index])]
+        rows = []
         if is_new:
             rows.append(int(self._room_rows[index]))
             self._may_come[number, index] = False
         elif index in self._limit_rows:
             rows.append(self._limit_rows[index])
         cost = float(self._costs[number]) if is_new else 0.0
-        leads = [int(self._leader_rows[number]), int(self._broker_leader_rows[index])]
-        self._columns[number, index] = (
+        if self._stays[number]:
+            self._columns[number, index] = [program.add_column(cost, rows + leads)]
+            return
+        rows += [
+            int(self._replica_rows[number]),
+            int(self._rack_rows[number, self._rack_of[index]]),
+            program.add_row(0, 1),
+        ]
+        self._columns[number, index] = [
             program.add_column(cost, rows),
             program.add_column(cost, rows + leads),
-        )
+        ]
 
     def solve(self) -> None:
         """Find the values of least cost, which are whole numbers."""
@@ -309,6 +336,7 @@ class ReplicaProgram:
         """
         if prices is None:
             prices = self._program.prices
+        prices = numpy.append(prices, 0.0)  # of _NO_ROW
         follower = (
             self._costs[:, None]
             - prices[self._replica_rows][:, None]
@@ -320,7 +348,12 @@ class ReplicaProgram:
             - prices[self._leader_rows][:, None]
             - prices[self._broker_leader_rows][None, :]
         )
+        follower[self._stays] = numpy.inf
         costs = numpy.where(self._may_come, numpy.minimum(follower, leader), numpy.inf)
+        if below <= 0:
+            # The best for each broker, twice as many as it may lead, will mostly do.
+            few = min(len(costs), 2 * (len(costs) // costs.shape[1] + 1)) - 1
+            costs = numpy.where(costs <= numpy.partition(costs, few, axis=0)[few], costs, numpy.inf)
         numbers, indexes = numpy.nonzero(costs < below)
         for number, index in zip(numbers.tolist(), indexes.tolist(), strict=True):
             self._add(number, index, is_new=True)
@@ -337,8 +370,21 @@ class ReplicaProgram:
                 f"may get {room} more in all, until those that leave are gone; name more brokers "
                 "with --broker-list, or raise max.broker.partitions for the time of the move"
             )
-        chosen: list[set[int]] = [set() for _ in self._placed]
+        chosen = [
+            {*each.replicas} if stays else set()
+            for each, stays in zip(self._placed, self._stays, strict=True)
+        ]
         for (number, index), columns in self._columns.items():
-            if values[list(columns)].any():
-                chosen[number].add(self._targets[index].id)
+            broker = self._targets[index].id
+            if values[columns].any() and broker not in chosen[number]:
+                if self._stays[number]:
+                    chosen[number].remove(self._choose_neighbour(number, index))
+                chosen[number].add(broker)
         return chosen
+
+    def _choose_neighbour(self, number: int, index: int) -> int:
+        """Whose place a new leader takes: of a follower in its rack; of any where no rack has two
+        replicas and its own has none."""
+        replicas = self._placed[number].replicas[::-1]
+        rack = self._targets[index].rack
+        return next((each for each in replicas if self._rack(each) == rack), replicas[0])
