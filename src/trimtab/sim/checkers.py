@@ -181,7 +181,8 @@ class Checkers:
         self._changed[partition] = None
 
     def committed(self, partition: Partition) -> None:
-        self._changed[partition] = None
+        """Looked at on the spot: its broker may end within this moment, and has told clients."""
+        self._look_at(self._views[partition])
 
     def changed(self, partition: Partition) -> None:
         self._changed[partition] = None
