@@ -122,7 +122,7 @@ def _look_at_replicas(admin: Admin, views: Sequence[TopicView]) -> list[Placed]:
 
 def execute(admin: Admin, arguments: argparse.Namespace) -> int:
     """Begin the moves of a plan."""
-    wanted = read_assignment(arguments.reassignment_json_file)
+    wanted, directories = read_assignment(arguments.reassignment_json_file)
     moving = admin.list_reassignments()
     if moving and not arguments.additional:
         raise UsageError(
@@ -139,6 +139,7 @@ def execute(admin: Admin, arguments: argparse.Namespace) -> int:
     missing = sorted(set(wanted) - set(current))
     if missing:
         raise UsageError(f"there is no partition {_name(missing[0])}")
+    _check_directories(admin, directories)
     if not arguments.json:
         print(
             f"Current partition replica assignment\n\n{write_assignment(current)}\n\n"
@@ -177,9 +178,25 @@ def execute(admin: Admin, arguments: argparse.Namespace) -> int:
     return 1 if refusals else 0
 
 
+def _check_directories(admin: Admin, named: Mapping[tuple[TopicPartition, int], str]) -> None:
+    """Raises:
+    UsageError: a replica is to be in a directory where its broker need not put it.
+    """
+    if not named:
+        return
+    found = admin.describe_log_dirs({broker for _, broker in named})
+    for (partition, broker), path in named.items():
+        there = {each.path: each for each in found[broker]}
+        if path not in there or (len(there) > 1 and partition not in there[path].logs):
+            raise UsageError(
+                f"partition {_name(partition)}: broker {broker} has the log directories "
+                f"{', '.join(there)}, and chooses one itself: write 'any' for {path}"
+            )
+
+
 def verify(admin: Admin, arguments: argparse.Namespace) -> int:
     """Show how far the moves of a plan are, and take throttles off when all are over."""
-    wanted = read_assignment(arguments.reassignment_json_file)
+    wanted = read_assignment(arguments.reassignment_json_file).replicas
     moving = admin.list_reassignments()
     current = _find_replicas(admin, wanted)
     states: dict[str, str] = {}
@@ -211,7 +228,7 @@ def verify(admin: Admin, arguments: argparse.Namespace) -> int:
 
 def cancel(admin: Admin, arguments: argparse.Namespace) -> int:
     """Give up the moves of a plan that are under way."""
-    wanted = read_assignment(arguments.reassignment_json_file)
+    wanted = read_assignment(arguments.reassignment_json_file).replicas
     moving = admin.list_reassignments()
     active = sorted(partition for partition in wanted if partition in moving)
     refusals = _alter(admin, dict.fromkeys(active))

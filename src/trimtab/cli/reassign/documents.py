@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
@@ -41,15 +41,27 @@ def read_topics(path: str) -> list[str]:
     return topics
 
 
-def read_assignment(path: str) -> dict[TopicPartition, list[int]]:
+class Assignment(NamedTuple):
     """Where a --reassignment-json-file puts partitions.
 
+    Attributes:
+        replicas: by partition, the preferred leader first.
+        directories: the directories it names, by partition and broker; mostly none.
+    """
+
+    replicas: dict[TopicPartition, list[int]]
+    directories: dict[tuple[TopicPartition, int], str]
+
+
+def read_assignment(path: str) -> Assignment:
+    """A --reassignment-json-file.
+
     Raises:
-        UsageError: it cannot be read, is something else, is empty, names a partition or one of its
-            brokers twice, or a directory.
+        UsageError: it cannot be read, is something else, is empty, or names a partition or one of
+            its brokers twice.
     """
     document = _read(path)
-    assignment: dict[TopicPartition, list[int]] = {}
+    assignment = Assignment({}, {})
     for entry in _list(path, document.get("partitions"), _ASSIGNMENT):
         match entry:
             case {"topic": str(topic), "partition": int(index), "replicas": [*replicas]} if all(
@@ -58,19 +70,19 @@ def read_assignment(path: str) -> dict[TopicPartition, list[int]]:
                 name = f"{path}: partition {topic}-{index}"
             case _:
                 raise UsageError(f"{path}: {entry} should be as in {_ASSIGNMENT}")
-        if TopicPartition(topic, index) in assignment:
+        partition = TopicPartition(topic, index)
+        if partition in assignment.replicas:
             raise UsageError(f"{name} is there more than once")
         if not replicas or len(set(replicas)) < len(replicas):
             raise UsageError(f"{name} has replicas {replicas}: name each broker once")
         log_dirs = entry.get("log_dirs", [_ANY] * len(replicas))
         if len(log_dirs) != len(replicas):
             raise UsageError(f"{name} has {len(replicas)} replicas, but {len(log_dirs)} log_dirs")
-        if any(directory != _ANY for directory in log_dirs):
-            raise UsageError(
-                f"{name} has log_dirs {log_dirs}: only {_ANY!r} can be done, the broker chooses"
-            )
-        assignment[TopicPartition(topic, index)] = replicas
-    if not assignment:
+        assignment.replicas[partition] = replicas
+        for broker, directory in zip(replicas, log_dirs, strict=True):
+            if directory != _ANY:
+                assignment.directories[partition, broker] = directory
+    if not assignment.replicas:
         raise UsageError(f"{path} names no partition: there is nothing to do")
     return assignment
 

@@ -211,6 +211,23 @@ def test_what_cannot_be_done_is_said(run: Run, topic: str, words: list[str], why
     assert why in err
 
 
+def test_a_plan_may_name_the_directory_where_the_broker_puts_it_anyway(
+    run: Run, topic: str, admin: Admin, tmp_path: Path
+) -> None:
+    """As in what Kafka's tool prints for a rollback."""
+    directory = admin.describe_log_dirs([2])[2][0].path
+    entry = {"topic": topic, "partition": 0, "replicas": [2], "log_dirs": [directory]}
+    plan = write(tmp_path / "plan.json", {"version": 1, "partitions": [entry]})
+    code, out, err = run("--execute", "--reassignment-json-file", plan)
+    assert code == 0, err
+    entry["log_dirs"] = ["/elsewhere"]
+    plan = write(tmp_path / "plan.json", {"version": 1, "partitions": [entry]})
+    code, out, err = run("--execute", "--reassignment-json-file", plan, "--additional")
+    assert (code, out) == (1, "")
+    assert f"broker 2 has the log directories {directory}" in err
+    assert "write 'any' for /elsewhere" in err
+
+
 def test_a_plan_that_names_what_there_is_not(run: Run, topic: str, tmp_path: Path) -> None:
     plan = assign(tmp_path / "plan.json", topic, [0, 9])
     _, _, err = run("--execute", "--reassignment-json-file", plan)

@@ -22,14 +22,22 @@ def test_an_assignment_is_read_as_it_was_written(file: Path) -> None:
         '{"topic":"t","partition":1,"replicas":[2,0],"log_dirs":["any","any"]}]}'
     )
     file.write_text(text)
-    assert read_assignment(str(file)) == assignment
+    assert read_assignment(str(file)) == (assignment, {})
 
 
 def test_version_and_directories_need_not_be_there(file: Path) -> None:
     file.write_text('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]}')
-    assert read_assignment(str(file)) == {TopicPartition("t", 0): [1, 2]}
+    assert read_assignment(str(file)).replicas == {TopicPartition("t", 0): [1, 2]}
     file.write_text('{"topics": [{"topic": "t"}, {"topic": "u"}]}')
     assert read_topics(str(file)) == ["t", "u"]
+
+
+def test_directories_are_kept_where_they_are_named(file: Path) -> None:
+    file.write_text(
+        '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2], '
+        '"log_dirs": ["any", "/d"]}]}'
+    )
+    assert read_assignment(str(file)).directories == {(TopicPartition("t", 0), 2): "/d"}
 
 
 @pytest.mark.parametrize(
@@ -50,10 +58,6 @@ def test_version_and_directories_need_not_be_there(file: Path) -> None:
         (
             '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": []}]}',
             "1 replicas, but 0 log_dirs",
-        ),
-        (
-            '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["/d"]}]}',
-            "the broker chooses",
         ),
         (
             '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}, '

@@ -1,0 +1,117 @@
+"""`trimtab reassign` beside Apache Kafka's own tool: each does what the other has planned, and says
+the same."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.jars import find_kafka_jars
+from benchmarks.processes import run_java
+from trimtab import Admin, Cluster, Producer
+from trimtab.cli import main
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("java") is None or find_kafka_jars() is None,
+    reason="needs java and Apache Kafka's jars: TRIMTAB_KAFKA_JARS, or python -m benchmarks.jars",
+)
+
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(brokers=4, racks=["a", "b", "c", "a"]) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def admin(cluster: Cluster) -> Iterator[Admin]:
+    with Admin(cluster.bootstrap_servers) as admin:
+        yield admin
+
+
+@pytest.fixture
+def ours(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*words: str) -> str:
+        code = main(["reassign", "--bootstrap-server", cluster.bootstrap_servers, *words])
+        out, err = capsys.readouterr()
+        assert code == 0, err
+        return out
+
+    return run
+
+
+@pytest.fixture
+def kafkas(cluster: Cluster) -> Run:
+    def run(*words: str) -> str:
+        tool = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+        return run_java(tool, "--bootstrap-server", cluster.bootstrap_servers, *words)
+
+    return run
+
+
+def lines(text: str) -> list[str]:
+    """Without empty ones; what is listed with commas is in order, which Kafka leaves to chance."""
+    return [
+        " ".join(",".join(sorted(word.split(","))) for word in line.split(" "))
+        for line in text.splitlines()
+        if line.strip()
+    ]
+
+
+def test_each_tool_carries_out_cancels_and_verifies_what_the_other_has_begun(
+    cluster: Cluster, admin: Admin, ours: Run, kafkas: Run, tmp_path: Path
+) -> None:
+    admin.create_topic("t", assignment={index: [0, 1] for index in range(4)})
+    with Producer(cluster.bootstrap_servers) as producer:
+        for index in range(40):
+            producer.send("t", bytes(100_000), partition=index % 4)
+    topics = tmp_path / "topics.json"
+    topics.write_text(json.dumps({"version": 1, "topics": [{"topic": "t"}]}))
+    which = ("--topics-to-move-json-file", str(topics), "--broker-list", "1,2,3")
+    proposed = ours("--generate", *which).splitlines()
+    kafkas_own = kafkas("--generate", *which).splitlines()
+    assert [line for line in proposed if line[:1] != "{"] == [
+        line for line in kafkas_own if line[:1] != "{"
+    ]
+
+    plan = tmp_path / "plan.json"
+    plan.write_text(proposed[-1])
+    file = ("--reassignment-json-file", str(plan))
+    kafkas("--execute", *file, "--throttle", "1000")
+    assert lines(ours("--list")) == lines(kafkas("--list"))
+    assert "is still in progress" in ours("--verify", *file)
+    assert lines(ours("--verify", *file)) == lines(kafkas("--verify", *file))
+    begun = sorted(f"t-{partition.partition}" for partition in admin.list_reassignments())
+    cancelled = lines(ours("--cancel", *file))
+    assert (
+        cancelled[0]
+        == lines(f"Successfully cancelled partition reassignments for: {','.join(begun)}")[0]
+    )
+    assert lines(ours("--cancel", *file))[0] in lines(kafkas("--cancel", *file))
+
+    executed = ours("--execute", *file)
+    while admin.list_reassignments():
+        pass
+    assert lines(ours("--verify", *file)) == lines(kafkas("--verify", *file))
+    assert "is completed" in ours("--verify", *file)
+    assert all(
+        set(partition.replicas) <= {1, 2, 3}
+        for partition in admin.describe_topics(["t"])["t"].partitions
+    )
+    # What each has printed for a rollback is carried out by the other.
+    plan.write_text(next(line for line in executed.splitlines() if line.startswith("{")))
+    assert "Successfully started" in kafkas("--execute", *file)
+    while admin.list_reassignments():
+        pass
+    plan.write_text(next(line for line in kafkas_own if line.startswith("{")))
+    assert "Successfully started" in ours("--execute", *file)
+    while admin.list_reassignments():
+        pass
+    view = admin.describe_topics(["t"])["t"]
+    assert [partition.replicas for partition in view.partitions] == [(0, 1)] * 4
