@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from trimtab import config as options
 from trimtab.broker.broker import Broker
@@ -36,12 +36,15 @@ from trimtab.storage.storage import Storage
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 class Cluster:
     """Brokers and a controller in this process.
 
-    As a context manager it is up inside the block: `with` runs it on a thread of its own,
-    `async with` on the running loop. `start` and `stop` do what `with` does.
+    As a context manager it is up inside the block: `with` runs the brokers on one thread and the
+    controller on another, so that no fetch waits while it decides about thousands of partitions;
+    `async with` runs all on the running loop. `start` and `stop` do what `with` does.
 
     Args:
         brokers: how many; their ids are 0, 1, ….
@@ -96,6 +99,7 @@ class Cluster:
         self._random = Random() if random is None else random
         self._temporary: str | None = None
         self._thread: LoopThread | None = None
+        self._controller_thread: LoopThread | None = None
         self._controller: ControllerNode | None = None
         self._brokers: dict[int, _Member] = {}
         self._make_storage = storage or self._directory
@@ -141,9 +145,9 @@ class Cluster:
         async def measure() -> LimitUsage:
             return controller.controller.limit_usage()
 
-        if self._thread is None:
+        if self._controller_thread is None:
             return controller.controller.limit_usage()
-        return self._thread.run(measure())
+        return self._controller_thread.run(measure())
 
     # The synchronous face
 
@@ -157,10 +161,11 @@ class Cluster:
         """
         self._refuse_running()
         thread = LoopThread("trimtab-cluster")
+        self._controller_thread = LoopThread("trimtab-controller")
         try:
             thread.run(self._open())
         except BaseException:
-            thread.stop()
+            self._stop_threads(thread)
             raise
         self._thread = thread
 
@@ -176,7 +181,13 @@ class Cluster:
         try:
             thread.run(self._close())
         finally:
-            thread.stop()
+            self._stop_threads(thread)
+
+    def _stop_threads(self, thread: LoopThread) -> None:
+        thread.stop()
+        controller_thread, self._controller_thread = self._controller_thread, None
+        if controller_thread is not None:
+            controller_thread.stop()
 
     def start_broker(self, broker: int) -> None:
         """Start a broker that was stopped or killed, on its port; on return it serves.
@@ -266,12 +277,13 @@ class Cluster:
     async def _start_all(self) -> None:
         storage = self._make_storage("controller")
         self._cluster_id = identify_cluster(storage, self._random)
-        self._controller = controller = ControllerNode(
-            CONTROLLER_ID, self._cluster_id, storage, self._options, self._now_ms, self._random
+        self._controller = controller = await self._on_controllers_loop(
+            self._make_controller(storage)
         )
         self._refuse_missing_brokers(controller)
-        self._controller_address = self._host, await controller.listen(self._host, 0)
-        await controller.start()
+        port = await self._on_controllers_loop(controller.listen(self._host, 0))
+        self._controller_address = self._host, port
+        await self._on_controllers_loop(controller.start())
         for broker_id, port in enumerate(self._ports):
             self._brokers[broker_id] = await self._open_broker(broker_id, port)
         members = list(self._brokers.values())
@@ -279,6 +291,18 @@ class Cluster:
         everything = controller.controller.journal.end_offset
         await _all(member.broker.metadata.reach(everything) for member in members)
         self._bound = {broker_id: each.address[1] for broker_id, each in self._brokers.items()}
+
+    async def _make_controller(self, storage: Storage) -> ControllerNode:
+        random = Random(self._random.getrandbits(64))  # not shared between threads
+        return ControllerNode(
+            CONTROLLER_ID, self._cluster_id, storage, self._options, self._now_ms, random
+        )
+
+    async def _on_controllers_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if self._controller_thread is None:
+            return await coroutine
+        loop = self._controller_thread.loop
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
 
     async def _open_broker(self, broker_id: int, port: int) -> _Member:
         name = f"broker-{broker_id}"
@@ -325,13 +349,16 @@ class Cluster:
         temporary, self._temporary = self._temporary, None
         self._slow_ms = {}
         try:
-            # Nobody is left to take over what one of them leads.
-            closed = await asyncio.gather(
+            # The controller first: it would look for new leaders for what each broker has led.
+            closed: list[BaseException | None] = []
+            if controller is not None:
+                closed += await asyncio.gather(
+                    self._on_controllers_loop(controller.close()), return_exceptions=True
+                )
+            closed += await asyncio.gather(
                 *(member.broker.close(hand_over=False) for member in members),
                 return_exceptions=True,
             )
-            if controller is not None:
-                closed += await asyncio.gather(controller.close(), return_exceptions=True)
         finally:
             if temporary is not None:
                 from shutil import rmtree

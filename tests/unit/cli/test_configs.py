@@ -157,7 +157,7 @@ def test_who_does_not_exist_has_no_options_and_with_all_is_an_error(run: Run) ->
     [
         ("--topic t --add-config nonsense=1", "INVALID_CONFIG (40): Unknown topic config name"),
         ("--topic nowhere --add-config retention.ms=1", "there is no such topic"),
-        ("--broker 7 --add-config max.connections=1", "broker 7 is not in the cluster"),
+        ("--broker 7 --add-config max.connections=1", "No node with id 7 found"),
         ("--topic t", "--alter changes nothing"),
         ("--topic t --all --delete-config a", "--all goes with --describe"),
         ("--topic t --add-config a=1 --delete-config a", "option a is to be set and to be del"),
