@@ -219,9 +219,14 @@ def test_the_proposals_command_lines_run_as_printed(
     run_line: Callable[[str], tuple[int, str, str]],
 ) -> None:
     of_all = "--entity-type brokers --entity-default"
+    updated = "Completed updating default config for brokers in the cluster.\n"
+    for option in ("max.broker.partitions=4000", "max.partitions=200000"):
+        line = f"kafka-config.sh --bootstrap-server $ADDRESS --alter --add-config {option}"
+        assert run_line(f"{line} {of_all}") == (0, updated, "")
+    line = f"{line} --entity-type brokers --entity-name 1"
+    assert run_line(line) == (0, "Completed updating config for broker 1.\n", "")
     for option in ("max.broker.partitions=4", "max.partitions=9"):
         line = f"kafka-configs.sh --bootstrap-server $ADDRESS --alter --add-config {option}"
-        updated = "Completed updating default config for brokers in the cluster.\n"
         assert run_line(f"{line} {of_all}") == (0, updated, "")
     shown = run_line(f"kafka-configs.sh --bootstrap-server $ADDRESS --describe {of_all}")[1]
     assert "  max.broker.partitions=4 sensitive=false synonyms=" in shown

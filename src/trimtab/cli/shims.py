@@ -32,6 +32,7 @@ EXAMPLES = """\
 SHIMS: Final[Mapping[str, str]] = {
     "kafka-topics.sh": "topics",
     "kafka-configs.sh": "configs",
+    "kafka-config.sh": "configs",  # as KIP-578 prints it
     "kafka-log-dirs.sh": "log-dirs",
     "kafka-reassign-partitions.sh": "reassign",
     "kafka-get-offsets.sh": "offsets",
