@@ -195,8 +195,9 @@ def run_node(
     )
     process = make_process(node, storage, shares.connections)
     # A node with tens of thousands of partitions holds millions of objects, in no cycles: looking
-    # for some at every 700 new ones, as Python does unasked, takes half of the time.
-    gc.set_threshold(50_000, 50, 100)
+    # for some at every 700 new ones, as Python does unasked, takes half of the time. Looking at
+    # millions at once would hold up everybody: the second round has 100,000.
+    gc.set_threshold(20_000, 5, 1_000)
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             return runner.run(_live(process, arguments.stop_at_eof))

@@ -46,6 +46,8 @@ _DELETE_SUFFIX = "-delete"
 _STRAY_SUFFIX = "-stray"
 _MAX_NAME = 255
 _NO_EPOCH = -1
+_SLICE = 1000
+"""Logs that are looked at before others get their turn."""
 
 
 class LogDirectory:
@@ -340,7 +342,7 @@ class LogDirectory:
         done = 0
         tried = dict(self._uncleanable)
         try:
-            while (found := self._dirtiest(tried)) is not None:
+            while (found := await self._find_dirtiest(tried)) is not None:
                 log, dirt = found
                 tried[log] = None
                 try:
@@ -360,10 +362,15 @@ class LogDirectory:
             raise failure
         return done
 
-    def _dirtiest(self, tried: Mapping[Log, None]) -> tuple[Log, Dirt] | None:
+    async def _find_dirtiest(self, tried: Mapping[Log, None]) -> tuple[Log, Dirt] | None:
+        """Of those that are due; a hundred thousand logs do not hold up the loop."""
         now = self._now_ms()
         dirtiest = None
-        for key, log in self._logs.items():
+        for number, (key, log) in enumerate(tuple(self._logs.items()), 1):
+            if not number % _SLICE:
+                await asyncio.sleep(0)
+            if not log.is_open:
+                continue
             if log.segment_count == 1 or not log.config.compacts or log.has_failed or log in tried:
                 continue
             dirt = find_dirt(log, self._clean_offsets.get(key), now)
