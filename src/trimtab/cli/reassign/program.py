@@ -246,6 +246,18 @@ class ReplicaProgram:
                 for index in numpy.flatnonzero(self._may_come[number]):
                     self._add(number, int(index), is_new=True)
 
+        self._foresee(held)
+
+    def _foresee(self, held: Counter[int]) -> None:
+        """Brokers that have too little to lead their share will need the cheapest of the others'."""
+        share = len(self._placed) // len(self._targets) + 1
+        cheapest = numpy.argsort(self._costs, kind="stable")
+        for index, target in enumerate(self._targets):
+            if held[target.id] < share:
+                numbers = cheapest[self._may_come[cheapest, index]][: 2 * share]
+                for number in numbers.tolist():
+                    self._add(number, index, is_new=True)
+
     def _is_well_spread(
         self,
         placed: Placed,
