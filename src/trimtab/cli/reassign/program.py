@@ -249,7 +249,7 @@ class ReplicaProgram:
         self._foresee(held)
 
     def _foresee(self, held: Counter[int]) -> None:
-        """Brokers that have too little to lead their share will need the cheapest of the others'."""
+        """Who has too little to lead its share will need the cheapest of the others'."""
         share = len(self._placed) // len(self._targets) + 1
         cheapest = numpy.argsort(self._costs, kind="stable")
         for index, target in enumerate(self._targets):
