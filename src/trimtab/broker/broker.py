@@ -48,6 +48,7 @@ from trimtab.wire.messages.metadata_records import (
     PartitionRecord,
     RegisterBrokerRecord,
     RemoveTopicRecord,
+    TopicRecord,
 )
 
 _SLICE = 100
@@ -308,14 +309,42 @@ class Broker:
         partitions: dict[tuple[bytes, int], None] = {}
         topics: dict[str, None] = {}
         brokers: dict[int, None] = {}
-        for record in records:
+        try:
+            await self._take_over(records, partitions, topics, brokers)
+        finally:
+            self.image.show_topics()
+        for broker_id in brokers:
+            self._replication.moved(broker_id)
+        for name in topics:
+            self._configure_topic(name)
+        await self._carry_out(partitions)
+        if brokers:
+            await self._review_isrs()
+
+    async def _take_over(
+        self,
+        records: list[Any],
+        partitions: dict[tuple[bytes, int], None],
+        topics: dict[str, None],
+        brokers: dict[int, None],
+    ) -> None:
+        """Replay what belongs together, and note what it is about. Others get their turn within
+        the partitions of a new topic, which nobody sees before it is whole."""
+        is_new = False
+        for number, record in enumerate(records, 1):
             kind = type(record)
+            if is_new and not number % _REPLAYED_AT_ONCE:
+                await asyncio.sleep(0)
             if kind is RemoveTopicRecord:
+                self.image.show_topics()
                 topic = self.image.topics_by_id[record.topic_id]
                 for partition in topic.partitions:
                     partitions.pop((topic.id, partition.id), None)
                 await self._drop_topic(topic)
             self.image.replay(record)
+            if kind is TopicRecord:
+                self.image.hide_topic(record.topic_id)
+                is_new = True
             if kind is PartitionRecord or kind is PartitionChangeRecord:
                 partitions[record.topic_id, record.partition_id] = None
             elif kind is ClearElrRecord:
@@ -336,13 +365,6 @@ class Broker:
                     self._configure()
             elif kind is RegisterBrokerRecord or kind is BrokerRegistrationChangeRecord:
                 brokers[record.broker_id] = None
-        for broker_id in brokers:
-            self._replication.moved(broker_id)
-        for name in topics:
-            self._configure_topic(name)
-        await self._carry_out(partitions)
-        if brokers:
-            await self._review_isrs()
 
     async def replay_snapshot(self, records: list[Any]) -> None:
         """Learn everything anew: what has changed since the last record is carried out."""

@@ -29,10 +29,12 @@ from trimtab.broker import broker as broker_module
 from trimtab.broker.broker import Broker
 from trimtab.controller.node import ControllerNode
 from trimtab.errors import CorruptData, ErrorCode, UsageError
+from trimtab.metadata.image import PartitionRegistration, partition_record
 from trimtab.sim.network import Link
 from trimtab.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from trimtab.wire.messages.delete_topics import DeleteTopicsRequest
 from trimtab.wire.messages.metadata import MetadataRequest
+from trimtab.wire.messages.metadata_records import RemoveTopicRecord, TopicRecord
 from trimtab.wire.messages.unregister_broker import UnregisterBrokerRequest
 
 TWO = {"min.insync.replicas": 2}
@@ -92,6 +94,48 @@ def test_a_broker_that_comes_back_has_its_partitions(lab: Lab, clean: bool) -> N
         assert values(replica(lab, one)) == [b"b"]
 
     lab.run(scenario, brokers=3)
+
+
+def test_a_large_topic_is_seen_once_it_is_whole_and_holds_up_nobody(lab: Lab) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        broker = lab.brokers[0]
+        image = broker.image
+        topic_id = b"many-partitions."
+        new = PartitionRegistration(0, 0, 0, 0, (0,), (0,))
+        records = [TopicRecord(name="many", topic_id=topic_id)]
+        records += [partition_record(topic_id, new._replace(id=index)) for index in range(5000)]
+        replaying = asyncio.ensure_future(broker.replay(records))
+        turns = 0
+        while "many" not in image.topics:
+            assert "t" in image.topics
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns >= 5
+        assert len(image.topics["many"].partitions) == 5000
+        await replaying
+        assert len(broker.partitions) == 5001
+
+    lab.run(scenario, brokers=1)
+
+
+def test_a_topic_that_comes_and_goes_at_once_leaves_nothing(lab: Lab) -> None:
+    async def scenario() -> None:
+        broker = lab.brokers[0]
+        topic_id = b"here-and-gone..."
+        new = PartitionRegistration(0, 0, 0, 0, (0,), (0,))
+        await broker.replay(
+            [
+                TopicRecord(name="brief", topic_id=topic_id),
+                partition_record(topic_id, new),
+                RemoveTopicRecord(topic_id=topic_id),
+                TopicRecord(name="brief", topic_id=topic_id),
+                partition_record(topic_id, new),
+            ]
+        )
+        assert set(broker.partitions) == {("brief", 0)}
+
+    lab.run(scenario, brokers=1)
 
 
 def test_logs_that_became_others_while_a_broker_was_away_are_set_aside(
