@@ -219,7 +219,9 @@ class ReplicaProgram:
         self._leader_rows = numpy.array([program.add_row(1, 1) for _ in placed])
         self._replica_rows = numpy.full(count, _NO_ROW)
         self._rack_rows = numpy.full((count, len(racks)), _NO_ROW)
-        self._room_rows = numpy.array([program.add_row(0, target.room) for target in targets])
+        self._room_rows = numpy.array(
+            [program.add_row(0, min(target.room, count)) for target in targets]
+        )
         self._broker_leader_rows = numpy.array(
             _add_leader_rows(program, count, len(targets), self._leader_price)
         )
@@ -245,7 +247,6 @@ class ReplicaProgram:
             if not self._stays[number]:
                 for index in numpy.flatnonzero(self._may_come[number]):
                     self._add(number, int(index), is_new=True)
-
         self._foresee(held)
 
     def _foresee(self, held: Counter[int]) -> None:
