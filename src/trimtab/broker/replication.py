@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 from trimtab.errors import CorruptData, ErrorCode
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 _FIRST_BACKOFF_S = 0.02
 _LATEST = -1
 _EARLIEST = -2
+_MOST_AT_ONCE = 2000
+"""Partitions that one request names: more would hold up what else the leader serves."""
 _MAX_SESSION_EPOCH = 2**31 - 1
 
 _log = logging.getLogger(__name__)
@@ -262,7 +265,9 @@ class ReplicaFetcher:
         config = broker.config
         partition_max_bytes = cast(int, config["replica.fetch.max.bytes"])
         topics: dict[bytes, FetchTopic] = {}
-        changed, self._changed = self._changed, {}
+        changed = list(islice(self._changed, _MOST_AT_ONCE))
+        for followed in changed:
+            del self._changed[followed]
         is_too_fast = broker.follows_too_fast()
         for followed in changed:
             partition = followed.partition
@@ -295,7 +300,8 @@ class ReplicaFetcher:
         self._forgotten.clear()
         return FetchRequest(
             replica_state=ReplicaState(replica_id=broker.id, replica_epoch=broker.epoch),
-            max_wait_ms=cast(int, config["replica.fetch.wait.max.ms"]),
+            # Nobody is waited for as long as there is more to ask.
+            max_wait_ms=0 if self._changed else cast(int, config["replica.fetch.wait.max.ms"]),
             min_bytes=cast(int, config["replica.fetch.min.bytes"]),
             max_bytes=cast(int, config["replica.fetch.response.max.bytes"]),
             session_id=self._session_id,

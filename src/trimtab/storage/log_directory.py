@@ -366,14 +366,14 @@ class LogDirectory:
         """Of those that are due; a hundred thousand logs do not hold up the loop."""
         now = self._now_ms()
         dirtiest = None
-        for number, (key, log) in enumerate(tuple(self._logs.items()), 1):
+        for number, log in enumerate(list(self._logs.values()), 1):
             if not number % _SLICE:
                 await asyncio.sleep(0)
-            if not log.is_open:
-                continue
+            if log not in self._keys:
+                continue  # deleted meanwhile
             if log.segment_count == 1 or not log.config.compacts or log.has_failed or log in tried:
                 continue
-            dirt = find_dirt(log, self._clean_offsets.get(key), now)
+            dirt = find_dirt(log, self._clean_offsets.get(self._keys[log]), now)
             if (
                 dirt is not None
                 and dirt.is_due(log.config)

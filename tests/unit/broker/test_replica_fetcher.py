@@ -19,6 +19,7 @@ from tests.unit.broker.played_leader import (
 )
 from tests.unit.broker.replica_stand import Stand, sent
 from tests.unit.broker.replicas import until
+from trimtab.broker import replication
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import BrokerRegistration
 from trimtab.sim.world import World
@@ -74,6 +75,22 @@ def test_a_session_names_what_has_changed(play: Play) -> None:
         await leader.next()
         request = await leader.next()
         assert (named(request), forgotten(request)) == ({0: 3}, [])
+
+    play.run(scenario)
+
+
+def test_many_are_named_in_several_requests_none_of_which_waits(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replication, "_MOST_AT_ONCE", 2)
+
+    async def scenario() -> None:
+        play.follow(0, 1, 2)
+        request = await play.leader.next(data(0, sent(0, 3, 5)), data(1))
+        assert (list(named(request)), request.max_wait_ms) == ([0, 1], 0)
+        request = await play.leader.next()
+        assert (named(request), request.max_wait_ms) == ({2: 0, 0: 3}, 500)
+        assert named(await play.leader.next()) == {}
 
     play.run(scenario)
 
