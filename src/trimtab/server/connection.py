@@ -126,12 +126,16 @@ class Connection(FrameProtocol):
         for handle in (self._idle, self._delay, self._turn):
             if handle is not None:
                 handle.cancel()
+        self._give_up()
+        if self.on_lost is not None:
+            self.on_lost()
+
+    def _give_up(self) -> None:
+        """Nobody waits for what is being answered any more."""
         owed, self._owed = self._owed, deque()
         for answer in owed:
             if answer.pending is not None:
                 answer.pending.cancel()
-        if self.on_lost is not None:
-            self.on_lost()
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -184,6 +188,7 @@ class Connection(FrameProtocol):
 
     def abort(self) -> None:
         """Close at once."""
+        self._give_up()
         if self.transport is not None:
             self.transport.abort()
 

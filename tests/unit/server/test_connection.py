@@ -334,6 +334,20 @@ def test_what_waits_is_given_up_when_the_connection_is_lost(desk: Desk) -> None:
     desk.run(scenario)
 
 
+def test_what_waits_is_given_up_at_once_when_the_connection_is_broken(desk: Desk) -> None:
+    """As a broker does that is killed, which must not answer any more (seed 30319)."""
+
+    async def scenario() -> None:
+        line = desk.connect()
+        line.produce()
+        line.connection.abort()
+        assert desk.produced[0].cancelled()
+        await turn()
+        assert line.answered() == []
+
+    desk.run(scenario)
+
+
 @pytest.mark.parametrize(
     ("error", "refused", "failed"),
     [(CloseConnection("no answer fits"), 1, 0), (RuntimeError("a fault of ours"), 0, 1)],
