@@ -24,7 +24,7 @@ from trimtab.storage.storage import Storage
 
 if TYPE_CHECKING:
     from trimtab.controller.controller import Controller
-    from trimtab.controller.prometheus import MetricsServer
+    from trimtab.runtime.metrics_server import MetricsServer
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def serve_metrics(controller: Controller, host: str, port: int) -> MetricsServer
         UsageError: the package prometheus_client is missing.
     """
     try:
-        from trimtab.controller.prometheus import MetricsServer
+        from trimtab.runtime.metrics_server import MetricsServer
     except ImportError:
         raise UsageError(
             "--metrics-port needs a package: pip install 'trimtab[prometheus]'"

@@ -12,12 +12,10 @@ Rejections count since the controller has started.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -26,10 +24,6 @@ from trimtab.controller.partition_limits import PER_BROKER, PER_CLUSTER, LimitUs
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
-
-    from trimtab.controller.controller import Controller
-
-_ANSWER_S = 10.0
 
 
 class LimitCollector(Collector):
@@ -73,38 +67,6 @@ class LimitCollector(Collector):
         for name in (PER_BROKER, PER_CLUSTER):
             rejections.add_metric([name], usage.rejections[name])
         yield rejections
-
-
-class MetricsServer:
-    """Answers `GET /metrics`, on threads of its own; each answer is made on the controller's loop,
-    which is the running one.
-
-    Raises:
-        OSError: the address is taken.
-    """
-
-    def __init__(self, controller: Controller, host: str, port: int) -> None:
-        loop = asyncio.get_running_loop()
-
-        async def measure() -> LimitUsage:
-            return controller.limit_usage()
-
-        def look() -> LimitUsage:
-            return asyncio.run_coroutine_threadsafe(measure(), loop).result(_ANSWER_S)
-
-        registry = CollectorRegistry()
-        registry.register(LimitCollector(look))
-        self._server, self._thread = start_http_server(port, host, registry)
-
-    @property
-    def port(self) -> int:
-        return int(self._server.server_port)
-
-    async def close(self) -> None:
-        """Answer no more. The loop goes on meanwhile: an answer may be waiting for it."""
-        await asyncio.to_thread(self._server.shutdown)
-        self._server.server_close()
-        self._thread.join()
 
 
 def _limit(value: int) -> float:
