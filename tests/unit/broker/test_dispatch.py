@@ -237,16 +237,35 @@ def test_a_handler_that_fails_costs_its_connection(
     assert "a fault of the broker's own" in caplog.text
 
 
-def test_nobody_coordinates_and_the_answer_says_why(lab: Any) -> None:
+@pytest.mark.parametrize(
+    ("kind", "version", "code", "word"),
+    [
+        (0, 0, ErrorCode.UNSUPPORTED_VERSION, "consumer groups"),
+        (0, 6, ErrorCode.UNSUPPORTED_VERSION, "consumer groups"),
+        (1, 2, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional.id"),
+        (1, 3, ErrorCode.UNSUPPORTED_VERSION, "transactional.id"),
+        (1, 6, ErrorCode.UNSUPPORTED_VERSION, "transactional.id"),
+        (2, 6, ErrorCode.UNSUPPORTED_VERSION, "share groups"),
+        (9, 6, ErrorCode.INVALID_REQUEST, "type 9"),
+    ],
+)
+def test_a_coordinator_is_refused_for_good_and_the_answer_says_why(
+    lab: Any, kind: int, version: int, code: ErrorCode, word: str
+) -> None:
     async def scenario() -> None:
-        client = lab.connect()
-        old = await client.ask(FindCoordinatorRequest(key="group", coordinator_keys=[]), 3)
-        assert old.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert "groups" in old.error_message
-        batched = FindCoordinatorRequest(key_type=1, coordinator_keys=["a", "b"])
-        new = await client.ask(batched, 6)
-        assert [(each.key, each.error_code) for each in new.coordinators] == [("a", 15), ("b", 15)]
-        assert "transactional.id" in new.coordinators[0].error_message
+        if version >= 4:
+            request = FindCoordinatorRequest(key_type=kind, coordinator_keys=["a", "b"])
+        elif version >= 1:
+            request = FindCoordinatorRequest(key="a", key_type=kind)
+        else:
+            request = FindCoordinatorRequest(key="a")
+        response = await lab.connect().ask(request, version)
+        if version >= 4:
+            assert [each.key for each in response.coordinators] == ["a", "b"]
+        for each in response.coordinators if version >= 4 else [response]:
+            assert each.error_code == code
+            assert not code.retriable
+            assert version == 0 or word in each.error_message
 
     lab.run(scenario)
 

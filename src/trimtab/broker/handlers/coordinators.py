@@ -1,7 +1,9 @@
-"""FindCoordinator (10), versions 0-6: there is none yet.
+"""FindCoordinator (10), versions 0-6: no broker coordinates groups or transactions.
 
-Every key is answered with COORDINATOR_NOT_AVAILABLE, and a message that says why: consumer groups,
-transactions and share groups are not served. Clients retry until their own time limit.
+Clients must not ask again and again for what will not come, so the code is one that they take as
+final, and the message says what is not served and what to do instead. UNSUPPORTED_VERSION is final
+for each of them but one: librdkafka, which speaks versions 0-2, looks for the coordinator of a
+transaction until its time is up unless it is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
 """
 
 from __future__ import annotations
@@ -21,24 +23,32 @@ if TYPE_CHECKING:
 
 _NOWHERE = -1
 _BATCHED = 4
+_NEWEST_OF_LIBRDKAFKA = 2
 _TRANSACTION = 1
 
-_NO_GROUPS = (
-    "These brokers do not serve consumer groups yet: assign partitions to the consumer instead of "
-    "subscribing."
-)
-_NO_TRANSACTIONS = (
-    "These brokers do not serve transactions yet: use a producer without transactional.id."
-)
+_NOT_SERVED = {
+    0: "These brokers do not serve consumer groups (see SKIPPED.md): assign partitions to the "
+    "consumer instead of subscribing, and keep its offsets elsewhere.",
+    _TRANSACTION: "These brokers do not serve transactions (see SKIPPED.md): use a producer "
+    "without transactional.id.",
+    2: "These brokers do not serve share groups (see SKIPPED.md): use a consumer with assigned "
+    "partitions.",
+}
 
 
 def find_coordinator(
     broker: Broker, header: RequestHeader, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
-    """Nobody coordinates."""
-    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    message = _NO_TRANSACTIONS if request.key_type == _TRANSACTION else _NO_GROUPS
-    if header.api_version < _BATCHED:
+    """A refusal for each key."""
+    version, kind = header.api_version, request.key_type
+    message = _NOT_SERVED.get(kind)
+    code = ErrorCode.UNSUPPORTED_VERSION
+    if message is None:
+        code = ErrorCode.INVALID_REQUEST
+        message = f"Coordinator type {kind} is not known; there are 0 to {max(_NOT_SERVED)}."
+    elif kind == _TRANSACTION and version <= _NEWEST_OF_LIBRDKAFKA:
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if version < _BATCHED:
         return FindCoordinatorResponse(
             throttle_time_ms=0,
             error_code=code,

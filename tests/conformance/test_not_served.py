@@ -1,0 +1,162 @@
+"""Other people's clients that ask for groups and transactions fail at once, by few requests."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from benchmarks.jars import KAFKA_VERSION, OLD_CLIENT, find_client_jars, find_java, find_kafka_jars
+from trimtab import Admin, Cluster, Producer
+from trimtab.broker.handlers import HANDLERS
+from trimtab.errors import BrokerError, ErrorCode
+
+# kafka-python reads its schemas the old way.
+pytestmark = pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")
+
+PATIENCE_S = 60
+FEW = 5
+SOURCE = Path(__file__).parent / "java" / "NotServed.java"
+
+
+class Served(NamedTuple):
+    servers: str
+    lookups: Counter[str]
+    """Requests for a coordinator, by client id."""
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    lookups: Counter[str] = Counter()
+    find_coordinator = HANDLERS[10]
+
+    def counted(broker: Any, header: Any, request: Any) -> Any:
+        lookups[header.client_id] += 1
+        return find_coordinator(broker, header, request)
+
+    monkeypatch.setitem(HANDLERS, 10, counted)
+    with Cluster(brokers=1) as cluster:
+        with Admin(cluster.bootstrap_servers) as admin:
+            admin.create_topic("t", 1)
+        yield Served(cluster.bootstrap_servers, lookups)
+
+
+def test_confluent_kafka_tells_a_subscriber(served: Served) -> None:
+    from confluent_kafka import Consumer
+
+    consumer = Consumer({"bootstrap.servers": served.servers, "group.id": "g"})
+    consumer.subscribe(["t"])
+    message = consumer.poll(PATIENCE_S)
+    assert message is not None
+    error = message.error()
+    assert error is not None
+    assert error.code() == ErrorCode.UNSUPPORTED_VERSION
+    assert "do not serve consumer groups" in error.str()
+    assert served.lookups.total() <= FEW
+    consumer.close()
+
+
+def test_confluent_kafka_tells_a_transactional_producer(served: Served) -> None:
+    from confluent_kafka import KafkaException, Producer
+
+    producer = Producer({"bootstrap.servers": served.servers, "transactional.id": "x"})
+    with pytest.raises(KafkaException, match="do not serve transactions") as raised:
+        producer.init_transactions(PATIENCE_S)
+    assert raised.value.args[0].fatal()
+    assert served.lookups.total() <= FEW
+
+
+def test_aiokafka_does_not_start_a_consumer_of_a_group(served: Served) -> None:
+    from aiokafka import AIOKafkaConsumer
+    from aiokafka.errors import UnsupportedVersionError
+
+    async def consume() -> None:
+        consumer = AIOKafkaConsumer("t", bootstrap_servers=served.servers, group_id="g")
+        try:
+            with pytest.raises(UnsupportedVersionError):
+                await consumer.start()
+        finally:
+            await consumer.stop()
+
+    asyncio.run(asyncio.wait_for(consume(), PATIENCE_S))
+    assert served.lookups.total() <= FEW
+
+
+def test_aiokafka_does_not_start_a_transactional_producer(served: Served) -> None:
+    from aiokafka import AIOKafkaProducer
+    from aiokafka.errors import KafkaError
+
+    async def produce() -> None:
+        producer = AIOKafkaProducer(bootstrap_servers=served.servers, transactional_id="x")
+        try:
+            with pytest.raises(KafkaError):
+                await producer.start()
+        finally:
+            await producer.stop()
+
+    asyncio.run(asyncio.wait_for(produce(), PATIENCE_S))
+    assert served.lookups.total() <= FEW
+
+
+def test_kafka_python_tells_a_subscriber(served: Served) -> None:
+    from kafka import KafkaConsumer
+    from kafka.errors import UnsupportedVersionError
+
+    consumer = KafkaConsumer("t", bootstrap_servers=served.servers, group_id="g")
+    with pytest.raises(UnsupportedVersionError):
+        consumer.poll(PATIENCE_S * 1000)
+    assert served.lookups.total() <= FEW
+    consumer.close()
+
+
+def test_kafka_python_tells_a_transactional_producer(served: Served) -> None:
+    from kafka import KafkaProducer
+    from kafka.errors import KafkaError
+
+    producer = KafkaProducer(bootstrap_servers=served.servers, transactional_id="x")
+    with pytest.raises(KafkaError, match="UnsupportedVersion"):
+        producer.init_transactions()
+    assert served.lookups.total() <= FEW
+    producer.close(1)
+
+
+def test_ours_names_transactions_before_it_asks(served: Served) -> None:
+    producer = Producer(served.servers, transactional_id="x")
+    with pytest.raises(BrokerError, match="serves no transactions"):
+        producer.init_transactions()
+    producer.close()
+    assert served.lookups.total() == 0
+
+
+@pytest.mark.skipif(shutil.which("javac") is None, reason="needs javac")
+@pytest.mark.parametrize("version", [KAFKA_VERSION, OLD_CLIENT])
+def test_java_tells_consumers_producers_and_admins(served: Served, version: str) -> None:
+    find: Callable[[], Path | None] = (
+        find_kafka_jars if version == KAFKA_VERSION else lambda: find_client_jars(version)
+    )
+    jars = find()
+    if jars is None:
+        pytest.skip(f"needs kafka-clients {version}: python -m benchmarks.jars")
+    done = subprocess.run(
+        [
+            *(find_java(), "-Xmx128m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"),
+            *("-cp", f"{jars}/*", str(SOURCE), served.servers),
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    met = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert len(met) == 8, done.stdout
+    assert "do not serve transactions" in met.pop("initTransactions")
+    for way, error in met.items():
+        assert "UnsupportedVersionException" in error, way
+    assert served.lookups.total() <= 6 * FEW
