@@ -17,6 +17,7 @@ from tests.unit.client.produce_desk import Desk
 from trimtab.client.network.metadata import TopicView
 from trimtab.client.partitioner.partitioning import Partitioning
 from trimtab.client.producer import AsyncProducer, Producer
+from trimtab.client.producer_core import Core
 from trimtab.cluster import Cluster
 from trimtab.errors import BrokerError, TransactionError, Unavailable, UsageError
 from trimtab.records import TopicPartition
@@ -180,7 +181,7 @@ def test_ctrl_c_ends_a_send_that_waits_for_memory_at_once(stuck: Producer) -> No
 
 
 def test_ctrl_c_ends_flush_and_result_at_once(stuck: Producer, make_view: MakeView) -> None:
-    core = stuck._core
+    core: Core = stuck._core
     thread = interrupt_when(lambda: bool(core.sender._flushes), press_ctrl_c)
     with pytest.raises(KeyboardInterrupt):
         stuck.flush()
@@ -464,7 +465,7 @@ def test_cancelling_a_send_that_waits_for_memory_leaves_the_line(desk: Desk) -> 
 
 def test_a_look_after_its_waiter_gave_up_opens_the_way_once(silent: str) -> None:
     producer = Producer(silent)
-    core = producer._core
+    core: Core = producer._core
 
     async def look_twice() -> None:
         for _ in range(2):  # the first is for a waiter that has gone, the second for none

@@ -1,0 +1,393 @@
+"""One producer's parts, put together on its loop: what both faces in `producer.py` share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from random import Random
+from typing import Any, Protocol, cast
+
+from trimtab.client.accumulator.accumulator_cy import Accumulator
+from trimtab.client.metrics_cy import ProducerMetrics, Snapshot
+from trimtab.client.network.connections import Connections
+from trimtab.client.network.metadata import Metadata, TopicView
+from trimtab.client.options import Options
+from trimtab.client.partitioner.partitioner import make_partitioner
+from trimtab.client.partitioner.partitioning import Partitioning
+from trimtab.client.sender.identity import Anonymous, Identity
+from trimtab.client.sender.sender import Sender, SenderOptions
+from trimtab.client.sender.transactions import (
+    ConsumerGroup,
+    OffsetAndMetadata,
+    TransactionOptions,
+    Transactions,
+)
+from trimtab.errors import Unavailable, UsageError
+from trimtab.records import TopicPartition
+from trimtab.runtime.loop_thread import call_in_forked_child, new_lock
+from trimtab.wire.compression import Compression
+
+logger = logging.getLogger("trimtab.client")
+
+HAND_OVER_SECONDS = 0.005
+"""How long a thread that sends waits at most for the sender to look at what it has sent."""
+
+
+class Lock(Protocol):
+    def acquire(self) -> Any: ...
+
+    def release(self) -> Any: ...
+
+
+class NoLock:
+    """For a producer that lives on one event loop: nothing runs beside it."""
+
+    def acquire(self) -> None: ...
+
+    def release(self) -> None: ...
+
+
+class Core:
+    """One producer's parts. Made on its loop; `accumulator` may be used on any thread.
+
+    Args:
+        custom: what `partitioner.class` was given as, if not as text.
+        lock: between the threads that send and the loop's.
+        now: the loop's time, right on every thread.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        custom: object | None,
+        lock: Lock,
+        now: Callable[[], float],
+        wall: Callable[[], float],
+        random: Random,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.now = now
+        self.max_block = options.seconds("max.block.ms")
+        self._buffer_memory = options.integer("buffer.memory")
+        self._closing: asyncio.Future[Any] = self.loop.create_future()
+        self._is_waking = False
+        self._is_awaited = False
+        self._looked = new_lock()
+        self._looked.acquire()
+        self._call_soon = (
+            self.loop.call_soon if isinstance(lock, NoLock) else self.loop.call_soon_threadsafe
+        )
+        self.connections = Connections(options.bootstrap, options.connection_options(), random)
+        self.metadata = Metadata(
+            self.connections,
+            max_age=options.seconds("metadata.max.age.ms"),
+            backoff=options.backoff(),
+            create_topics=True,
+            random=random,
+        )
+        self.metrics = ProducerMetrics(
+            now,
+            options.seconds("metrics.sample.window.ms"),
+            options.integer("metrics.num.samples"),
+        )
+        maker = make_partitioner(options, custom, random)
+        self._close_partitioner = maker.close
+        codec = options.text("compression.type")
+        self.accumulator = Accumulator(
+            batch_size=options.integer("batch.size"),
+            buffer_memory=self._buffer_memory,
+            max_request_size=options.integer("max.request.size"),
+            compression=Compression[codec.upper()],
+            compression_level=_level_of(options, codec),
+            ignores_keys=maker.ignores_keys,
+            rack=_rack_of(options),
+            make_partitioner=maker,
+            now=now,
+            wall_clock=wall,
+            lock=lock,
+            wake=self._wake,
+            on_callback_error=_log_callback_error,
+        )
+        self.metadata.forget_idle(
+            options.seconds("metadata.max.idle.ms"),
+            self.accumulator.last_used,
+            self.accumulator.forget,
+        )
+        self._identity = _make_identity(options, self.connections, random)
+        self.sender = Sender(
+            self.accumulator,
+            self.connections,
+            self.metadata,
+            self._identity,
+            self.metrics,
+            _sender_options(options),
+            now,
+            random,
+        )
+        if isinstance(self._identity, Transactions):
+            self._identity.outbox = self.sender
+            self._identity.on_refuse = self.accumulator.refuse
+            self.accumulator.refuse(self._identity.refusal())
+        call_in_forked_child(self.abandon)
+
+    # waking the sender
+
+    def _wake(self) -> None:
+        # From any thread; many records share one look at the queues.
+        if not self._is_waking:
+            self._is_waking = True
+            self._tell(self._woken)
+
+    def _tell(self, function: Callable[..., object], *args: object) -> None:
+        """Have the loop call this soon. Once the producer is closed it may be gone, unheard."""
+        try:
+            self._call_soon(function, *args)
+        except RuntimeError:
+            if not self._closing.done():
+                raise
+
+    def _woken(self) -> None:
+        self._is_waking = False
+        self.sender.look()
+        if self._is_awaited:
+            self._is_awaited = False
+            # Who waited may have given up, or not have begun: then it is open already.
+            if self._looked.locked():
+                self._looked.release()
+
+    def await_look(self) -> None:
+        """Give the interpreter to the loop's thread until it has looked at the queues."""
+        if not self._is_awaited:
+            self._is_awaited = True
+            self._wake()
+            self._looked.acquire(True, HAND_OVER_SECONDS)
+
+    # what send waits for
+
+    async def wait_for_topic(self, topic: str, deadline: float) -> TopicView:
+        """A topic's view; waits for it until `deadline`, or until the producer is closed."""
+        view = self.metadata.topic(topic)
+        if view is not None and self.accumulator.knows(topic):
+            return view
+        waiting: asyncio.Future[TopicView] = self.loop.create_task(
+            self.metadata.wait_for_topic(topic, max(0.0, round(deadline - self.now(), 3)))
+        )
+        try:
+            with self._measured("metadata-wait"):
+                await asyncio.wait([waiting, self._closing], return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                raise _closed()
+            return waiting.result()
+        finally:
+            waiting.cancel()
+
+    def no_memory(self) -> Unavailable:
+        return Unavailable(
+            f"the buffer memory is full (buffer.memory={self._buffer_memory}) and nothing was freed"
+            f" for {self.max_block:g} s (max.block.ms): the brokers take less than is sent"
+        )
+
+    def has_waited(self, since: float) -> None:
+        """A send has waited for buffer memory; on any thread."""
+        self._tell(self.metrics.waited_for_memory, self.now() - since)
+
+    # calls
+
+    async def flush(self, timeout: float | None) -> None:
+        self._check()
+        try:
+            with self._measured("flush"):
+                async with asyncio.timeout(timeout):
+                    await self.sender.flush()
+        except TimeoutError:
+            batches = self.accumulator.incomplete_batches()
+            raise Unavailable(
+                f"flush: {sum(batch.count for batch in batches)} records are not acknowledged after"
+                f" {timeout:g} s; they go on being sent for up to delivery.timeout.ms"
+            ) from None
+
+    async def close(self, timeout: float | None) -> None:
+        if not self._closing.done():
+            self._closing.set_result(None)
+        try:
+            async with asyncio.timeout(timeout):
+                if isinstance(self._identity, Transactions):
+                    await self._identity.finish()
+                self.accumulator.close(_closed())
+                await self.sender.flush()
+        except TimeoutError:
+            self.sender.fail_all(
+                Unavailable(f"the producer was closed before this was acknowledged ({timeout:g} s)")
+            )
+        finally:
+            self.accumulator.close(_closed())
+            self.sender.fail_all(Unavailable("the producer was closed before this was sent"))
+            await self.sender.close()
+            await self.metadata.close()
+            await self.connections.close()
+            self._close_partitioner()
+
+    def abandon(self) -> None:
+        """This is a process forked from the producer's: nobody sends here."""
+        self.accumulator.abandon(
+            UsageError(
+                "this producer was made before the process was forked, and works in the process"
+                " that made it alone; make producers after the fork, or start processes with the"
+                " 'spawn' method"
+            )
+        )
+
+    def _check(self) -> None:
+        if self.accumulator.is_abandoned:
+            self.accumulator.stand_in_line(0)  # raises what send would
+
+    # transactions
+
+    @property
+    def transactions(self) -> Transactions:
+        """Raises UsageError if the producer has no transactional id."""
+        self._check()
+        if not isinstance(self._identity, Transactions):
+            raise UsageError(
+                "this producer has no transactions; set transactional.id to a name that is its own"
+                " and stays the same over restarts"
+            )
+        return self._identity
+
+    async def init_transactions(self) -> None:
+        with self._measured("txn-init"):
+            await self.transactions.init()
+
+    async def begin_transaction(self) -> None:
+        with self._measured("txn-begin"):
+            await self.transactions.begin()
+
+    async def send_offsets(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        group: ConsumerGroup | str,
+    ) -> None:
+        with self._measured("txn-send-offsets"):
+            await self.transactions.send_offsets(offsets, group)
+
+    async def commit_transaction(self) -> None:
+        with self._measured("txn-commit"):
+            await self.transactions.commit()
+
+    async def abort_transaction(self) -> None:
+        with self._measured("txn-abort"):
+            await self.transactions.abort()
+
+    # what can be seen
+
+    @contextmanager
+    def _measured(self, what: str) -> Iterator[None]:
+        began = self.now()
+        try:
+            yield
+        finally:
+            self.metrics.waited(what, self.now() - began)
+
+    def partitioning(self, topic: str) -> Partitioning:
+        try:
+            return self.accumulator.partitioning(topic)
+        except KeyError:
+            raise UsageError(
+                f"topic {topic!r} is not known to this producer yet; send to it, or call"
+                " partitions_for first"
+            ) from None
+
+    def snapshot(self) -> Snapshot:
+        accumulator = self.accumulator
+        snapshot = self.metrics.snapshot(
+            {
+                "buffer-total-bytes": self._buffer_memory,
+                "buffer-available-bytes": max(0, self._buffer_memory - accumulator.used),
+                "waiting-threads": accumulator.memory.waiting,
+                "connection-count": len(self.connections.connections),
+                "requests-in-flight": sum(
+                    connection.in_flight for connection in self.connections.connections
+                ),
+                "metadata-age": self.now() - self.metadata.updated_at,
+            }
+        )
+        snapshot["partitioner-metrics"] = {
+            topic: _partitioner_metrics(accumulator.partitioning(topic))
+            for topic in accumulator.topics()
+        }
+        return snapshot
+
+
+def _make_identity(options: Options, connections: Connections, random: Random) -> Anonymous:
+    """Who the producer is to the brokers."""
+    transactional_id = options["transactional.id"]
+    if transactional_id is not None:
+        return Transactions(
+            connections,
+            TransactionOptions(
+                transactional_id=cast(str, transactional_id),
+                timeout=options.seconds("transaction.timeout.ms"),
+                max_block=options.seconds("max.block.ms"),
+                backoff=options.backoff(),
+            ),
+            random,
+        )
+    if options.flag("enable.idempotence"):
+        return Identity(connections, options.backoff(), random)
+    return Anonymous()
+
+
+def _sender_options(options: Options) -> SenderOptions:
+    is_adaptive = options.flag("partitioner.adaptive.partitioning.enable")
+    return SenderOptions(
+        acks={"0": 0, "1": 1}.get(options.text("acks"), -1),
+        linger=options.seconds("linger.ms"),
+        delivery_timeout=options.seconds("delivery.timeout.ms"),
+        request_timeout=options.seconds("request.timeout.ms"),
+        retries=options.integer("retries"),
+        backoff=options.backoff(),
+        max_in_flight=options.integer("max.in.flight.requests.per.connection"),
+        max_request_size=options.integer("max.request.size"),
+        availability_timeout=options.seconds("partitioner.availability.timeout.ms")
+        if is_adaptive
+        else 0.0,
+        is_idle_time_counted=options.text("partitioner.compat") == "java",
+    )
+
+
+def _level_of(options: Options, codec: str) -> int | None:
+    """The level of the codec; None for its own default, and where it has none."""
+    if codec not in ("gzip", "lz4", "zstd"):
+        return None
+    level = options.integer(f"compression.{codec}.level")
+    return None if codec == "gzip" and level < 0 else level
+
+
+def _rack_of(options: Options) -> str | None:
+    """The rack that partitioning prefers."""
+    is_aware = options.flag("partitioner.rack.aware")
+    return options.text("client.rack").strip() or None if is_aware else None
+
+
+def _partitioner_metrics(partitioning: Partitioning) -> dict[str, float]:
+    loads = partitioning.partitions
+    metrics: dict[str, float] = {
+        "chosen-byte-total": sum(load.chosen_bytes for load in loads),
+        "excluded-partitions": sum(load.excluded_because is not None for load in loads),
+        "queued-batches-max": max((load.queued_batches for load in loads), default=0),
+        "switch-total": partitioning.switches,
+        "turn-total": sum(load.turns for load in loads),
+    }
+    if partitioning.in_rack_share is not None:
+        metrics["in-rack-share"] = partitioning.in_rack_share
+    return metrics
+
+
+def _closed() -> UsageError:
+    return UsageError("the producer is closed; send before closing it, or make a new one")
+
+
+def _log_callback_error(error: Exception) -> None:
+    logger.error("a delivery callback raised", exc_info=error)
