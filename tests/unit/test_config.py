@@ -108,7 +108,7 @@ def test_the_rest_have_their_defaults() -> None:
         ("a.ratio", "nan", "a number"),
         ("a.ratio", 1.5, "between 0 and 1"),
         ("a.word", "z", "one of x, y"),
-        ("a.word", 1, "a string"),
+        ("a.word", 1, "one of x, y"),
         ("a.word", None, "a string"),
         ("a.list", "x,z", "one of x, y"),
         ("a.list", 5, "a list of strings"),

@@ -101,7 +101,7 @@ class _Reader:
 
     def __init__(
         self,
-        bootstrap_servers: str | Iterable[str] | None,
+        bootstrap_servers: str | Iterable[str] | Mapping[str, object] | None,
         given: Mapping[str, object],
         random: Random,
     ) -> None:
@@ -302,7 +302,8 @@ class Consumer(_Reader):
     """Reads records of assigned partitions. For one thread at a time, like Kafka's own.
 
     Args:
-        bootstrap_servers: `host:port, …` of the cluster; also as the option of that name.
+        bootstrap_servers: `host:port, …` of the cluster; also as the option of that name. Or a
+            dictionary of options, which keyword arguments may add to.
         options: Kafka's consumer options, dotted or in snake case, such as
             `auto_offset_reset="earliest"`.
 
@@ -311,7 +312,9 @@ class Consumer(_Reader):
     """
 
     def __init__(
-        self, bootstrap_servers: str | Iterable[str] | None = None, **options: object
+        self,
+        bootstrap_servers: str | Iterable[str] | Mapping[str, object] | None = None,
+        **options: object,
     ) -> None:
         super().__init__(bootstrap_servers, options, Random())
         self._fetcher = self._make_fetcher()
@@ -450,7 +453,7 @@ class AsyncConsumer(_Reader):
 
     def __init__(
         self,
-        bootstrap_servers: str | Iterable[str] | None = None,
+        bootstrap_servers: str | Iterable[str] | Mapping[str, object] | None = None,
         *,
         random: Random | None = None,
         **options: object,

@@ -6,12 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, cast
 
 from trimtab.client.network.backoff import Backoff
-from trimtab.client.network.connection_options import (
-    REFUSED,
-    connection_options,
-    make_connection_options,
-)
-from trimtab.client.network.connections import ConnectionOptions, Node, parse_bootstrap_servers
+from trimtab.client.network.bootstrap import checked_servers, parse_bootstrap_servers
+from trimtab.client.network.connection_options import connection_options, make_connection_options
+from trimtab.client.network.connections import ConnectionOptions, Node
+from trimtab.client.network.refused_options import FOREIGN, NO_GROUPS, NO_OPS, REFUSED
 from trimtab.config import (
     BOOLEAN,
     INT,
@@ -239,6 +237,8 @@ PRODUCER = OptionTable(
             "two-phase commit (KIP-939) is not built; leave it out"
         ),
     },
+    NO_OPS,
+    FOREIGN,
 )
 
 CONSUMER = OptionTable(
@@ -319,9 +319,13 @@ CONSUMER = OptionTable(
                 "partition.assignment.strategy",
                 "session.timeout.ms",
             ),
-            "consumer groups are not built yet; assign partitions with assign()",
+            NO_GROUPS,
         ),
+        "allow.auto.create.topics": "consumers create no topics; create them with Admin",
+        "exclude.internal.topics": "partitions are assigned by name; leave it out",
     },
+    NO_OPS,
+    FOREIGN,
 )
 
 ADMIN = OptionTable(
@@ -338,7 +342,13 @@ ADMIN = OptionTable(
             "KIP-533",
         ),
     ),
-    REFUSED,
+    {
+        **REFUSED,
+        "bootstrap.controllers": "name brokers in bootstrap.servers; they pass requests on",
+        "retries": "calls are repeated until default.api.timeout.ms is over; leave it out",
+    },
+    NO_OPS,
+    FOREIGN,
 )
 
 
@@ -347,7 +357,8 @@ class Options:
 
     Args:
         table: `PRODUCER`, `CONSUMER` or `ADMIN`.
-        given: what the user set, by dotted or snake-case name.
+        given: what the user set, by dotted or snake-case name; None leaves an option at its
+            default.
 
     Raises:
         UsageError: an unknown name, a wrong type, a value out of range, no bootstrap servers, or
@@ -356,7 +367,10 @@ class Options:
 
     def __init__(self, table: OptionTable, given: Mapping[str, object]) -> None:
         self.kind = table.kind
-        set_by_user = read_given(table, given)
+        set_by_user = read_given(
+            table,
+            {name: value for name, value in given.items() if not table.asks_nothing(name, value)},
+        )
         self.given = frozenset(set_by_user)
         """The dotted names of those that the user set."""
         self._values: dict[str, Value] = {option.name: option.default for option in table}
@@ -404,8 +418,39 @@ class Options:
         return self._connection_options
 
 
+def gather_options(
+    kind: str,
+    bootstrap_servers: str | Iterable[str] | Mapping[str, object] | None,
+    named: Mapping[str, object],
+) -> dict[str, object]:
+    """A client's options from its first argument and its keyword arguments.
+
+    Args:
+        bootstrap_servers: `host:port`, several with commas or as a list; or a dictionary of
+            options.
+        named: the keyword arguments.
+
+    Raises:
+        UsageError: the first argument is neither, or an option is in both.
+    """
+    if bootstrap_servers is None:
+        return dict(named)
+    first = (
+        bootstrap_servers
+        if isinstance(bootstrap_servers, Mapping)
+        else {"bootstrap.servers": checked_servers(bootstrap_servers)}
+    )
+    for name in first:
+        if not isinstance(name, str):
+            raise UsageError(f"{kind} option {name!r}: the name of an option is a str")
+    for name in first.keys() & named.keys():
+        raise UsageError(f"{kind} option {name} is given twice: keep one of its spellings")
+    return {**first, **named}
+
+
 def producer_options(
-    bootstrap_servers: str | Iterable[str] | None, given: Mapping[str, object]
+    bootstrap_servers: str | Iterable[str] | Mapping[str, object] | None,
+    given: Mapping[str, object],
 ) -> tuple[Options, object | None]:
     """The checked options of a producer, and what was given as `partitioner.class` if no text.
 
@@ -413,18 +458,13 @@ def producer_options(
     and `acks` or `retries` do not allow it. `delivery.timeout.ms` grows with what it spans.
 
     Args:
-        bootstrap_servers: as the option of that name, if given.
-        given: what the user set, dotted or in snake case.
+        bootstrap_servers, given: as for `gather_options`.
 
     Raises:
         UsageError: as for `Options`, or options that contradict each other; names both values and
             the fix (Kafka's `ProducerConfig`).
     """
-    named = dict(given)
-    if bootstrap_servers is not None:
-        named["bootstrap.servers"] = (
-            bootstrap_servers if isinstance(bootstrap_servers, str) else tuple(bootstrap_servers)
-        )
+    named = gather_options("producer", bootstrap_servers, given)
     custom: object | None = None
     for name in ("partitioner.class", "partitioner_class"):
         if not isinstance(named.get(name), str | None):

@@ -48,7 +48,8 @@ class Producer(Intake):
     """Sends records from any thread. Encodes on the caller's thread; a loop thread does the rest.
 
     Args:
-        bootstrap_servers: `host:port, …` of the cluster; also as the option of that name.
+        bootstrap_servers: `host:port, …` of the cluster; also as the option of that name. Or a
+            dictionary of options, which keyword arguments may add to.
         options: Kafka's producer options, dotted or in snake case, such as `linger_ms=10`.
             `partitioner_class` takes "round_robin", "sticky", a callable
             `(topic, key, value, partitions, available) -> partition`, a class with that as its
@@ -61,7 +62,9 @@ class Producer(Intake):
     """
 
     def __init__(
-        self, bootstrap_servers: str | Iterable[str] | None = None, **options: object
+        self,
+        bootstrap_servers: str | Iterable[str] | Mapping[str, object] | None = None,
+        **options: object,
     ) -> None:
         checked, custom = producer_options(bootstrap_servers, options)
         self._thread: LoopThread = shared()
@@ -318,7 +321,7 @@ class AsyncProducer(AsyncIntake):
 
     def __init__(
         self,
-        bootstrap_servers: str | Iterable[str] | None = None,
+        bootstrap_servers: str | Iterable[str] | Mapping[str, object] | None = None,
         *,
         wall_clock: Callable[[], float] = wall_clock,
         random: Random | None = None,

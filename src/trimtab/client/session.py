@@ -8,7 +8,7 @@ from random import Random
 from trimtab.client.fetcher.offsets import Isolation, Offsets
 from trimtab.client.network.connections import Connections
 from trimtab.client.network.metadata import Metadata
-from trimtab.client.options import Options
+from trimtab.client.options import Options, gather_options
 from trimtab.config import OptionTable
 
 
@@ -17,8 +17,7 @@ class Session:
 
     Args:
         table: `CONSUMER` or `ADMIN`.
-        bootstrap_servers: as the option of that name, if given.
-        given: what the user set, dotted or in snake case.
+        bootstrap_servers, given: as for `gather_options`.
 
     Raises:
         UsageError: an unknown option, a value out of range, or no bootstrap servers.
@@ -27,18 +26,11 @@ class Session:
     def __init__(
         self,
         table: OptionTable,
-        bootstrap_servers: str | Iterable[str] | None,
+        bootstrap_servers: str | Iterable[str] | Mapping[str, object] | None,
         given: Mapping[str, object],
         random: Random,
     ) -> None:
-        named = dict(given)
-        if bootstrap_servers is not None:
-            named["bootstrap_servers"] = (
-                bootstrap_servers
-                if isinstance(bootstrap_servers, str)
-                else tuple(bootstrap_servers)
-            )
-        self.options = Options(table, named)
+        self.options = Options(table, gather_options(table.kind, bootstrap_servers, given))
         self.timeout = self.options.seconds("default.api.timeout.ms")
         self.backoff = self.options.backoff()
         self.random = random

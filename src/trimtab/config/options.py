@@ -131,6 +131,8 @@ class Option(NamedTuple):
         synonyms: for topic options, the broker options its default comes from, the strongest first.
         honoured: False where the value is accepted and described, but does not change anything.
         dynamic: of broker options, whether they can be changed while the broker runs.
+        ignores_case: whether a word of `valid` is taken in any case (Kafka's
+            `ConfigDef.CaseInsensitiveValidString`).
     """
 
     name: str
@@ -143,6 +145,7 @@ class Option(NamedTuple):
     synonyms: tuple[str, ...] = ()
     honoured: bool = True
     dynamic: UpdateMode = READ_ONLY
+    ignores_case: bool = False
 
     def check(self, given: object, kind: str = "option") -> Value:
         """The given value in this option's type.
@@ -153,6 +156,8 @@ class Option(NamedTuple):
         if given is None and self.default is None:
             return None
         value = _convert(self.type, given)
+        if self.type is STRING and not isinstance(self.valid, Range | Form | None):
+            value = self._word(given if value is None else value, self.valid)
         if value is None:
             shown = "[hidden]" if self.type is PASSWORD else repr(given)
             raise UsageError(f"{kind} {self.name}={shown}: must be {_TYPE_WORDS[self.type]}")
@@ -169,6 +174,16 @@ class Option(NamedTuple):
                     raise UsageError(f"{kind} {self.name}={given!r}: must be one of {words}")
         return value
 
+    def _word(self, value: object, words: tuple[str, ...]) -> str | None:
+        """The word that is meant: a whole number may stand for its text, as in acks=1."""
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)
+        if not isinstance(value, str):
+            return None
+        if self.ignores_case:
+            return next((word for word in words if word.lower() == value.lower()), value)
+        return value
+
 
 class OptionTable:
     """The options of one kind of thing (`topic`, `broker`, `producer`, …), by dotted name.
@@ -176,15 +191,25 @@ class OptionTable:
     Args:
         refused: Kafka's options that have no meaning here, and what to do instead. A name that
             ends in a dot stands for all that begin with it.
+        no_ops: values of refused options that ask for nothing which is missing, as lower-case
+            text; None and what is empty always do.
+        foreign: options of other clients, dotted, and what to write here.
     """
 
     def __init__(
-        self, kind: str, options: Iterable[Option], refused: Mapping[str, str] | None = None
+        self,
+        kind: str,
+        options: Iterable[Option],
+        refused: Mapping[str, str] | None = None,
+        no_ops: Mapping[str, tuple[str, ...]] | None = None,
+        foreign: Mapping[str, str] | None = None,
     ) -> None:
         self.kind = kind
         self._options = {option.name: option for option in options}
         self._dotted = {name.replace(".", "_"): name for name in self._options}
         self._refused = dict(refused or {})
+        self._no_ops = dict(no_ops or {})
+        self._foreign = dict(foreign or {})
 
     def __getitem__(self, name: str) -> Option:
         return self._options[name]
@@ -207,15 +232,38 @@ class OptionTable:
         option = self._options.get(self._dotted.get(name, name))
         if option is not None:
             return option
-        for refused, instead in self._refused.items():
-            dotted = name.replace("_", ".")
-            if dotted == refused or (refused.endswith(".") and dotted.startswith(refused)):
-                raise UsageError(f"{self.kind} option {dotted} is not for trimtab: {instead}")
+        dotted = name.replace("_", ".")
+        instead = self._why_refused(dotted)
+        if instead is not None:
+            raise UsageError(f"{self.kind} option {dotted} is not for trimtab: {instead}")
+        if dotted in self._foreign:
+            raise UsageError(f"unknown {self.kind} option {name!r}: {self._foreign[dotted]}")
         import difflib  # only on the way to an error: importing it costs a start-up millisecond
 
-        near = difflib.get_close_matches(name.replace("_", "."), self._options, n=1)
+        near = difflib.get_close_matches(dotted, self._options, n=1)
         fix = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(self._options))}"
         raise UsageError(f"unknown {self.kind} option {name!r}: {fix}")
+
+    def _why_refused(self, dotted: str) -> str | None:
+        """What to do instead of an option that is refused; None if it is not."""
+        for refused, instead in self._refused.items():
+            if dotted == refused or (refused.endswith(".") and dotted.startswith(refused)):
+                return instead
+        return None
+
+    def asks_nothing(self, name: str, value: object) -> bool:
+        """Whether a client does the same without this: None leaves an option at its default, and
+        some values of refused options ask for nothing."""
+        dotted = name.replace("_", ".")
+        if name in self._options or name in self._dotted:
+            return value is None
+        if self._why_refused(dotted) is None:
+            return False
+        if value is None or (isinstance(value, Sequence) and not value):
+            return True
+        words = [value] if not isinstance(value, (list, tuple)) else value
+        text = ",".join(str(word) for word in words).strip().lower()
+        return text in self._no_ops.get(dotted, ())
 
 
 def read(table: OptionTable, given: Mapping[str, object]) -> dict[str, Value]:
@@ -272,7 +320,7 @@ def _convert(kind: OptionType, given: object) -> Value:
     """The value in the option's type, or None if it cannot be."""
     text = given.strip() if isinstance(given, str) else None
     if kind is STRING:
-        return text
+        return text if text is None or _is_unicode(text) else None
     if kind is CLASS:
         return given if callable(given) else None
     if kind is PASSWORD:
@@ -296,6 +344,15 @@ def _convert(kind: OptionType, given: object) -> Value:
     if whole is None or not -(2 ** (_WIDTH_BITS[kind] - 1)) <= whole < 2 ** (_WIDTH_BITS[kind] - 1):
         return None
     return int(whole)
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether text can be sent: half of a surrogate pair cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _parse(kind: type[int] | type[float], text: str | None) -> int | float | None:

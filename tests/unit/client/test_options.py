@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,15 @@ import pytest
 
 from trimtab.client.network.authentication import OAuthBearer, Plain, Scram
 from trimtab.client.network.connection_options import parse_jaas_config
-from trimtab.client.options import ADMIN, CONSUMER, PRODUCER, Options, producer_options
+from trimtab.client.network.refused_options import FOREIGN, NO_OPS
+from trimtab.client.options import (
+    ADMIN,
+    CONSUMER,
+    PRODUCER,
+    Options,
+    gather_options,
+    producer_options,
+)
 from trimtab.config import INT_MAX, OptionTable, Password, write
 from trimtab.errors import UsageError
 
@@ -253,6 +262,154 @@ def test_bootstrap_servers_come_as_argument_or_as_option() -> None:
         producer_options("a:1", {"bootstrap_servers": "a:1"})
     with pytest.raises(UsageError, match=r"bootstrap\.servers is missing"):
         producer_options(None, {})
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "value"),
+    [
+        ({"acks": 1}, "acks", "1"),
+        ({"acks": 0}, "acks", "0"),
+        ({"acks": -1}, "acks", "-1"),
+        ({"acks": None}, "acks", "all"),
+        ({"compression_type": None}, "compression.type", "none"),
+        ({"linger_ms": None, "linger.ms": 7}, "linger.ms", 7),
+        ({"linger_ms": "7"}, "linger.ms", 7),
+        ({"enable_idempotence": "false"}, "enable.idempotence", False),
+        ({"enable_idempotence": " FALSE "}, "enable.idempotence", False),
+        ({"security_protocol": "plaintext"}, "security.protocol", "PLAINTEXT"),
+        ({"metadata_recovery_strategy": "None"}, "metadata.recovery.strategy", "none"),
+        (
+            {"ssl_endpoint_identification_algorithm": "HTTPS"},
+            "ssl.endpoint.identification.algorithm",
+            "https",
+        ),
+    ],
+)
+def test_values_as_people_write_them(given: dict[str, object], name: str, value: object) -> None:
+    assert checked(**given)[name] == value
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"acks": 2}, r"acks=2: must be one of 0, 1, -1, all"),
+        ({"acks": True}, r"acks=True: must be a string"),
+        ({"acks": "ALL"}, "one of"),  # as in Kafka, whose producer wants this as it is written
+        ({"compression_type": "GZIP"}, "one of none, gzip"),
+        ({"client_id": 5}, r"client\.id=5: must be a string"),
+        ({"client_id": "\ud800"}, "must be a string"),
+        ({"linger_ms": True}, "whole number"),
+        ({"linger_ms": 5.0}, "whole number"),
+        ({5: 5}, "the name of an option is a str"),
+    ],
+)
+def test_values_that_nobody_can_mean(given: dict[Any, object], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        producer_options({"bootstrap.servers": SERVER, **given}, {})
+
+
+@pytest.mark.parametrize(
+    ("table", "given"),
+    [
+        (PRODUCER, {"metric.reporters": ""}),
+        (PRODUCER, {"interceptor.classes": []}),
+        (PRODUCER, {"interceptor_classes": None}),
+        (PRODUCER, {"enable.metrics.push": False}),
+        (PRODUCER, {"enable_metrics_push": "False"}),
+        (PRODUCER, {"sasl.login.refresh.window.factor": 0.8}),
+        (PRODUCER, {"ssl.protocol": "TLSv1.3"}),
+        (PRODUCER, {"value_serializer": None}),
+        (
+            PRODUCER,
+            {"key.serializer": "org.apache.kafka.common.serialization.ByteArraySerializer"},
+        ),
+        (CONSUMER, {"enable_auto_commit": False}),
+        (CONSUMER, {"group_id": None}),
+        (CONSUMER, {"session.timeout.ms": 45000}),
+        (ADMIN, {"retries": INT_MAX}),
+    ],
+    ids=str,
+)
+def test_a_refused_option_that_asks_for_nothing_is_taken(
+    table: OptionTable, given: dict[str, object]
+) -> None:
+    assert options(table, **given).given == {"bootstrap.servers"}
+
+
+@pytest.mark.parametrize(
+    ("table", "given", "why"),
+    [
+        (PRODUCER, {"interceptor.classes": ["a.B"]}, "wrap send"),
+        (PRODUCER, {"enable.metrics.push": True}, "KIP-714"),
+        (PRODUCER, {"value_serializer": str.encode}, "bytes"),
+        (CONSUMER, {"enable.auto.commit": True}, "consumer groups"),
+        (CONSUMER, {"group_id": "g"}, "consumer groups"),
+        (ADMIN, {"retries": 3}, r"default\.api\.timeout\.ms"),
+        (PRODUCER, {"unheard_of": None}, "unknown producer option"),
+    ],
+    ids=str,
+)
+def test_a_refused_option_that_asks_for_something_is_refused(
+    table: OptionTable, given: dict[str, object], why: str
+) -> None:
+    with pytest.raises(UsageError, match=why):
+        options(table, **given)
+
+
+@pytest.mark.parametrize(
+    ("foreign", "here"),
+    [
+        ("ssl.ca.location", "ssl.truststore.location, a PEM file"),
+        ("metadata.broker.list", "bootstrap.servers"),
+        ("queue.buffering.max.ms", "linger.ms"),
+        ("message.timeout.ms", "delivery.timeout.ms"),
+        ("request.required.acks", "acks"),
+        ("compression.codec", "compression.type"),
+        ("api_version", "agreed on with each broker"),
+        ("ssl_cafile", "ssl.truststore.location"),
+        ("sasl_plain_username", "sasl.username"),
+        ("max_batch_size", "batch.size"),
+        ("error_cb", "logging"),
+    ],
+)
+@pytest.mark.parametrize("table", [PRODUCER, CONSUMER, ADMIN], ids=lambda table: table.kind)
+def test_options_of_other_clients_are_translated(
+    table: OptionTable, foreign: str, here: str
+) -> None:
+    with pytest.raises(UsageError) as refusal:
+        options(table, **{foreign: "x"})
+    assert str(refusal.value).startswith(f"unknown {table.kind} option {foreign!r}: ")
+    assert here in str(refusal.value)
+
+
+def test_no_foreign_name_is_one_that_is_taken_or_refused_here() -> None:
+    named = set(KAFKA_PRODUCER) | set(KAFKA_PRODUCER_REFUSED.split()) | set(NO_OPS)
+    assert named.isdisjoint(FOREIGN)
+    every = {option.name for table in (PRODUCER, CONSUMER, ADMIN) for option in table}
+    assert every.isdisjoint(FOREIGN)
+    for hint in FOREIGN.values():
+        for name in re.findall(r"here it is ([\w.]+)", hint):
+            assert name in every
+
+
+def test_options_come_as_a_dictionary_too() -> None:
+    given = {"bootstrap.servers": "a:1", "linger.ms": 7, "partitioner_class": len}
+    made, custom = producer_options(given, {"acks": 1})
+    assert (made.bootstrap[0].host, made["linger.ms"], made["acks"]) == ("a", 7, "1")
+    assert custom is len
+    for twice in ("linger.ms", "linger_ms"):
+        with pytest.raises(UsageError, match=r"linger.ms is given twice"):
+            producer_options(given, {twice: 7})
+    assert gather_options("admin", {"client.id": "me"}, {"retries": 1}) == {
+        "client.id": "me",
+        "retries": 1,
+    }
+
+
+@pytest.mark.parametrize("given", [9092, b"a:1", [b"a:1"], [("a", 1)], 1.5, object()])
+def test_servers_that_are_no_text_are_refused(given: Any) -> None:
+    with pytest.raises(UsageError, match=r"bootstrap\.servers=.*: give host:port as text"):
+        producer_options(given, {})
 
 
 # --- connections and security --------------------------------------------------------------------

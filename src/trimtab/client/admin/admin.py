@@ -38,7 +38,8 @@ class Admin:
     """Looks after topics, from any thread.
 
     Args:
-        bootstrap_servers: `host:port, …` of the cluster; also as the option of that name.
+        bootstrap_servers: `host:port, …` of the cluster; also as the option of that name. Or a
+            dictionary of options, which keyword arguments may add to.
         options: Kafka's admin options, dotted or in snake case.
 
     Raises:
@@ -49,7 +50,9 @@ class Admin:
     """
 
     def __init__(
-        self, bootstrap_servers: str | Iterable[str] | None = None, **options: object
+        self,
+        bootstrap_servers: str | Iterable[str] | Mapping[str, object] | None = None,
+        **options: object,
     ) -> None:
         self._admin = AsyncAdmin(bootstrap_servers, random=Random(), **options)
         self._thread: LoopThread = shared()

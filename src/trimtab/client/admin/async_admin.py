@@ -50,7 +50,7 @@ class AsyncAdmin:
 
     def __init__(
         self,
-        bootstrap_servers: str | Iterable[str] | None = None,
+        bootstrap_servers: str | Iterable[str] | Mapping[str, object] | None = None,
         *,
         random: Random | None = None,
         **options: object,

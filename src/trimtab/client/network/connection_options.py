@@ -94,6 +94,7 @@ def connection_options(receive_buffer: int, max_idle_ms: int) -> tuple[Option, .
             "Whether bootstrap.servers are tried again when no known broker answers.",
             ("rebootstrap", "none"),
             kip="KIP-899",
+            ignores_case=True,
         ),
         Option(
             "receive.buffer.bytes",
@@ -198,6 +199,7 @@ _SECURITY = (
         "PLAINTEXT",
         "Whether connections are encrypted (SSL: TLS), authenticated (SASL), or both.",
         _PROTOCOLS,
+        ignores_case=True,
     ),
     Option(
         "ssl.cipher.suites",
@@ -220,6 +222,7 @@ _SECURITY = (
         "https: a broker's certificate must be for the name it is reached by; empty: for any name.",
         ("https", ""),
         kip="KIP-294",
+        ignores_case=True,
     ),
     Option(
         "ssl.key.password",
@@ -273,52 +276,6 @@ _SECURITY = (
         kip="KIP-651",
     ),
 )
-
-_JAVA_TLS = "Python's TLS is OpenSSL, which needs no such choice; leave it out"
-_PEM_HAS_NO_PASSWORD = "PEM stores have no password of their own; only a key has: ssl.key.password"
-_BYTES_ONLY = "keys and values are bytes here; convert them where you call"
-
-REFUSED = {
-    "auto.include.jmx.reporter": "there is no JMX; a producer has metrics()",
-    "bootstrap.resolve.timeout.ms": (
-        "names are resolved whenever a connection is opened, and again until max.block.ms or"
-        " default.api.timeout.ms is over; leave it out"
-    ),
-    "config.providers": "look secrets up in Python and give them as values",
-    "enable.metrics.push": (
-        "metrics are not pushed to brokers (KIP-714); leave it out. A producer has metrics()"
-    ),
-    "interceptor.classes": "wrap send or poll in a function of your own",
-    "metadata.cluster.check.enable": (
-        "it needs ApiVersions 5, of Kafka 4.4, which is not spoken yet; leave it out"
-    ),
-    "metric.reporters": "a producer has metrics(), which can be exported to Prometheus",
-    "metrics.recording.level": "all metrics are always recorded; leave it out",
-    "sasl.client.callback.handler.class": "give sasl.username and sasl.password, or a token",
-    "sasl.kerberos.": (
-        "Kerberos (GSSAPI) is not to be had; use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER"
-    ),
-    "sasl.login.": (
-        "a token is asked of the callable sasl.oauthbearer.token, again when 80 % of its lifetime"
-        " is over; leave it out"
-    ),
-    "sasl.oauthbearer.": "give a callable that fetches the token as sasl.oauthbearer.token",
-    "security.providers": _JAVA_TLS,
-    "ssl.engine.factory.class": _JAVA_TLS,
-    "ssl.keymanager.algorithm": _JAVA_TLS,
-    "ssl.keystore.password": _PEM_HAS_NO_PASSWORD,
-    "ssl.protocol": "name the versions of TLS in ssl.enabled.protocols",
-    "ssl.provider": _JAVA_TLS,
-    "ssl.secure.random.implementation": _JAVA_TLS,
-    "ssl.trustmanager.algorithm": _JAVA_TLS,
-    "ssl.truststore.password": _PEM_HAS_NO_PASSWORD,
-    "key.serializer": _BYTES_ONLY,
-    "value.serializer": _BYTES_ONLY,
-    "key.deserializer": _BYTES_ONLY,
-    "value.deserializer": _BYTES_ONLY,
-}
-"""Kafka's options that no client takes, and what to do instead; a name that ends in a dot stands
-for all that begin with it."""
 
 
 def make_connection_options(options: Options) -> ConnectionOptions:

@@ -28,7 +28,6 @@ from trimtab.errors import (
     ErrorCode,
     KafkaError,
     Unavailable,
-    UsageError,
     error_code,
 )
 from trimtab.wire.framing import (
@@ -120,31 +119,6 @@ class ConnectionOptions:
     tls: ssl.SSLContext | None = None
     credentials: Credentials | None = None
     prepare: Callable[[asyncio.BaseTransport], None] | None = None
-
-
-def parse_bootstrap_servers(text: str | Iterable[str]) -> list[Node]:
-    """`host:port` pairs, comma-separated or as a list, with the node ids -1, -2, …
-
-    Raises:
-        UsageError: an entry is not `host:port`, or there is none.
-    """
-    entries = text.split(",") if isinstance(text, str) else list(text)
-    nodes: list[Node] = []
-    for entry in (entry.strip() for entry in entries):
-        if not entry:
-            continue
-        host, _, port = entry.rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise UsageError(
-                f"bootstrap.servers: {entry!r} is not host:port, such as 127.0.0.1:9092"
-            )
-        nodes.append(Node(-1 - len(nodes), host, int(port)))
-    if not nodes:
-        raise UsageError(
-            "bootstrap.servers is empty; name at least one broker, such as 127.0.0.1:9092"
-        )
-    return nodes
 
 
 class _Held(NamedTuple):

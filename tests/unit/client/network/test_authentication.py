@@ -23,11 +23,11 @@ from trimtab.client.network.authentication import (
     ScramExchange,
 )
 from trimtab.client.network.backoff import Backoff
+from trimtab.client.network.bootstrap import parse_bootstrap_servers
 from trimtab.client.network.connections import (
     ApiKey,
     ConnectionOptions,
     Connections,
-    parse_bootstrap_servers,
 )
 from trimtab.config import Password
 from trimtab.errors import AuthenticationFailed, ErrorCode, Unavailable

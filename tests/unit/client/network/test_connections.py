@@ -19,12 +19,12 @@ from tests.unit.client.scripted_broker import (
     batch,
 )
 from trimtab.client.network.backoff import Backoff
+from trimtab.client.network.bootstrap import parse_bootstrap_servers
 from trimtab.client.network.connections import (
     ApiKey,
     ConnectionOptions,
     Connections,
     Node,
-    parse_bootstrap_servers,
 )
 from trimtab.errors import (
     AuthenticationFailed,
@@ -32,7 +32,6 @@ from trimtab.errors import (
     CorruptData,
     ErrorCode,
     Unavailable,
-    UsageError,
 )
 from trimtab.records import TopicPartition
 from trimtab.sim.world import World
@@ -64,24 +63,6 @@ def connections_to(
 
 def anything() -> MetadataRequest:
     return MetadataRequest(topics=[])
-
-
-@pytest.mark.parametrize(
-    ("text", "nodes"),
-    [
-        ("a:1", [Node(-1, "a", 1)]),
-        (" a:1 , b:2,", [Node(-1, "a", 1), Node(-2, "b", 2)]),
-        (["a:1", "[::1]:2"], [Node(-1, "a", 1), Node(-2, "::1", 2)]),
-    ],
-)
-def test_bootstrap_servers(text: str | list[str], nodes: list[Node]) -> None:
-    assert parse_bootstrap_servers(text) == nodes
-
-
-@pytest.mark.parametrize("text", ["", " , ", "a", "a:", ":1", "a:0", "a:65536", "a:x", "a:1,b"])
-def test_bootstrap_servers_that_are_none(text: str) -> None:
-    with pytest.raises(UsageError, match=r"bootstrap\.servers"):
-        parse_bootstrap_servers(text)
 
 
 def test_the_newest_version_that_both_sides_speak(world: World, cluster: ScriptedCluster) -> None:

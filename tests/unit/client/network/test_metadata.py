@@ -12,11 +12,11 @@ import pytest
 
 from tests.unit.client.scripted_broker import HANG_UP, ScriptedBroker, ScriptedCluster
 from trimtab.client.network.backoff import Backoff
+from trimtab.client.network.bootstrap import parse_bootstrap_servers
 from trimtab.client.network.connections import (
     ApiKey,
     ConnectionOptions,
     Connections,
-    parse_bootstrap_servers,
 )
 from trimtab.client.network.metadata import Metadata
 from trimtab.errors import AuthenticationFailed, BrokerError, ErrorCode, Unavailable
