@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Generator
 from functools import cache
 from typing import Any
 
@@ -26,7 +27,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trimtab.errors import CorruptData
-from trimtab.wire.codec import decode, encode, encode_parts
+from trimtab.wire.codec import (
+    decode,
+    decode_in_turns,
+    encode,
+    encode_parts,
+    encode_parts_in_turns,
+)
 from trimtab.wire.messages import APIS
 from trimtab.wire.messages.control_records import (
     CONTROL_RECORDS,
@@ -101,6 +108,8 @@ def test_message_round_trips(cls: type, version: int, data: st.DataObject) -> No
     body = encode(sent, version)
     assert decode(cls, version, body) == sent
     assert b"".join(encode_parts(sent, version)) == body
+    assert b"".join(finish(encode_parts_in_turns(sent, version))) == body
+    assert finish(decode_in_turns(cls, version, body)) == sent
     if cls in RECORDS.values():
         assert decode_record(encode_record(sent, version)) == sent
     if cls in CONTROL_RECORDS.values() and version == 0:
@@ -120,9 +129,30 @@ def test_bytes_decode_or_are_corrupt(
         try:
             received = decode(cls, version, mutated)
         except CorruptData:
+            if not is_longer(cls, version, mutated):
+                with pytest.raises(CorruptData):
+                    finish(decode_in_turns(cls, version, mutated))
             continue
+        assert finish(decode_in_turns(cls, version, mutated)) == received
         # What was taken for a message is one: it can be said again, and means the same.
         assert decode(cls, version, encode(received, version)) == received
+
+
+def is_longer(cls: type, version: int, body: bytes) -> bool:
+    """Whether the only fault of these bytes is that there are too many."""
+    try:
+        decode(cls, version, body, allow_rest=True)
+    except CorruptData:
+        return False
+    return True
+
+
+def finish(steps: Generator[None, None, Any]) -> Any:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
 def mutate(body: bytes, rng: random.Random) -> bytes:

@@ -1,16 +1,18 @@
 """A node's connections: frames in, one request at a time, responses out in the same order.
 
 frame ─▶ header ─▶ request ─▶ handler ─▶ response ─▶ frame
-                                 │
-                                 └─ awaitable: the connection's later frames wait for it
+            │                    │
+            │                    └─ awaitable: the connection's later frames wait for it
+            └─ large: read, handled and answered a millisecond at a time, one at a node
 
 Except for Produce: while produce requests wait for replicas, those that follow them are served
 already, as a producer sends several at a time and their order is kept by appending them in it.
 
-No client takes the loop, or the memory, for itself. After `MAX_AT_ONCE` requests others have their
-turn; while a request waits, or its answer is not taken, the connection is not read from; what an
-answer holds of the log is read from disk as the client takes it; and for a frame no more is
-allocated than has come of it, or came before.
+No client takes the loop, or the memory, for itself. After `MAX_AT_ONCE` requests, or a large one,
+others have their turn; a request or response of many elements is done in turns (`turns.py`), and
+what a request may be read into is bounded; while a request waits, or its answer is not taken, the
+connection is not read from; what an answer holds of the log is read from disk as the client takes
+it; and for a frame no more is allocated than has come of it, or came before.
 
 What Kafka closes the connection for (`SocketServer`, `RequestContext`) closes it here: a frame
 that is too long, an API or version that is not served, bytes that are no request. It is logged
@@ -22,24 +24,34 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any, cast
 
 from trimtab.errors import CorruptData, KafkaError, UsageError
 from trimtab.server.api_versions import API_VERSIONS, answer_unsupported_version
 from trimtab.server.request import CloseConnection
-from trimtab.wire.codec import decode
+from trimtab.wire.codec import (
+    AT_ONCE_BYTES,
+    AT_ONCE_ELEMENTS,
+    Exceeded,
+    decode,
+    decode_in_turns,
+)
 from trimtab.wire.framing import (
     TRUSTED_BYTES,
     FrameProtocol,
     RequestHeader,
     decode_request_header,
     encode_response,
+    encode_response_in_turns,
 )
+from trimtab.wire.messages import Api
 from trimtab.wire.types import BytesLike, StoredBytes
 
 if TYPE_CHECKING:
     from trimtab.server.listener import Listener
+    from trimtab.server.turns import Steps
 
 PRODUCE = 0
 _PRODUCE_KEY = PRODUCE.to_bytes(2, "big")
@@ -54,12 +66,23 @@ MAX_PIPELINED = 32
 """Produce requests of one connection that wait for replicas at a time."""
 MAX_AT_ONCE = 8
 """Requests of one connection that are served before the others have their turn."""
+_LONG_BYTES = 2048
+"""A request longer than this, other than Produce, is the last one before others have their turn."""
 
 _log = logging.getLogger(__name__)
 
 
+class _Later:
+    """What a request that was handled in turns waits for."""
+
+    __slots__ = ("response",)
+
+    def __init__(self, response: Awaitable[Any]) -> None:
+        self.response = response
+
+
 class _Answer:
-    """A response that is owed: `response` once it is known."""
+    """A response that is owed: `response` once it is known, or the frame that it was written to."""
 
     __slots__ = ("header", "is_known", "pending", "response")
 
@@ -100,6 +123,7 @@ class Connection(FrameProtocol):
         self._used_at = 0.0
         self._is_silent = True
         self._served = 0  # since others had their turn
+        self._is_in_turns = False  # a request is not handled yet
         self._turn: asyncio.Handle | None = None
 
     # What the event loop calls
@@ -197,7 +221,7 @@ class Connection(FrameProtocol):
     def _is_free_for(self, frame: memoryview) -> bool:
         """Whether the request in a frame may be served now."""
         owed = self._owed
-        if not self._writable or self._delay is not None or self._outgoing:
+        if not self._writable or self._delay is not None or self._outgoing or self._is_in_turns:
             return False
         return not owed or (
             len(owed) < MAX_PIPELINED
@@ -227,33 +251,90 @@ class Connection(FrameProtocol):
                     f"{api.min_version} to {api.max_version}"
                 )
                 return
-            request: Any = decode(api.request, header.api_version, frame, header.body, True)
+            if len(frame) > _LONG_BYTES and header.api_key != PRODUCE:
+                self._served = MAX_AT_ONCE
+            request: Any = decode(
+                api.request, header.api_version, frame, header.body, True, AT_ONCE_BYTES
+            )
         except CorruptData as error:
             self._reject(str(error))
             return
+        except Exceeded:
+            assert api is not None
+            listener.counts.requests += 1
+            self._serve_in_turns(header, self._read_and_handle(header, api, frame))
+            return
         listener.counts.requests += 1
-        listener.serving = self
         try:
-            response = listener.handlers[header.api_key](header, request)
+            response = self._handle(header, request)
+            if type(response) is GeneratorType:
+                try:
+                    next(response)
+                except StopIteration as end:
+                    response = end.value
         except CloseConnection as error:
             self._reject(str(error))
             return
         except Exception:
             self._fail(header)
             return
-        finally:
-            listener.serving = None
+        if type(response) is GeneratorType:
+            self._serve_in_turns(header, self._finish(header, api, response))
+            return
         delay_s = listener.faults.produce_delay_s if header.api_key == PRODUCE else 0
         if response is None or isinstance(response, api.response):
             if delay_s or self._owed:
                 self._owe(_Answer(header), response, delay_s)
-            elif response is not None:
-                self._write(header, response)
+            elif response is not None and not self._write(header, response):
+                self._owe(_Answer(header), response, 0)
             return
-        answer = _Answer(header, asyncio.ensure_future(response))
+        answer = _Answer(header)
         self._owed.append(answer)
-        assert answer.pending is not None
-        answer.pending.add_done_callback(lambda done: self._settle(answer, done, delay_s))
+        self._await(answer, asyncio.ensure_future(response), delay_s)
+
+    def _handle(self, header: RequestHeader, request: Any) -> Any:
+        listener = self._listener
+        listener.serving = self
+        try:
+            return listener.handlers[header.api_key](header, request)
+        finally:
+            listener.serving = None
+
+    def _serve_in_turns(self, header: RequestHeader, steps: Steps[Any]) -> None:
+        """Handle a request in turns. Until it is handled no other of this connection is."""
+        answer = _Answer(header)
+        self._owed.append(answer)
+        self._is_in_turns = True
+        faults = self._listener.faults
+        delay_s = faults.produce_delay_s if header.api_key == PRODUCE else 0
+        self._await(answer, self._listener.turns.run(steps), delay_s)
+
+    def _read_and_handle(self, header: RequestHeader, api: Api, frame: memoryview) -> Steps[Any]:
+        try:
+            request: Any = yield from decode_in_turns(
+                api.request, header.api_version, frame, header.body
+            )
+        except CorruptData as error:
+            raise CloseConnection(str(error)) from error
+        response = self._handle(header, request)
+        del request
+        return (yield from self._finish(header, api, response))
+
+    def _finish(self, header: RequestHeader, api: Api, response: Any) -> Steps[Any]:
+        """The frame of a response, None, or what is waited for."""
+        if type(response) is GeneratorType:
+            response = yield from response
+        if response is None:
+            return None
+        if not isinstance(response, api.response):
+            return _Later(response)
+        return (
+            yield from encode_response_in_turns(response, header.api_version, header.correlation_id)
+        )
+
+    def _await(self, answer: _Answer, pending: asyncio.Future[Any], delay_s: float) -> None:
+        answer.pending = pending
+        pending.add_done_callback(lambda done: self._settle(answer, done, delay_s))
 
     def _owe(self, answer: _Answer, response: Any, delay_s: float) -> None:
         """A response that is known, but not due: others go before, or it is late on purpose."""
@@ -264,6 +345,7 @@ class Connection(FrameProtocol):
 
     def _settle(self, answer: _Answer, done: asyncio.Future[Any], delay_s: float) -> None:
         answer.pending = None
+        self._is_in_turns = False
         if done.cancelled():
             return
         error = done.exception()
@@ -271,8 +353,11 @@ class Connection(FrameProtocol):
             self._reject(str(error))
         elif error is not None:
             self._fail(answer.header, error)
+        elif type(result := done.result()) is _Later:
+            self._await(answer, asyncio.ensure_future(result.response), delay_s)
+            self._serve_waiting()
         else:
-            answer.response = done.result()
+            answer.response = result
             answer.is_known = True
             self._deliver(delay_s)
 
@@ -282,9 +367,11 @@ class Connection(FrameProtocol):
         elif self._delay is None:
             self._holding = True
             while self._owed and self._owed[0].is_known:
-                answer = self._owed.popleft()
-                if answer.response is not None:
-                    self._write(answer.header, answer.response)
+                answer = self._owed[0]
+                if answer.response is not None and not self._write(answer.header, answer.response):
+                    self._write_in_turns(answer)
+                    break
+                self._owed.popleft()
             self._holding = False
             self._release()
             self._serve_waiting()
@@ -293,15 +380,29 @@ class Connection(FrameProtocol):
         self._delay = None
         self._deliver(0)
 
-    def _write(self, header: RequestHeader, response: object) -> None:
+    def _write(self, header: RequestHeader, response: object) -> bool:
+        """Write a response, or a frame; whether it is not too large for that to be done at once."""
         if self.transport is None:
-            return
+            return True
         try:
-            frame = encode_response(response, header.api_version, header.correlation_id)
+            self._send(
+                response
+                if type(response) is list
+                else encode_response(
+                    response, header.api_version, header.correlation_id, AT_ONCE_ELEMENTS
+                )
+            )
         except UsageError:  # the handler has made something that the version cannot carry
             self._fail(header)
-            return
-        self._send(frame)
+        except Exceeded:
+            return False
+        return True
+
+    def _write_in_turns(self, answer: _Answer) -> None:
+        header, response = answer.header, answer.response
+        answer.is_known, answer.response = False, None
+        steps = encode_response_in_turns(response, header.api_version, header.correlation_id)
+        self._await(answer, self._listener.turns.run(steps, goes_first=True), 0)
 
     def _send(self, frame: list[BytesLike]) -> None:
         self._held += frame

@@ -13,6 +13,7 @@ from trimtab.server.api_versions import API_VERSIONS, describe_api_versions
 from trimtab.server.connection import Connection
 from trimtab.server.faults import Faults
 from trimtab.server.request import Handler
+from trimtab.server.turns import Turns
 from trimtab.wire.messages import APIS
 
 _CLOSE_GRACE_S = 1.0
@@ -52,6 +53,7 @@ class Listener:
         capacity: connections that the process can hold, whatever `max.connections` says.
         serving: the connection whose request is being handled, while a handler runs.
         faults: what goes wrong on purpose.
+        turns: where the largest of requests are handled.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Listener:
         self.handlers = {**handlers, API_VERSIONS: describe_api_versions(self.apis)}
         self.counts = ServerCounts()
         self.faults = Faults()
+        self.turns = Turns()
         self.connections: dict[Connection, None] = {}
         self.capacity = INT_MAX
         self._open_by_host: Counter[str] = Counter()

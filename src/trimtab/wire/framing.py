@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Generator
 from typing import NamedTuple, TypeVar, cast
 
 from trimtab.errors import CorruptData
@@ -22,12 +23,14 @@ from trimtab.wire.codec import (
     LARGE_RECORDS_BYTES,
     decode,
     encode_parts,
-    read_unsigned_varint,
+    encode_parts_in_turns,
 )
+from trimtab.wire.codec_source import skip_tags
 from trimtab.wire.messages import APIS
 from trimtab.wire.messages.api_versions import ApiVersionsResponse
-from trimtab.wire.schema import schema
-from trimtab.wire.types import BytesLike
+from trimtab.wire.schema import Schema, schema
+from trimtab.wire.types import MAX_INT64, BytesLike
+from trimtab.wire.varint import read_unsigned_varint
 
 LENGTH_BYTES = 4
 MAX_FRAME_BYTES = 100 * 1024 * 1024
@@ -86,14 +89,34 @@ def encode_request(
     return _prepend(prefix + client + tags, parts)
 
 
-def encode_response(message: object, version: int, correlation_id: int) -> list[BytesLike]:
+def encode_response(
+    message: object, version: int, correlation_id: int, limit: int = MAX_INT64
+) -> list[BytesLike]:
     """A response as a whole frame, length included, in parts for `transport.writelines`.
 
     Raises:
         UsageError: the message cannot be encoded in `version`.
+        Exceeded: its arrays have more than `limit` elements.
     """
-    kind = schema(type(message))
-    parts = encode_parts(message, version)
+    parts = encode_parts(message, version, limit)
+    return _frame_response(schema(type(message)), version, correlation_id, parts)
+
+
+def encode_response_in_turns(
+    message: object, version: int, correlation_id: int
+) -> Generator[None, None, list[BytesLike]]:
+    """As `encode_response`, yielding every millisecond.
+
+    Raises:
+        UsageError: the message cannot be encoded in `version`.
+    """
+    parts = yield from encode_parts_in_turns(message, version)
+    return _frame_response(schema(type(message)), version, correlation_id, parts)
+
+
+def _frame_response(
+    kind: Schema, version: int, correlation_id: int, parts: list[BytesLike]
+) -> list[BytesLike]:
     flexible = kind.flexible.includes(version) and kind.api_key != _API_VERSIONS
     start = _flexible_response_prefix if flexible else _response_prefix
     length = start.size - LENGTH_BYTES + sum(map(len, parts))
@@ -179,13 +202,7 @@ def decode_response(cls: type[M], version: int, frame: BytesLike) -> M:
 
 def _skip_tags(frame: BytesLike, position: int) -> int:
     count, position = read_unsigned_varint(frame, position)
-    for _ in range(count):
-        _, position = read_unsigned_varint(frame, position)
-        length, position = read_unsigned_varint(frame, position)
-        position += length
-        if position > len(frame):
-            raise CorruptData(f"a tagged field of {length} bytes does not fit in its header")
-    return position
+    return skip_tags(frame, position, len(frame), count)
 
 
 class FrameProtocol(asyncio.BufferedProtocol):

@@ -19,13 +19,19 @@ from trimtab.config import BROKER
 from trimtab.server.connection import MAX_AT_ONCE, MAX_PIPELINED
 from trimtab.server.listener import Listener
 from trimtab.server.request import CloseConnection
+from trimtab.server.turns import Steps
 from trimtab.sim.world import World
 from trimtab.wire.framing import decode_correlation_id
 from trimtab.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from trimtab.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from trimtab.wire.messages.produce import ProduceRequest, ProduceResponse
+from trimtab.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+from trimtab.wire.messages.produce import ProduceRequest, ProduceResponse, TopicProduceResponse
 
-PRODUCE, FIND_COORDINATOR, INIT_PRODUCER_ID = 0, 10, 22
+PRODUCE, METADATA, FIND_COORDINATOR, INIT_PRODUCER_ID = 0, 3, 10, 22
 RESPONSE = ProduceResponse(responses=[], throttle_time_ms=0)
 
 
@@ -41,11 +47,13 @@ class Desk:
         self.world = world
         self.produced: list[asyncio.Future[ProduceResponse]] = []
         self.others: list[asyncio.Future[Any]] = []
+        self.described: list[MetadataRequest] = []
         self.at_once: Callable[[], Any] | None = None
         handlers = {
             PRODUCE: self._produce,
             FIND_COORDINATOR: lambda header, request: FindCoordinatorResponse(),
             INIT_PRODUCER_ID: self._wait,
+            METADATA: self._describe,
         }
         self.listener = Listener(1, handlers, config.read(BROKER, {}))
 
@@ -56,6 +64,10 @@ class Desk:
             return None
         self.produced.append(asyncio.get_running_loop().create_future())
         return self.produced[-1]
+
+    def _describe(self, header: Any, request: MetadataRequest) -> MetadataResponse:
+        self.described.append(request)
+        return MetadataResponse(brokers=[], topics=[])
 
     def _wait(self, header: Any, request: Any) -> Any:
         self.others.append(asyncio.get_running_loop().create_future())
@@ -93,9 +105,9 @@ class Line(Client):
         return found
 
 
-async def turn() -> None:
+async def turn(times: int = 5) -> None:
     """Let what is due happen."""
-    for _ in range(5):
+    for _ in range(times):
         await asyncio.sleep(0)
 
 
@@ -447,5 +459,165 @@ def test_a_handler_can_tell_whose_request_it_serves(desk: Desk) -> None:
             line.produce()
         assert seen == [line.connection for line in lines]
         assert desk.listener.serving is None
+
+    desk.run(scenario)
+
+
+# -- large requests
+
+
+def large(topics: int = 5000) -> MetadataRequest:
+    return MetadataRequest(topics=[MetadataRequestTopic(name=f"{n:06}") for n in range(topics)])
+
+
+def test_a_large_request_is_read_while_others_are_served(desk: Desk) -> None:
+    async def scenario() -> None:
+        line, other = desk.connect(), desk.connect()
+        line.send(large(), 12)
+        assert desk.described == []
+        served_meanwhile = 0
+        while not desk.described:
+            other.find()
+            served_meanwhile += 1
+            await asyncio.sleep(0)
+        assert len(other.answered()) == served_meanwhile > 10
+        await turn()
+        assert line.answered() == [1]
+        assert len(desk.described[0].topics) == 5000
+
+    desk.run(scenario)
+
+
+def test_a_handler_in_steps_is_finished_before_the_next_request_of_its_connection(
+    desk: Desk,
+) -> None:
+    async def scenario() -> None:
+        steps: list[int] = []
+
+        def handle() -> Steps[ProduceResponse]:
+            for number in range(3):
+                steps.append(number)
+                yield
+            return RESPONSE
+
+        line = desk.connect()
+        desk.at_once = handle
+        line.produce()
+        desk.at_once = lambda: RESPONSE
+        line.produce()
+        line.find()
+        assert steps == [0]
+        assert line.answered() == []
+        await turn()
+        await turn()
+        assert steps == [0, 1, 2]
+        assert line.answered() == [1, 2, 3]
+
+    desk.run(scenario)
+
+
+def test_steps_without_a_pause_are_answered_at_once(desk: Desk) -> None:
+    async def scenario() -> None:
+        def handle() -> Steps[ProduceResponse]:
+            yield from ()
+            return RESPONSE
+
+        line = desk.connect()
+        desk.at_once = handle
+        line.produce()
+        assert line.answered() == [1]
+
+    desk.run(scenario)
+
+
+def test_steps_may_end_in_what_is_waited_for(desk: Desk) -> None:
+    async def scenario() -> None:
+        pending: asyncio.Future[ProduceResponse] = asyncio.get_running_loop().create_future()
+
+        def handle() -> Steps[Any]:
+            yield
+            return pending
+
+        line = desk.connect()
+        desk.at_once = handle
+        line.produce()
+        await turn()
+        desk.at_once = lambda: RESPONSE
+        line.produce()
+        assert line.answered() == []
+        pending.set_result(RESPONSE)
+        await turn()
+        assert line.answered() == [1, 2]
+
+    desk.run(scenario)
+
+
+def test_a_large_response_is_written_in_turns_and_in_its_place(desk: Desk) -> None:
+    async def scenario() -> None:
+        line = desk.connect()
+        line.produce()
+        parts = [TopicProduceResponse(name=f"{n}", partition_responses=[]) for n in range(20_000)]
+        desk.at_once = lambda: ProduceResponse(responses=parts)
+        line.produce()
+        desk.at_once = lambda: RESPONSE
+        line.produce()
+        desk.produced[0].set_result(RESPONSE)
+        await turn()
+        assert line.answered() == [1]
+        await turn(200)
+        assert line.answered() == [1, 2, 3]
+
+    desk.run(scenario)
+
+
+def test_a_connection_that_is_lost_stops_what_is_done_for_it(desk: Desk) -> None:
+    async def scenario() -> None:
+        line = desk.connect()
+        line.send(large(), 12)
+        await asyncio.sleep(0)
+        line.connection.abort()
+        line.connection.connection_lost(None)
+        await turn()
+        assert len(desk.listener.turns) == 0
+        assert desk.described == []
+
+    desk.run(scenario)
+
+
+def test_more_than_fits_in_memory_costs_the_sender_its_connection_and_says_why(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        line = desk.connect()
+        body = (1_000_000).to_bytes(4, "big") + bytes(2_000_000)
+        line.send_frame(bytes.fromhex("0003 0001 00000001 ffff") + body)
+        await turn()
+        assert line.transport.closed
+        assert desk.described == []
+
+    desk.run(scenario)
+    assert "MetadataRequest.topics has the length 1000000" in caplog.text
+
+
+def test_what_is_corrupt_late_in_a_large_request_closes_the_connection(desk: Desk) -> None:
+    async def scenario() -> None:
+        line = desk.connect()
+        body = (5000).to_bytes(4, "big") + b"\0\x01t" * 4999 + b"\xff\xff"
+        line.send_frame(bytes.fromhex("0003 0000 00000001 ffff") + body)
+        await turn(200)
+        assert line.transport.closed
+        assert desk.listener.counts.refused == 1
+
+    desk.run(scenario)
+
+
+def test_a_long_request_is_the_last_before_others_have_their_turn(desk: Desk) -> None:
+    async def scenario() -> None:
+        line = desk.connect()
+        line.send(large(300), 12)
+        line.find()
+        assert line.answered() == [1]
+        await turn()
+        assert line.answered() == [1, 2]
 
     desk.run(scenario)

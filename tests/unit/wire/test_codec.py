@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import linecache
 import tracemalloc
+from collections.abc import Generator
 from typing import Any
 
 import pytest
 
 from trimtab.errors import CorruptData, UsageError
 from trimtab.wire.codec import (
+    AT_ONCE_BYTES,
+    AT_ONCE_ELEMENTS,
     LARGE_RECORDS_BYTES,
+    Exceeded,
     decode,
+    decode_in_turns,
     encode,
     encode_parts,
-    read_unsigned_varint,
-    write_unsigned_varint,
+    encode_parts_in_turns,
 )
+from trimtab.wire.codec_source import MAX_TAGS, TURN_ELEMENTS
 from trimtab.wire.messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     DeleteTopicsRequest,
+    DescribeProducersRequest,
     FetchRequest,
     FetchResponse,
     ListOffsetsRequest,
@@ -31,6 +37,7 @@ from trimtab.wire.messages import (
 )
 from trimtab.wire.messages.api_versions import ApiVersion
 from trimtab.wire.messages.delete_topics import DeleteTopicState
+from trimtab.wire.messages.describe_producers import TopicRequest
 from trimtab.wire.messages.fetch import FetchableTopicResponse, PartitionData
 from trimtab.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsTopic
 from trimtab.wire.messages.metadata import (
@@ -66,6 +73,7 @@ from trimtab.wire.types import (
     uint32,
     uuid,
 )
+from trimtab.wire.varint import read_unsigned_varint, write_unsigned_varint
 
 TOPIC_ID = bytes(range(16))
 
@@ -538,3 +546,137 @@ def test_schema_says_what_was_declared() -> None:
     topic = kind.fields[3].type
     assert [each.name for each in topic.fields] == ["name", "topic_id", "partition_data"]  # type: ignore[union-attr]
     assert str(topic.fields[0].versions) == "0-12"  # type: ignore[union-attr]
+
+
+# -- the largest of messages, in turns
+
+
+def metadata_body(names: int, version: int = 1) -> bytes:
+    return encode(
+        MetadataRequest(topics=[MetadataRequestTopic(name=f"{n:06}") for n in range(names)]),
+        version,
+    )
+
+
+def steps_of(steps: Generator[None, None, Any]) -> tuple[int, Any]:
+    """How many they are, and what they make."""
+    count = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return count, end.value
+        count += 1
+
+
+@pytest.mark.parametrize("version", [1, 12])
+def test_a_large_request_is_not_read_at_once(version: int) -> None:
+    body = metadata_body(10_000, version)
+    with pytest.raises(Exceeded):
+        decode(MetadataRequest, version, body, limit=AT_ONCE_BYTES)
+    count, request = steps_of(decode_in_turns(MetadataRequest, version, body))
+    assert count >= 10_000 // (TURN_ELEMENTS + 1)
+    assert request == decode(MetadataRequest, version, body)
+
+
+def test_a_request_of_some_hundred_partitions_is_read_at_once() -> None:
+    topics = [MetadataRequestTopic(name=f"{n:06}") for n in range(300)]
+    body = encode(MetadataRequest(topics=topics), 12)
+    assert decode(MetadataRequest, 12, body, limit=AT_ONCE_BYTES).topics == topics
+
+
+def test_a_large_response_is_not_written_at_once() -> None:
+    topics = [MetadataResponseTopic(name=f"{n:06}", partitions=[]) for n in range(10_000)]
+    response = MetadataResponse(brokers=[], topics=topics)
+    with pytest.raises(Exceeded):
+        encode_parts(response, 12, AT_ONCE_ELEMENTS)
+    count, parts = steps_of(encode_parts_in_turns(response, 12))
+    assert count >= 10_000 // (TURN_ELEMENTS + 1)
+    assert b"".join(parts) == encode(response, 12)
+    assert max(map(len, parts)) < 64 * TURN_ELEMENTS, "a turn's bytes, not all of them"
+
+
+def test_records_are_parts_of_their_own_also_in_turns() -> None:
+    records = [bytes([n % 256]) * (LARGE_RECORDS_BYTES + 1) for n in range(2 * TURN_ELEMENTS)]
+    response = FetchResponse(
+        responses=[
+            FetchableTopicResponse(
+                topic_id=TOPIC_ID,
+                partitions=[
+                    PartitionData(partition_index=n, high_watermark=0, records=each)
+                    for n, each in enumerate(records)
+                ],
+            )
+        ]
+    )
+    _, parts = steps_of(encode_parts_in_turns(response, 13))
+    assert [part for part in parts if any(part is each for each in records)] == records
+    assert b"".join(parts) == encode(response, 13)
+
+
+def test_numbers_are_read_and_written_in_turns() -> None:
+    request = DescribeProducersRequest(
+        topics=[TopicRequest(name="t", partition_indexes=list(range(50_000)))]
+    )
+    body = encode(request, 0)
+    with pytest.raises(Exceeded):
+        decode(DescribeProducersRequest, 0, body, limit=AT_ONCE_BYTES)
+    with pytest.raises(Exceeded):
+        encode_parts(request, 0, AT_ONCE_ELEMENTS)
+    count, read = steps_of(decode_in_turns(DescribeProducersRequest, 0, body))
+    assert (count, read) == (6, request)
+    count, parts = steps_of(encode_parts_in_turns(request, 0))
+    assert count >= 6
+    assert b"".join(parts) == body
+
+
+@pytest.mark.parametrize(
+    ("cls", "version", "body", "field_name", "number"),
+    [
+        (MetadataRequest, 1, (5_000_000).to_bytes(4, "big") + bytes(10_000_000), "topics", 5000000),
+        (
+            DescribeProducersRequest,
+            0,
+            b"\x02\x02t" + write_unsigned_varint(2_500_001) + bytes(10_000_000),
+            "partition_indexes",
+            2500000,
+        ),
+    ],
+    ids=["structs", "numbers"],
+)
+def test_what_takes_too_much_memory_is_refused_before_it_is_made(
+    cls: type, version: int, body: bytes, field_name: str, number: int
+) -> None:
+    steps = decode_in_turns(cls, version, body)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptData, match=rf"{field_name} has the length {number}, .*67108864"):
+            steps_of(steps)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_strings_count_as_large_as_they_are() -> None:
+    names = [MetadataRequestTopic(name="x" * 32_000 + "\U0001f600") for _ in range(8)]
+    body = encode(MetadataRequest(topics=names), 1)
+    with pytest.raises(CorruptData, match="name has the length 32004"):
+        steps_of(decode_in_turns(MetadataRequest, 1, body, limit=1_000_000))
+    assert steps_of(decode_in_turns(MetadataRequest, 1, body, limit=1_100_000))[1].topics == names
+
+
+@pytest.mark.parametrize("count", [MAX_TAGS + 1, 2_500_000])
+def test_more_tagged_fields_than_anybody_has_are_refused(count: int) -> None:
+    head, tags = encode(DescribeProducersRequest(topics=[]), 0)[:-1], b"\x63\x00" * count
+    with pytest.raises(CorruptData, match=f"DescribeProducersRequest has {count} tagged fields"):
+        decode(DescribeProducersRequest, 0, head + write_unsigned_varint(count) + tags)
+
+
+def test_tagged_fields_count_as_work() -> None:
+    one = b"\x02t" + b"\x01" + write_unsigned_varint(MAX_TAGS) + b"\x63\x00" * MAX_TAGS
+    body = b"\x0b" + one * 10 + b"\x00"
+    with pytest.raises(Exceeded):
+        decode(DescribeProducersRequest, 0, body, limit=AT_ONCE_BYTES)
+    count, request = steps_of(decode_in_turns(DescribeProducersRequest, 0, body))
+    assert len(request.topics) == 10
+    assert count == 9, "each thousand of them ends a turn"

@@ -127,7 +127,7 @@ def test_header_of_an_unknown_api_versions_version_is_read(version: int) -> None
         ("0003 0001 00000007 fffe", "client id of length -2"),
         ("0003 0001 00000007 0001 ff", "codec can't decode"),
         ("0003 0009 00000007 0001 61", "in 11 bytes"),
-        ("0003 0009 00000007 0001 61 01 00 05 00", "tagged field of 5 bytes"),
+        ("0003 0009 00000007 0001 61 01 00 05 00", "tagged field has the length 5"),
         ("0063 0000 00000007 0001 61", "API 99 is not served"),
         ("4745 5420 2f20 4854", "in 8 bytes"),
     ],

@@ -9,7 +9,7 @@ Source: Kafka's `common/metadata` definitions and its `MetadataRecordSerde`.
 from __future__ import annotations
 
 from trimtab.errors import CorruptData
-from trimtab.wire.codec import decode, encode, read_unsigned_varint, write_unsigned_varint
+from trimtab.wire.codec import decode, encode
 from trimtab.wire.schema import field, message, schema, struct
 from trimtab.wire.types import (
     ZERO_UUID,
@@ -23,6 +23,7 @@ from trimtab.wire.types import (
     uint16,
     uuid,
 )
+from trimtab.wire.varint import read_unsigned_varint, write_unsigned_varint
 
 _FRAME_VERSION = 1
 

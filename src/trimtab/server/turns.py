@@ -1,0 +1,76 @@
+"""Work that would hold up the loop for long, a step at a time.
+
+`Steps` is a generator that yields about every millisecond, and returns what it has made. A node
+runs one step in each turn of its loop, so that everybody else has their turn between two steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Generator
+from typing import Any, TypeAlias, TypeVar
+
+T = TypeVar("T")
+Steps: TypeAlias = Generator[None, None, T]
+
+
+class Turns:
+    """Runs steps: one piece of work after the other, so that what is in memory of them is bounded
+    by one, however many clients have asked."""
+
+    __slots__ = ("_is_running", "_work")
+
+    def __init__(self) -> None:
+        self._work: deque[tuple[Steps[Any], asyncio.Future[Any]]] = deque()
+        self._is_running = False
+
+    def __len__(self) -> int:
+        """How many are not finished."""
+        return len(self._work)
+
+    def run(self, steps: Steps[T], goes_first: bool = False) -> asyncio.Future[T]:
+        """What the steps make, once they have; cancel it to have them stop.
+
+        Args:
+            goes_first: before what has been begun: for what frees memory when it is finished.
+        """
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        if goes_first:
+            self._work.appendleft((steps, done))
+        else:
+            self._work.append((steps, done))
+        if not self._is_running:
+            self._is_running = True
+            loop.call_soon(self._step)
+        return done
+
+    def _step(self) -> None:
+        work = self._work
+        steps, done = work[0]
+        try:
+            if done.done():  # cancelled
+                steps.close()
+                work.popleft()
+            else:
+                next(steps)
+        except StopIteration as end:
+            work.popleft()
+            done.set_result(end.value)
+        except Exception as error:  # is whose who has asked for it
+            work.popleft()
+            done.set_exception(error)
+        self._is_running = bool(work)
+        if work:
+            asyncio.get_running_loop().call_soon(self._step)
+
+
+async def in_turns(steps: Steps[T]) -> T:
+    """What the steps make: one step in each turn of the loop."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        await asyncio.sleep(0)
