@@ -18,7 +18,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Generator
 from functools import cache
 from typing import Any
 
@@ -26,6 +25,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.steps import finish
 from trimtab.errors import CorruptData
 from trimtab.wire.codec import (
     decode,
@@ -145,14 +145,6 @@ def is_longer(cls: type, version: int, body: bytes) -> bool:
     except CorruptData:
         return False
     return True
-
-
-def finish(steps: Generator[None, None, Any]) -> Any:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
 
 
 def mutate(body: bytes, rng: random.Random) -> bytes:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from trimtab.broker.partition import Refused
 from trimtab.errors import ErrorCode
 from trimtab.records import NO_OFFSET
+from trimtab.server.turns import in_order
 from trimtab.wire.types import MAX_INT32
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from trimtab.broker.broker import Broker
     from trimtab.broker.partition import Partition
     from trimtab.broker.purgatory import DelayedFetch
+    from trimtab.server.turns import Pace, Steps
     from trimtab.wire.messages.fetch import (
         FetchPartition,
         FetchRequest,
@@ -48,6 +50,9 @@ INITIAL_EPOCH = 0
 
 UNCHECKED = -2
 
+MAX_PARTITIONS = 500_000
+"""Partitions of all sessions together: some 200 MB."""
+
 EVICTABLE_AFTER_S = 120.0
 """How long a session is idle until any other may take its place, and how old until a bigger one
 may (Kafka's `MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS`)."""
@@ -55,6 +60,9 @@ may (Kafka's `MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS`)."""
 _TOPIC_IDS_SINCE = 13
 _REPLICA_STATE_SINCE = 15
 _FOLLOWERS_SINCE = 11
+
+PASSED_AT_ONCE = 150
+"""Partitions that a fetch looks at between two steps."""
 
 _by_rank = attrgetter("rank")
 
@@ -186,6 +194,9 @@ class FetchSlot:
         waiting = session.waiting
         if waiting is None:
             partition.watchers.pop(self, None)
+            self.stays_ready = True
+            if session.is_between_steps:  # of a pass, which may have been here already
+                session.is_stirred = True
         elif self.wanted.fetch_offset < end_offset and not session.reader.is_throttled(partition):
             if waiting.min_bytes <= 1:
                 waiting.complete()
@@ -219,17 +230,22 @@ class FetchSession:
         ready: the slots that have, or may have, something to say.
         waiting: the fetch that waits for these partitions.
         is_kept: whether it is in the cache. Then its slots watch their partitions all the time.
+        is_watching: whether slots that are read watch their partitions.
+        is_between_steps: while a pass over its slots gives others their turn.
+        is_stirred: whether a slot has been told of something then.
         created_s, used_s: the loop's time when the cache took it, and when it was last used.
     """
 
     __slots__ = (
-        "_is_watching",
         "_last_rank",
         "_most_ready",
         "created_s",
         "epoch",
         "id",
+        "is_between_steps",
         "is_kept",
+        "is_stirred",
+        "is_watching",
         "reader",
         "ready",
         "slots",
@@ -247,20 +263,26 @@ class FetchSession:
         self.ready: set[FetchSlot] = set()
         self.waiting: DelayedFetch | None = None
         self.is_kept = False
+        self.is_watching = False
+        self.is_between_steps = False
+        self.is_stirred = False
         self.created_s = 0.0
         self.used_s = 0.0
-        self._is_watching = False
         self._last_rank = 0
         self._most_ready = 0
 
-    def name(self, topics: Iterable[FetchTopic]) -> None:
+    def name(self, topics: Iterable[FetchTopic], pace: Pace) -> Steps[None]:
         """Partitions that a request names: the new ones go to the tail, the others keep their
         place. One that is named twice is where it is first, with what is said last."""
         slots = self.slots
         ready = self.ready
         for each in topics:
             topic = each.topic_id if self.uses_topic_ids else each.topic
+            if pace.spend():
+                yield
             for wanted in each.partitions:
+                if pace.spend():
+                    yield
                 key = (topic, wanted.partition)
                 slot = slots.get(key)
                 if slot is None:
@@ -272,11 +294,15 @@ class FetchSession:
                 ready.add(slot)
         self._most_ready = max(self._most_ready, len(ready))
 
-    def forget(self, topics: Iterable[ForgottenTopic]) -> None:
+    def forget(self, topics: Iterable[ForgottenTopic], pace: Pace) -> Steps[None]:
         """Partitions that a request takes out."""
         for each in topics:
             topic = each.topic_id if self.uses_topic_ids else each.topic
+            if pace.spend():
+                yield
             for index in each.partitions:
+                if pace.spend():
+                    yield
                 slot = self.slots.pop((topic, index), None)
                 if slot is not None:
                     slot.leave()
@@ -291,7 +317,7 @@ class FetchSession:
             self._most_ready = len(self.ready)
         self.reader = reader
 
-    def in_turn(self) -> list[FetchSlot]:
+    def in_turn(self) -> Steps[Iterable[FetchSlot]]:
         """The ready slots, in the session's order."""
         ready = self.ready
         if len(ready) > self._most_ready:
@@ -300,11 +326,12 @@ class FetchSession:
             # A set keeps the room of those that have left, and is walked with it.
             self.ready = ready = set(ready)
             self._most_ready = len(ready)
-        return sorted(ready, key=_by_rank)
+        # The set itself may change between two steps.
+        return in_order(list(ready) if len(ready) > PASSED_AT_ONCE else ready, _by_rank)
 
     def watch(self) -> None:
         """Have every slot that has a partition watch it."""
-        self._is_watching = True
+        self.is_watching = True
         for slot in self.slots.values():
             if slot.partition is not None:
                 slot.partition.watchers[slot] = None
@@ -314,7 +341,7 @@ class FetchSession:
         answered."""
         self.id = session_id
         self.epoch = INITIAL_EPOCH + 1
-        self.is_kept = self._is_watching = True
+        self.is_kept = self.is_watching = True
         self.created_s = self.used_s = now_s
 
     def answered(
@@ -335,8 +362,8 @@ class FetchSession:
     def close(self) -> None:
         """The end: stop watching. A fetch that waits is answered, with what is there."""
         self.is_kept = False
-        if self._is_watching:
-            self._is_watching = False
+        if self.is_watching:
+            self.is_watching = False
             for slot in self.slots.values():
                 slot.leave()
         if self.waiting is not None:
@@ -353,10 +380,13 @@ class FetchSessionCache:
     Args:
         slots: sessions at most (`max.incremental.fetch.session.cache.slots`).
         random: makes up their ids.
+        partitions: that all of them may have together: what a session has is kept in memory,
+            also partitions that nobody knows.
     """
 
-    def __init__(self, slots: int, random: Random) -> None:
+    def __init__(self, slots: int, random: Random, partitions: int = MAX_PARTITIONS) -> None:
         self._limit = slots
+        self._most_partitions = partitions
         self._random = random
         # The one that was used last is the last.
         self._sessions: dict[int, FetchSession] = {}
@@ -388,14 +418,27 @@ class FetchSessionCache:
 
     def keep(self, session: FetchSession, now_s: float) -> bool:
         """Keep a new session under an id of its own, if there is a place for it."""
-        if len(self._sessions) >= self._limit and not self._evict(session, now_s):
-            return False
+        while len(self._sessions) >= self._limit or not self._has_room(session):
+            if not self._evict(session, now_s):
+                return False
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = self._random.randrange(1, MAX_INT32 + 1)
         session.begin(session_id, now_s)
         self._sessions[session_id] = session
         return True
+
+    def _has_room(self, session: FetchSession) -> bool:
+        taken = sum([len(each.slots) for each in self._sessions.values()])
+        return taken + len(session.slots) <= self._most_partitions
+
+    def check_size(self, session: FetchSession) -> None:
+        """A session has got more partitions. If all have too many now, this one is the one to go:
+        its client begins again, and may have to do without."""
+        if session.is_kept and sum([len(each.slots) for each in self._sessions.values()]) > (
+            self._most_partitions
+        ):
+            self.remove(session.id)
 
     def remove(self, session_id: int) -> None:
         """Close a session, if there is such a one."""

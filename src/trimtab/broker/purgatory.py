@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trimtab.broker.partition import Watcher
+    from trimtab.server.turns import Steps
 
 
 class DelayedFetch:
@@ -23,6 +24,7 @@ class DelayedFetch:
         min_bytes: how many bytes are enough.
         counted: those that are there already, by the watcher that reads them.
         answer: makes the response; called once, unless the fetch is given up.
+        run: runs what is left of that when it takes long (`Turns.run`).
         give_up: called if nobody wants the response any more: its connection is lost.
 
     Attributes:
@@ -34,6 +36,8 @@ class DelayedFetch:
         "_counted",
         "_give_up",
         "_is_due",
+        "_run",
+        "_running",
         "_timer",
         "_total",
         "min_bytes",
@@ -45,7 +49,8 @@ class DelayedFetch:
         max_wait_s: float,
         min_bytes: int,
         counted: dict[Watcher, int],
-        answer: Callable[[], Any],
+        answer: Callable[[], Steps[Any]],
+        run: Callable[[Steps[Any]], asyncio.Future[Any]],
         give_up: Callable[[], None],
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -53,6 +58,8 @@ class DelayedFetch:
         self._counted = counted
         self._total = sum(counted.values())
         self._answer = answer
+        self._run = run
+        self._running: asyncio.Future[Any] | None = None
         self._give_up = give_up
         self._is_due = False
         self._timer: asyncio.Handle = loop.call_later(max_wait_s, self._finish)
@@ -78,13 +85,28 @@ class DelayedFetch:
         if self.response.done():
             return
         try:
-            answer = self._answer()
+            steps = self._answer()
+            next(steps)
+        except StopIteration as end:
+            self.response.set_result(end.value)
         except Exception as error:
             self.response.set_exception(error)
         else:
-            self.response.set_result(answer)
+            self._running = self._run(steps)
+            self._running.add_done_callback(self._take)
+
+    def _take(self, made: asyncio.Future[Any]) -> None:
+        if self.response.done():
+            return
+        error = made.exception()
+        if error is None:
+            self.response.set_result(made.result())
+        else:
+            self.response.set_exception(error)
 
     def _end(self, response: asyncio.Future[Any]) -> None:
         self._timer.cancel()
+        if self._running is not None:
+            self._running.cancel()
         if response.cancelled():
             self._give_up()

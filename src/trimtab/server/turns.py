@@ -8,11 +8,48 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Collection, Generator, Iterable
+from heapq import merge
+from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[None, None, T]
+
+_SORTED_AT_ONCE = 4000
+
+
+class Pace:
+    """Says when a step has lasted long enough.
+
+    Args:
+        per_turn: what may be done in one step, in whatever unit `spend` is given.
+    """
+
+    __slots__ = ("_left", "_per_turn")
+
+    def __init__(self, per_turn: int = 200) -> None:
+        self._per_turn = self._left = per_turn
+
+    def spend(self, cost: int = 1) -> bool:
+        """Whether it is time to yield, after so much more."""
+        self._left -= cost
+        if self._left > 0:
+            return False
+        self._left = self._per_turn
+        return True
+
+
+def in_order(items: Collection[T], key: Callable[[T], Any] | None = None) -> Steps[Iterable[T]]:
+    """The items, sorted. They must not change meanwhile."""
+    if len(items) <= _SORTED_AT_ONCE:
+        return sorted(items, key=key)  # type: ignore[type-var, arg-type]
+    rest = iter(items)
+    runs: list[list[T]] = []
+    while run := sorted(islice(rest, _SORTED_AT_ONCE), key=key):  # type: ignore[type-var, arg-type]
+        runs.append(run)
+        yield
+    return merge(*runs, key=key)  # type: ignore[arg-type]
 
 
 class Turns:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.steps import finish
 from trimtab.broker.handlers.configs import describe_configs
 from trimtab.config import BROKER, PASSWORD, TOPIC, Option, read_given
 from trimtab.metadata.image import CONFIG_BROKER, CONFIG_TOPIC, ClusterImage
@@ -45,7 +46,7 @@ def describe(broker: Any, kind: int, name: str, *keys: str, **asked: bool) -> An
         ],
         **asked,
     )
-    (result,) = describe_configs(broker, None, request).results  # type: ignore[arg-type]
+    (result,) = finish(describe_configs(broker, None, request)).results  # type: ignore[arg-type]
     assert (result.resource_type, result.resource_name) == (kind, name)
     return result
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.steps import finish
 from tests.unit.broker.test_fetch_session import (
     FOLLOWER,
     Desk,
@@ -347,7 +348,7 @@ def test_a_wide_fetch_leaves_on_disk_what_is_more_than_a_little(lab: Any) -> Non
             await lab.append("t", b"x" * 30_000, partition=index)
         wanted = fetch([("t", index, 0) for index in range(40)], max_bytes=4 * BIG)
         header = RequestHeader(1, 12, 1, "t", 0)
-        response = handle_fetch(lab.brokers[0], header, wanted)
+        response = finish(handle_fetch(lab.brokers[0], header, wanted))
         records = [part.records for _, part in parts(response)]
         assert sum(map(len, records)) > 1_200_000
         in_memory = [each for each in records if not isinstance(each, StoredRecords)]

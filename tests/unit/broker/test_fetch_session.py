@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.steps import finish
 from trimtab.broker.fetch_session import EVICTABLE_AFTER_S, FetchSessionCache
 from trimtab.broker.handlers.fetch import fetch
 from trimtab.broker.partition import Refused
@@ -183,7 +184,7 @@ class Desk:
             api_key=1, api_version=version, correlation_id=0, client_id="t", body=0
         )
         carried = decode(FetchRequest, version, encode(request, version))
-        answer = fetch(cast(Any, self), header, carried)
+        answer = finish(fetch(cast(Any, self), header, carried))
         if isinstance(answer, FetchResponse):
             encode(answer, version)
         return answer

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.steps import finish
 from trimtab.broker.handlers.log_dirs import describe_log_dirs
 from trimtab.records import TopicPartition
 from trimtab.storage.storage import Space, StorageError
@@ -45,7 +46,7 @@ def test_the_logs_that_are_asked_for_and_their_sizes(
         if wanted is None
         else [DescribableLogDirTopic(topic=name, partitions=indexes) for name, indexes in wanted]
     )
-    response = describe_log_dirs(BROKER, None, request)  # type: ignore[arg-type]
+    response = finish(describe_log_dirs(BROKER, None, request))  # type: ignore[arg-type]
     assert response.error_code == 0
     (directory,) = response.results
     assert (directory.error_code, directory.log_dir) == (0, "/data/broker-0")
@@ -65,7 +66,7 @@ def test_the_logs_that_are_asked_for_and_their_sizes(
 
 def test_a_broker_whose_directory_has_no_name_has_one_all_the_same() -> None:
     broker: Any = SimpleNamespace(config={"log.dirs": None}, logs=BROKER.logs)
-    response = describe_log_dirs(broker, None, DescribeLogDirsRequest(topics=None))  # type: ignore[arg-type]
+    response = finish(describe_log_dirs(broker, None, DescribeLogDirsRequest(topics=None)))  # type: ignore[arg-type]
     assert [each.log_dir for each in response.results] == [""]
 
 
@@ -76,6 +77,6 @@ def test_a_directory_that_cannot_be_reached_says_so() -> None:
 
     logs = SimpleNamespace(logs=BROKER.logs.logs, space=space)
     broker: Any = SimpleNamespace(config=BROKER.config, logs=logs)
-    response = describe_log_dirs(broker, None, DescribeLogDirsRequest(topics=None))  # type: ignore[arg-type]
+    response = finish(describe_log_dirs(broker, None, DescribeLogDirsRequest(topics=None)))  # type: ignore[arg-type]
     (directory,) = response.results
     assert (directory.error_code, directory.log_dir, directory.topics) == (56, "/data/broker-0", [])

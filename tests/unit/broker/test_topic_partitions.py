@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.steps import finish
 from trimtab.broker.handlers.topic_partitions import MAX_PARTITIONS, describe_topic_partitions
 from trimtab.metadata.image import (
     NO_LEADER,
@@ -57,7 +58,7 @@ def ask(
         response_partition_limit=limit,
         cursor=None if cursor is None else Cursor(topic_name=cursor[0], partition_index=cursor[1]),
     )
-    return describe_topic_partitions(SimpleNamespace(image=image), None, request)  # type: ignore[arg-type]
+    return finish(describe_topic_partitions(SimpleNamespace(image=image), None, request))  # type: ignore[arg-type]
 
 
 @pytest.mark.kip(966)

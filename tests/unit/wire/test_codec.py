@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import linecache
 import tracemalloc
-from collections.abc import Generator
 from typing import Any
 
 import pytest
 
+from tests.steps import count_steps
 from trimtab.errors import CorruptData, UsageError
 from trimtab.wire.codec import (
     AT_ONCE_BYTES,
@@ -558,23 +558,12 @@ def metadata_body(names: int, version: int = 1) -> bytes:
     )
 
 
-def steps_of(steps: Generator[None, None, Any]) -> tuple[int, Any]:
-    """How many they are, and what they make."""
-    count = 0
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return count, end.value
-        count += 1
-
-
 @pytest.mark.parametrize("version", [1, 12])
 def test_a_large_request_is_not_read_at_once(version: int) -> None:
     body = metadata_body(10_000, version)
     with pytest.raises(Exceeded):
         decode(MetadataRequest, version, body, limit=AT_ONCE_BYTES)
-    count, request = steps_of(decode_in_turns(MetadataRequest, version, body))
+    count, request = count_steps(decode_in_turns(MetadataRequest, version, body))
     assert count >= 10_000 // (TURN_ELEMENTS + 1)
     assert request == decode(MetadataRequest, version, body)
 
@@ -590,7 +579,7 @@ def test_a_large_response_is_not_written_at_once() -> None:
     response = MetadataResponse(brokers=[], topics=topics)
     with pytest.raises(Exceeded):
         encode_parts(response, 12, AT_ONCE_ELEMENTS)
-    count, parts = steps_of(encode_parts_in_turns(response, 12))
+    count, parts = count_steps(encode_parts_in_turns(response, 12))
     assert count >= 10_000 // (TURN_ELEMENTS + 1)
     assert b"".join(parts) == encode(response, 12)
     assert max(map(len, parts)) < 64 * TURN_ELEMENTS, "a turn's bytes, not all of them"
@@ -609,7 +598,7 @@ def test_records_are_parts_of_their_own_also_in_turns() -> None:
             )
         ]
     )
-    _, parts = steps_of(encode_parts_in_turns(response, 13))
+    _, parts = count_steps(encode_parts_in_turns(response, 13))
     assert [part for part in parts if any(part is each for each in records)] == records
     assert b"".join(parts) == encode(response, 13)
 
@@ -623,9 +612,9 @@ def test_numbers_are_read_and_written_in_turns() -> None:
         decode(DescribeProducersRequest, 0, body, limit=AT_ONCE_BYTES)
     with pytest.raises(Exceeded):
         encode_parts(request, 0, AT_ONCE_ELEMENTS)
-    count, read = steps_of(decode_in_turns(DescribeProducersRequest, 0, body))
+    count, read = count_steps(decode_in_turns(DescribeProducersRequest, 0, body))
     assert (count, read) == (6, request)
-    count, parts = steps_of(encode_parts_in_turns(request, 0))
+    count, parts = count_steps(encode_parts_in_turns(request, 0))
     assert count >= 6
     assert b"".join(parts) == body
 
@@ -651,7 +640,7 @@ def test_what_takes_too_much_memory_is_refused_before_it_is_made(
     tracemalloc.start()
     try:
         with pytest.raises(CorruptData, match=rf"{field_name} has the length {number}, .*67108864"):
-            steps_of(steps)
+            count_steps(steps)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
@@ -661,8 +650,11 @@ def test_strings_count_as_large_as_they_are() -> None:
     names = [MetadataRequestTopic(name="x" * 32_000 + "\U0001f600") for _ in range(8)]
     body = encode(MetadataRequest(topics=names), 1)
     with pytest.raises(CorruptData, match="name has the length 32004"):
-        steps_of(decode_in_turns(MetadataRequest, 1, body, limit=1_000_000))
-    assert steps_of(decode_in_turns(MetadataRequest, 1, body, limit=1_100_000))[1].topics == names
+        count_steps(decode_in_turns(MetadataRequest, 1, body, limit=1_000_000))
+    _, read = count_steps(decode_in_turns(MetadataRequest, 1, body, limit=1_100_000))
+    assert read.topics == names
+        count_steps(decode_in_turns(MetadataRequest, 1, body, limit=1_100_000))[1].topics == names
+    )
 
 
 @pytest.mark.parametrize("count", [MAX_TAGS + 1, 2_500_000])
@@ -677,6 +669,6 @@ def test_tagged_fields_count_as_work() -> None:
     body = b"\x0b" + one * 10 + b"\x00"
     with pytest.raises(Exceeded):
         decode(DescribeProducersRequest, 0, body, limit=AT_ONCE_BYTES)
-    count, request = steps_of(decode_in_turns(DescribeProducersRequest, 0, body))
+    count, request = count_steps(decode_in_turns(DescribeProducersRequest, 0, body))
     assert len(request.topics) == 10
     assert count == 9, "each thousand of them ends a turn"

@@ -41,25 +41,15 @@ def create_acls(
     broker: Broker, header: RequestHeader, request: CreateAclsRequest
 ) -> CreateAclsResponse:
     """The same of each ACL."""
-    return CreateAclsResponse(
-        throttle_time_ms=0,
-        results=[
-            AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NONE)
-            for _ in request.creations
-        ],
-    )
+    result = AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NONE)
+    return CreateAclsResponse(throttle_time_ms=0, results=[result] * len(request.creations))
 
 
 def delete_acls(
     broker: Broker, header: RequestHeader, request: DeleteAclsRequest
 ) -> DeleteAclsResponse:
     """The same of each filter."""
-    return DeleteAclsResponse(
-        throttle_time_ms=0,
-        filter_results=[
-            DeleteAclsFilterResult(
-                error_code=ErrorCode.SECURITY_DISABLED, error_message=_NONE, matching_acls=[]
-            )
-            for _ in request.filters
-        ],
+    result = DeleteAclsFilterResult(
+        error_code=ErrorCode.SECURITY_DISABLED, error_message=_NONE, matching_acls=[]
     )
+    return DeleteAclsResponse(throttle_time_ms=0, filter_results=[result] * len(request.filters))

@@ -30,6 +30,7 @@ from trimtab.config import (
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import CONFIG_BROKER, CONFIG_TOPIC
 from trimtab.metadata.topic_name import find_fault
+from trimtab.server.turns import Pace, Steps
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -49,13 +50,17 @@ _NOT_HONOURED = " (Described for Kafka's sake: it has no effect here.)"
 
 def describe_configs(
     broker: Broker, header: RequestHeader, request: DescribeConfigsRequest
-) -> DescribeConfigsResponse:
+) -> Steps[DescribeConfigsResponse]:
     """Options of each resource that is asked for."""
     description = _Description(broker, request)
-    return DescribeConfigsResponse(
-        throttle_time_ms=0,
-        results=[description.describe(resource) for resource in request.resources],
-    )
+    pace = Pace()
+    results = []
+    for resource in request.resources:
+        result = description.describe(resource)
+        results.append(result)
+        if pace.spend(1 + len(result.configs) + len(resource.configuration_keys or ())):
+            yield
+    return DescribeConfigsResponse(throttle_time_ms=0, results=results)
 
 
 class _Description:

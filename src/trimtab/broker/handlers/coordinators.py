@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trimtab.errors import ErrorCode
+from trimtab.server.turns import Pace, Steps
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.find_coordinator import (
     Coordinator,
@@ -38,7 +39,7 @@ _NOT_SERVED = {
 
 def find_coordinator(
     broker: Broker, header: RequestHeader, request: FindCoordinatorRequest
-) -> FindCoordinatorResponse:
+) -> Steps[FindCoordinatorResponse]:
     """A refusal for each key."""
     version, kind = header.api_version, request.key_type
     message = _NOT_SERVED.get(kind)
@@ -57,9 +58,10 @@ def find_coordinator(
             host="",
             port=_NOWHERE,
         )
-    return FindCoordinatorResponse(
-        throttle_time_ms=0,
-        coordinators=[
+    pace = Pace()
+    coordinators = []
+    for key in request.coordinator_keys:
+        coordinators.append(
             Coordinator(
                 key=key,
                 node_id=_NOWHERE,
@@ -68,6 +70,7 @@ def find_coordinator(
                 error_code=code,
                 error_message=message,
             )
-            for key in request.coordinator_keys
-        ],
-    )
+        )
+        if pace.spend():
+            yield
+    return FindCoordinatorResponse(throttle_time_ms=0, coordinators=coordinators)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from trimtab.broker.partition import Refused
 from trimtab.errors import ErrorCode
+from trimtab.server.turns import Pace, Steps
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -25,18 +26,20 @@ if TYPE_CHECKING:
 
 def offset_for_leader_epoch(
     broker: Broker, header: RequestHeader, request: OffsetForLeaderEpochRequest
-) -> OffsetForLeaderEpochResponse:
+) -> Steps[OffsetForLeaderEpochResponse]:
     """One end per partition that is asked for."""
-    return OffsetForLeaderEpochResponse(
-        throttle_time_ms=0,
-        topics=[
-            OffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=[_find(broker, topic.topic, wanted) for wanted in topic.partitions],
-            )
-            for topic in request.topics
-        ],
-    )
+    pace = Pace()
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        if pace.spend():
+            yield
+        for wanted in topic.partitions:
+            partitions.append(_find(broker, topic.topic, wanted))
+            if pace.spend():
+                yield
+        topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions))
+    return OffsetForLeaderEpochResponse(throttle_time_ms=0, topics=topics)
 
 
 def _find(broker: Broker, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:

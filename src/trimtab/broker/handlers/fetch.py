@@ -26,6 +26,7 @@ from trimtab.broker.fetch_session import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
     NO_SESSION,
+    PASSED_AT_ONCE,
     UNCHECKED,
     FetchSession,
     FetchSlot,
@@ -35,6 +36,7 @@ from trimtab.broker.partition import Partition, Refused
 from trimtab.broker.purgatory import DelayedFetch
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.records import NO_OFFSET
+from trimtab.server.turns import Pace
 from trimtab.storage.storage import BytesLike, StorageError
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.fetch import (
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
 
     from trimtab.broker.broker import Broker
     from trimtab.broker.partition import Watcher
+    from trimtab.server.turns import Steps
 
 MAX_READ_BYTES = 512 * 1024
 """Record bytes that a response holds in memory at most, however many partitions are in it: what
@@ -81,14 +84,21 @@ _log = logging.getLogger(__name__)
 
 def fetch(
     broker: Broker, header: RequestHeader, request: FetchRequest
-) -> FetchResponse | Awaitable[FetchResponse]:
+) -> Steps[FetchResponse | Awaitable[FetchResponse]]:
     """Read, now or when there is enough."""
     try:
         fetching = _Fetch(broker, header.api_version, request)
     except Refused as refused:
         return FetchResponse(error_code=refused.code, session_id=NO_SESSION, responses=[])
-    fetching.read()
-    return fetching.respond() if fetching.is_enough else fetching.wait()
+    try:
+        yield from fetching.name()
+        yield from fetching.read()
+        if fetching.is_enough:
+            return (yield from fetching.respond())
+    except GeneratorExit:  # its connection is lost
+        fetching.give_up()
+        raise
+    return fetching.wait()
 
 
 class _Fetch:
@@ -113,6 +123,7 @@ class _Fetch:
         "_min_bytes",
         "_min_one",
         "_opens_session",
+        "_pace",
         "_reader",
         "_request",
         "_session",
@@ -138,14 +149,13 @@ class _Fetch:
         self._opens_session = request.session_epoch == INITIAL_EPOCH
         self._session = self._begin() if self._is_full else self._resume()
         self._epoch = self._session.epoch
+        self._pace = Pace(PASSED_AT_ONCE)
 
     def _begin(self) -> FetchSession:
         request = self._request
         if request.session_id != NO_SESSION:
             self._broker.fetch_sessions.remove(request.session_id)
-        session = FetchSession(self._reader, self._version)
-        session.name(request.topics)
-        return session
+        return FetchSession(self._reader, self._version)
 
     def _resume(self) -> FetchSession:
         request = self._request
@@ -153,20 +163,31 @@ class _Fetch:
         sessions = self._broker.fetch_sessions
         session = sessions.resume(request.session_id, request.session_epoch, self._version, now_s)
         session.read_for(self._reader)
-        session.name(request.topics)
-        session.forget(request.forgotten_topics_data)
-        if session.slots:
-            return session
-        # Nothing is left of it: it is over.
-        self._is_full = True
-        return self._begin()
+        return session
+
+    def name(self) -> Steps[None]:
+        """Take over what the request names."""
+        request, session, pace = self._request, self._session, self._pace
+        yield from session.name(request.topics, pace)
+        if not self._is_full:
+            yield from session.forget(request.forgotten_topics_data, pace)
+            self._broker.fetch_sessions.check_size(session)
+            if not session.slots:
+                # Nothing is left of it: it is over.
+                self._is_full = True
+                self._session = self._begin()
+                self._epoch = self._session.epoch
+                yield from self._session.name(request.topics, pace)
+        elif len(session.slots) > PASSED_AT_ONCE:
+            session.is_watching = True  # so that it notices what happens between two steps
 
     # -- reading
 
-    def read(self) -> None:
+    def read(self) -> Steps[None]:
         """One pass over the partitions, in their order: all of them, or those of the session that
-        are ready."""
-        session = self._session
+        are ready. What comes meanwhile where the pass has been stirs the session."""
+        session, pace = self._session, self._pace
+        session.is_stirred = False
         self._answers: list[tuple[FetchSlot, PartitionData]] = []
         self._unknown: list[tuple[FetchSlot, PartitionData]] = []
         self._leaders: dict[int, NodeEndpoint] = {}
@@ -175,7 +196,13 @@ class _Fetch:
         self._left = self._byte_limit
         self._unread = MAX_READ_BYTES  # into memory
         self._min_one = True
-        for slot in list(session.slots.values()) if self._is_full else session.in_turn():
+        for slot in (
+            list(session.slots.values()) if self._is_full else (yield from session.in_turn())
+        ):
+            if pace.spend():
+                session.is_between_steps = True
+                yield
+                session.is_between_steps = False
             try:
                 data = self._read(slot, self._find(slot))
             except Refused as refused:
@@ -246,7 +273,7 @@ class _Fetch:
             if reader.is_follower:
                 self._report(partition, wanted)
             slot.checked_epoch = leader_epoch
-        if session.is_kept:
+        if session.is_watching:
             # After the follower's progress, which may have told this slot, too.
             partition.watchers[slot] = None
 
@@ -359,6 +386,7 @@ class _Fetch:
         """Whether to answer with what the pass has found."""
         return (
             self._request.max_wait_ms <= 0
+            or self._session.is_stirred
             or self._min_bytes <= 0
             or self._ends_wait
             or len(self._unknown) == len(self._session.slots)
@@ -384,13 +412,17 @@ class _Fetch:
             self._min_bytes,
             self._available(),
             self._read_again,
-            self._give_up,
+            self._run,
+            self.give_up,
         )
         if not session.is_kept:
             session.watch()
         return self._delayed.response
 
-    def _read_again(self) -> FetchResponse:
+    def _run(self, steps: Steps[FetchResponse]) -> asyncio.Future[FetchResponse]:
+        return self._broker.listener.turns.run(steps)
+
+    def _read_again(self) -> Steps[FetchResponse]:
         self._stop_waiting()
         if self._session.epoch != self._epoch:
             # The client has given up, and has sent its next request over another connection.
@@ -399,10 +431,11 @@ class _Fetch:
                 session_id=self._session.id,
                 responses=[],
             )
-        self.read()
-        return self.respond()
+        yield from self.read()
+        return (yield from self.respond())
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
+        """Nobody wants the answer any more."""
         self._stop_waiting()
         if not self._session.is_kept:
             self._session.close()
@@ -414,10 +447,10 @@ class _Fetch:
 
     # -- answering
 
-    def respond(self) -> FetchResponse:
+    def respond(self) -> Steps[FetchResponse]:
         """What the last pass has found; then what this broker does not know. The session has now
         said it."""
-        session = self._session
+        session, pace = self._session, self._pace
         answers = self._answers + self._unknown
         if self._opens_session:
             self._broker.fetch_sessions.keep(session, asyncio.get_running_loop().time())
@@ -427,6 +460,8 @@ class _Fetch:
                 diverges = data.diverging_epoch is not _NO_DIVERGENCE
                 told = NO_OFFSET if diverges else data.high_watermark
                 session.answered(slot, told, data.log_start_offset, bool(data.records))
+                if pace.spend():
+                    yield
         else:
             session.close()
         responses: list[FetchableTopicResponse] = []
@@ -444,6 +479,8 @@ class _Fetch:
                     )
                 )
             partitions.append(data)
+            if pace.spend():
+                yield
         return FetchResponse(
             throttle_time_ms=0,
             error_code=ErrorCode.NONE,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition
+from trimtab.server.turns import Pace, Steps, in_order
 from trimtab.storage.storage import StorageError
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.alter_replica_log_dirs import (
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 def describe_log_dirs(
     broker: Broker, header: RequestHeader, request: DescribeLogDirsRequest
-) -> DescribeLogDirsResponse:
+) -> Steps[DescribeLogDirsResponse]:
     """The directory, with the logs that are asked for and lie there, and its volume's sizes
     (KIP-827); or that it cannot be reached."""
     try:
@@ -44,17 +45,26 @@ def describe_log_dirs(
         )
         return DescribeLogDirsResponse(results=[failed])
     logs = broker.logs.logs
+    pace = Pace()
     wanted: Iterable[TopicPartition]
     if request.topics is None:
-        wanted = sorted(logs)
+        wanted = yield from in_order(list(logs))
     else:
-        wanted = dict.fromkeys(
-            TopicPartition(each.topic, index)
-            for each in request.topics
-            for index in each.partitions
-        )
+        known: dict[TopicPartition, None] = {}
+        for each in request.topics:
+            if pace.spend():
+                yield
+            for index in each.partitions:
+                key = TopicPartition(each.topic, index)
+                if key in logs:
+                    known[key] = None
+                if pace.spend():
+                    yield
+        wanted = known
     topics: dict[str, DescribeLogDirsTopic] = {}
     for key in wanted:
+        if pace.spend():
+            yield
         log = logs.get(key)
         if log is None:
             continue
@@ -83,11 +93,16 @@ def describe_log_dirs(
 
 def alter_replica_log_dirs(
     broker: Broker, header: RequestHeader, request: AlterReplicaLogDirsRequest
-) -> AlterReplicaLogDirsResponse:
+) -> Steps[AlterReplicaLogDirsResponse]:
     """Whether each log is where it shall be."""
+    pace = Pace()
     topics: dict[str, AlterReplicaLogDirTopicResult] = {}
     for directory in request.dirs:
+        if pace.spend():
+            yield
         for topic in directory.topics:
+            if pace.spend():
+                yield
             result = topics.setdefault(
                 topic.name, AlterReplicaLogDirTopicResult(topic_name=topic.name, partitions=[])
             )
@@ -100,6 +115,8 @@ def alter_replica_log_dirs(
                 result.partitions.append(
                     AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
                 )
+                if pace.spend():
+                    yield
     return AlterReplicaLogDirsResponse(throttle_time_ms=0, results=list(topics.values()))
 
 

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING
 
 from trimtab.errors import ErrorCode
@@ -20,6 +20,7 @@ from trimtab.metadata.image import NO_LEADER, TopicImage
 from trimtab.metadata.replica_counts import INTERNAL_TOPICS
 from trimtab.metadata.topic_name import find_fault
 from trimtab.server.peer import PeerLost
+from trimtab.server.turns import Pace, Steps, in_turns
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from trimtab.wire.messages.metadata import (
@@ -40,25 +41,48 @@ _CREATE_TIMEOUT_S = 5.0
 
 def describe_metadata(
     broker: Broker, header: RequestHeader, request: MetadataRequest
-) -> MetadataResponse | Awaitable[MetadataResponse]:
+) -> Steps[MetadataResponse | Awaitable[MetadataResponse]]:
     """What clients know of the cluster, after creating what is missing."""
     version = header.api_version
+    pace = Pace()
     if request.topics is None or (version == 0 and not request.topics):
-        topics = [_describe(broker, topic) for topic in broker.image.topics.values()]
+        image = broker.image
+        topics = []
+        for topic in list(image.topics.values()):
+            described = yield from _describe(broker, topic, pace)
+            topics.append(described)
         return _respond(broker, topics)
-    wanted = {(topic.name, topic.topic_id): None for topic in request.topics}
-    if request.allow_auto_topic_creation and broker.config["auto.create.topics.enable"]:
-        missing = [
-            name
-            for name, topic_id in wanted
-            if name is not None
+    creates = request.allow_auto_topic_creation and broker.config["auto.create.topics.enable"]
+    missing: list[str] = []
+    wanted: dict[tuple[str | None, bytes], None] = {}
+    for each in request.topics:
+        name, topic_id = key = each.name, each.topic_id
+        if pace.spend():
+            yield
+        if key in wanted:
+            continue
+        wanted[key] = None
+        if (
+            creates
+            and name is not None
             and topic_id == ZERO_UUID
             and name not in broker.image.topics
             and find_fault(name) is None
-        ]
-        if missing:
-            return _create(broker, version, missing, list(wanted))
-    return _respond(broker, [_find(broker, version, *each) for each in wanted])
+        ):
+            missing.append(name)
+    if missing:
+        return _create(broker, version, missing, list(wanted))
+    return _respond(broker, (yield from _find_all(broker, version, wanted, pace)))
+
+
+def _find_all(
+    broker: Broker, version: int, wanted: Iterable[tuple[str | None, bytes]], pace: Pace
+) -> Steps[list[MetadataResponseTopic]]:
+    topics = []
+    for name, topic_id in wanted:
+        found = yield from _find(broker, version, name, topic_id, pace)
+        topics.append(found)
+    return topics
 
 
 async def _create(
@@ -81,12 +105,10 @@ async def _create(
         codes = {result.name: result.error_code for result in created.topics}
     except PeerLost:
         codes = {}
-    topics = []
-    for name, topic_id in wanted:
-        topic = _find(broker, version, name, topic_id)
+    topics = await in_turns(_find_all(broker, version, wanted, Pace()))
+    for (name, _), topic in zip(wanted, topics, strict=True):
         if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and name is not None:
             topic.error_code = codes.get(name, topic.error_code)
-        topics.append(topic)
     return _respond(broker, topics)
 
 
@@ -104,20 +126,22 @@ def _respond(broker: Broker, topics: list[MetadataResponseTopic]) -> MetadataRes
     )
 
 
-def _find(broker: Broker, version: int, name: str | None, topic_id: bytes) -> MetadataResponseTopic:
+def _find(
+    broker: Broker, version: int, name: str | None, topic_id: bytes, pace: Pace
+) -> Steps[MetadataResponseTopic]:
+    if pace.spend():
+        yield
     if topic_id != ZERO_UUID and version >= 12:
         topic = broker.image.topics_by_id.get(topic_id)
-        return (
-            _describe(broker, topic)
-            if topic
-            else _refuse(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
-        )
+        if topic is None:
+            return _refuse(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
+        return (yield from _describe(broker, topic, pace))
     if name is None or topic_id != ZERO_UUID:
         # Versions 10 and 11 carry topic ids, but no request may name a topic by one.
         return _refuse(ErrorCode.INVALID_REQUEST, name or "", topic_id)
     topic = broker.image.topics.get(name)
     if topic is not None:
-        return _describe(broker, topic)
+        return (yield from _describe(broker, topic, pace))
     if find_fault(name) is not None:
         return _refuse(ErrorCode.INVALID_TOPIC_EXCEPTION, name, ZERO_UUID)
     return _refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name, ZERO_UUID)
@@ -129,25 +153,29 @@ def _refuse(code: ErrorCode, name: str | None, topic_id: bytes) -> MetadataRespo
     )
 
 
-def _describe(broker: Broker, topic: TopicImage) -> MetadataResponseTopic:
+def _describe(broker: Broker, topic: TopicImage, pace: Pace) -> Steps[MetadataResponseTopic]:
     alive = {each.id for each in broker.image.brokers.values() if not each.fenced}
-    return MetadataResponseTopic(
-        error_code=ErrorCode.NONE,
-        name=topic.name,
-        topic_id=topic.id,
-        is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[
+    partitions = []
+    for partition in topic.partitions:
+        leader = partition.leader
+        is_led = leader in alive
+        partitions.append(
             MetadataResponsePartition(
-                error_code=(
-                    ErrorCode.NONE if partition.leader in alive else ErrorCode.LEADER_NOT_AVAILABLE
-                ),
+                error_code=ErrorCode.NONE if is_led else ErrorCode.LEADER_NOT_AVAILABLE,
                 partition_index=partition.id,
-                leader_id=partition.leader if partition.leader in alive else NO_LEADER,
+                leader_id=leader if is_led else NO_LEADER,
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=list(partition.replicas),
                 isr_nodes=list(partition.isr),
                 offline_replicas=[each for each in partition.replicas if each not in alive],
             )
-            for partition in topic.partitions
-        ],
+        )
+        if pace.spend():
+            yield
+    return MetadataResponseTopic(
+        error_code=ErrorCode.NONE,
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=partitions,
     )

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from trimtab.broker.partition import Partition, Refused
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.records import NO_OFFSET, NO_TIMESTAMP
+from trimtab.server.turns import Pace, Steps
 from trimtab.storage.storage import StorageError
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.list_offsets import (
@@ -54,6 +55,8 @@ _SINCE_VERSION = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 _NO_EPOCH = -1
+_LOOKUP_COST = 20
+"""Finding a time reads the log, and takes so much longer than the ends of it."""
 _EPOCHS_SINCE = 4
 _NOT_AVAILABLE_SINCE = 5
 
@@ -62,17 +65,25 @@ _log = logging.getLogger(__name__)
 
 def list_offsets(
     broker: Broker, header: RequestHeader, request: ListOffsetsRequest
-) -> ListOffsetsResponse:
+) -> Steps[ListOffsetsResponse]:
     """One offset per partition that is asked for."""
-    times = Counter(
-        (topic.name, partition.partition_index)
-        for topic in request.topics
-        for partition in topic.partitions
-    )
+    pace = Pace()
+    times: Counter[tuple[str, int]] = Counter()
+    for topic in request.topics:
+        if pace.spend():
+            yield
+        for wanted in topic.partitions:
+            times[topic.name, wanted.partition_index] += 1
+            if pace.spend():
+                yield
     topics = []
     for topic in request.topics:
         partitions = []
+        if pace.spend():
+            yield
         for wanted in topic.partitions:
+            if pace.spend(_LOOKUP_COST if wanted.timestamp >= 0 else 1):
+                yield
             try:
                 if times[topic.name, wanted.partition_index] > 1:
                     raise Refused(ErrorCode.INVALID_REQUEST)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from trimtab.broker.partition import Refused
 from trimtab.errors import ErrorCode
+from trimtab.server.turns import Pace, Steps
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.describe_producers import (
     DescribeProducersRequest,
@@ -27,20 +28,21 @@ _NO_COORDINATOR = -1
 
 def describe_producers(
     broker: Broker, header: RequestHeader, request: DescribeProducersRequest
-) -> DescribeProducersResponse:
+) -> Steps[DescribeProducersResponse]:
     """The producers of each partition that is asked for."""
-    return DescribeProducersResponse(
-        throttle_time_ms=0,
-        topics=[
-            TopicResponse(
-                name=topic.name,
-                partitions=[
-                    _describe(broker, topic.name, each) for each in topic.partition_indexes
-                ],
-            )
-            for topic in request.topics
-        ],
-    )
+    pace = Pace()
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        if pace.spend():
+            yield
+        for index in topic.partition_indexes:
+            described = _describe(broker, topic.name, index)
+            partitions.append(described)
+            if pace.spend(1 + len(described.active_producers)):
+                yield
+        topics.append(TopicResponse(name=topic.name, partitions=partitions))
+    return DescribeProducersResponse(throttle_time_ms=0, topics=topics)
 
 
 def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:

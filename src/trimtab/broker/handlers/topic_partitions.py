@@ -15,6 +15,7 @@ from trimtab.errors import ErrorCode
 from trimtab.metadata.image import NO_LEADER, ClusterImage, PartitionRegistration, TopicImage
 from trimtab.metadata.replica_counts import INTERNAL_TOPICS
 from trimtab.metadata.topic_name import find_fault
+from trimtab.server.turns import Pace, Steps, in_order
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.describe_topic_partitions import (
     Cursor,
@@ -37,36 +38,43 @@ _ALL_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11)
 
 def describe_topic_partitions(
     broker: Broker, header: RequestHeader, request: DescribeTopicPartitionsRequest
-) -> DescribeTopicPartitionsResponse:
+) -> Steps[DescribeTopicPartitionsResponse]:
     """One page."""
+    pace = Pace()
     image = broker.image
-    asked = sorted({topic.name for topic in request.topics})
+    names: set[str] = set()
+    for each in request.topics:
+        names.add(each.name)
+        if pace.spend():
+            yield
     start = request.cursor
     if start is not None and (
-        start.partition_index < 0 or (asked and start.topic_name not in asked)
+        start.partition_index < 0 or (names and start.topic_name not in names)
     ):
-        refused = asked or [start.topic_name]
-        return DescribeTopicPartitionsResponse(
-            topics=[_refuse(name, ErrorCode.INVALID_REQUEST) for name in refused]
-        )
+        refused = yield from in_order(names or [start.topic_name])
+        topics = []
+        for name in refused:
+            topics.append(_refuse(name, ErrorCode.INVALID_REQUEST))
+            if pace.spend():
+                yield
+        return DescribeTopicPartitionsResponse(topics=topics)
     left = max(1, min(request.response_partition_limit, MAX_PARTITIONS))
-    topics: list[DescribeTopicPartitionsResponseTopic] = []
-    for name in asked or sorted(image.topics):
+    topics = []
+    for name in (yield from in_order(names or list(image.topics))):
+        if pace.spend():
+            yield
         if start is not None and name < start.topic_name:
             continue
         if left == 0:
             return _page(topics, Cursor(topic_name=name, partition_index=0))
         topic = image.topics.get(name)
         if topic is None:
-            fault = find_fault(name)
-            topics.append(
-                _refuse(
-                    name,
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    if fault is None
-                    else ErrorCode.INVALID_TOPIC_EXCEPTION,
+            if names:
+                fault = find_fault(name)
+                code = ErrorCode.INVALID_TOPIC_EXCEPTION
+                topics.append(
+                    _refuse(name, code if fault else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 )
-            )
             continue
         first = start.partition_index if start is not None and name == start.topic_name else 0
         end = min(first + left, len(topic.partitions))
