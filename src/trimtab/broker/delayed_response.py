@@ -15,7 +15,6 @@ class DelayedResponse:
 
     Args:
         response: as it is if all goes well.
-        timeout_s: after which REQUEST_TIMED_OUT is the code of what still does not hold.
         refuse: called with a part that does not hold, to put the code in.
 
     Attributes:
@@ -24,15 +23,12 @@ class DelayedResponse:
 
     __slots__ = ("_missing", "_refuse", "_response", "_timer", "answer")
 
-    def __init__(
-        self, response: Any, timeout_s: float, refuse: Callable[[Any, ErrorCode], None]
-    ) -> None:
-        loop = asyncio.get_running_loop()
+    def __init__(self, response: Any, refuse: Callable[[Any, ErrorCode], None]) -> None:
         self._response = response
         self._refuse = refuse
         self._missing: dict[int, Any] = {}
-        self._timer = loop.call_later(timeout_s, self._time_out)
-        self.answer: asyncio.Future[Any] = loop.create_future()
+        self._timer: asyncio.TimerHandle | None = None
+        self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         # Cancelled from outside when its connection is lost.
         self.answer.add_done_callback(self._stop)
 
@@ -46,7 +42,19 @@ class DelayedResponse:
             return
         if code is not ErrorCode.NONE:
             self._refuse(part, code)
-        if not self._missing and not self.answer.done():
+        self._answer()
+
+    def start(self, timeout_s: float) -> None:
+        """The parts are all there: answer when each is settled.
+
+        Args:
+            timeout_s: after which REQUEST_TIMED_OUT is the code of what still does not hold.
+        """
+        self._timer = asyncio.get_running_loop().call_later(timeout_s, self._time_out)
+        self._answer()
+
+    def _answer(self) -> None:
+        if self._timer is not None and not self._missing and not self.answer.done():
             self.answer.set_result(self._response)
 
     def _time_out(self) -> None:
@@ -54,5 +62,6 @@ class DelayedResponse:
             self.settle(part, ErrorCode.REQUEST_TIMED_OUT)
 
     def _stop(self, _: asyncio.Future[Any]) -> None:
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         self._missing.clear()

@@ -340,11 +340,11 @@ def test_each_partition_of_a_request_has_its_own_outcome(lab: Lab) -> None:
     lab.run(scenario, brokers=3)
 
 
-def delay(timeout_s: float) -> DelayedResponse:
+def delay() -> DelayedResponse:
     def refuse(part: PartitionProduceResponse, code: ErrorCode) -> None:
         part.error_code = code
 
-    return DelayedResponse(ProduceResponse(responses=[], throttle_time_ms=0), timeout_s, refuse)
+    return DelayedResponse(ProduceResponse(responses=[], throttle_time_ms=0), refuse)
 
 
 def test_what_is_committed_by_too_few_in_the_end_is_said_to_be(lab: Lab) -> None:
@@ -352,8 +352,9 @@ def test_what_is_committed_by_too_few_in_the_end_is_said_to_be(lab: Lab) -> None
         stand = Stand()
         leadership = stand.lead(isr=(1, 2)).leadership
         part = PartitionProduceResponse(index=0, error_code=0, base_offset=0)
-        delayed = delay(10)
+        delayed = delay()
         await_commit(delayed, stand.partition, stand.append().next_offset, part)
+        delayed.start(10)
         assert leadership is not None
         leadership.configure(3)
         leadership.release(1)
@@ -369,11 +370,36 @@ def test_parts_of_an_answer_that_come_too_late_change_nothing(lab: Lab) -> None:
         stand = Stand()
         stand.lead(isr=(1, 2))
         part = PartitionProduceResponse(index=0, error_code=0, base_offset=0)
-        delayed = delay(1)
+        delayed = delay()
         await_commit(delayed, stand.partition, stand.append().next_offset, part)
+        delayed.start(1)
         await delayed.answer
         stand.fetched(SECOND, 1)
         assert part.error_code == ErrorCode.REQUEST_TIMED_OUT
+        stand.log.abandon()
+
+    lab.run(scenario)
+
+
+def test_no_answer_comes_before_the_last_part_is_known(lab: Lab) -> None:
+    """A large request is appended in steps, between which what it began may be committed."""
+
+    async def scenario() -> None:
+        stand = Stand()
+        assert stand.lead(isr=(1, 2)).leadership is not None
+        parts = [PartitionProduceResponse(index=i, error_code=0, base_offset=i) for i in (0, 1)]
+        delayed = delay()
+        await_commit(delayed, stand.partition, stand.append().next_offset, parts[0])
+        stand.fetched(SECOND, 1)
+        await asyncio.sleep(0)
+        assert not delayed.answer.done()
+        await_commit(delayed, stand.partition, stand.append().next_offset, parts[1])
+        delayed.start(10)
+        await asyncio.sleep(0)
+        assert not delayed.answer.done()
+        stand.fetched(SECOND, 2)
+        assert (await delayed.answer).responses == []
+        assert [part.error_code for part in parts] == [0, 0]
         stand.log.abandon()
 
     lab.run(scenario)

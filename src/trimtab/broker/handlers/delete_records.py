@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from trimtab.broker.delayed_response import DelayedResponse
 from trimtab.broker.partition import Partition, Refused
 from trimtab.errors import ErrorCode
+from trimtab.server.turns import Pace, Steps
 from trimtab.storage.storage import StorageError
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.delete_records import (
@@ -28,38 +29,39 @@ if TYPE_CHECKING:
     from trimtab.broker.broker import Broker
 
 _UNKNOWN = -1
+_DELETED_AT_ONCE = 50
 
 _log = logging.getLogger(__name__)
 
 
 def delete_records(
     broker: Broker, header: RequestHeader, request: DeleteRecordsRequest
-) -> DeleteRecordsResponse | Awaitable[DeleteRecordsResponse]:
+) -> Steps[DeleteRecordsResponse | Awaitable[DeleteRecordsResponse]]:
     """Where each partition's log begins now, on all its replicas."""
-    answer = DeleteRecordsResponse(
-        throttle_time_ms=0,
-        topics=[
-            DeleteRecordsTopicResult(
-                name=topic.name,
-                partitions=[_delete(broker, topic.name, wanted) for wanted in topic.partitions],
-            )
-            for topic in request.topics
-        ],
-    )
-    waiting = []
-    for topic in answer.topics:
-        for part in topic.partitions:
+    pace = Pace(_DELETED_AT_ONCE)
+    answer = DeleteRecordsResponse(throttle_time_ms=0, topics=[])
+    delayed: DelayedResponse | None = None
+    for topic in request.topics:
+        partitions: list[DeleteRecordsPartitionResult] = []
+        answer.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=partitions))
+        if pace.spend():
+            yield
+        for wanted in topic.partitions:
+            if pace.spend():
+                yield
+            part = _delete(broker, topic.name, wanted)
+            partitions.append(part)
             if part.error_code:
                 continue
             partition = broker.partitions[topic.name, part.partition_index]
             assert partition.leadership is not None
             if partition.leadership.low_watermark < part.low_watermark:
-                waiting.append((partition, part))
-    if not waiting:
+                if delayed is None:
+                    delayed = DelayedResponse(answer, _refuse)
+                _await_deletion(delayed, partition, part)
+    if delayed is None:
         return answer
-    delayed = DelayedResponse(answer, max(0, request.timeout_ms) / 1000, _refuse)
-    for partition, part in waiting:
-        _await_deletion(delayed, partition, part)
+    delayed.start(max(0, request.timeout_ms) / 1000)
     return delayed.answer
 
 

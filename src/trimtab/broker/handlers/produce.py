@@ -37,11 +37,15 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from trimtab.broker.broker import Broker
+    from trimtab.server.turns import Steps
 
 _ZSTD_SINCE = 7
 _LEADERS_SINCE = 10
 _TOPIC_IDS_SINCE = 13
 _ALL = -1
+_BYTES_AT_ONCE = 4 * 1024 * 1024
+"""Records that are appended between two steps; a partition counts as much as so many:"""
+_PARTITION_COST = 32 * 1024
 _EMPTY = memoryview(b"")
 
 _log = logging.getLogger(__name__)
@@ -49,20 +53,43 @@ _log = logging.getLogger(__name__)
 
 def produce(
     broker: Broker, header: RequestHeader, request: ProduceRequest
-) -> ProduceResponse | Awaitable[ProduceResponse] | None:
+) -> Steps[ProduceResponse | Awaitable[ProduceResponse] | None]:
     """Append, and say where."""
     version = header.api_version
     fault = ErrorCode.NONE
     answer = ProduceResponse(responses=[], throttle_time_ms=0, node_endpoints=[])
-    uncommitted: list[tuple[Partition, int, PartitionProduceResponse]] = []
+    delayed: DelayedResponse | None = None
+    topics: dict[int, str] = {}  # of the parts that wait
+
+    def refuse(part: PartitionProduceResponse, code: ErrorCode) -> None:
+        part.error_code = code
+        part.error_message = code.name
+        if code is ErrorCode.NOT_LEADER_OR_FOLLOWER and version >= _LEADERS_SINCE:
+            _name_leader(broker, topics[id(part)], part, answer)
+
+    left = _BYTES_AT_ONCE
     for topic in request.topic_data:
         name: str | None = topic.name
         if version >= _TOPIC_IDS_SINCE:
             known = broker.image.topics_by_id.get(topic.topic_id)
             name = None if known is None else known.name
         partitions = []
+        left -= _PARTITION_COST
+        if left < 0:
+            yield
+            left = _BYTES_AT_ONCE
         for data in topic.partition_data:
-            response = _append(broker, version, request.acks, name, data, uncommitted)
+            left -= _PARTITION_COST + len(data.records or b"")
+            if left < 0:
+                yield
+                left = _BYTES_AT_ONCE
+            response, partition, next_offset = _append(broker, version, request.acks, name, data)
+            if partition is not None:
+                # Before others have their turn: this leadership may be over after it.
+                if delayed is None:
+                    delayed = DelayedResponse(answer, refuse)
+                topics[id(response)] = partition.topic
+                await_commit(delayed, partition, next_offset, response)
             if response.error_code:
                 fault = ErrorCode(response.error_code)
                 if fault is ErrorCode.NOT_LEADER_OR_FOLLOWER and version >= _LEADERS_SINCE:
@@ -77,19 +104,9 @@ def produce(
         if fault:
             raise CloseConnection(f"Produce with acks=0 from {header.client_id!r}: {fault.name}")
         return None
-    if not uncommitted:
+    if delayed is None:
         return answer
-    topics = {id(part): partition.topic for partition, _, part in uncommitted}
-
-    def refuse(part: PartitionProduceResponse, code: ErrorCode) -> None:
-        part.error_code = code
-        part.error_message = code.name
-        if code is ErrorCode.NOT_LEADER_OR_FOLLOWER and version >= _LEADERS_SINCE:
-            _name_leader(broker, topics[id(part)], part, answer)
-
-    delayed = DelayedResponse(answer, max(0, request.timeout_ms) / 1000, refuse)
-    for partition, next_offset, part in uncommitted:
-        await_commit(delayed, partition, next_offset, part)
+    delayed.start(max(0, request.timeout_ms) / 1000)
     return delayed.answer
 
 
@@ -121,8 +138,9 @@ def _append(
     acks: int,
     topic: str | None,
     data: PartitionProduceData,
-    uncommitted: list[tuple[Partition, int, PartitionProduceResponse]],
-) -> PartitionProduceResponse:
+) -> tuple[PartitionProduceResponse, Partition | None, int]:
+    """What to say of a partition; and if that holds only later, the partition, and the offset up
+    to which it must have been committed."""
     log_start_offset = NO_OFFSET
     try:
         if not -1 <= acks <= 1:
@@ -134,7 +152,7 @@ def _append(
         records = cast("memoryview", _EMPTY if data.records is None else data.records)
         appended = partition.append(records, version >= _ZSTD_SINCE, acks)
     except Refused as refused:
-        return PartitionProduceResponse(
+        refusal = PartitionProduceResponse(
             index=data.index,
             error_code=refused.code,
             base_offset=NO_OFFSET,
@@ -142,14 +160,16 @@ def _append(
             log_start_offset=log_start_offset,
             error_message=refused.message,
         )
+        return refusal, None, 0
     except StorageError as error:
         _log.error("cannot append partition=%s-%d error=%s", topic, data.index, error)
-        return PartitionProduceResponse(
+        refusal = PartitionProduceResponse(
             index=data.index,
             error_code=ErrorCode.KAFKA_STORAGE_ERROR,
             base_offset=NO_OFFSET,
             error_message=str(error),
         )
+        return refusal, None, 0
     part = PartitionProduceResponse(
         index=data.index,
         error_code=ErrorCode.NONE,
@@ -158,8 +178,8 @@ def _append(
         log_start_offset=log_start_offset,
     )
     if acks == _ALL and partition.high_watermark < appended.next_offset:
-        uncommitted.append((partition, appended.next_offset, part))
-    return part
+        return part, partition, appended.next_offset
+    return part, None, 0
 
 
 def _name_leader(
