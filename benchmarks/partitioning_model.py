@@ -139,6 +139,7 @@ class Model:
         self._queues: list[deque[Batch]] = [deque() for _ in range(count)]
         self._open: list[Batch | None] = [None] * count
         self._busy: set[int] = set()
+        self._resized: set[int] = set()
         self._bytes = [0] * count
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._serial = 0
@@ -151,18 +152,15 @@ class Model:
 
     # TopicLoad
 
-    @property
-    def longest(self) -> int:
-        return max((len(self._queues[p]) for p in self._busy), default=0)
-
     def queued_batches(self, partition: int) -> int:
         return len(self._queues[partition])
 
     def queued_bytes(self, partition: int) -> int:
         return sum(batch.size for batch in self._queues[partition])
 
-    def busy(self) -> Collection[int]:
-        return self._busy
+    def take_resized(self) -> Collection[int]:
+        resized, self._resized = self._resized, set()
+        return resized
 
     def used(self) -> Collection[int]:
         return range(len(self._queues))
@@ -223,6 +221,7 @@ class Model:
             self._open[partition] = batch
             self._queues[partition].append(batch)
             self._busy.add(partition)
+            self._resized.add(partition)
             self._nodes[self._leaders[partition]].queued_batches += 1
             grown += BATCH_OVERHEAD
             self._at(self._now + self._scenario.linger, lambda: self._send(partition))
@@ -286,6 +285,7 @@ class Model:
     def _take(self, partition: int, node: Node) -> Batch:
         queue = self._queues[partition]
         batch = queue.popleft()
+        self._resized.add(partition)
         if self._open[partition] is batch:
             self._open[partition] = None
         if not queue:
@@ -347,6 +347,7 @@ class Model:
         for batch in reversed(batches):
             self._queues[batch.partition].appendleft(batch)
             self._busy.add(batch.partition)
+            self._resized.add(batch.partition)
             node.queued_batches += 1
             node.queued_bytes += batch.size
         others = [other for other in self._nodes if other is not node]

@@ -302,7 +302,7 @@ class Story:
     def _pass(self) -> str:
         """One look of the sender: what is ready, who takes it, what is taken."""
         self._publish_load()
-        ready = {self._leaders[partition] for partition in self._topic.busy()} - {-1}
+        ready = {self._leaders[partition] for partition in self._busy()} - {-1}
         said = "pass"
         for node in sorted(ready):
             self._note(node, self._takes[node])
@@ -311,6 +311,9 @@ class Story:
             if self._takes[node] and self._story.below(4) != 0:
                 self._drain({node})
         return said
+
+    def _busy(self) -> list[int]:
+        return [queue.partition for queue in self._topic.queues if queue.batches]
 
     def _publish_load(self) -> None:
         late = (
@@ -331,7 +334,7 @@ class Story:
 
     def _drain(self, nodes: set[int]) -> None:
         """Take the oldest batch of every partition that these nodes lead."""
-        for partition in sorted(self._topic.busy()):
+        for partition in self._busy():
             if self._leaders[partition] in nodes:
                 batch = self._accumulator.take(self._topic.queues[partition])
                 self._seen[partition] = self._load(partition)
@@ -359,7 +362,7 @@ class Story:
         self._look()
         while True:
             self._publish_load()
-            ready = {self._leaders[partition] for partition in self._topic.busy()}
+            ready = {self._leaders[partition] for partition in self._busy()}
             if not ready:
                 break
             for node in range(self._node_count):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from trimtab.client.network.metadata import TopicView
@@ -27,16 +27,13 @@ class ScriptedNode:
 class ScriptedLoad:
     """`queued` holds batches for each partition that has any; `reads` counts looks at queues."""
 
-    queued: Mapping[int, int] = field(default_factory=dict)
+    queued: dict[int, int] = field(default_factory=dict)
     left_out: frozenset[int] = frozenset()
     nodes: dict[int, ScriptedNode] = field(default_factory=dict)
     leaders: tuple[int, ...] = ()
     clock: float = 100.0
     reads: int = 0
-
-    @property
-    def longest(self) -> int:
-        return max(self.queued.values(), default=0)
+    taken: dict[int, int] = field(default_factory=dict)
 
     def queued_batches(self, partition: int) -> int:
         self.reads += 1
@@ -45,8 +42,10 @@ class ScriptedLoad:
     def queued_bytes(self, partition: int) -> int:
         return 16_384 * self.queued.get(partition, 0)
 
-    def busy(self) -> Collection[int]:
-        return self.queued.keys()
+    def take_resized(self) -> Collection[int]:
+        was, now = self.taken, dict(self.queued)
+        self.taken = now
+        return {p for p in was.keys() | now.keys() if was.get(p, 0) != now.get(p, 0)}
 
     def used(self) -> Collection[int]:
         return self.queued.keys()

@@ -95,15 +95,13 @@ cdef class TopicQueues:
     cdef readonly list queues
     cdef readonly object partitioner
     cdef public double compression_ratio
-    cdef readonly int longest
     cdef readonly long long switches
     cdef readonly int current
     cdef object _accumulator
     cdef object _rack
     cdef long long _rack_bytes
-    cdef dict _busy
+    cdef set _resized
     cdef dict _used
-    cdef list _lengths
     cdef bint _is_in_doubt
     cdef bint _is_due
     cdef bint _observes
@@ -124,8 +122,6 @@ cdef class TopicQueues:
     cdef PartitionQueue _turn(self)
     cdef object _end_turn(self)
     cdef bint _is_in_rack(self, Py_ssize_t partition)
-    cdef object _lengthen(self, PartitionQueue queue)
-    cdef object _shorten(self, PartitionQueue queue)
 
 cdef class BatchChain:
     cdef readonly Batch oldest

@@ -447,10 +447,9 @@ class PartitionQueue:
         if self.node is not None:
             self.node.queued_batches += sign
             self.node.queued_bytes += sign * batch.size
+        self.topic_queues._resized.add(self.partition)
         if sign > 0:
-            self.topic_queues._lengthen(self)
-        else:
-            self.topic_queues._shorten(self)
+            self.topic_queues._used[self.partition] = None
         return None
 
     @cython.cfunc
@@ -485,7 +484,6 @@ class TopicQueues:
         queues: by partition.
         partitioner: what was made for this topic.
         compression_ratio: compressed to uncompressed bytes, as lately seen.
-        longest: batches of the longest queue.
         current: the partition whose turn it is, -1 before the first.
         switches: turns that began in another partition than the last one.
     """
@@ -503,19 +501,17 @@ class TopicQueues:
         self.queues: list[PartitionQueue] = []
         self.partitioner = partitioner
         self.compression_ratio = 1.0
-        self.longest = 0
         self.switches = 0
         self.current = -1
         self._rack_bytes = 0
         self._accumulator = accumulator
         self._rack = rack
-        self._busy: dict[int, None] = {}
+        self._resized: set[int] = set()
         self._used: dict[int, None] = {}
         self._is_in_doubt = False
         self._is_due = False  # whether an eager partitioner is to be asked
         self._unsettled = 0  # batches
         self._last_used = accumulator.now()
-        self._lengths = [0]
         self._partition_count = 0
         self._is_per_record = hasattr(partitioner, "partition")
         self._is_told_of_new_batches = hasattr(partitioner, "on_new_batch")
@@ -549,9 +545,10 @@ class TopicQueues:
         queue = self.queues[partition]
         return queue.queued_bytes
 
-    def busy(self) -> Collection[int]:
-        """The partitions that hold batches."""
-        return self._busy.keys()
+    def take_resized(self) -> Collection[int]:
+        """The partitions whose `queued_batches` may have changed since this was last called."""
+        resized, self._resized = self._resized, set()
+        return resized
 
     def used(self) -> Collection[int]:
         """The partitions that ever had a batch."""
@@ -620,35 +617,6 @@ class TopicQueues:
     def _is_in_rack(self, partition: cython.Py_ssize_t) -> cython.bint:
         racks = self.view.racks
         return self._rack is not None and partition < len(racks) and racks[partition] == self._rack
-
-    # lengths of queues: how many have each, so that the longest is known without a search
-
-    @cython.cfunc
-    def _lengthen(self, queue: PartitionQueue) -> Any:
-        length: cython.Py_ssize_t = len(queue.batches)
-        if length == 1:
-            self._busy[queue.partition] = None
-            self._used[queue.partition] = None
-        else:
-            self._lengths[length - 1] -= 1
-        if length == len(self._lengths):
-            self._lengths.append(0)
-        self._lengths[length] += 1
-        if length > self.longest:
-            self.longest = length
-        return None
-
-    @cython.cfunc
-    def _shorten(self, queue: PartitionQueue) -> Any:
-        length: cython.Py_ssize_t = len(queue.batches)
-        if length == 0:
-            del self._busy[queue.partition]
-        else:
-            self._lengths[length] += 1
-        self._lengths[length + 1] -= 1
-        if self._lengths[self.longest] == 0:
-            self.longest -= 1  # the one that got shorter
-        return None
 
 
 @cython.final

@@ -9,18 +9,23 @@ Everything else, from racks to paying back, is the built-in logic's.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from bisect import bisect
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from operator import mul
 from random import Random
+from typing import TypeAlias
 
 from trimtab.client.network.metadata import NO_LEADER, TopicView
-from trimtab.client.partitioner.built_in import (
-    BuiltInOptions,
-    BuiltInPartitioner,
-    Chance,
-    Pool,
-    weigh,
-)
-from trimtab.client.partitioner.partitioner import NodeLoad, TopicLoad, Weight
+from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
+from trimtab.client.partitioner.partitioner import NodeLoad, TopicLoad
+from trimtab.client.partitioner.pool import Pool
+
+Chance: TypeAlias = Callable[[int], float]
+"""How likely a partition that was drawn is taken, above 0 and up to 1."""
+
+_TRIES = 16
+"""Partitions drawn before all brokers are weighed."""
 
 PROMPT = 0.005
 """Seconds that no broker is blamed for."""
@@ -69,7 +74,9 @@ class LatencyPartitioner(BuiltInPartitioner):
         since it takes nothing. A latency that was not confirmed for a second halves every two.
         Bar: `max(5 ms, 2 * the cheapest cost)`. A partition drawn from the bag is taken if its
         leader's cost is within the bar, else with probability `(bar / cost)²`, which is at least
-        1/64 for a broker with nothing under way: it is probed, with one batch at a time.
+        1/64 for a broker with nothing under way: it is probed, with one batch at a time. After 16
+        that were not taken all brokers are weighed by these chances; of more than 16 brokers the
+        weights serve `brokers / 16` turns, but for those that have become dearer since.
         A turn of a broker that is beyond the bar, or was never measured, is one batch, or one
         record if that is sent at once (`linger.ms=0`): a slow broker that gets a whole turn record
         by record has five requests under way before the rest may gather, and each takes its time.
@@ -88,6 +95,7 @@ class LatencyPartitioner(BuiltInPartitioner):
         self._brokers: dict[int, _Broker] = {}
         self._leaders: frozenset[int] = frozenset()
         self._left_out: frozenset[int] = frozenset()
+        self._table: _Table | None = None
         self._shortened = 0
         self._bar = PROMPT
         self._looked: dict[bool, tuple[int, int]] = {}
@@ -106,12 +114,6 @@ class LatencyPartitioner(BuiltInPartitioner):
             return False
         node = load.node(partition)
         return node is None or self._cost(node, load.now()) <= TOLERANCE * self._bar
-
-    def weigh(self, view: TopicView, load: TopicLoad) -> Mapping[int, Weight]:
-        pool = self._pool(view, load)
-        chance = self._chance(pool, load)
-        chances = {partition: chance(partition) for partition in pool.partitions}
-        return weigh(view, pool, chances, load.unavailable(), self._options)
 
     def _look_at(self, view: TopicView) -> None:
         leaders = frozenset(view.leaders) - {NO_LEADER}
@@ -144,6 +146,35 @@ class LatencyPartitioner(BuiltInPartitioner):
             return False
         return node.latency <= 0 or self._cost(node, load.now()) > self._bar
 
+    def _drawer(self, pool: Pool, load: TopicLoad) -> Callable[[], int]:
+        chance = self._chance(pool, load)
+
+        def draw() -> int:
+            for _ in range(_TRIES):
+                chosen = pool.draw()
+                if self._random.random() < chance(chosen):
+                    return chosen
+            return self._draw_among_dear(pool, chance)
+
+        return draw
+
+    def _draw_among_dear(self, pool: Pool, chance: Chance) -> int:
+        """Where few are taken when drawn: weigh all, once in as many turns as that costs."""
+        table = self._table
+        if table is None or table.pool is not pool or table.draws_left == 0:
+            table = self._table = _Table(pool, chance)
+        table.draws_left -= 1
+        for _ in range(_TRIES):
+            place = bisect(table.sums, self._random.random() * table.sums[-1])
+            chosen = self._random.choice(pool.by_leader[place])
+            # One that has become dearer since counts as it is now.
+            if self._random.random() * table.chances[place] < chance(chosen):
+                break
+        return chosen
+
+    def _weights(self, pool: Pool, load: TopicLoad) -> Sequence[float]:
+        return [*map(self._chance(pool, load), pool.partitions)]
+
     def _chance(self, pool: Pool, load: TopicLoad) -> Chance:
         now = load.now()
         bar = self._bar = max(PROMPT, TOLERANCE * self._cheapest(pool, load, now))
@@ -159,19 +190,21 @@ class LatencyPartitioner(BuiltInPartitioner):
 
     def _cheapest(self, pool: Pool, load: TopicLoad, now: float) -> float:
         """The lowest cost among the pool's brokers; of many, the last cheapest and a few others."""
-        candidates = pool.of_each_leader
-        if len(candidates) > _FEW:
-            best, looked = self._looked.get(pool.is_near, (candidates[0], 0))
-            candidates = candidates[looked : looked + _FEW]
-            looked = looked + _FEW if looked + _FEW < len(pool.of_each_leader) else 0
+        brokers = pool.by_leader
+        if len(brokers) > _FEW:
+            best, looked = self._looked.get(pool.is_near, (brokers[0][0], 0))
+            candidates = [led[0] for led in brokers[looked : looked + _FEW]]
+            looked = looked + _FEW if looked + _FEW < len(brokers) else 0
             if best in pool:
-                candidates = (best, *candidates)
+                candidates.append(best)
+        else:
+            candidates = [led[0] for led in brokers]
         best, least = candidates[0], math.inf
         for partition in candidates:
             node = load.node(partition)
             if node is not None and (cost := self._cost(node, now)) < least:
                 best, least = partition, cost
-        if len(pool.of_each_leader) > _FEW:
+        if len(brokers) > _FEW:
             self._looked[pool.is_near] = best, looked
         return 0.0 if least == math.inf else least
 
@@ -201,6 +234,22 @@ class LatencyPartitioner(BuiltInPartitioner):
         if broker is None:
             broker = self._brokers[node_id] = _Broker()
         return broker
+
+
+class _Table:
+    """What the chance of each broker of a pool was, and the running sum of what they lead.
+
+    Attributes:
+        draws_left: after which it is made again.
+    """
+
+    __slots__ = ("chances", "draws_left", "pool", "sums")
+
+    def __init__(self, pool: Pool, chance: Chance) -> None:
+        self.pool = pool
+        self.chances = [chance(led[0]) for led in pool.by_leader]
+        self.sums = [*accumulate(map(mul, map(len, pool.by_leader), self.chances))]
+        self.draws_left = max(1, len(self.chances) // _TRIES)
 
 
 class _Broker:

@@ -64,22 +64,15 @@ class NodeLoad(Protocol):
 
 
 class TopicLoad(Protocol):
-    """What waits of one topic, live: every answer is of now and costs O(1).
-
-    Attributes:
-        longest: batches of its longest queue.
-    """
-
-    @property
-    def longest(self) -> int: ...
+    """What waits of one topic, live: every answer is of now and costs O(1)."""
 
     def queued_batches(self, partition: int) -> int:
         """Batches that wait to be sent, the open one included; those in flight are not."""
 
     def queued_bytes(self, partition: int) -> int: ...
 
-    def busy(self) -> Collection[int]:
-        """The partitions that have batches waiting."""
+    def take_resized(self) -> Collection[int]:
+        """The partitions whose `queued_batches` may have changed since this was last called."""
 
     def used(self) -> Collection[int]:
         """The partitions that ever had a batch (for Java's twin)."""

@@ -52,7 +52,7 @@ class Bench:
 
     def busy_queues(self) -> list[PartitionQueue]:
         topic = self.accumulator.topic("topic")
-        return [topic.queues[partition] for partition in topic.busy()]
+        return [queue for queue in topic.queues if queue.batches]
 
     def take_all(self) -> list[Batch]:
         return [

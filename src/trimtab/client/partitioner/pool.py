@@ -1,0 +1,181 @@
+"""Whom a turn may go to, and the draw: points without repetition, and queues that weigh them.
+
+a round's slots, shuffled ─▶ a point, 0 to 1 ─────┐
+queue lengths ─▶ weights, laid end to end ─▶ the partition that the point falls on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from random import Random
+
+from trimtab.client.network.metadata import TopicView
+from trimtab.client.partitioner.partitioner import TopicLoad
+
+_OFFSET_BITS = 32
+_GOLDEN = 0x9E3779B9
+"""The part of `2 ** _OFFSET_BITS` that divides it by the golden ratio."""
+
+
+class Pool:
+    """Partitions to choose from.
+
+    A round is as many draws as there are partitions. Its points lie at equal distances, and come in
+    random order. So one draw may hit any point, all equally likely; and over a round a partition is
+    hit as often as its part of all weights says, rounded up or down: where weights are equal, once.
+    The partitions lie in random order below the points, so that a pattern in the weights finds no
+    pattern there. Where a round's points begin is random at first, and moves on by the golden
+    ratio: what one round rounds up, others round down.
+
+    Attributes:
+        partitions: at least one, in random order.
+        by_leader: those of one broker together.
+        is_near: whether these are of the client's rack alone.
+        queues: the lengths of their queues, once `weigh_queues` was called.
+    """
+
+    __slots__ = (
+        "_left",
+        "_offset",
+        "_order",
+        "_places",
+        "_random",
+        "by_leader",
+        "is_near",
+        "partitions",
+        "queues",
+    )
+
+    def __init__(
+        self, view: TopicView, partitions: Sequence[int], random: Random, is_near: bool = False
+    ) -> None:
+        self.partitions = tuple(random.sample(partitions, len(partitions)))
+        led: dict[int, list[int]] = {}
+        for partition in partitions:
+            led.setdefault(view.leaders[partition], []).append(partition)
+        self.by_leader = tuple(led.values())
+        self.is_near = is_near
+        self.queues: QueueLengths | None = None
+        self._places = [-1] * view.partition_count
+        for place, partition in enumerate(self.partitions):
+            self._places[partition] = place
+        self._order = list(range(len(self.partitions)))
+        self._left = 0
+        self._random = random
+        self._offset = random.getrandbits(_OFFSET_BITS)
+
+    def __len__(self) -> int:
+        return len(self.partitions)
+
+    def __contains__(self, partition: int) -> bool:
+        return partition < len(self._places) and self._places[partition] >= 0
+
+    def draw(self) -> int:
+        """The next partition, where all weigh the same. O(1), also when a round begins."""
+        return self.partitions[self._next_slot()]
+
+    def draw_by_queue(self, queues: QueueLengths) -> int:
+        """The next partition, by KIP-794's weights. O(log partitions)."""
+        slot = self._next_slot()
+        if queues.are_equal:
+            return self.partitions[slot]
+        # In whole numbers: a point must not slip to a neighbour by rounding.
+        along = (slot << _OFFSET_BITS) + self._offset
+        point = along * queues.total_weight // (len(self.partitions) << _OFFSET_BITS)
+        return self.partitions[queues.place_at(point)]
+
+    def weigh_queues(self, load: TopicLoad) -> QueueLengths:
+        """The lengths of the queues, read here when first asked for, and by `resize` thereafter."""
+        if self.queues is None:
+            self.queues = QueueLengths([load.queued_batches(p) for p in self.partitions])
+        return self.queues
+
+    def resize(self, partition: int, length: int) -> None:
+        """A partition's queue may have another length now."""
+        if self.queues is not None and partition in self:
+            self.queues.change(self._places[partition], length)
+
+    def _next_slot(self) -> int:
+        order = self._order
+        if self._left == 0:
+            self._left = len(order)
+            self._offset = (self._offset + _GOLDEN) % (1 << _OFFSET_BITS)
+        drawn = int(self._random.random() * self._left)
+        self._left -= 1
+        slot = order[drawn]
+        order[drawn] = order[self._left]
+        order[self._left] = slot
+        return slot
+
+
+class QueueLengths:
+    """The lengths of a pool's queues, by place, and the weights that KIP-794 makes of them.
+
+    A place weighs `longest + 1 - its length`. One queue that becomes the longest changes all
+    weights at once, so what is summed up is the lengths: in a Fenwick tree, in which
+    `_sums[i]` is the sum of the `i & -i` lengths before place `i`.
+
+    Attributes:
+        longest: the largest length.
+        total_weight: the sum of all weights.
+    """
+
+    __slots__ = ("_counts", "_lengths", "_sum", "_sums", "longest")
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self._lengths = list(lengths)
+        self.longest = max(lengths)
+        self._counts = [0] * (self.longest + 1)
+        for length in lengths:
+            self._counts[length] += 1
+        before = [0, *accumulate(lengths)]
+        self._sum = before[-1]
+        self._sums = [before[i] - before[i & (i - 1)] for i in range(len(before))]
+
+    @property
+    def total_weight(self) -> int:
+        return len(self._lengths) * (self.longest + 1) - self._sum
+
+    @property
+    def are_equal(self) -> bool:
+        return self._sum == len(self._lengths) * self.longest
+
+    def weights(self) -> list[int]:
+        return [self.longest + 1 - length for length in self._lengths]
+
+    def change(self, place: int, length: int) -> None:
+        """O(log places), and O(1) for each batch that came or went."""
+        change = length - self._lengths[place]
+        if change == 0:
+            return
+        counts = self._counts
+        if length >= len(counts):
+            counts.extend([0] * (length + 1 - len(counts)))
+        counts[self._lengths[place]] -= 1
+        counts[length] += 1
+        self._lengths[place] = length
+        longest = max(self.longest, length)
+        while counts[longest] == 0:
+            longest -= 1
+        self.longest = longest
+        self._sum += change
+        sums = self._sums
+        place += 1
+        while place < len(sums):
+            sums[place] += change
+            place += place & -place
+
+    def place_at(self, point: int) -> int:
+        """Where `point` falls, below the total weight, when the weights are laid end to end."""
+        most, sums = self.longest + 1, self._sums
+        place, step = 0, 1 << (len(self._lengths).bit_length() - 1)
+        while step:
+            end = place + step
+            if end < len(sums):
+                weight = step * most - sums[end]
+                if weight <= point:
+                    point -= weight
+                    place = end
+            step >>= 1
+        return place
