@@ -4,7 +4,8 @@
         Producer(bootstrap_servers=cluster.bootstrap_servers)
 
 The nodes are those of `trimtab cluster up`, which gives each a process of its own; they speak to
-each other by the same requests.
+each other by the same requests. A broker whose disk has failed is down, and the others lead what it
+led; `start_broker` starts it again, which here nobody else does.
 
 On disk, below `data`:
 
@@ -32,7 +33,7 @@ from trimtab.runtime.clock import wall_clock_ms
 from trimtab.runtime.files import DirectoryStorage
 from trimtab.runtime.loop_thread import LoopThread
 from trimtab.storage.identity import identify_cluster
-from trimtab.storage.storage import Storage
+from trimtab.storage.storage import Storage, StorageError
 
 _log = logging.getLogger(__name__)
 
@@ -102,6 +103,7 @@ class Cluster:
         self._controller_thread: LoopThread | None = None
         self._controller: ControllerNode | None = None
         self._brokers: dict[int, _Member] = {}
+        self._watchers: dict[int, asyncio.Task[None]] = {}
         self._make_storage = storage or self._directory
         self._cluster_id = ""
         self._controller_address = ("", 0)
@@ -290,6 +292,8 @@ class Cluster:
         await _all(member.broker.start(*member.address) for member in members)
         everything = controller.controller.journal.end_offset
         await _all(member.broker.metadata.reach(everything) for member in members)
+        for broker_id, member in self._brokers.items():
+            self._watch(broker_id, member)
         self._bound = {broker_id: each.address[1] for broker_id, each in self._brokers.items()}
 
     async def _make_controller(self, storage: Storage) -> ControllerNode:
@@ -327,6 +331,7 @@ class Cluster:
     async def _start_broker(self, broker_id: int) -> None:
         if broker_id not in self._bound:
             raise UsageError(f"broker={broker_id}: brokers are 0 to {self._count - 1}")
+        await self._let_go(broker_id)  # it may not be closed yet since it failed
         member = await self._open_broker(broker_id, self._bound[broker_id])
         try:
             await member.broker.start(*member.address)
@@ -334,17 +339,46 @@ class Cluster:
             await member.broker.close(hand_over=False)
             raise
         self._brokers[broker_id] = member
+        self._watch(broker_id, member)
+
+    def _watch(self, broker_id: int, member: _Member) -> None:
+        """See that a broker that cannot go on, as its disk has failed, is down until `start_broker`
+        starts it again. Its log says why."""
+
+        async def watch() -> None:
+            await member.broker.failed.wait()
+            del self._brokers[broker_id]
+            try:
+                await member.broker.close(hand_over=False)
+            except StorageError as error:
+                _log.error("broker=%d did not close cleanly: %s", broker_id, error)
+
+        self._watchers[broker_id] = asyncio.ensure_future(watch())
+
+    async def _let_go(self, broker_id: int) -> _Member | None:
+        """Watch a broker no more; None if it has failed, and is closed now."""
+        member = self._brokers.pop(broker_id, None)
+        watcher = self._watchers.pop(broker_id, None)
+        if watcher is not None:
+            if member is not None:
+                watcher.cancel()
+            await asyncio.wait([watcher])
+        return member
 
     async def _stop_broker(self, broker_id: int) -> None:
-        await self._brokers.pop(broker_id).broker.close()
+        member = await self._let_go(broker_id)
+        if member is not None:
+            await member.broker.close()
 
     async def _kill_broker(self, broker_id: int) -> None:
-        member = self._brokers.pop(broker_id)
-        member.broker.abort()
-        member.storage.close()
+        member = await self._let_go(broker_id)
+        if member is not None:
+            member.broker.abort()
+            member.storage.close()
 
     async def _close(self) -> None:
-        members, self._brokers = list(self._brokers.values()), {}
+        found = [await self._let_go(broker_id) for broker_id in {**self._brokers, **self._watchers}]
+        members = [member for member in found if member is not None]
         controller, self._controller = self._controller, None
         temporary, self._temporary = self._temporary, None
         self._slow_ms = {}

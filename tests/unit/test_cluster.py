@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
@@ -179,6 +180,29 @@ def test_a_broker_that_ends_is_replaced_and_comes_back_on_its_port(end: str) -> 
         cluster.start_broker(leader)
         assert cluster.addresses == addresses
         assert metadata(addresses[leader]).cluster_id == metadata(others[0]).cluster_id
+
+
+def test_a_broker_whose_directory_is_deleted_is_down_until_it_is_started_again(
+    tmp_path: Path,
+) -> None:
+    with (
+        Cluster(brokers=3, data=tmp_path) as cluster,
+        Admin(bootstrap_servers=cluster.bootstrap_servers) as admin,
+        Producer(bootstrap_servers=cluster.bootstrap_servers) as producer,
+    ):
+        admin.create_topic("t", partitions=1, replication_factor=3)
+        addresses = cluster.addresses
+        producer.send("t", b"before").result()
+        leader = leaders(addresses[0])[0]
+        rmtree(tmp_path / f"broker-{leader}")
+        assert producer.send("t", b"after").result().offset == 1
+        others = [address for broker, address in enumerate(addresses) if broker != leader]
+        assert cluster.addresses == others
+        with pytest.raises(UsageError, match=f"broker={leader}: brokers that are up"):
+            cluster.stop_broker(leader)
+        assert not (tmp_path / f"broker-{leader}").exists()
+        cluster.start_broker(leader)
+        assert cluster.addresses == addresses
 
 
 def test_a_slow_broker_is_slow_again_when_it_comes_back() -> None:

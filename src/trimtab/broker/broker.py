@@ -138,6 +138,8 @@ class Broker:
         self._proposals = IsrProposals(broker_id, lambda: self.epoch, proposals_link)
         self._replication = Replication(self)
         self.failed = asyncio.Event()
+        self._failure: StorageError | None = None
+        self._giving_up: asyncio.Task[None] | None = None
         self._sent_throttled = ReplicationQuota()
         self._taken_throttled = ReplicationQuota()
         self._carries_out = False
@@ -173,20 +175,25 @@ class Broker:
 
         Raises:
             CorruptData: the controller's log cannot be replayed.
+            StorageError: the disk failed.
             UsageError: the controller refuses this broker.
         """
         self._give_address("advertised.listeners", host, port)
         following = asyncio.ensure_future(self.metadata.run())
         self._tasks.append(following)
         joining = asyncio.ensure_future(self._join(host, port))
+        failing = asyncio.ensure_future(self.failed.wait())
         try:
-            await asyncio.wait((following, joining), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((following, joining, failing), return_when=asyncio.FIRST_COMPLETED)
+            if self._failure is not None:
+                raise self._failure
             if following.done():
                 following.result()
         finally:
+            failing.cancel()
             if not joining.done():
                 joining.cancel()
-                await asyncio.gather(joining, return_exceptions=True)
+            await asyncio.gather(failing, joining, return_exceptions=True)
         joining.result()
         following.add_done_callback(self._metadata_ended)
 
@@ -198,14 +205,13 @@ class Broker:
     async def _join(self, host: str, port: int) -> None:
         rack = cast("str | None", self.config["broker.rack"])
         await self.lifecycle.register(host, port, rack, self.logs.previous_epoch)
-        try:
-            self.logs.begin_life(self.epoch)
-        except StorageError as error:  # such as a full disk: if it is killed, it counts as a loss
-            _log.error("cannot note the epoch broker=%d error=%s", self.id, error)
+        self.logs.begin_life(self.epoch)
         await self.metadata.reach(self.epoch + 1)
         async with self._replaying:
             await self._carry_out_all()
             self._set_aside_strays()
+        if self._failure is not None:
+            raise self._failure
         await self.listener.start()
         self.lifecycle.start()
         for interval_s, look_after in (
@@ -236,6 +242,7 @@ class Broker:
                 )
         except StorageError as error:
             _log.error("cannot set aside logs broker=%d error=%s", self.id, error)
+            self.disk_failed(error)
 
     def _interval_s(self, option: str) -> float:
         """0 for never."""
@@ -262,6 +269,12 @@ class Broker:
         Raises:
             StorageError: the disk failed; the next run recovers the logs.
         """
+        if self._giving_up is not None:
+            await asyncio.gather(self._giving_up, *self._tasks, return_exceptions=True)
+            await self._proposals.close()
+            await self._replication.close()
+            self._storage.close()  # and not the logs: nothing may say that they are in order
+            return
         if hand_over and self._carries_out and self.config["controlled.shutdown.enable"]:
             await self.lifecycle.shut_down(_SHUTDOWN_TIMEOUT_S)
         await self.lifecycle.stop()
@@ -284,6 +297,8 @@ class Broker:
     def abort(self) -> None:
         """End at once, as a process does that is killed: nothing is written or said any more."""
         self.lifecycle.abort()
+        if self._giving_up is not None:
+            self._giving_up.cancel()
         for task in self._tasks:
             task.cancel()
         self._proposals.abort()
@@ -291,6 +306,42 @@ class Broker:
         self.listener.abort()
         for link in self._links:
             link.close()
+
+    def disk_failed(self, error: StorageError) -> None:
+        """A file could not be read or written. Unless that passes, the log directory has failed,
+        and with it this broker, which has no other: it acknowledges nothing more, has the
+        controller give its partitions other leaders, and has failed (Kafka's
+        `ReplicaManager.handleLogDirFailure`)."""
+        if self._failure is not None or not error.fails_directory:
+            return
+        self._failure = error
+        _log.critical(
+            "the log directory has failed, and this broker ends broker=%d directory=%s error=%s",
+            self.id,
+            cast("tuple[str, ...] | None", self.config["log.dirs"]) or "",
+            error,
+        )
+        # Not within this call: it may be about to answer somebody.
+        self._giving_up = asyncio.ensure_future(self._give_up(error))
+
+    async def _give_up(self, error: StorageError) -> None:
+        self.listener.abort()
+        for task in self._tasks:
+            task.cancel()
+        self._proposals.abort()
+        self._replication.abort()
+        is_lost = not error.is_for_want_of_room
+        if is_lost:
+            self.logs.distrust()
+        try:
+            if self.epoch >= 0:
+                await self.lifecycle.give_up(is_lost)
+        except PeerLost as lost:  # it finds out when nobody listens at this broker's address
+            _log.warning("cannot tell the controller broker=%d error=%s", self.id, lost)
+        finally:
+            for link in self._links:
+                link.close()
+            self.failed.set()
 
     # -- the cluster's metadata
 
@@ -400,6 +451,8 @@ class Broker:
 
     async def _carry_out(self, changed: Iterable[tuple[bytes, int]]) -> None:
         for number, (topic_id, index) in enumerate(changed, 1):
+            if self._failure is not None:
+                return
             topic = self.image.topics_by_id[topic_id]
             self._place(topic, topic.partitions[index])
             if not number % _SLICE:
@@ -434,6 +487,8 @@ class Broker:
                 "partition is offline broker=%d partition=%s-%d error=%s", self.id, *key, error
             )
             self._offline[key] = None
+            if isinstance(error, StorageError):
+                self.disk_failed(error)
             return None
         partition = self.partitions[key] = Partition(
             self,
@@ -467,6 +522,7 @@ class Broker:
             _log.error(
                 "cannot delete a log broker=%d partition=%s-%d error=%s", self.id, *key, error
             )
+            self.disk_failed(error)
 
     # -- options
 
@@ -510,9 +566,9 @@ class Broker:
             Refused: nobody has it, others have it, or its disk has failed.
         """
         partition = self.partitions.get((topic, index))
-        if partition is not None:
+        if partition is not None and self._failure is None:
             return partition
-        if (topic, index) in self._offline:
+        if self._failure is not None or (topic, index) in self._offline:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR)
         image = self.image.topics.get(topic)
         if image is None or not 0 <= index < len(image.partitions):
@@ -627,6 +683,8 @@ class Broker:
                 await look_after()
             except (StorageError, CorruptData) as error:
                 _log.error("cannot look after the logs broker=%d error=%s", self.id, error)
+                if isinstance(error, StorageError):
+                    self.disk_failed(error)
 
     async def _checkpoint(self) -> None:
         await self.logs.checkpoint()

@@ -20,6 +20,7 @@ NOT_REGISTERED = -1
 
 _PLAINTEXT = 0
 _ANSWER_TIMEOUT_S = 5.0
+_GIVE_UP_TIMEOUT_S = 1.0
 _BACKOFF_S = 0.05
 _MAX_BACKOFF_S = 1.0
 
@@ -134,6 +135,22 @@ class Lifecycle:
             if response.error_code or response.should_shut_down:
                 return
             await asyncio.sleep(_BACKOFF_S)
+
+    async def give_up(self, is_lost: bool) -> None:
+        """Tell the controller, once, that nothing is served here any more, before it finds out.
+
+        Args:
+            is_lost: whether the log directory may lack what was written to it (KIP-858: it is
+                offline); otherwise the broker is only fenced, and stays eligible.
+
+        Raises:
+            PeerLost: the controller is away.
+        """
+        await self.stop()
+        request = self._heartbeat()
+        request.want_fence = True
+        request.offline_log_dirs = self._log_dirs if is_lost else []
+        await self._link.ask(request, _GIVE_UP_TIMEOUT_S)
 
     async def stop(self) -> None:
         """Send no more heartbeats."""

@@ -368,6 +368,7 @@ class ReplicaFetcher:
             _log.error(
                 "cannot follow broker=%d partition=%s error=%s", self._broker.id, partition, error
             )
+            self._broker.disk_failed(error)
         self._wait(followed)
 
     def _is_throttled(self, partition: Partition) -> bool:

@@ -8,7 +8,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from errno import EIO, EMFILE, ENFILE
+from errno import EIO, EMFILE, ENFILE, ENOENT
 from typing import TypeVar
 
 from trimtab.errors import UsageError
@@ -202,8 +202,15 @@ class DirectoryStorage:
         try:
             return self._open(absolute, flags), False
         except FileNotFoundError:
+            self._confirm_root()
             os.makedirs(os.path.dirname(absolute), exist_ok=True)
             return self._open(absolute, flags), True
+
+    def _confirm_root(self) -> None:
+        """Raises FileNotFoundError if somebody has deleted the root, or moved it away: the files
+        that are open are those of nobody."""
+        if self._lock is not None and not _is_at(self._lock, self._absolute(LOCK_FILE)):
+            raise FileNotFoundError(ENOENT, os.strerror(ENOENT), self.root)
 
     def _with_room(self, act: Callable[[], T]) -> T:
         """Does what needs a descriptor; if there is none, closes files for it."""
@@ -255,13 +262,14 @@ class DirectoryStorage:
 
 
 class _DirectoryFile:
-    __slots__ = ("_created", "_descriptor", "_path", "_size", "_storage")
+    __slots__ = ("_created", "_descriptor", "_exists", "_path", "_size", "_storage")
 
     def __init__(self, storage: DirectoryStorage, path: str) -> None:
         self._storage = storage
         self._path = path
         self._descriptor = -1
         self._size = -1
+        self._exists = False  # it was there; if it is not any more somebody has deleted it
         self._created = False
 
     @property
@@ -269,6 +277,7 @@ class _DirectoryFile:
         if self._size < 0:
             try:
                 self._size = os.stat(self._storage._absolute(self._path)).st_size
+                self._exists = True
             except FileNotFoundError:
                 self._size = 0
             except OSError as error:
@@ -279,18 +288,34 @@ class _DirectoryFile:
         if self._size < 0:
             self._size = self.size
         try:
-            descriptor = self._use(create=True)
+            descriptor = self._use(create=not self._exists)
             written = os.write(descriptor, data)
             if written < len(data):
                 _write(descriptor, memoryview(data)[written:])
+            if not os.fstat(descriptor).st_nlink:
+                raise FileNotFoundError(ENOENT, os.strerror(ENOENT))
         except OSError as error:
             raise _translate(self._path, "append", error) from error
         self._size += len(data)
 
+    def confirm(self) -> None:
+        if not self._exists:
+            return
+        try:
+            absolute = self._storage._absolute(self._path)
+            if self._descriptor < 0:
+                os.stat(absolute)
+            elif not _is_at(self._descriptor, absolute):
+                raise FileNotFoundError(ENOENT, os.strerror(ENOENT))
+        except OSError as error:
+            raise _translate(self._path, "find the file again", error) from error
+
     def read(self, position: int, size: int) -> bytes:
         try:
             return os.pread(self._use(create=False), size, position)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if self._exists:
+                raise _translate(self._path, "read", error) from error
             return b""
         except OSError as error:
             raise _translate(self._path, "read", error) from error
@@ -315,10 +340,13 @@ class _DirectoryFile:
                 absolute = storage._absolute(self._path)
                 storage._with_room(lambda: storage._flush_parents([absolute]))
                 self._created = False
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if self._exists:
+                raise _translate(self._path, "flush", error) from error
             return
         except OSError as error:
             raise _translate(self._path, "flush", error) from error
+        self.confirm()
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -342,6 +370,7 @@ class _DirectoryFile:
             self._created = True
         storage._admit(self)
         self._descriptor = descriptor
+        self._exists = True
         return descriptor
 
 
@@ -349,6 +378,14 @@ def _write(descriptor: int, data: BytesLike) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
+
+
+def _is_at(descriptor: int, absolute: str) -> bool:
+    """Whether the open file is the one at that path."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(absolute))
+    except FileNotFoundError:
+        return False
 
 
 def _flush_path(absolute: str) -> None:

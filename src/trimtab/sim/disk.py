@@ -278,10 +278,11 @@ def _contents(node: _Node) -> Iterator[_Content]:
 
 
 class _VirtualFile:
-    __slots__ = ("_disk", "_life", "_path")
+    __slots__ = ("_disk", "_held", "_life", "_path")
 
     def __init__(self, disk: VirtualDisk, path: str) -> None:
         self._disk = disk
+        self._held: _Content | None = None
         self._path = path
         self._life = disk._life
 
@@ -295,7 +296,8 @@ class _VirtualFile:
         disk = self._disk
         if self._life != disk._life:
             disk._fail("append", self._path, self._life)
-        content = disk._create(self._path)
+        self.confirm()
+        content = self._held = disk._create(self._path)
         try:
             disk._fail("append", self._path)
         except StorageError:
@@ -309,6 +311,8 @@ class _VirtualFile:
     def read(self, position: int, size: int) -> bytes:
         self._disk._fail("read", self._path, self._life)
         content = self._disk._content(self._path)
+        if content is None and self._held is not None:
+            raise StorageError(self._path, "read", ENOENT)
         return b"" if content is None else bytes(content.data[position : position + size])
 
     def truncate(self, size: int) -> None:
@@ -330,8 +334,12 @@ class _VirtualFile:
         if content is not None:
             content.flushed = len(content.data)
 
+    def confirm(self) -> None:
+        if self._held is not None and self._disk._content(self._path) is not self._held:
+            raise StorageError(self._path, "find the file again", ENOENT)
+
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing is to be done."""
 
     def _extend(self, content: _Content, data: BytesLike) -> None:
         content.data += data

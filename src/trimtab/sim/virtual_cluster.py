@@ -88,6 +88,7 @@ class VirtualNode(ABC):
         self.is_serving = False
         self.failed_starts: list[str] = []
         self._task: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[bool] | None = None
 
     def __repr__(self) -> str:
         state = "serves" if self.is_serving else "starts" if self.life else "is down"
@@ -126,6 +127,25 @@ class VirtualNode(ABC):
         else:
             self.is_serving = True
             self.world.trace.append(f"up {self.life}")
+
+    def _watch(self, failed: asyncio.Event) -> asyncio.Task[bool]:
+        """See that the process ends once it cannot go on, as its disk has failed; somebody starts
+        it again."""
+        life = self.life
+
+        def has_failed(done: asyncio.Task[bool]) -> None:
+            if done.cancelled() or self.life is not life:
+                return
+            self.world.trace.append(f"{life} has failed")
+            self.end()
+            context = contextvars.Context()
+            self.world.loop.call_later(
+                _START_AGAIN_S, self._start_again, self.lives, context=context
+            )
+
+        watching = asyncio.create_task(failed.wait())
+        watching.add_done_callback(has_failed)
+        return watching
 
     def _start_again(self, lives: int) -> None:
         if self.life is None and self.is_on and self.lives == lives:
@@ -235,15 +255,20 @@ class VirtualBroker(VirtualNode):
         )
         await broker.bind(self.host, PORT)
         await broker.start(self.host, PORT)
+        self._watching = self._watch(broker.failed)
 
     async def _close(self) -> None:
         broker = self.broker
         assert broker is not None
+        if self._watching is not None:
+            self._watching.cancel()
         await broker.close()
         if self.broker is broker:
             self.broker = None
 
     def _abort(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
         if self.broker is not None:
             self.broker.abort()
             self.broker = None
@@ -267,32 +292,21 @@ class VirtualController(VirtualNode):
         )
         await node.listen(self.host, PORT)
         await node.start()
-        failed = asyncio.create_task(node.failed.wait())
-        failed.add_done_callback(lambda done: self._failed(node, done))
-        self._watch = failed
-
-    def _failed(self, node: ControllerNode, done: asyncio.Task[bool]) -> None:
-        """Its disk has failed: somebody starts it again."""
-        if done.cancelled() or self.node is not node:
-            return
-        self.world.trace.append(f"{self.life} has failed")
-        self.end()
-        self.world.loop.call_later(
-            _START_AGAIN_S, self._start_again, self.lives, context=contextvars.Context()
-        )
+        self._watching = self._watch(node.failed)
 
     async def _close(self) -> None:
         node = self.node
         assert node is not None
-        self._watch.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
         await node.close()
         if self.node is node:
             self.node = None
 
     def _abort(self) -> None:
         if self.node is not None:
-            if hasattr(self, "_watch"):
-                self._watch.cancel()
+            if self._watching is not None:
+                self._watching.cancel()
             self.node.abort()
             self.node = None
 

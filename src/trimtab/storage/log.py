@@ -334,6 +334,7 @@ class Log:
 
     def _seal_active(self, next_base_offset: int) -> None:
         active = self._segments.active
+        active.confirm()  # or its directory would be made again, with nothing else in it
         active.save_indexes()
         self._snapshots.save(self.producers, self.log_end_offset)
         segment = self._segment(next_base_offset)
@@ -389,18 +390,20 @@ class Log:
         Raises:
             StorageError: as `flush`.
         """
-        sealed = self._segments.since(self.recovery_point)[:-1]
-        paths = [path for segment in sealed for path in segment.paths]
-        if not paths or self._failure is not None:
+        if self._failure is not None:
             return
-        recovery_point = self._segments.active.base_offset
+        active = self._segments.active
+        sealed = self._segments.since(self.recovery_point)[:-1]
+        recovery_point = active.base_offset
         cuts = self.cuts
         try:
-            await self._storage.flush(paths)
+            active.confirm()
+            if sealed:
+                await self._storage.flush([path for each in sealed for path in each.paths])
         except StorageError as error:
             self._fail(error)
             raise
-        if self.cuts == cuts:
+        if self.cuts == cuts and sealed:
             self.recovery_point = max(self.recovery_point, recovery_point)
 
     def truncate(self, offset: int) -> None:

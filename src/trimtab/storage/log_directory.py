@@ -7,6 +7,7 @@
     cleaner-offset-checkpoint            up to where each log has been compacted
     .kafka_cleanshutdown                 the last run closed every log: nothing needs recovery
     .trimtab_life                        the broker's epoch, and the machine's life it is of
+    .trimtab_probe                       written and deleted at each start: the disk has room
     <topic>-<partition>/                 a log, and in `partition.metadata` its topic's id
     <topic>-<partition>.<id>-delete/     a log whose deletion a crash has interrupted
     <topic>-<partition>.<id>-stray/      a log that the cluster does not know, kept for its owner
@@ -40,6 +41,9 @@ _HIGH_WATERMARKS = "replication-offset-checkpoint"
 _CLEAN_OFFSETS = "cleaner-offset-checkpoint"
 _CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 _LIFE = ".trimtab_life"
+_PROBE = ".trimtab_probe"
+_PROBE_BYTES = 1 << 20
+"""As large as a batch may be, unless a topic allows more."""
 _PARTITION_METADATA = "partition.metadata"
 _CONTROLLER_TOPIC = "__cluster_metadata"
 _DELETE_SUFFIX = "-delete"
@@ -78,7 +82,7 @@ class LogDirectory:
         self._clean = clean
         self._logs: dict[TopicPartition, Log] = {}
         self._names = set(storage.list(""))
-        self._changes = LogChanges(self._begin, self._withdraw, self._distrust)
+        self._changes = LogChanges(self._begin, self._withdraw, self.distrust)
         self._new: dict[Log, bytes] = {}
         self._keys: dict[Log, TopicPartition] = {}
         self._recovery_points = OffsetCheckpoint(storage, _RECOVERY_POINTS)
@@ -115,10 +119,13 @@ class LogDirectory:
         Raises:
             UsageError: it belongs to another broker or cluster, or is in use.
             CorruptData: a checkpoint cannot be read.
-            StorageError: the disk failed.
+            StorageError: the disk failed, or has no room for a batch: a broker that cannot write
+                must not be elected.
         """
         storage.lock()
         try:
+            storage.write_file(_PROBE, bytes(_PROBE_BYTES))
+            storage.delete(_PROBE)
             directory_id = _identify(storage, node_id, cluster_id, random)
             sign = storage.read_file(_CLEAN_SHUTDOWN)
             # A crash from now on leaves logs that need recovery.
@@ -262,7 +269,7 @@ class LogDirectory:
             except StorageError as error:
                 failure = failure or error
         if self._is_distrusted:
-            self._distrust()
+            self.distrust()
         self._note_checkpoints(changed)
         self._write_checkpoints()
         if failure is not None:
@@ -449,7 +456,7 @@ class LogDirectory:
                 checkpoint.set(key, offset)
                 checkpoint.write()
 
-    def _distrust(self) -> None:
+    def distrust(self) -> None:
         """A log has failed: what was written may not be there, although the machine runs on."""
         self._is_distrusted = True
         with suppress(StorageError):  # the next checkpoint tries again

@@ -215,6 +215,14 @@ class Segment:
                 first_offset = last_offset + 1
         self.size = position
 
+    def confirm(self) -> None:
+        """Returns if its file is where it was.
+
+        Raises:
+            StorageError: somebody has deleted it, or its directory.
+        """
+        self._file.confirm()
+
     def discard_torn_bytes(self) -> None:
         self._file.truncate(self.size)
 

@@ -8,7 +8,19 @@ uses a storage; only `Storage.flush` works beside it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from errno import EDQUOT, EFBIG, EIO, EMFILE, ENFILE, ENOSPC, EROFS, errorcode
+from errno import (
+    EDQUOT,
+    EFBIG,
+    EIO,
+    EISDIR,
+    EMFILE,
+    ENFILE,
+    ENOENT,
+    ENOSPC,
+    ENOTDIR,
+    EROFS,
+    errorcode,
+)
 from os import strerror
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -24,7 +36,14 @@ _REMEDIES = {
     ENFILE: "; raise the system's limit on open files (sysctl fs.file-max)",
     EROFS: "; mount the data directory writable",
     EIO: "; the disk reports a hardware fault: check it",
+    ENOENT: "; it was there: restore the data directory, or start with an empty one",
 }
+
+_NO_ROOM = (ENOSPC, EDQUOT, EFBIG)
+"""What was written before is there."""
+
+_NOT_THE_DISK = (EMFILE, ENFILE, EISDIR, ENOTDIR)
+"""No descriptor is left, which passes; or something else is where one file should be."""
 
 
 class StorageError(KafkaError):
@@ -44,6 +63,18 @@ class StorageError(KafkaError):
             f"{_REMEDIES.get(errno, '')}"
         )
 
+    @property
+    def fails_directory(self) -> bool:
+        """Whether nothing in the directory can be relied on any more, as Kafka has it for every
+        `IOException`; but not where the process has run out of descriptors, or a directory is where
+        a file should be."""
+        return self.errno not in _NOT_THE_DISK
+
+    @property
+    def is_for_want_of_room(self) -> bool:
+        """Whether the disk, a quota or a limit is full: all that was written before is there."""
+        return self.errno in _NO_ROOM
+
     def __reduce__(self) -> tuple[type[StorageError], tuple[str, str, int]]:
         return StorageError, (self.path, self.action, self.errno)
 
@@ -58,7 +89,9 @@ class Space(NamedTuple):
 class File(Protocol):
     """One append-only file. It comes into being, with its parents, at the first append.
 
-    Every method raises `StorageError` when the disk fails.
+    Every method raises `StorageError` when the disk fails. A file that somebody has deleted or
+    moved away, or its directory, is not made again: `append` and `confirm` raise ENOENT, although
+    the operating system would go on writing to what nobody can find any more.
     """
 
     @property
@@ -79,6 +112,9 @@ class File(Protocol):
 
     def flush(self) -> None:
         """Returns once everything appended survives a loss of power (fsync)."""
+
+    def confirm(self) -> None:
+        """Returns if the file is at its path, or was never made."""
 
     def close(self) -> None:
         """Lets go of what the open file holds; using it again opens it again."""
@@ -106,7 +142,8 @@ class Storage(Protocol):
         """A small file's whole content; None if it does not exist."""
 
     def write_file(self, path: str, content: BytesLike, durable: bool = True) -> None:
-        """Replaces a small file's content at once: a reader sees the old or the new, whole.
+        """Replaces a small file's content at once: a reader sees the old or the new, whole. Makes
+        its parents, but for the root if that was deleted after `lock`: ENOENT.
 
         With `durable` it also survives a loss of power on return; without, it costs no fsync.
         """

@@ -14,6 +14,7 @@ from trimtab.config import BROKER
 from trimtab.metadata.image import BrokerRegistration, ClusterImage
 from trimtab.server.listener import Listener
 from trimtab.sim.world import World
+from trimtab.storage.storage import StorageError
 from trimtab.wire.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -127,6 +128,8 @@ class Follower:
         self.image = ClusterImage()
         self.is_too_fast = False
         self.taken = 0
+        self.disk_failures: list[StorageError] = []
+        self.disk_failed = self.disk_failures.append
         self.move("leader")
         self.replication = Replication(cast(Broker, self))
 

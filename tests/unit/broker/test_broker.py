@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from errno import ENOSPC
 from random import Random
 from typing import Any
 
@@ -159,23 +158,6 @@ def test_logs_that_became_others_while_a_broker_was_away_are_set_aside(
         epoch = broker.epoch
         await broker.close()
         assert (await start(lab, one)).logs.previous_epoch == epoch
-
-    lab.run(scenario, brokers=3)
-
-
-def test_a_broker_starts_on_a_full_disk(lab: Lab) -> None:
-    async def scenario() -> None:
-        await lab.create_topic("t", replicas=3)
-        await in_sync(lab)
-        await send(lab, b"a")
-        one = followers_of(lab)[0]
-        kill(lab, one)
-        disk = lab.world.disk(f"broker-{one}")
-        disk.fault = lambda action, path: ENOSPC if action == "write" else 0
-        await start(lab, one)
-        await in_sync(lab)
-        assert values(replica(lab, one)) == [b"a"]
-        disk.fault = None
 
     lab.run(scenario, brokers=3)
 
@@ -489,45 +471,5 @@ def test_a_topic_that_is_deleted_while_partitions_are_opened_is_passed_over(
         await starting
         await until(lambda: "t" not in lab.brokers[0].image.topics)
         assert set(lab.brokers[0].partitions) == {("first", index) for index in range(150)}
-
-    lab.run(scenario)
-
-
-def test_a_log_that_cannot_be_opened_is_offline_until_its_partition_changes(lab: Lab) -> None:
-    async def scenario() -> None:
-        for name in ("t", "u"):
-            await lab.create_topic(name, replicas=3)
-            await in_sync(lab, topic=name)
-            await send(lab, b"v", topic=name)
-        one = followers_of(lab)[0]
-        kill(lab, one)
-        disk = lab.world.disk(f"broker-{one}")
-        disk.fault = lambda action, path: 5 if path.startswith("t-0/") else 0
-        broker = await start(lab, one)
-        disk.fault = None
-        await in_sync(lab, topic="u")
-        assert ("t", 0) not in broker.partitions
-        answer = await send(lab, b"v", to=one)
-        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        assert one not in decided(lab).isr
-        kill(lab, followers_of(lab)[1])
-        await in_sync(lab, 2)
-        assert one in decided(lab).isr
-
-    lab.run(scenario, brokers=3)
-
-
-def test_a_disk_that_fails_while_it_appends_leaves_the_other_partitions_served(lab: Lab) -> None:
-    async def scenario() -> None:
-        for name in ("t", "u"):
-            await lab.create_topic(name)
-        on = leader_of(lab)
-        lab.world.disk(f"broker-{on}").fault = lambda action, path: 5 * path.startswith("t-0/")
-        answer = await send(lab, b"v")
-        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        assert (await send(lab, b"v", topic="u")).error_code == 0
-        assert not lab.brokers[on].failed.is_set()
-        lab.world.disk(f"broker-{on}").fault = None
-        assert (await send(lab, b"v", topic="u")).error_code == 0
 
     lab.run(scenario)

@@ -591,3 +591,4 @@ async def test_what_cannot_be_read_is_answered_at_once_with_the_rest(
     response = desk.ask({"a": 0, "b": 0}, version=version, min_bytes=BIG, wait_ms=1000)
     assert [part.error_code for _, part in told(response)] == [code, 0]
     assert names(response) == "aB"
+    assert desk.disk_failures == [fault] * isinstance(fault, StorageError)

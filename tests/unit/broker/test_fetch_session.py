@@ -21,6 +21,7 @@ from trimtab.broker.handlers.fetch import fetch
 from trimtab.broker.partition import Refused
 from trimtab.errors import ErrorCode
 from trimtab.sim.world import World
+from trimtab.storage.storage import StorageError
 from trimtab.wire.codec import decode, encode
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.fetch import (
@@ -137,6 +138,8 @@ class Desk:
         self.partitions: dict[str, Replica] = {}
         self.exceeded: Callable[[], bool] = lambda: False
         self.sent_throttled = 0
+        self.disk_failures: list[StorageError] = []
+        self.disk_failed = self.disk_failures.append
         self.session_id = 0
         self.epoch = 0
 

@@ -76,7 +76,9 @@ def test_a_directory_that_cannot_be_reached_says_so() -> None:
         raise StorageError("", "look up the size of the volume", EIO)
 
     logs = SimpleNamespace(logs=BROKER.logs.logs, space=space)
-    broker: Any = SimpleNamespace(config=BROKER.config, logs=logs)
+    failures: list[StorageError] = []
+    broker: Any = SimpleNamespace(config=BROKER.config, logs=logs, disk_failed=failures.append)
     response = finish(describe_log_dirs(broker, None, DescribeLogDirsRequest(topics=None)))  # type: ignore[arg-type]
     (directory,) = response.results
     assert (directory.error_code, directory.log_dir, directory.topics) == (56, "/data/broker-0", [])
+    assert [failure.errno for failure in failures] == [EIO]

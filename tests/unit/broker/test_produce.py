@@ -228,18 +228,3 @@ def test_what_nobody_has_is_unknown(lab: Any) -> None:
             assert only(await client.ask(request, version)).error_code == code
 
     lab.run(scenario)
-
-
-def test_a_full_disk_is_a_storage_error_and_nothing_is_stored(lab: Any) -> None:
-    async def scenario() -> None:
-        await lab.create_topic("t")
-        await lab.append("t", b"first")
-        disk = lab.world.disk("broker-0")
-        disk.capacity = disk.used + 100
-        refused = only(await lab.connect().ask(lab.produce("t", lab.batch(b"v" * 500)), 9))
-        assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        disk.capacity = None
-        stored = only(await lab.connect().ask(lab.produce("t", lab.batch(b"second")), 9))
-        assert (stored.error_code, stored.base_offset) == (0, 1)
-
-    lab.run(scenario)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from errno import EISDIR, EMFILE, ENOENT, ENOSPC
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 
@@ -306,3 +307,63 @@ def test_what_could_not_be_written_leaves_nothing_behind(
             storage.write_file("small", b"new")
     assert storage.list("") == ["small"]
     assert storage.read_file("small") == b"old"
+
+
+class TestDeletedBelow:
+    """Somebody deletes or moves away what is in use; the system would go on writing to it."""
+
+    @pytest.mark.parametrize("is_open", [True, False])
+    @pytest.mark.parametrize("content", [b"abc", b""])
+    def test_an_append_notices(
+        self, storage: DirectoryStorage, content: bytes, is_open: bool
+    ) -> None:
+        file = storage.open("t-0/0.log")
+        file.append(content)
+        if not is_open:
+            file.close()
+        rmtree(f"{storage.root}/t-0")
+        with pytest.raises(StorageError, match="restore the data directory") as caught:
+            file.append(b"d")
+        assert caught.value.errno == ENOENT
+        assert not storage.exists("t-0")
+
+    @pytest.mark.parametrize("use", ["flush", "confirm"])
+    @pytest.mark.parametrize("is_open", [True, False])
+    @pytest.mark.parametrize("is_moved", [True, False])
+    def test_a_sync_notices(
+        self, storage: DirectoryStorage, use: str, is_open: bool, is_moved: bool
+    ) -> None:
+        file = storage.open("t-0/0.log")
+        file.confirm()
+        file.append(b"abc")
+        getattr(file, use)()
+        if not is_open:
+            file.close()
+        if is_moved:
+            os.rename(f"{storage.root}/t-0", f"{storage.root}/away")
+        else:
+            rmtree(f"{storage.root}/t-0")
+        with pytest.raises(StorageError) as caught:
+            getattr(file, use)()
+        assert caught.value.errno == ENOENT
+
+    def test_a_read_of_what_was_there_is_no_end_of_file(self, storage: DirectoryStorage) -> None:
+        file = storage.open("t-0/0.log")
+        file.append(b"abc")
+        file.close()
+        rmtree(f"{storage.root}/t-0")
+        with pytest.raises(StorageError):
+            file.read(0, 3)
+
+    def test_the_root_is_not_made_again(self, storage: DirectoryStorage) -> None:
+        storage.lock()
+        storage.write_file("t-0/partition.metadata", b"")
+        rmtree(storage.root)
+        for path in ("checkpoint", "t-0/partition.metadata"):
+            with pytest.raises(StorageError) as caught:
+                storage.write_file(path, b"")
+            assert caught.value.errno == ENOENT
+        with pytest.raises(StorageError):
+            storage.open("u-0/0.log").append(b"a")
+        assert not os.path.exists(storage.root)
+        storage.close()

@@ -125,3 +125,16 @@ def test_what_fits_is_what_is_left_of_its_capacity() -> None:
     assert disk.mount().space() == (100, 40)
     disk.capacity = 50
     assert disk.space() == (50, 0)
+
+
+def test_a_file_that_was_deleted_is_not_made_again() -> None:
+    disk = VirtualDisk()
+    file = disk.open("t-0/0.log")
+    file.confirm()
+    file.append(b"abc")
+    file.confirm()
+    disk.delete("t-0")
+    disk.write_file("t-0/0.log", b"another")
+    for use in (file.confirm, lambda: file.append(b"d")):
+        with pytest.raises(StorageError, match="ENOENT"):
+            use()

@@ -1,5 +1,6 @@
 """A partition's log: offsets given, whole batches read, segments rolled and dropped."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from errno import EIO, ENOSPC
@@ -658,3 +659,20 @@ class TestTruncate:
         assert disk.read_file(f"{DIRECTORY}/leader-epoch-checkpoint") == b"0\n2\n0 0\n1 1\n"
         (header,) = read_headers(batch(producer_id=9, producer_epoch=0, base_sequence=2))
         assert log.producers.check(header) is ACCEPTED
+
+
+class TestDeletedBelow:
+    """Somebody deletes the directory of a log in use: it is not made again with half of it."""
+
+    def test_a_roll_notices(self, disk: VirtualDisk, rolled: Log) -> None:
+        disk.delete(DIRECTORY)
+        with pytest.raises(StorageError, match="ENOENT"):
+            rolled.roll()
+        assert not disk.exists(DIRECTORY)
+
+    def test_a_sync_notices(self, disk: VirtualDisk, rolled: Log) -> None:
+        disk.delete(DIRECTORY)
+        with pytest.raises(StorageError, match="ENOENT"):
+            asyncio.run(rolled.flush_sealed())
+        assert rolled.has_failed
+        assert rolled.recovery_point == 0

@@ -613,5 +613,5 @@ def test_flush_by_time_for_idle_logs(disk: VirtualDisk) -> None:
 
 
 def test_the_volume_is_the_storages() -> None:
-    directory = open_directory(VirtualDisk(capacity=10_000))
-    assert directory.space().total_bytes == 10_000
+    directory = open_directory(VirtualDisk(capacity=2 << 20))
+    assert directory.space().total_bytes == 2 << 20

@@ -96,6 +96,7 @@ def _delete(
         _log.error(
             "cannot delete records partition=%s-%d error=%s", topic, wanted.partition_index, error
         )
+        broker.disk_failed(error)
         code = ErrorCode.KAFKA_STORAGE_ERROR
     return DeleteRecordsPartitionResult(
         partition_index=wanted.partition_index, low_watermark=low_watermark, error_code=code

@@ -209,6 +209,7 @@ class _Fetch:
                 self._refuse(slot, refused.code)
             except StorageError as error:
                 _log.error("cannot read partition=%s error=%s", slot.partition, error)
+                self._broker.disk_failed(error)
                 self._refuse(slot, ErrorCode.KAFKA_STORAGE_ERROR)
             except CorruptData as error:
                 _log.error("cannot read partition=%s error=%s", slot.partition, error)

@@ -39,7 +39,8 @@ def describe_log_dirs(
     (KIP-827); or that it cannot be reached."""
     try:
         space = broker.logs.space()
-    except StorageError:
+    except StorageError as error:
+        broker.disk_failed(error)
         failed = DescribeLogDirsResult(
             error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=_directory(broker)
         )

@@ -105,6 +105,8 @@ def list_offsets(
                     wanted.partition_index,
                     error,
                 )
+                if isinstance(error, StorageError):
+                    broker.disk_failed(error)
                 found = _answer(wanted, code=ErrorCode.KAFKA_STORAGE_ERROR)
             partitions.append(found)
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))

@@ -163,6 +163,7 @@ def _append(
         return refusal, None, 0
     except StorageError as error:
         _log.error("cannot append partition=%s-%d error=%s", topic, data.index, error)
+        broker.disk_failed(error)
         refusal = PartitionProduceResponse(
             index=data.index,
             error_code=ErrorCode.KAFKA_STORAGE_ERROR,
