@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -134,6 +135,7 @@ def beat(
     offset: int = NEXT_OFFSET,
     fence: bool = False,
     end: bool = False,
+    offline: Sequence[bytes] = (),
     progress: Progress = Progress(0, 0),  # noqa: B008
 ) -> BrokerHeartbeatResponse:
     request = BrokerHeartbeatRequest(
@@ -142,6 +144,7 @@ def beat(
         current_metadata_offset=offset,
         want_fence=fence,
         want_shut_down=end,
+        offline_log_dirs=list(offline),
     )
     response = scene.apply(decide_heartbeat(scene.image, scene.rules, request, progress))
     assert isinstance(response, BrokerHeartbeatResponse)
@@ -180,6 +183,16 @@ def test_a_broker_may_ask_for_its_fence(scene: Any) -> None:
     assert state(beat(scene, fence=True)) == (True, True, False)
     assert scene.image.brokers[1].fenced
     assert scene.brief("t")[0] == (2, (2,), (1,))
+
+
+@pytest.mark.kip(858)
+def test_a_broker_whose_directory_is_offline_is_fenced_and_trusted_no_more(scene: Any) -> None:
+    scene.put_broker(1, log_dirs=(b"d" * 16,))
+    assert state(beat(scene, offline=[b"e" * 16])) == (True, False, False)
+    for fence in (True, False):
+        assert state(beat(scene, fence=fence, offline=[b"d" * 16])) == (True, True, False)
+        assert scene.image.brokers[1].fenced
+        assert scene.brief("t")[0] == (2, (2,), ())
 
 
 def test_a_broker_that_leads_nothing_may_end_at_once(scene: Any) -> None:
