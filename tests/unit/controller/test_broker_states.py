@@ -189,8 +189,8 @@ def test_a_broker_may_ask_for_its_fence(scene: Any) -> None:
 def test_a_broker_whose_directory_is_offline_is_fenced_and_trusted_no_more(scene: Any) -> None:
     scene.put_broker(1, log_dirs=(b"d" * 16,))
     assert state(beat(scene, offline=[b"e" * 16])) == (True, False, False)
-    for fence in (True, False):
-        assert state(beat(scene, fence=fence, offline=[b"d" * 16])) == (True, True, False)
+    for wanted in (True, False):
+        assert state(beat(scene, fence=wanted, offline=[b"d" * 16])) == (True, True, False)
         assert scene.image.brokers[1].fenced
         assert scene.brief("t")[0] == (2, (2,), ())
 
