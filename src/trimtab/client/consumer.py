@@ -31,6 +31,7 @@ from trimtab.client.session import Session, isolation
 from trimtab.errors import CorruptData, KafkaError, UsageError
 from trimtab.records import Record, TopicPartition
 from trimtab.runtime.loop_thread import LoopThread, shared
+from trimtab.runtime.unclosed import close_when_collected
 from trimtab.wire.batch_cy import read_records
 from trimtab.wire.batch_header import read_header
 
@@ -317,8 +318,12 @@ class Consumer(_Reader):
         **options: object,
     ) -> None:
         super().__init__(bootstrap_servers, options, Random())
-        self._fetcher = self._make_fetcher()
+        self._fetcher = fetcher = self._make_fetcher()
+        session = self._session
         self._thread: LoopThread = shared()
+        self._thread.entrust(
+            self, session.options.name_of(self), lambda timeout: _close(fetcher, session)
+        )
 
     def poll(self, timeout_ms: float = 500, max_records: int | None = None) -> list[Record]:
         """The next records, in the order of their offsets within each partition.
@@ -400,13 +405,8 @@ class Consumer(_Reader):
 
     def close(self) -> None:
         """Close the connections. Closing again does nothing."""
-        if self._closed:
-            return
+        self._thread.end(_close(self._fetcher, self._session))
         self._closed = True
-        try:
-            self._thread.run(_close(self._fetcher, self._session))
-        finally:
-            self._thread.stop()
 
     def __enter__(self) -> Consumer:
         return self
@@ -459,7 +459,11 @@ class AsyncConsumer(_Reader):
         **options: object,
     ) -> None:
         super().__init__(bootstrap_servers, options, random or Random())
-        self._fetcher = self._make_fetcher()
+        self._fetcher = fetcher = self._make_fetcher()
+        session = self._session
+        self._keep_open = close_when_collected(
+            self, session.options.name_of(self), lambda: _close(fetcher, session)
+        )
 
     async def poll(self, timeout_ms: float = 500, max_records: int | None = None) -> list[Record]:
         """As `Consumer.poll`."""
@@ -513,6 +517,7 @@ class AsyncConsumer(_Reader):
         """Close the connections. Closing again does nothing."""
         if not self._closed:
             self._closed = True
+            self._keep_open()
             await _close(self._fetcher, self._session)
 
     async def __aenter__(self) -> AsyncConsumer:

@@ -417,6 +417,12 @@ class Options:
     def connection_options(self) -> ConnectionOptions:
         return self._connection_options
 
+    def name_of(self, client: object) -> str:
+        """How warnings and the log name a client with these options."""
+        servers = ",".join(f"{node.host}:{node.port}" for node in self.bootstrap)
+        own = f", client_id={self['client.id']!r}" if "client.id" in self.given else ""
+        return f"{type(client).__name__}({servers!r}{own})"
+
 
 def gather_options(
     kind: str,

@@ -35,13 +35,15 @@ from trimtab.client.sender.transactions import (
 from trimtab.errors import TransactionError, UsageError
 from trimtab.records import Headers, TopicPartition
 from trimtab.runtime.clock import monotonic_clock, wall_clock
-from trimtab.runtime.loop_thread import LoopThread, new_lock, shared, wait_for
+from trimtab.runtime.loop_thread import LoopThread, shared
+from trimtab.runtime.unclosed import close_when_collected
+from trimtab.runtime.waiting import new_lock, wait_for
 from trimtab.wire.rows_cy import Rows
 
 T = TypeVar("T")
 
 INTERRUPT_GRACE = 1.0
-"""Seconds that closing gives to what waits when Ctrl-C or exit() ended the `with` block."""
+"""Seconds that closing gives to what waits when Ctrl-C ended the `with` block."""
 
 
 class Producer(Intake):
@@ -67,15 +69,16 @@ class Producer(Intake):
         **options: object,
     ) -> None:
         checked, custom = producer_options(bootstrap_servers, options)
+        name = checked.name_of(self)
         self._thread: LoopThread = shared()
-        self._is_closed = False
 
         async def start() -> Core:
             # Not the loop's time(): uvloop's stands still while the loop waits for something to do.
-            return Core(checked, custom, new_lock(), monotonic_clock, wall_clock, Random())
+            return Core(checked, custom, new_lock(), monotonic_clock, wall_clock, Random(), name)
 
         try:
             self._core = self._thread.run(start())
+            self._thread.entrust(self, name, self._core.close_unattended)
         except BaseException:
             self._thread.stop()
             raise
@@ -285,13 +288,7 @@ class Producer(Intake):
         An open transaction is aborted. Who waits in `send` gets a UsageError. Closing again, or in
         a forked process, does nothing.
         """
-        if self._is_closed or self._core.accumulator.is_abandoned:
-            return
-        self._is_closed = True
-        try:
-            self._thread.run(self._core.close(timeout))
-        finally:
-            self._thread.stop()
+        self._thread.end(self._core.close(timeout))
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return self._thread.run(call)
@@ -329,7 +326,11 @@ class AsyncProducer(AsyncIntake):
     ) -> None:
         checked, custom = producer_options(bootstrap_servers, options)
         time = asyncio.get_running_loop().time
-        self._core = Core(checked, custom, NoLock(), time, wall_clock, random or Random())
+        name = checked.name_of(self)
+        self._core = core = Core(
+            checked, custom, NoLock(), time, wall_clock, random or Random(), name
+        )
+        self._keep_open = close_when_collected(self, name, core.close_dropped, core.unsent)
         self._is_closed = False
         super().__init__(self._core.accumulator)
 
@@ -462,6 +463,7 @@ class AsyncProducer(AsyncIntake):
         """Flush, then close. What is not acknowledged within `timeout` seconds fails."""
         if not self._is_closed and not self._core.accumulator.is_abandoned:
             self._is_closed = True
+            self._keep_open()
             await self._core.close(timeout)
 
     async def __aenter__(self) -> AsyncProducer:
@@ -516,7 +518,7 @@ def _is_beyond_abort(error: BaseException) -> bool:
 
 def _grace(error: BaseException | None) -> float | None:
     """How long closing may take after a `with` block that ended with this."""
-    return None if error is None or isinstance(error, Exception) else INTERRUPT_GRACE
+    return INTERRUPT_GRACE if isinstance(error, KeyboardInterrupt) else None
 
 
 def _checked_topic(topic: object) -> str:

@@ -26,7 +26,8 @@ from trimtab.client.sender.transactions import (
 )
 from trimtab.errors import Unavailable, UsageError
 from trimtab.records import TopicPartition
-from trimtab.runtime.loop_thread import call_in_forked_child, new_lock
+from trimtab.runtime.loop_thread import EXIT_SECONDS, call_in_forked_child
+from trimtab.runtime.waiting import new_gate
 from trimtab.wire.compression import Compression
 
 logger = logging.getLogger("trimtab.client")
@@ -56,6 +57,7 @@ class Core:
         custom: what `partitioner.class` was given as, if not as text.
         lock: between the threads that send and the loop's.
         now: the loop's time, right on every thread.
+        name: the producer's, for the log.
     """
 
     def __init__(
@@ -66,16 +68,19 @@ class Core:
         now: Callable[[], float],
         wall: Callable[[], float],
         random: Random,
+        name: str,
     ) -> None:
+        self._name = name
         self.loop = asyncio.get_running_loop()
         self.now = now
         self.max_block = options.seconds("max.block.ms")
         self._buffer_memory = options.integer("buffer.memory")
         self._closing: asyncio.Future[Any] = self.loop.create_future()
-        self._is_waking = False
+        self._closed: asyncio.Future[Any] = self.loop.create_future()
+        self._looks = 0
+        self._told_at_look = -1
         self._is_awaited = False
-        self._looked = new_lock()
-        self._looked.acquire()
+        self._looked = new_gate()
         self._call_soon = (
             self.loop.call_soon if isinstance(lock, NoLock) else self.loop.call_soon_threadsafe
         )
@@ -130,15 +135,17 @@ class Core:
             self._identity.outbox = self.sender
             self._identity.on_refuse = self.accumulator.refuse
             self.accumulator.refuse(self._identity.refusal())
-        call_in_forked_child(self.abandon)
+        call_in_forked_child(self, Core.abandon)
 
     # waking the sender
 
     def _wake(self) -> None:
-        # From any thread; many records share one look at the queues.
-        if not self._is_waking:
-            self._is_waking = True
+        # From any thread; many records share one look at the queues. The loop alone says whether
+        # there was one since it was last told: Ctrl-C between these lines has it told twice.
+        looks = self._looks
+        if self._told_at_look != looks:
             self._tell(self._woken)
+            self._told_at_look = looks
 
     def _tell(self, function: Callable[..., object], *args: object) -> None:
         """Have the loop call this soon. Once the producer is closed it may be gone, unheard."""
@@ -149,7 +156,7 @@ class Core:
                 raise
 
     def _woken(self) -> None:
-        self._is_waking = False
+        self._looks += 1
         self.sender.look()
         if self._is_awaited:
             self._is_awaited = False
@@ -209,8 +216,13 @@ class Core:
             ) from None
 
     async def close(self, timeout: float | None) -> None:
-        if not self._closing.done():
-            self._closing.set_result(None)
+        if self._closing.done():  # by another thread: it gets no longer than this one gives
+            ended, _ = await asyncio.wait([self._closed], timeout=timeout)
+            if not ended:
+                self._fail_late(timeout)
+                await asyncio.wait([self._closed])
+            return
+        self._closing.set_result(None)
         try:
             async with asyncio.timeout(timeout):
                 if isinstance(self._identity, Transactions):
@@ -218,16 +230,60 @@ class Core:
                 self.accumulator.close(_closed())
                 await self.sender.flush()
         except TimeoutError:
-            self.sender.fail_all(
-                Unavailable(f"the producer was closed before this was acknowledged ({timeout:g} s)")
-            )
+            self._fail_late(timeout)
         finally:
             self.accumulator.close(_closed())
             self.sender.fail_all(Unavailable("the producer was closed before this was sent"))
-            await self.sender.close()
-            await self.metadata.close()
-            await self.connections.close()
-            self._close_partitioner()
+            try:
+                await self.sender.close()
+                await self.metadata.close()
+                await self.connections.close()
+                self._close_partitioner()
+            finally:
+                self._closed.set_result(None)
+
+    def _fail_late(self, timeout: float | None) -> None:
+        self.sender.fail_all(
+            Unavailable(f"the producer was closed before this was acknowledged ({timeout:g} s)")
+        )
+
+    async def close_unattended(self, timeout: float | None) -> None:
+        """Close a producer that nobody closes, and say in the log what could not be delivered."""
+        self.accumulator.close(_closed())
+        waiting = self.accumulator.incomplete_batches()
+        is_open = isinstance(self._identity, Transactions) and self._identity.is_open
+        try:
+            await self.close(timeout)
+        finally:
+            lost = [batch for batch in waiting if batch.lost]
+            count = sum(batch.lost for batch in lost)
+            if is_open:
+                logger.warning(
+                    "%s was never closed: its open transaction was not committed, %d records that"
+                    " waited are given up",
+                    self._name,
+                    count,
+                )
+            elif lost:
+                logger.warning(
+                    "%s was never closed, and %d of its records could not be delivered: %s",
+                    self._name,
+                    count,
+                    lost[0].reason,
+                )
+
+    async def close_dropped(self) -> None:
+        """Close a producer that was collected, on a loop that its user runs."""
+        try:
+            await self.sender.flush()
+        except asyncio.CancelledError:
+            # asyncio.run has come to its end, and waits for what it has cancelled.
+            logger.debug("%s is closed at the end of its loop", self._name)
+        await self.close_unattended(EXIT_SECONDS)
+
+    def unsent(self) -> int:
+        """How many records are neither acknowledged nor given up."""
+        return sum(batch.count for batch in self.accumulator.incomplete_batches())
 
     def abandon(self) -> None:
         """This is a process forked from the producer's: nobody sends here."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+# Loops import it on first use, which fails once the main thread has ended.
+import concurrent.futures.thread  # noqa: F401
+
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """A new uvloop loop, or asyncio's own where uvloop cannot be imported; the caller closes it.

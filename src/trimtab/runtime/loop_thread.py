@@ -5,6 +5,8 @@ run(coroutine) ────────────────────▶ t
      ▲ result, error, Ctrl-C            │
      └──────────────────────────────────┘
 call_soon(fn) ─────────────────────▶ fn()
+
+A client that nobody closes is closed here: when it is collected, or when the interpreter exits.
 """
 
 from __future__ import annotations
@@ -14,29 +16,33 @@ import atexit
 import concurrent.futures
 import logging
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
-from math import inf
+from contextlib import suppress
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from trimtab.errors import Unavailable, UsageError
-from trimtab.runtime.clock import monotonic_clock
 from trimtab.runtime.event_loop import new_event_loop
+from trimtab.runtime.unclosed import warn_unclosed
+from trimtab.runtime.waiting import guarded, refuse_waiting, wait_for
 
 T = TypeVar("T")
 
+Close: TypeAlias = Callable[[float | None], Coroutine[Any, Any, object]]
+
 _log = logging.getLogger(__name__)
+
+EXIT_SECONDS = 30.0
+"""How long the interpreter's exit waits for the clients that nobody closed, all together."""
 
 _CANCEL_GRACE_S = 5.0
 """How long cancelled tasks may take to end before the loop is closed over them."""
 
 _JOIN_GRACE_S = _CANCEL_GRACE_S + 1.0
 """How long the interpreter's exit waits for a loop thread; beyond, the daemon thread is left."""
-
-_LISTEN_S = 0.1
-"""How long a thread waits without hearing a signal, at most."""
 
 
 class LoopThread:
@@ -45,6 +51,7 @@ class LoopThread:
     `LoopThread(name)` starts a thread; `shared()` holds the one that all client faces of this
     process share. Either way `stop()` gives up this hold, and the last hold ends the thread.
     At the interpreter's exit whatever still runs is stopped.
+    A client entrusts what closes it to its hold.
 
     Args:
         name: the thread's name, as debuggers and errors show it.
@@ -54,9 +61,16 @@ class LoopThread:
         self._bind(_Engine(name))
 
     def _bind(self, engine: _Engine) -> None:
-        engine.holds += 1
         self._engine = engine
-        self._released = False
+        self._client = ""
+        self._close: Close | None = None
+        self._finalizer: weakref.finalize[[], Any] | None = None
+        engine.holds.add(self)
+
+    @property
+    def is_released(self) -> bool:
+        """Whether this hold was given up."""
+        return self not in self._engine.holds
 
     @property
     def name(self) -> str:
@@ -93,15 +107,11 @@ class LoopThread:
         Raises:
             Unavailable: no result within `timeout`, or the thread was stopped meanwhile.
             UsageError: the thread was stopped before, or belongs to the process this one was
-                forked from, or is the calling thread.
+                forked from, or the caller must not wait (see `refuse_waiting`).
         """
         try:
             self._refuse_unusable()
-            if self.is_current:
-                raise UsageError(
-                    f"run() on loop thread {self.name!r} was called from that thread, which would "
-                    "wait for itself; use the async face there and await the coroutine"
-                )
+            refuse_waiting(self._engine.loop)
             future = self._engine.submit(coroutine)
         except UsageError:
             coroutine.close()
@@ -128,6 +138,44 @@ class LoopThread:
         """Whether the caller is on this thread, and so must not wait for it."""
         return threading.current_thread() is self._engine.thread
 
+    def entrust(self, client: object, name: str, close: Close) -> None:
+        """Have a client closed that nobody closes.
+
+        When it is collected that happens in the background, for as long as it takes, with a
+        ResourceWarning. When the interpreter exits, its exit waits `EXIT_SECONDS` for all of them.
+
+        Args:
+            client: what is collected; this does not keep it alive.
+            name: the client's, for the warning.
+            close: called on the loop with the seconds it may take, None for as long as it takes;
+                says itself what is lost. It must not refer to `client`.
+        """
+        self._client = name
+        self._close = close
+        self._finalizer = weakref.finalize(client, self._drop)
+        self._finalizer.atexit = False  # `_end_all` does it, when no thread uses the client
+
+    def end(self, close: Coroutine[Any, Any, object]) -> None:
+        """Run what closes the client, and give up this hold. Ending again does nothing.
+
+        Raises:
+            UsageError: the caller must not wait (see `refuse_waiting`); nothing was done.
+        """
+        if self.is_released or self._engine.is_forked:
+            close.close()
+            return
+        try:
+            refuse_waiting(self._engine.loop)
+        except UsageError:
+            close.close()
+            raise
+        try:
+            self.run(close)
+            self.stop()
+        except BaseException:
+            self._end_soon(0.0)  # what Ctrl-C has left
+            raise
+
     def stop(self) -> None:
         """Give up this hold. The last one cancels all tasks, closes the loop, joins the thread.
 
@@ -137,19 +185,52 @@ class LoopThread:
         Raises:
             UsageError: called from the loop thread, which cannot wait for its own end.
         """
-        if self._released or self._engine.is_forked:
+        if self.is_released or self._engine.is_forked:
             return
         if self.is_current:
             raise UsageError(
                 f"stop() of loop thread {self.name!r} was called from that thread; "
                 "call it from the thread that started it"
             )
-        self._released = True
-        with _shared_lock:
-            self._engine.holds -= 1
-            last = self._engine.holds == 0
-        if last:
+        if self._release():
             self._engine.stop()
+
+    def _release(self) -> bool:
+        """Give up this hold; returns whether it was the last."""
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        return guarded(_shared_lock, self._engine.let_go, self)
+
+    def _drop(self) -> None:
+        """The client was collected: on any thread, which may hold any lock. So this takes none."""
+        if self.is_released or self._engine.is_forked:
+            return
+        self._end_soon(None)
+        warn_unclosed(self._client, "it is closed in the background")
+
+    def _end_soon(self, timeout: float | None) -> None:
+        """Have the loop close the client and give up this hold."""
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        with suppress(RuntimeError):  # the loop has ended
+            self._engine.loop.call_soon_threadsafe(self._begin_to_end, timeout)
+
+    def _begin_to_end(self, timeout: float | None) -> None:
+        task = self._engine.loop.create_task(self._end(timeout))
+        self._engine.closing.add(task)
+        task.add_done_callback(self._engine.closing.discard)
+
+    async def _end(self, timeout: float | None) -> None:
+        await self._close_client(timeout)
+        if self._release():
+            self._engine.begin_to_stop()
+
+    async def _close_client(self, timeout: float | None) -> None:
+        assert self._close is not None
+        try:
+            await self._close(timeout)
+        except Exception:
+            _log.exception("closing failed: %s", self._client)
 
     def __enter__(self) -> LoopThread:
         return self
@@ -169,7 +250,7 @@ class LoopThread:
                 f"survive the fork into process {os.getpid()}; create the producer, consumer, "
                 "admin or cluster after the fork, or start processes with the 'spawn' method"
             )
-        if self._released or self._engine.stopping:
+        if self.is_released or self._engine.stopping:
             raise self._stopped()
 
     def _stopped(self) -> UsageError:
@@ -181,35 +262,69 @@ class _Engine:
 
     def __init__(self, name: str) -> None:
         self.pid = os.getpid()
-        self.holds = 0
+        self.holds: set[LoopThread] = set()
+        self.closing: set[asyncio.Task[None]] = set()
         self.stopping = False
         self.loop = new_event_loop()
-        self._submitting = threading.Lock()
+        self._submitting = threading.RLock()
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        _watch_exit()
         self.thread.start()
-        atexit.register(self.stop, _JOIN_GRACE_S)
+        _running.append(self)
 
     @property
     def is_forked(self) -> bool:
         return self.pid != os.getpid()
 
+    def let_go(self, hold: LoopThread) -> bool:
+        """Forget a hold; returns whether that was the last. Under the lock of all."""
+        self.holds.discard(hold)
+        if self.holds:
+            return False
+        self.stopping = True
+        return True
+
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         # With the lock every coroutine is on the loop's queue before the loop's end is, so that
         # it becomes a task and is cancelled; otherwise its caller would wait for ever.
-        with self._submitting:
-            if self.stopping:
-                raise UsageError(f"loop thread {self.thread.name!r} was stopped; start a new one")
-            return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        return guarded(self._submitting, self._submit, coroutine)
+
+    def _submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        if self.stopping:
+            raise UsageError(f"loop thread {self.thread.name!r} was stopped; start a new one")
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def close_clients(self) -> list[str]:
+        """At the interpreter's exit: close those that nobody closed; returns their names."""
+        holds = [hold for hold in list(self.holds) if hold._close is not None]
+        if not holds or self.stopping:
+            return []
+        LoopThread.__new__(LoopThread)._bind(self)  # none of theirs is the last
+        future = self.submit(self._close_all(holds))
+        try:
+            wait_for(future, EXIT_SECONDS + _CANCEL_GRACE_S)
+        except TimeoutError:
+            _log.warning("clients could not be closed in %g s: gave them up", EXIT_SECONDS)
+        finally:
+            future.cancel()
+        return [hold._client for hold in holds]
+
+    async def _close_all(self, holds: list[LoopThread]) -> None:
+        await asyncio.gather(*[hold._close_client(EXIT_SECONDS) for hold in holds])
+
+    def begin_to_stop(self) -> None:
+        guarded(self._submitting, self._begin_to_stop)
+
+    def _begin_to_stop(self) -> None:
+        self.stopping = True
+        with suppress(RuntimeError):  # it has ended
+            self.loop.call_soon_threadsafe(self.loop.stop)
 
     def stop(self, join_timeout: float | None = None) -> None:
         if self.is_forked:
             return
-        with self._submitting:
-            if not self.stopping:
-                self.stopping = True
-                self.loop.call_soon_threadsafe(self.loop.stop)
+        self.begin_to_stop()
         self.thread.join(join_timeout)
-        atexit.unregister(self.stop)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -224,6 +339,8 @@ class _Engine:
             finally:
                 asyncio.set_event_loop(None)
                 self.loop.close()
+                with suppress(ValueError):  # in a forked child they are forgotten already
+                    _running.remove(self)
 
 
 async def _cancel_all() -> None:
@@ -240,8 +357,52 @@ async def _cancel_all() -> None:
             _log.warning("a task failed while being cancelled task=%r", task, exc_info=error)
 
 
+_running: list[_Engine] = []
+"""Those whose loops run in this process, the oldest first."""
+
+_watching = 0
+"""The process whose end `_end_all` is registered for."""
+
+
+def _end_all() -> None:
+    """At the interpreter's exit: nothing but daemon threads and other exit handlers still run.
+
+    First the clients: a cluster of this process may have to serve them.
+    """
+    engines = [engine for engine in _running if not engine.is_forked]
+    unclosed = []
+    try:
+        for engine in engines:
+            unclosed += engine.close_clients()
+    finally:
+        for engine in reversed(engines):
+            engine.stop(_JOIN_GRACE_S)
+    for name in unclosed:
+        warn_unclosed(name, "it was closed at the interpreter's exit")
+
+
+def _watch_exit() -> None:
+    """Have `_end_all` called when this process ends."""
+    global _watching
+    if _watching == os.getpid():
+        return
+    is_first, _watching = _watching == 0, os.getpid()
+    if is_first:
+        atexit.register(_end_all)
+    # What multiprocessing has forked ends without atexit, but not without its own finalizers.
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None and processes.parent_process() is not None:
+        from multiprocessing.util import Finalize
+
+        Finalize(None, _end_all, exitpriority=-1)
+
+
+# Early, so that it is called late: exit handlers of others may still use their clients.
+_watch_exit()
+
+
 _shared: _Engine | None = None
-_shared_lock = threading.Lock()
+_shared_lock = threading.RLock()
 
 
 def shared() -> LoopThread:
@@ -249,65 +410,37 @@ def shared() -> LoopThread:
 
     Started by the first hold and stopped with the last; a forked child gets its own.
     """
+    hold = LoopThread.__new__(LoopThread)
+    guarded(_shared_lock, _bind_to_shared, hold)
+    return hold
+
+
+def _bind_to_shared(hold: LoopThread) -> None:
     global _shared
-    with _shared_lock:
-        if _shared is None or _shared.holds == 0:
-            _shared = _Engine("trimtab-clients")
-        hold = LoopThread.__new__(LoopThread)
-        hold._bind(_shared)
-        return hold
+    if _shared is None or _shared.stopping:
+        _shared = _Engine("trimtab-clients")
+    hold._bind(_shared)
 
 
-_heirs: list[weakref.WeakMethod[Callable[[], object]]] = []
+_heirs: weakref.WeakKeyDictionary[object, Callable[[Any], object]] = weakref.WeakKeyDictionary()
 
 
-def call_in_forked_child(method: Callable[[], object]) -> None:
-    """Have a bound method called in every process forked from this one, while its object lives.
+def call_in_forked_child(heir: object, function: Callable[[Any], object]) -> None:
+    """Have `function(heir)` called in every process forked from this one, while `heir` lives.
 
     It runs before `fork` returns there. No other thread exists, and locks may be held for ever.
     """
-    with _shared_lock:
-        _heirs[:] = [heir for heir in _heirs if heir() is not None]
-        _heirs.append(weakref.WeakMethod(method))
+    _heirs[heir] = function
 
 
 def _begin_as_child() -> None:
     """The parent's thread is not here, and its lock may have been held."""
     global _shared, _shared_lock
     _shared = None
-    _shared_lock = threading.Lock()
-    for heir in _heirs:
-        method = heir()
-        if method is not None:
-            method()
+    _shared_lock = threading.RLock()
+    _running.clear()
+    for heir, function in list(_heirs.items()):
+        function(heir)
 
 
 os.register_at_fork(after_in_child=_begin_as_child)
-
-
-def wait_for(future: concurrent.futures.Future[T], timeout: float | None = None) -> T:
-    """A future's result, on a thread that is to hear Ctrl-C meanwhile.
-
-    Python runs signal handlers between two instructions. A signal that arrives after the last one,
-    but before the thread sleeps, is not seen until the sleep is over: so no sleep is long.
-
-    Args:
-        timeout: seconds to wait at most; None waits as long as it takes.
-
-    Raises:
-        TimeoutError: no result within `timeout`; or whatever the future ended with.
-    """
-    end = inf if timeout is None else monotonic_clock() + timeout
-    while True:
-        try:
-            return future.result(max(0.0, min(_LISTEN_S, end - monotonic_clock())))
-        except TimeoutError:
-            if future.done():
-                return future.result()  # It may be the future's own, or there just now.
-            if monotonic_clock() >= end:
-                raise
-
-
-def new_lock() -> threading.Lock:
-    """A lock between a client's callers and its loop thread."""
-    return threading.Lock()

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import gc
 import os
 import signal
@@ -13,7 +12,7 @@ import pytest
 
 from trimtab.errors import Unavailable, UsageError
 from trimtab.runtime.event_loop import new_event_loop
-from trimtab.runtime.loop_thread import LoopThread, call_in_forked_child, shared, wait_for
+from trimtab.runtime.loop_thread import LoopThread, call_in_forked_child, shared
 
 
 async def _never() -> None:
@@ -96,7 +95,7 @@ def test_run_refuses_the_loop_thread_itself():
         async def stop() -> None:
             thread.stop()
 
-        with pytest.raises(UsageError, match="wait for itself; use the async face"):
+        with pytest.raises(UsageError, match="in a coroutine `await` it; from a delivery callback"):
             thread.run(nest())
         with pytest.raises(UsageError, match="from the thread that started it"):
             thread.run(stop())
@@ -277,8 +276,8 @@ def test_a_forked_child_tells_those_who_asked_for_it_and_still_live():
             self.called_in.append(os.getpid())
 
     alive, gone = Heir(), Heir()
-    call_in_forked_child(alive.inherit)
-    call_in_forked_child(gone.inherit)
+    call_in_forked_child(alive, Heir.inherit)
+    call_in_forked_child(gone, Heir.inherit)
     called_in = gone.called_in
     del gone
     gc.collect()
@@ -319,38 +318,3 @@ print("the end", flush=True)
         timeout=30,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "the end\nwound up\n", "")
-
-
-class _Slow(concurrent.futures.Future[str]):
-    """One that is done after so many waits, none of which is long."""
-
-    def __init__(self, waits: int) -> None:
-        super().__init__()
-        self.waits = waits
-
-    def result(self, timeout: float | None = None) -> str:
-        if not self.done():
-            assert timeout is not None
-            assert timeout <= 0.1, "a signal would go unheard for so long"
-            self.waits -= 1
-            if self.waits == 0:
-                self.set_result("done")
-            raise TimeoutError
-        return super().result(timeout)
-
-
-@pytest.mark.parametrize("timeout", [None, 60.0])
-def test_a_wait_is_many_short_ones_as_a_signal_may_come_just_before_each(
-    timeout: float | None,
-) -> None:
-    assert wait_for(_Slow(50), timeout) == "done"
-
-
-def test_a_wait_ends_with_its_timeout_or_what_the_future_ended_with() -> None:
-    never: concurrent.futures.Future[str] = concurrent.futures.Future()
-    for timeout in (0.0, 0.01):
-        with pytest.raises(TimeoutError):
-            wait_for(never, timeout)
-    never.set_exception(TimeoutError("its own"))
-    with pytest.raises(TimeoutError, match="its own"):
-        wait_for(never)

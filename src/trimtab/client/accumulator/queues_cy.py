@@ -16,7 +16,7 @@ from typing import Any
 import cython
 
 from trimtab.records import NO_OFFSET, NO_TIMESTAMP, RecordMetadata
-from trimtab.runtime.loop_thread import wait_for
+from trimtab.runtime.waiting import wait_for
 
 if cython.compiled:
     pass
@@ -129,6 +129,20 @@ class Batch:
             future.set_result(None)
         callbacks, self._callbacks = self._callbacks, None
         return callbacks if callbacks is not None else []
+
+    @property
+    def lost(self) -> int:
+        """How many of its records were given up, those of its parts included."""
+        if self._parts is not None:
+            return sum(part.lost for part in self._parts)
+        return self.count if self.error is not None else 0
+
+    @property
+    def reason(self) -> Any:
+        """The first error of those that were given up; None if there are none."""
+        if self._parts is not None:
+            return next((part.reason for part in self._parts if part.lost), None)
+        return self.error
 
     @property
     def is_waited_for(self) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from trimtab.errors import KafkaError, UsageError
 from trimtab.records import NO_OFFSET, TopicPartition
-from trimtab.runtime.loop_thread import wait_for
+from trimtab.runtime.waiting import wait_for
 from trimtab.wire.rows_cy import NO_TIME, BytesColumn, HeadersColumn, Rows
 
 SLICE_ROWS = 65_536

@@ -54,9 +54,9 @@ class Admin:
         bootstrap_servers: str | Iterable[str] | Mapping[str, object] | None = None,
         **options: object,
     ) -> None:
-        self._admin = AsyncAdmin(bootstrap_servers, random=Random(), **options)
+        self._admin = admin = AsyncAdmin(bootstrap_servers, random=Random(), **options)
         self._thread: LoopThread = shared()
-        self._closed = False
+        self._thread.entrust(self, admin.options.name_of(self), lambda timeout: admin.close())
 
     def topics(self, include_internal: bool = False) -> list[str]:
         """The names of all topics, sorted."""
@@ -231,13 +231,7 @@ class Admin:
 
     def close(self) -> None:
         """Close the connections. Closing again does nothing."""
-        if self._closed:
-            return
-        self._closed = True
-        try:
-            self._thread.run(self._admin.close())
-        finally:
-            self._thread.stop()
+        self._thread.end(self._admin.close())
 
     def __enter__(self) -> Admin:
         return self
@@ -251,7 +245,7 @@ class Admin:
         self.close()
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        if self._closed:
+        if self._thread.is_released:
             call.close()
             raise UsageError("the admin client is closed")
         return self._thread.run(call)

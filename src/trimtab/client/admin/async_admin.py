@@ -29,10 +29,11 @@ from trimtab.client.fetcher.offsets import (
     checked_partition,
 )
 from trimtab.client.network.metadata import TopicView
-from trimtab.client.options import ADMIN
+from trimtab.client.options import ADMIN, Options
 from trimtab.client.session import Session
 from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
+from trimtab.runtime.unclosed import close_when_collected
 
 Moment: TypeAlias = Literal["earliest", "latest", "max_timestamp"] | int
 """Which offset of a partition: one of its ends, its youngest record, or a time in ms."""
@@ -55,8 +56,14 @@ class AsyncAdmin:
         random: Random | None = None,
         **options: object,
     ) -> None:
-        self._session = Session(ADMIN, bootstrap_servers, options, random or Random())
-        self._calls = Calls(self._session)
+        self._session = session = Session(ADMIN, bootstrap_servers, options, random or Random())
+        self._calls = Calls(session)
+        self._keep_open = close_when_collected(self, session.options.name_of(self), session.close)
+
+    @property
+    def options(self) -> Options:
+        """Its checked options."""
+        return self._session.options
 
     async def topics(self, include_internal: bool = False) -> list[str]:
         """As `Admin.topics`."""
@@ -187,6 +194,7 @@ class AsyncAdmin:
         """Close the connections. Closing again does nothing."""
         if not self._calls.is_closed:
             self._calls.is_closed = True
+            self._keep_open()
             await self._session.close()
 
     async def __aenter__(self) -> AsyncAdmin:

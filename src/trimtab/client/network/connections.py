@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache
+from functools import cache, partial
 from random import Random
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -661,9 +661,15 @@ class Connections:
 
     def _begin(self, node_id: int) -> asyncio.Task[Connection]:
         task = asyncio.get_running_loop().create_task(self._connect(node_id))
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._opening[node_id] = task
+        task.add_done_callback(partial(self._opened, node_id))
         return task
+
+    def _opened(self, node_id: int, task: asyncio.Task[Connection]) -> None:
+        if self._opening.get(node_id) is task:  # cancelled before it began
+            del self._opening[node_id]
+        if not task.cancelled():
+            task.exception()  # seen
 
     async def _connect(self, node_id: int) -> Connection:
         loop = asyncio.get_running_loop()

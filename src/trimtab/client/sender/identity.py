@@ -174,7 +174,7 @@ class Identity(Anonymous):
     def is_ready(self) -> bool:
         if self.producer_id != NO_PRODUCER_ID:
             return True
-        if self._asking is None:
+        if self._asking is None or self._asking.cancelled():  # before it began
             self._asking = asyncio.get_running_loop().create_task(self._ask())
         return False
 

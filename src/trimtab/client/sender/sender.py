@@ -314,8 +314,8 @@ class Sender:
     async def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        await self._identity.close()
         self._closed = True
+        await self._identity.close()
 
     def look(self) -> None:
         """Send what is due, and plan the next look."""

@@ -304,6 +304,11 @@ class Transactions(Identity):
         """
         await self._conclude(ABORT, self._abort)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a transaction is open that nobody commits."""
+        return self.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
+
     async def finish(self) -> None:
         """For closing: wait for a call that is under way, and abort the transaction if one is open.
 
@@ -313,7 +318,7 @@ class Transactions(Identity):
         if self._pending is not None:
             await asyncio.wait([self._pending.task])
             self._pending = None
-        if self.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+        if self.is_open:
             try:
                 await self.abort()
             except KafkaError as error:
@@ -348,7 +353,7 @@ class Transactions(Identity):
                 self._enlisted.add(queue)
                 return True
             self._wanted[queue] = None
-            if self._enlisting is None:
+            if self._enlisting is None or self._enlisting.cancelled():
                 # A task begins after the sender has looked at every queue.
                 self._enlisting = self._loop.create_task(self._enlist())
             return False

@@ -1,0 +1,87 @@
+"""Clients for event loops that nobody closes: closed on their loop when they are collected."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import warnings
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+_log = logging.getLogger("trimtab.client")
+
+_closing: set[asyncio.Task[Any]] = set()
+"""What is under way; a loop does not keep its tasks alive."""
+
+
+def warn_unclosed(name: str, what_happens: str) -> None:
+    """The ResourceWarning of a client that was not closed."""
+    warnings.warn(
+        f"unclosed {name}: {what_happens}; use `with`, or call close()",
+        ResourceWarning,
+        stacklevel=2,
+    )
+
+
+def close_when_collected(
+    client: object,
+    name: str,
+    close: Callable[[], Coroutine[Any, Any, object]],
+    unsent: Callable[[], int] = lambda: 0,
+) -> Callable[[], object]:
+    """Have a client closed on the running loop when it is collected, with a ResourceWarning.
+
+    Where that loop has ended by then, the log says how many records are lost. Made where no loop
+    runs, it is not watched.
+
+    Args:
+        client: what is collected; this does not keep it alive.
+        name: the client's, for warning and log.
+        close: what closes it; must not refer to `client`.
+        unsent: how many records it holds.
+
+    Returns: what calls this off, once the client is closed.
+    """
+    loop = asyncio._get_running_loop()
+    if loop is None:
+        return lambda: None
+    return weakref.finalize(client, _collected, os.getpid(), loop, name, close, unsent).detach
+
+
+def _collected(
+    pid: int,
+    loop: asyncio.AbstractEventLoop,
+    name: str,
+    close: Callable[[], Coroutine[Any, Any, object]],
+    unsent: Callable[[], int],
+) -> None:
+    # In any thread, which may hold any lock. So this takes none.
+    if pid != os.getpid():
+        return
+    if asyncio._get_running_loop() is loop:
+        _begin(loop, close)  # at once: asyncio.run waits for tasks that have begun when it ends
+        warn_unclosed(name, "it is closed in the background")
+        return
+    records = unsent()
+    lost = f": {records} records are lost" if records else ""
+    try:
+        loop.call_soon_threadsafe(_begin, loop, close)
+        if loop.is_running():
+            what, lost = "it is closed in the background", ""
+        else:
+            what = f"its event loop does not run{lost} unless it runs again"
+    except RuntimeError:
+        what = f"its event loop is closed{lost}"
+    if lost:
+        _log.warning("%s was never closed, and %s", name, what)
+    warn_unclosed(name, what)
+
+
+def _begin(
+    loop: asyncio.AbstractEventLoop, close: Callable[[], Coroutine[Any, Any, object]]
+) -> None:
+    task = loop.create_task(close())
+    _closing.add(task)
+    task.add_done_callback(_closing.discard)

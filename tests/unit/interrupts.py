@@ -1,0 +1,50 @@
+"""Ctrl-C, placed by tracing: before any line, or any instruction, of what a call runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+
+def interrupt_at(
+    step: int,
+    call: Callable[[], object],
+    is_target: Callable[[CodeType], bool],
+    by_opcode: bool = False,
+) -> str | None:
+    """Make a call, and raise KeyboardInterrupt before the `step`-th line of what it runs.
+
+    Args:
+        step: from 1.
+        is_target: whether the lines of this code count.
+        by_opcode: counts instructions instead.
+
+    Returns: where it was raised; None if the call ended before.
+    """
+    seen = 0
+    place: str | None = None
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal seen, place
+        if not is_target(frame.f_code):
+            return None
+        frame.f_trace_opcodes = by_opcode
+        if event == ("opcode" if by_opcode else "line"):
+            seen += 1
+            if seen == step:
+                place = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
+                raise KeyboardInterrupt(place)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt as error:
+        if place is None or error.args != (place,):
+            raise
+    finally:
+        sys.settrace(before)
+    return place

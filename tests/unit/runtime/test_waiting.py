@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+
+import pytest
+
+from tests.unit.interrupts import interrupt_at
+from trimtab.errors import UsageError
+from trimtab.runtime import waiting
+from trimtab.runtime.waiting import guarded, never_wait_in, new_gate, refuse_waiting, wait_for
+
+
+class _Slow(concurrent.futures.Future[str]):
+    """One that is done after so many waits, none of which is long."""
+
+    def __init__(self, waits: int) -> None:
+        super().__init__()
+        self.waits = waits
+
+    def result(self, timeout: float | None = None) -> str:
+        if not self.done():
+            assert timeout is not None
+            assert timeout <= 0.1, "a signal would go unheard for so long"
+            self.waits -= 1
+            if self.waits == 0:
+                self.set_result("done")
+            raise TimeoutError
+        return super().result(timeout)
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_a_wait_is_many_short_ones_as_a_signal_may_come_just_before_each(
+    timeout: float | None,
+) -> None:
+    assert wait_for(_Slow(50), timeout) == "done"
+
+
+def test_a_wait_ends_with_its_timeout_or_what_the_future_ended_with() -> None:
+    never: concurrent.futures.Future[str] = concurrent.futures.Future()
+    for timeout in (0.0, 0.01):
+        with pytest.raises(TimeoutError):
+            wait_for(never, timeout)
+    never.set_exception(TimeoutError("its own"))
+    with pytest.raises(TimeoutError, match="its own"):
+        wait_for(never)
+
+
+def test_a_wait_for_what_the_callers_own_loop_does_is_refused_at_once() -> None:
+    never: concurrent.futures.Future[str] = concurrent.futures.Future()
+    done: concurrent.futures.Future[str] = concurrent.futures.Future()
+    done.set_result("done")
+
+    async def wait() -> None:
+        loop = asyncio.get_running_loop()
+        with pytest.raises(UsageError, match="in a coroutine `await` it"):
+            wait_for(never, 60, loop)
+        assert wait_for(done, 60, loop) == "done"
+        with pytest.raises(TimeoutError):
+            wait_for(never, 0.0, other)  # which stands still, but need not for ever
+
+    other = asyncio.new_event_loop()
+    asyncio.run(wait())
+    with pytest.raises(UsageError, match="the event loop that the client runs on does not run"):
+        wait_for(never, None, other)
+    other.close()
+    with pytest.raises(UsageError, match="the event loop that the client runs on is closed"):
+        wait_for(never, 60, other)
+
+
+def test_a_wait_ends_when_the_loop_is_closed_meanwhile() -> None:
+    loop = asyncio.new_event_loop()
+
+    class Closing(concurrent.futures.Future[str]):
+        def result(self, timeout: float | None = None) -> str:
+            loop.close()
+            raise TimeoutError
+
+    with pytest.raises(UsageError, match="is closed"):
+        wait_for(Closing(), 60, loop)
+
+
+def test_a_wait_below_a_function_that_must_not_wait_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(waiting, "_waitless", set())
+
+    def partition() -> None:
+        (lambda: refuse_waiting(None))()
+
+    partition()
+    never_wait_in(partition)
+    with pytest.raises(UsageError, match="a partitioner is called while its producer is locked"):
+        partition()
+    thread = threading.Thread(target=refuse_waiting, args=(None,))
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("by_opcode", [False, True])
+def test_a_guard_leaves_its_lock_free_wherever_it_is_interrupted(by_opcode: bool) -> None:
+    lock = threading.RLock()
+    step = 1
+    while interrupt_at(
+        step, lambda: guarded(lock, int), lambda code: code is guarded.__code__, by_opcode
+    ):
+        assert not lock._is_owned()  # type: ignore[attr-defined]
+        step += 1
+    assert step > 4
+
+
+def test_a_gate_is_closed_until_it_is_opened() -> None:
+    gate = new_gate()
+    assert not gate.acquire(False)
+    gate.release()
+    assert gate.acquire(False)
