@@ -15,7 +15,7 @@ import pytest
 from benchmarks.jars import KAFKA_VERSION, OLD_CLIENT, find_client_jars, find_java, find_kafka_jars
 from trimtab import Admin, Cluster, Producer
 from trimtab.broker.handlers import HANDLERS
-from trimtab.errors import BrokerError, ErrorCode
+from trimtab.errors import BrokerError
 
 # kafka-python reads its schemas the old way.
 pytestmark = pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")
@@ -47,18 +47,60 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
         yield Served(cluster.bootstrap_servers, lookups)
 
 
-def test_confluent_kafka_tells_a_subscriber(served: Served) -> None:
+@pytest.mark.parametrize(
+    ("protocol", "what"),
+    [("classic", "JoinGroup failed"), ("consumer", "ConsumerGroupHeartbeat fatal error")],
+)
+def test_confluent_kafka_tells_a_subscriber(served: Served, protocol: str, what: str) -> None:
     from confluent_kafka import Consumer
 
-    consumer = Consumer({"bootstrap.servers": served.servers, "group.id": "g"})
+    consumer = Consumer(
+        {"bootstrap.servers": served.servers, "group.id": "g", "group.protocol": protocol}
+    )
     consumer.subscribe(["t"])
     message = consumer.poll(PATIENCE_S)
     assert message is not None
     error = message.error()
     assert error is not None
-    assert error.code() == ErrorCode.UNSUPPORTED_VERSION
-    assert "do not serve consumer groups" in error.str()
+    assert what in error.str()
+    assert not error.retriable()
     assert served.lookups.total() <= FEW
+    consumer.close()
+
+
+def test_confluent_kafka_tells_who_looks_for_committed_offsets(served: Served) -> None:
+    from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": served.servers, "group.id": "g"})
+    partition = TopicPartition("t", 0)
+    with pytest.raises(KafkaException, match="version not supported"):
+        consumer.committed([partition], PATIENCE_S)
+    with pytest.raises(KafkaException, match="Required feature not supported"):
+        consumer.commit(offsets=[TopicPartition("t", 0, 1)], asynchronous=False)
+    consumer.assign([partition])  # to go on from where the group was
+    message = consumer.poll(PATIENCE_S)
+    assert message is not None
+    error = message.error()
+    assert error is not None
+    assert "fetch committed offsets" in error.str()
+    assert served.lookups.total() <= FEW
+    consumer.close()
+
+
+def test_confluent_kafka_with_assigned_partitions_meets_no_error(served: Served) -> None:
+    from confluent_kafka import Consumer, TopicPartition
+
+    with Producer(served.servers) as producer:
+        producer.send("t", b"one")
+    consumer = Consumer({"bootstrap.servers": served.servers, "group.id": "g"})
+    consumer.assign([TopicPartition("t", 0, 0)])
+    message = consumer.poll(PATIENCE_S)
+    assert message is not None
+    assert message.error() is None
+    assert message.value() == b"one"
+    while not served.lookups:
+        assert consumer.poll(0.1) is None
+    assert consumer.poll(1) is None
     consumer.close()
 
 

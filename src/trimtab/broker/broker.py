@@ -34,6 +34,7 @@ from trimtab.metadata.image import (
     PartitionRegistration,
     TopicImage,
 )
+from trimtab.metadata.replayed import read_replayed, refuse_other_history, write_replayed
 from trimtab.server.listener import Listener
 from trimtab.server.peer import PeerLost
 from trimtab.storage.log_config import LogConfig
@@ -125,7 +126,8 @@ class Broker:
             metadata_link := ControllerLink(*controller, f"{name}-metadata"),
             proposals_link := ControllerLink(*controller, f"{name}-isr"),
         ]
-        self.metadata = MetadataFollower(self, metadata_link)
+        self._noted = read_replayed(storage), True
+        self.metadata = MetadataFollower(self, metadata_link, self._noted[0])
         self.lifecycle = Lifecycle(
             broker_id,
             cluster_id,
@@ -174,7 +176,8 @@ class Broker:
         Waits for the controller as long as it takes.
 
         Raises:
-            CorruptData: the controller's log cannot be replayed.
+            CorruptData: the controller's log cannot be replayed, or is not the one that this broker
+                has followed before: nothing was changed.
             StorageError: the disk failed.
             UsageError: the controller refuses this broker.
         """
@@ -205,6 +208,12 @@ class Broker:
     async def _join(self, host: str, port: int) -> None:
         rack = cast("str | None", self.config["broker.rack"])
         await self.lifecycle.register(host, port, rack, self.logs.previous_epoch)
+        if self.epoch <= self._noted[0].base_offset:
+            raise refuse_other_history(
+                self.id,
+                f"this one ends at offset {self.epoch}, and the broker has replayed up to "
+                f"{self._noted[0].base_offset}",
+            )
         self.logs.begin_life(self.epoch)
         await self.metadata.reach(self.epoch + 1)
         async with self._replaying:
@@ -289,6 +298,7 @@ class Broker:
         for link in self._links:
             link.close()
         if self._carries_out:
+            self._note_replayed(durable=True)
             self.logs.close(self.epoch)
         else:
             # The logs may not have been looked at, so nothing may say that they are in order.
@@ -490,6 +500,13 @@ class Broker:
             if isinstance(error, StorageError):
                 self.disk_failed(error)
             return None
+        if log.latest_epoch > registration.leader_epoch:
+            self._carries_out = False  # nothing of this run is to be kept
+            raise refuse_other_history(
+                self.id,
+                f"the log of {topic.name}-{registration.id} has leader epoch {log.latest_epoch}, "
+                f"and the controller knows {registration.leader_epoch}",
+            )
         partition = self.partitions[key] = Partition(
             self,
             topic.name,
@@ -688,9 +705,18 @@ class Broker:
 
     async def _checkpoint(self) -> None:
         await self.logs.checkpoint()
+        self._note_replayed(durable=True)
 
     async def _checkpoint_high_watermarks(self) -> None:
         self.logs.checkpoint_high_watermarks()
+        self._note_replayed(durable=False)
+
+    def _note_replayed(self, durable: bool) -> None:
+        """Keep how far the controller's log has been followed."""
+        noted = self.metadata.last, durable
+        if noted not in (self._noted, (self._noted[0], False)):
+            write_replayed(self._storage, *noted)
+            self._noted = noted
 
     async def _flush_due(self) -> None:
         self.logs.flush_due()

@@ -4,6 +4,9 @@
     the log no longer begins there                       ─▶ snapshot ─▶ Broker.replay_snapshot
 
 The offset of a fetch tells the controller how far this broker is.
+
+The last batch that was replayed, in this run of the broker or the one before, must be in the
+controller's log: it is compared when the broker starts, and whenever the controller was away.
 """
 
 from __future__ import annotations
@@ -15,10 +18,11 @@ from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 from trimtab.broker.controller_link import ControllerLink
-from trimtab.errors import CorruptData, ErrorCode
+from trimtab.errors import ErrorCode
 from trimtab.metadata.batches import TOPIC, TOPIC_ID, read_batches, read_snapshot
+from trimtab.metadata.replayed import NOTHING, Replayed, refuse_other_history
 from trimtab.server.peer import PeerLost
-from trimtab.wire.batch_cy import verify
+from trimtab.wire.batch_cy import BatchHeader, verify
 from trimtab.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from trimtab.wire.messages.fetch_snapshot import (
     FetchSnapshotRequest,
@@ -55,13 +59,19 @@ class Replica(Protocol):
 class MetadataFollower:
     """Keeps a broker's image of the cluster up to date.
 
+    Args:
+        last: what was replayed last before this run.
+
     Attributes:
         next_offset: of the record that is replayed next.
+        last: the batch that was replayed last.
     """
 
-    def __init__(self, replica: Replica, link: ControllerLink) -> None:
+    def __init__(self, replica: Replica, link: ControllerLink, last: Replayed = NOTHING) -> None:
+        self.last = last
         self._replica = replica
         self._link = link
+        self._is_compared = True  # at first the whole log comes, and the batch with it
         self._changed: list[tuple[int, asyncio.Future[None]]] = []
         self.next_offset = 0
 
@@ -79,6 +89,7 @@ class MetadataFollower:
             except PeerLost as error:
                 # Brokers go on serving with what they know.
                 _log.debug("controller is away broker=%d error=%s", self._replica.id, error)
+                self._is_compared = not self.next_offset or self.last == NOTHING
                 await asyncio.sleep(backoff_s)
                 backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
 
@@ -94,6 +105,7 @@ class MetadataFollower:
         await self.reach(self.next_offset + 1)
 
     async def _fetch(self) -> None:
+        offset = self.next_offset if self._is_compared else self.last.base_offset
         response = await self._link.ask(
             FetchRequest(
                 replica_state=ReplicaState(replica_id=self._replica.id),
@@ -106,7 +118,7 @@ class MetadataFollower:
                         partitions=[
                             FetchPartition(
                                 partition=0,
-                                fetch_offset=self.next_offset,
+                                fetch_offset=offset,
                                 partition_max_bytes=_MAX_BYTES,
                             )
                         ],
@@ -118,12 +130,16 @@ class MetadataFollower:
         if response.error_code or not response.responses:
             raise PeerLost(f"the controller answers with error {response.error_code}")
         (data,) = response.responses[0].partitions
-        if data.snapshot_id.end_offset >= 0:
+        if data.snapshot_id.end_offset >= 0 and not self._is_compared:
+            self._is_compared = True  # the batch is in a snapshot by now: nothing to compare with
+        elif data.snapshot_id.end_offset >= 0:
             await self._fetch_snapshot(data.snapshot_id.end_offset, data.snapshot_id.epoch)
-        elif data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            raise CorruptData(
-                f"the controller's log does not have offset {self.next_offset}, which this broker "
-                "has replayed: the controller has lost its log, or is that of another cluster"
+        elif data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE or (
+            not data.records and not data.error_code and offset < self.next_offset
+        ):
+            raise refuse_other_history(
+                self._replica.id,
+                f"this one does not have offset {offset}, and the broker has replayed it",
             )
         elif data.error_code:
             raise PeerLost(f"the controller answers with error {data.error_code}")
@@ -170,12 +186,31 @@ class MetadataFollower:
         position = 0
         while position < len(data):
             header = verify(data, position)
+            self._compare(header)
             if not header.is_control:
                 batch = data[position : position + header.size]
                 decided = await _collect(record for _, record in read_batches(batch))
                 await self._replica.replay(decided[max(0, self.next_offset - header.base_offset) :])
+            if header.base_offset > self.last.base_offset:
+                self.last = Replayed(header.base_offset, header.crc)
             self._advance(header.next_offset)
             position += header.size
+
+    def _compare(self, header: BatchHeader) -> None:
+        """
+        Raises:
+            CorruptData: where this batch is, this broker has replayed another one.
+        """
+        last = self.last
+        if header.base_offset <= last.base_offset < header.next_offset:
+            if last != (header.base_offset, header.crc):
+                raise refuse_other_history(
+                    self._replica.id,
+                    f"where this one has a batch of offsets {header.base_offset} to "
+                    f"{header.next_offset - 1}, the broker has replayed another at "
+                    f"{last.base_offset}",
+                )
+            self._is_compared = True
 
     def _advance(self, next_offset: int) -> None:
         self.next_offset = next_offset

@@ -18,6 +18,10 @@ COMMANDS = {
     "cluster": ("trimtab.cli.cluster", "run a cluster: brokers and a controller, a process each"),
     "broker": ("trimtab.cli.broker", "run one broker by hand"),
     "controller": ("trimtab.cli.controller", "run a cluster's controller by hand"),
+    "recover": (
+        "trimtab.cli.recover",
+        "make the controller's lost directory anew from the brokers'",
+    ),
     "topics": ("trimtab.cli.topics", "list, create, describe, alter and delete topics"),
     "configs": ("trimtab.cli.configs", "show and change options of topics and brokers"),
     "log-dirs": ("trimtab.cli.log_dirs", "show what lies in brokers' log directories"),

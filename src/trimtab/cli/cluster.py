@@ -246,11 +246,12 @@ def open_data(given: str | None, brokers: int) -> Iterator[str]:
 
     Raises:
         Unavailable: it cannot be made.
-        UsageError: it holds the data of more brokers.
+        UsageError: it holds the data of more brokers, or of brokers without their controller.
     """
     if given is not None:
         data = os.path.abspath(given)
         refuse_missing_brokers(data, brokers)
+        refuse_lost_controller(data)
         try:
             os.makedirs(f"{data}/{_LOGS}", exist_ok=True)
         except OSError as error:
@@ -299,6 +300,23 @@ def refuse_missing_brokers(data: str, brokers: int) -> None:
         raise UsageError(
             f"--brokers {brokers}: {data} holds the data of {max(known) + 1} brokers; start as "
             "many, or choose another data directory"
+        )
+
+
+def refuse_lost_controller(data: str) -> None:
+    """
+    Raises:
+        UsageError: the directory holds data of brokers, and none of their controller.
+    """
+    names = os.listdir(data) if os.path.isdir(data) else []
+    is_used = any(
+        name.startswith("broker-") and os.path.exists(f"{data}/{name}/meta.properties")
+        for name in names
+    )
+    if is_used and not os.path.exists(f"{data}/controller/meta.properties"):
+        raise UsageError(
+            f"{data} holds the data of brokers, and {data}/controller is lost: put it back, or "
+            f"make it anew with `trimtab recover --data {data}`"
         )
 
 

@@ -31,10 +31,19 @@ def identify_cluster(storage: Storage, random: Random) -> str:
         cluster_id = find_cluster_id(storage)
         if cluster_id is None:
             cluster_id = make_cluster_id(random)
-            storage.write_file(_META, f"version=1\n{_CLUSTER_ID}{cluster_id}\n".encode("ascii"))
+            name_cluster(storage, cluster_id)
         return cluster_id
     finally:
         storage.close()
+
+
+def name_cluster(storage: Storage, cluster_id: str) -> None:
+    """Have a controller's directory say which cluster it belongs to.
+
+    Raises:
+        StorageError: the disk failed.
+    """
+    storage.write_file(_META, f"version=1\n{_CLUSTER_ID}{cluster_id}\n".encode("ascii"))
 
 
 def make_cluster_id(random: Random) -> str:

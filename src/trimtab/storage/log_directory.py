@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from random import Random
@@ -32,6 +31,7 @@ from trimtab.storage.log import Log
 from trimtab.storage.log_changes import LogChanges
 from trimtab.storage.log_config import LogConfig
 from trimtab.storage.offset_checkpoint import OffsetCheckpoint
+from trimtab.storage.properties import decode_uuid, encode_uuid, read_properties
 from trimtab.storage.storage import Space, Storage, StorageError
 
 _META = "meta.properties"
@@ -493,8 +493,8 @@ class LogDirectory:
     def _stored_topic_id(self, name: str) -> bytes | None:
         """The topic id in a log's directory; None if a crash came before it was written."""
         content = self._storage.read_file(f"{name}/{_PARTITION_METADATA}")
-        text = _read_properties(content or b"", ": ").get("topic_id")
-        return None if text is None else _decode_uuid(text)
+        text = read_properties(content or b"", ": ").get("topic_id")
+        return None if text is None else decode_uuid(text)
 
     def _write_topic_id(self, name: str, topic_id: bytes) -> None:
         content = f"version: 0\ntopic_id: {encode_uuid(topic_id)}".encode("ascii")
@@ -513,30 +513,18 @@ def _read_sign(content: bytes | None) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def encode_uuid(uuid: bytes) -> str:
-    """Kafka's text for a UUID: 22 characters of URL-safe Base64."""
-    return b64encode(uuid, b"-_").decode("ascii").rstrip("=")
-
-
-def _decode_uuid(text: str) -> bytes | None:
-    try:
-        uuid = b64decode(text + "==", b"-_", validate=True)
-    except ValueError:
-        return None
-    return uuid if len(uuid) == 16 else None
-
-
 def _identify(storage: Storage, node_id: int, cluster_id: str, random: Random) -> bytes:
     """Checks that the directory is this broker's, or makes it so; returns the directory's id."""
-    meta = _read_properties(storage.read_file(_META) or b"", "=")
+    meta = read_properties(storage.read_file(_META) or b"", "=")
     for name, ours in (("node.id", str(node_id)), ("cluster.id", cluster_id)):
         theirs = meta.get(name, ours)
         if theirs != ours:
             raise UsageError(
                 f"{_META} says {name}={theirs}, but this broker has {name}={ours}; "
-                "choose the data directory that belongs to it, or an empty one"
+                "choose the data directory that belongs to it, or an empty one; if the controller "
+                "has lost its directory, `trimtab recover` makes it anew"
             )
-    directory_id = _decode_uuid(meta.get("directory.id", ""))
+    directory_id = decode_uuid(meta.get("directory.id", ""))
     if directory_id is not None and {"node.id", "cluster.id"} <= meta.keys():
         return directory_id
     directory_id = random.randbytes(16)
@@ -550,12 +538,3 @@ def _identify(storage: Storage, node_id: int, cluster_id: str, random: Random) -
     )
     storage.write_file(_META, "\n".join(lines).encode("utf-8"))
     return directory_id
-
-
-def _read_properties(content: bytes, separator: str) -> dict[str, str]:
-    properties = {}
-    for line in content.decode("utf-8", "replace").splitlines():
-        name, found, value = line.partition(separator)
-        if found and not name.startswith("#"):
-            properties[name.strip()] = value.strip()
-    return properties

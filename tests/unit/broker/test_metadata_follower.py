@@ -14,8 +14,10 @@ from trimtab.broker.metadata_follower import TOPIC, TOPIC_ID, MetadataFollower
 from trimtab.config import BROKER
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.metadata.batches import SnapshotId, build_batch, write_snapshot
+from trimtab.metadata.replayed import NOTHING, Replayed
 from trimtab.server.listener import Listener
 from trimtab.sim.world import World
+from trimtab.wire.batch_cy import verify
 from trimtab.wire.messages import fetch_snapshot
 from trimtab.wire.messages.fetch import (
     FetchableTopicResponse,
@@ -59,6 +61,7 @@ class Stage:
         snapshot: what FetchSnapshot reads, `piece` bytes at a time.
         pieces: the positions that were asked for.
         breaks_at: the position at which the connection breaks, once.
+        last: what an earlier run of the follower replayed last.
     """
 
     def __init__(self, world: World) -> None:
@@ -73,6 +76,7 @@ class Stage:
         self.pieces: list[int] = []
         self.breaks_at = -1
         self.snapshot_error = 0
+        self.last = NOTHING
         self.listener = Listener(
             3000,
             {FETCH: self._fetch, FETCH_SNAPSHOT: self._fetch_snapshot},
@@ -111,7 +115,7 @@ class Stage:
         async def run() -> None:
             await self.listen()
             link = ControllerLink("controller", 9093, "broker-1")
-            self.follower = MetadataFollower(self.replica, link)
+            self.follower = MetadataFollower(self.replica, link, self.last)
             self.running = asyncio.ensure_future(self.follower.run())
             async with asyncio.timeout(100):
                 await scenario()
@@ -242,7 +246,9 @@ def test_a_controller_that_is_away_is_sought_more_and_more_rarely(stage: Stage) 
         refused = [line for line in stage.world.trace.lines if "refused" in line]
         assert 20 <= len(refused) <= 26
         await stage.listen()
+        assert await stage.next(records=batch(0, "a")) == 0  # it is still the same log
         assert await stage.next(records=batch(1, "b")) == 1
+        assert stage.replica.replayed == [("log", ["a"]), ("log", []), ("log", ["b"])]
         assert not stage.running.done()
 
     stage.run(scenario)
@@ -284,6 +290,59 @@ def test_a_controller_that_lost_what_was_replayed_ends_it(stage: Stage) -> None:
         with pytest.raises(CorruptData, match="does not have offset 2"):
             await stage.running
 
+    stage.run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("answer", "what"),
+    [
+        ({"records": batch(2, "other")}, "another at 2"),
+        ({"records": batch(1, "x", "y", "z")}, "offsets 1 to 3"),
+        ({}, "does not have offset 2"),
+        ({"error_code": ErrorCode.OFFSET_OUT_OF_RANGE}, "does not have offset 2"),
+    ],
+    ids=["another batch", "other bounds", "its end", "an end before"],
+)
+def test_a_controller_that_comes_back_with_another_log_ends_it(
+    stage: Stage, answer: dict[str, Any], what: str
+) -> None:
+    async def scenario() -> None:
+        await stage.next(records=batch(0, "a", "b") + batch(2, "c"))
+        await stage.next(code=ErrorCode.UNKNOWN_SERVER_ERROR)
+        assert await stage.next(**answer) == 2
+        with pytest.raises(CorruptData, match=f"{what}.*trimtab recover"):
+            await stage.running
+        assert stage.replica.replayed == [("log", ["a", "b"]), ("log", ["c"])]
+
+    stage.run(scenario)
+
+
+def test_what_an_earlier_run_replayed_last_is_compared_on_the_way(stage: Stage) -> None:
+    async def scenario() -> None:
+        await stage.next(records=batch(0, "a"))
+        await stage.next(records=batch(1, "other"))
+        with pytest.raises(CorruptData, match="another at 1"):
+            await stage.running
+        assert stage.replica.replayed == [("log", ["a"])]
+        assert stage.follower.last == stage.last
+
+    stage.last = Replayed(1, verify(memoryview(batch(1, "b"))).crc)
+    stage.run(scenario)
+
+
+def test_a_snapshot_that_holds_what_was_replayed_last_is_trusted(stage: Stage) -> None:
+    async def scenario() -> None:
+        stage.snapshot = snapshot_of("a")
+        wanted = FetchedSnapshotId(end_offset=10, epoch=3)
+        await stage.next(snapshot_id=wanted)
+        assert await stage.next(records=batch(10, "i")) == 10
+        assert stage.follower.last.base_offset == 10
+        await stage.next(code=ErrorCode.UNKNOWN_SERVER_ERROR)
+        assert await stage.next(snapshot_id=wanted) == 10
+        assert await stage.next(records=batch(11, "j")) == 11
+        assert stage.replica.replayed == [("snapshot", ["a"]), ("log", ["i"]), ("log", ["j"])]
+
+    stage.last = Replayed(1, 1)
     stage.run(scenario)
 
 

@@ -14,6 +14,7 @@ from trimtab.broker.handlers.delete_records import delete_records
 from trimtab.broker.handlers.epochs import offset_for_leader_epoch
 from trimtab.broker.handlers.fetch import fetch
 from trimtab.broker.handlers.forwarding import FORWARDED, forward
+from trimtab.broker.handlers.groups import consumer_group_heartbeat, fetch_offsets
 from trimtab.broker.handlers.log_dirs import alter_replica_log_dirs, describe_log_dirs
 from trimtab.broker.handlers.metadata import describe_metadata
 from trimtab.broker.handlers.offsets import list_offsets
@@ -27,6 +28,7 @@ HANDLERS: dict[int, Callable[..., Any]] = {
     1: fetch,
     2: list_offsets,
     3: describe_metadata,
+    9: fetch_offsets,
     10: find_coordinator,
     21: delete_records,
     22: init_producer_id,
@@ -39,6 +41,7 @@ HANDLERS: dict[int, Callable[..., Any]] = {
     35: describe_log_dirs,
     60: describe_cluster,
     61: describe_producers,
+    68: consumer_group_heartbeat,
     74: list_config_resources,
     75: describe_topic_partitions,
     **dict.fromkeys(FORWARDED, forward),

@@ -1,9 +1,16 @@
 """FindCoordinator (10), versions 0-6: no broker coordinates groups or transactions.
 
 Clients must not ask again and again for what will not come, so the code is one that they take as
-final, and the message says what is not served and what to do instead. UNSUPPORTED_VERSION is final
-for each of them but one: librdkafka, which speaks versions 0-2, looks for the coordinator of a
-transaction until its time is up unless it is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
+final, UNSUPPORTED_VERSION, and the message says what is not served and what to do instead.
+
+Version 2 is librdkafka's, and differs twice:
+
+- It looks for the coordinator of its group even where partitions are assigned by hand, which works
+  here, and an error would be shown to such a consumer, too. So it is told that this broker is it,
+  and refused when it wants something of it: JoinGroup and OffsetCommit are not advertised, and
+  `trimtab.broker.handlers.groups` refuses the others.
+- It looks for the coordinator of a transaction until its time is up, unless it is refused with
+  TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
 """
 
 from __future__ import annotations
@@ -24,12 +31,16 @@ if TYPE_CHECKING:
 
 _NOWHERE = -1
 _BATCHED = 4
-_NEWEST_OF_LIBRDKAFKA = 2
+_LIBRDKAFKA = 2
+_GROUP = 0
 _TRANSACTION = 1
 
+NO_GROUPS = (
+    "These brokers do not serve consumer groups (see SKIPPED.md): assign partitions to the "
+    "consumer instead of subscribing, and keep its offsets elsewhere."
+)
 _NOT_SERVED = {
-    0: "These brokers do not serve consumer groups (see SKIPPED.md): assign partitions to the "
-    "consumer instead of subscribing, and keep its offsets elsewhere.",
+    _GROUP: NO_GROUPS,
     _TRANSACTION: "These brokers do not serve transactions (see SKIPPED.md): use a producer "
     "without transactional.id.",
     2: "These brokers do not serve share groups (see SKIPPED.md): use a consumer with assigned "
@@ -42,12 +53,17 @@ def find_coordinator(
 ) -> Steps[FindCoordinatorResponse]:
     """A refusal for each key."""
     version, kind = header.api_version, request.key_type
+    if version == _LIBRDKAFKA and kind == _GROUP:
+        own = broker.image.brokers[broker.id]
+        return FindCoordinatorResponse(
+            throttle_time_ms=0, error_message=None, node_id=own.id, host=own.host, port=own.port
+        )
     message = _NOT_SERVED.get(kind)
     code = ErrorCode.UNSUPPORTED_VERSION
     if message is None:
         code = ErrorCode.INVALID_REQUEST
         message = f"Coordinator type {kind} is not known; there are 0 to {max(_NOT_SERVED)}."
-    elif kind == _TRANSACTION and version <= _NEWEST_OF_LIBRDKAFKA:
+    elif kind == _TRANSACTION and version == _LIBRDKAFKA:
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     if version < _BATCHED:
         return FindCoordinatorResponse(

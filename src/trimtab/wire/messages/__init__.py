@@ -32,6 +32,10 @@ from trimtab.wire.messages.broker_registration import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
 )
+from trimtab.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from trimtab.wire.messages.create_acls import CreateAclsRequest, CreateAclsResponse
 from trimtab.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -74,6 +78,7 @@ from trimtab.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsResponse,
 )
 from trimtab.wire.messages.metadata import MetadataRequest, MetadataResponse
+from trimtab.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from trimtab.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
@@ -140,7 +145,9 @@ APIS: dict[int, Api] = {
         _api(FetchRequest, FetchResponse),
         _api(ListOffsetsRequest, ListOffsetsResponse),
         _api(MetadataRequest, MetadataResponse),
+        _api(OffsetFetchRequest, OffsetFetchResponse),
         _api(FindCoordinatorRequest, FindCoordinatorResponse),
+        _api(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
         _api(ApiVersionsRequest, ApiVersionsResponse),
         _api(CreateTopicsRequest, CreateTopicsResponse),
         _api(DeleteTopicsRequest, DeleteTopicsResponse),
@@ -204,6 +211,8 @@ __all__ = [
     "BrokerHeartbeatResponse",
     "BrokerRegistrationRequest",
     "BrokerRegistrationResponse",
+    "ConsumerGroupHeartbeatRequest",
+    "ConsumerGroupHeartbeatResponse",
     "CreateAclsRequest",
     "CreateAclsResponse",
     "CreatePartitionsRequest",
@@ -252,6 +261,8 @@ __all__ = [
     "ListPartitionReassignmentsResponse",
     "MetadataRequest",
     "MetadataResponse",
+    "OffsetFetchRequest",
+    "OffsetFetchResponse",
     "OffsetForLeaderEpochRequest",
     "OffsetForLeaderEpochResponse",
     "ProduceRequest",

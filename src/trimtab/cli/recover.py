@@ -1,0 +1,244 @@
+"""Make a controller's directory anew, from what the brokers have on disk.
+
+For when that directory is lost, or there is only an old copy of it. All nodes must be stopped, and
+all brokers' directories be there. An old copy that lies in the controller's place is used for what
+brokers do not know (options, limits, empty topics), and kept beside the new directory. Nothing in
+the brokers' directories is changed.
+
+Without an old copy, what leaves no trace is lost: options of topics and brokers, topics without
+any record, and the last partitions of a topic if they had none (see --partitions).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from random import SystemRandom
+from shutil import copytree
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from trimtab.cli.options import read_pairs
+from trimtab.config.node import CONTROLLER_ID
+from trimtab.controller.journal import DIRECTORY, Journal
+from trimtab.controller.recovery import Recovered, RecoveredPartition, recover, write_journal
+from trimtab.errors import CorruptData, Unavailable, UsageError
+from trimtab.metadata.image import ClusterImage
+from trimtab.metadata.replayed import read_replayed
+from trimtab.runtime.clock import wall_clock_ms
+from trimtab.runtime.files import DirectoryStorage
+from trimtab.storage.identity import find_cluster_id, name_cluster
+from trimtab.storage.survey import survey
+
+EXAMPLES = """\
+  trimtab recover --data ./kafka-data --dry-run
+                                 the directory of `trimtab cluster up`: say what would be done
+  trimtab recover --data ./kafka-data --partitions flights=12
+  trimtab recover --controller ./controller --broker ./broker-0 ./broker-1 ./broker-2
+                                 nodes that were started by hand
+"""
+
+_BEYOND = 1_000_000
+"""Offsets and epochs that nobody has seen, as the newest may not have been noted."""
+
+_SHOWN = 20
+
+
+class OldJournal(NamedTuple):
+    """What an old journal says; of none, that there is nothing."""
+
+    image: ClusterImage | None
+    end_offset: int
+    epoch: int
+    note: str | None
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", metavar="DIR", help="the data directory of `trimtab cluster up`")
+    parser.add_argument("--controller", metavar="DIR", help="the controller's, old or not there")
+    parser.add_argument(
+        "--broker",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="DIR",
+        help="the data directories of all brokers",
+    )
+    parser.add_argument(
+        "--partitions",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="TOPIC=N",
+        help="how many partitions a topic had, if the last ones were empty",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    controller, brokers = choose_directories(arguments)
+    counts = read_counts(arguments.partitions)
+    random = SystemRandom()
+    with ExitStack() as locks:
+        storages = [locks.enter_context(_locked(each)) for each in brokers]
+        old = OldJournal(None, 0, 0, None)
+        cluster_id = None
+        if os.path.isdir(controller):
+            cluster_id = find_cluster_id(locks.enter_context(_locked(controller)))
+            old = read_old(controller)
+        surveys = [survey(each) for each in storages]
+        found = recover(surveys, old.image, counts, lambda: random.randbytes(16))
+        if cluster_id not in (None, surveys[0].cluster_id):
+            raise UsageError(
+                f"{controller} belongs to cluster {cluster_id}, the brokers to "
+                f"{surveys[0].cluster_id}; move it away if it was made by mistake, and try again"
+            )
+        for line in describe(found, old):
+            print(line)
+        if arguments.dry_run:
+            print(f"nothing was changed; without --dry-run {controller} is written")
+            return 0
+        replayed = max(read_replayed(each).base_offset for each in storages)
+        end_offset = max(old.end_offset, replayed + 1) + _BEYOND
+        kept = _write(controller, surveys[0].cluster_id, found.image, end_offset, old.epoch)
+    if kept is not None:
+        print(f"the old directory is kept: {kept}")
+    print(f"written: {controller}; start the cluster")
+    return 0
+
+
+def choose_directories(arguments: argparse.Namespace) -> tuple[str, list[str]]:
+    """The controller's directory, and those of the brokers.
+
+    Raises:
+        UsageError: not all of them are named, or a broker's is not there.
+    """
+    data, controller, brokers = arguments.data, arguments.controller, list(arguments.broker)
+    if (data is None) == (controller is None or not brokers) or (data and (controller or brokers)):
+        raise UsageError("name --data, or --controller and --broker with all brokers' directories")
+    if data is not None:
+        controller = os.path.join(data, "controller")
+        names = sorted(os.listdir(data)) if os.path.isdir(data) else []
+        brokers = [os.path.join(data, name) for name in names if name.startswith("broker-")]
+        if not brokers:
+            raise UsageError(f"--data {data}: there is no broker-0 in it, nor any other broker")
+    for each in brokers:
+        if not os.path.isfile(os.path.join(each, "meta.properties")):
+            raise UsageError(f"{each} is not the data directory of a broker: no meta.properties")
+    return controller, brokers
+
+
+def read_counts(words: Iterable[str]) -> dict[str, int]:
+    """`TOPIC=N` as numbers.
+
+    Raises:
+        UsageError: something else.
+    """
+    counts = {}
+    for topic, text in read_pairs(words).items():
+        if not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
+            raise UsageError(f"--partitions {topic}={text}: write a number of partitions")
+        counts[topic] = int(text)
+    return counts
+
+
+def read_old(controller: str) -> OldJournal:
+    """What is in the journal that lies there. It is read from a copy, and stays as it is."""
+    if not os.path.isdir(os.path.join(controller, DIRECTORY)):
+        return OldJournal(None, 0, 0, None)
+    with TemporaryDirectory(prefix="trimtab-") as copy:
+        try:
+            copytree(os.path.join(controller, DIRECTORY), os.path.join(copy, DIRECTORY))
+        except OSError as error:
+            raise Unavailable(f"{controller} cannot be read: {error}") from error
+        storage = DirectoryStorage(copy, durable=False)
+        try:
+            journal = Journal.open(storage, CONTROLLER_ID, wall_clock_ms, 2**62)
+        except CorruptData as error:
+            return OldJournal(None, 0, 0, f"nothing is taken from the old journal: {error}")
+        finally:
+            storage.close()
+        if not journal.end_offset:
+            return OldJournal(None, 0, 0, None)
+        return OldJournal(journal.image, journal.end_offset, journal.epoch, None)
+
+
+def describe(found: Recovered, old: OldJournal) -> Iterator[str]:
+    """What is found, for people: a line for each topic, and for what is not as it should be."""
+    for name, topic in found.image.topics.items():
+        yield f"topic {name}: {len(topic.partitions)} partitions"
+    behind = [line for each in found.partitions if (line := _describe_lag(each))]
+    yield from behind[:_SHOWN]
+    if len(behind) > _SHOWN:
+        yield f"… and {len(behind) - _SHOWN} more partitions like these"
+    if old.note is not None:
+        yield old.note
+    elif old.image is None:
+        yield (
+            "there is no old journal: options of topics and brokers are lost, and so are topics "
+            "and last partitions without any record"
+        )
+    else:
+        yield "options, limits and empty topics are those of the old journal"
+    yield from found.notes
+
+
+def _describe_lag(each: RecoveredPartition) -> str | None:
+    isr = each.registration.isr
+    if not each.ends or set(isr) == set(each.registration.replicas):
+        return None
+    epoch, end = each.ends[isr[0]]
+    others = ", ".join(
+        f"broker {broker} at {each.ends[broker][1]}" if broker in each.ends else f"broker {broker}"
+        for broker in each.registration.replicas
+        if broker not in isr
+    )
+    return (
+        f"{each.topic}-{each.registration.id}: {', '.join(map(str, isr))} has offsets up to {end} "
+        f"(leader epoch {epoch}) and counts; it is followed by {others}"
+    )
+
+
+def _write(
+    controller: str, cluster_id: str, image: ClusterImage, end_offset: int, epoch: int
+) -> str | None:
+    """Put a new directory in the controller's place; where the old one is now."""
+    new = f"{controller}.new"
+    storage = DirectoryStorage(new)
+    try:
+        write_journal(storage, image, end_offset, epoch + _BEYOND, wall_clock_ms())
+        name_cluster(storage, cluster_id)
+    finally:
+        storage.close()
+    kept = None
+    try:
+        if os.path.isdir(controller):
+            number = 1
+            while os.path.exists(kept := f"{controller}.old-{number}"):
+                number += 1
+            os.rename(controller, kept)
+        os.rename(new, controller)
+    except OSError as error:
+        raise Unavailable(
+            f"{new} is written, and cannot take the place of {controller}: {error}; rename it"
+        ) from error
+    return kept
+
+
+@contextmanager
+def _locked(directory: str) -> Iterator[DirectoryStorage]:
+    """
+    Raises:
+        UsageError: a node has it.
+    """
+    storage = DirectoryStorage(directory)
+    try:
+        storage.lock()
+    except UsageError as error:
+        raise UsageError(f"{directory} is in use: stop all nodes first") from error
+    try:
+        yield storage
+    finally:
+        storage.close()

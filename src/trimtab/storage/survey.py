@@ -1,0 +1,150 @@
+"""What lies in a broker's data directory, found by reading alone: nothing is changed.
+
+For whoever must know what a broker has while no node runs, such as `trimtab recover`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from trimtab.errors import CorruptData, UsageError
+from trimtab.records import TopicPartition
+from trimtab.storage.leader_epochs import LeaderEpochs
+from trimtab.storage.producer_snapshots import SNAPSHOT, ProducerSnapshots
+from trimtab.storage.properties import decode_uuid, read_properties
+from trimtab.storage.storage import Storage
+from trimtab.wire.batch_cy import BatchHeader, read_header, verify
+
+_META = "meta.properties"
+_CONTROLLER_TOPIC = "__cluster_metadata"
+_LOG_SUFFIX = ".log"
+_CHUNK = 4 * 1024 * 1024
+_HEADER_BYTES = 61
+_MAX_GAP = 2**31
+"""Between two batches of a segment, after compaction."""
+_FOREVER_MS = 2**63 - 1
+
+
+class StoredLog(NamedTuple):
+    """One replica, as it lies on disk.
+
+    Attributes:
+        topic_id: 16 bytes; None if a crash came before it was written.
+        leader_epoch: of the last whole batch; -1 if there has been none.
+        end_offset: after the last whole batch.
+        max_producer_id: the largest that is remembered; -1 for none.
+    """
+
+    topic: str
+    partition: int
+    topic_id: bytes | None
+    leader_epoch: int
+    end_offset: int
+    max_producer_id: int
+
+
+class Survey(NamedTuple):
+    """One broker's directory.
+
+    Attributes:
+        logs: of every partition that has a directory, in order.
+    """
+
+    broker_id: int
+    cluster_id: str
+    logs: list[StoredLog]
+
+
+def survey(storage: Storage) -> Survey:
+    """Look through a broker's data directory.
+
+    The last segment of each log is read and its CRCs are checked: what a crash has torn there is
+    not counted, as the broker will cut it off.
+
+    Raises:
+        StorageError: the disk failed.
+        UsageError: this is not the data directory of a broker.
+    """
+    meta = read_properties(storage.read_file(_META) or b"", "=")
+    try:
+        broker_id, cluster_id = int(meta["node.id"]), meta["cluster.id"]
+    except (KeyError, ValueError):
+        raise UsageError(
+            f"{_META} names no node.id and cluster.id: this is not the data directory of a broker"
+        ) from None
+    keys = []
+    for name in storage.list(""):
+        topic, _, partition = name.rpartition("-")
+        if topic and topic != _CONTROLLER_TOPIC and partition.isdecimal():
+            keys.append(TopicPartition(topic, int(partition)))
+    return Survey(broker_id, cluster_id, [_look_at(storage, key) for key in sorted(keys)])
+
+
+def _look_at(storage: Storage, key: TopicPartition) -> StoredLog:
+    directory = str(key)
+    content = storage.read_file(f"{directory}/partition.metadata") or b""
+    topic_id = decode_uuid(read_properties(content, ": ").get("topic_id", ""))
+    names = storage.list(directory)
+    bases = sorted(_offsets(names, _LOG_SUFFIX), reverse=True)
+    epochs = LeaderEpochs(storage, directory)
+    epochs.load()
+    end_offset = bases[0] if bases else 0
+    leader_epoch = max_producer_id = -1
+    for number, base in enumerate(bases):
+        last = None
+        for last in _batches(storage, f"{directory}/{base:020d}{_LOG_SUFFIX}", base):
+            max_producer_id = max(max_producer_id, last.producer_id)
+        if last is not None:
+            leader_epoch = last.leader_epoch
+            if number == 0:
+                end_offset = last.next_offset
+            break
+    else:
+        # No batch is left: the file of epochs tells, as far as it goes.
+        began = [each.epoch for each in epochs.entries if each.start_offset < end_offset]
+        leader_epoch = began[-1] if began else -1
+    found = ProducerSnapshots(storage, directory, _offsets(names, f".{SNAPSHOT}")).load(
+        end_offset, _FOREVER_MS, 0
+    )
+    if found is not None:
+        remembered = [each.id for each in found[0].describe()]
+        max_producer_id = max([max_producer_id, *remembered])
+    return StoredLog(key.topic, key.partition, topic_id, leader_epoch, end_offset, max_producer_id)
+
+
+def _offsets(names: Sequence[str], suffix: str) -> list[int]:
+    stems = [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
+    return [int(stem) for stem in stems if stem.isdecimal()]
+
+
+def _batches(storage: Storage, path: str, base_offset: int) -> Iterator[BatchHeader]:
+    """The headers of a segment's batches, up to the first that is torn or damaged."""
+    next_offset = base_offset
+    file = storage.open(path)
+    try:
+        position, size = 0, file.size
+        while position < size:
+            chunk = memoryview(file.read(position, _CHUNK))
+            if len(chunk) >= _HEADER_BYTES:
+                needed = read_header(chunk).size
+                if len(chunk) < needed <= size - position:
+                    chunk = memoryview(file.read(position, needed))
+            at = 0
+            while at < len(chunk):
+                try:
+                    header = verify(chunk, at)
+                except CorruptData:
+                    break
+                if not next_offset <= header.base_offset <= next_offset + _MAX_GAP:
+                    return  # offsets are not under the CRC
+                next_offset = header.next_offset
+                yield header
+                at += header.size
+            if not at:
+                return
+            position += at
+    except CorruptData:
+        return
+    finally:
+        file.close()
