@@ -15,6 +15,7 @@ import argparse
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from random import SystemRandom
 from shutil import copytree
 from tempfile import TemporaryDirectory
@@ -215,9 +216,8 @@ def _write(
     kept = None
     try:
         if os.path.isdir(controller):
-            number = 1
-            while os.path.exists(kept := f"{controller}.old-{number}"):
-                number += 1
+            numbered = (f"{controller}.old-{number}" for number in count(1))
+            kept = next(name for name in numbered if not os.path.exists(name))
             os.rename(controller, kept)
         os.rename(new, controller)
     except OSError as error:
