@@ -8,14 +8,16 @@ compare the two forms, to measure what the compiler brings.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
-from types import ModuleType
+
+TYPE_CHECKING = False  # `typing`'s, which is costly to import
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
 
 
-class SourceFinder(MetaPathFinder):
-    """Finds a package's `*_cy` modules as source only."""
+class SourceFinder:
+    """Finds a package's `*_cy` modules as source only (an `importlib.abc.MetaPathFinder`)."""
 
     def __init__(self, package: str) -> None:
         self._prefix = package + "."

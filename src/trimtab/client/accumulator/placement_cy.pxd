@@ -61,6 +61,7 @@ cdef class Placement:
     )
     cdef PartitionQueue _choose(self, TopicQueues topic_queues, object partition)
     cdef Batch _place(self, TopicQueues topic_queues, PartitionQueue queue, OutgoingRecord record)
+    cdef Batch _put_beside(self, PartitionQueue queue, OutgoingRecord record)
     cdef Batch _place_in_turn(self, TopicQueues topic_queues, OutgoingRecord record)
     cdef Batch _place_where_told(self, TopicQueues topic_queues, OutgoingRecord record)
     cdef PartitionQueue _told(self, TopicQueues topic_queues, OutgoingRecord record)

@@ -297,14 +297,35 @@ class Placement:
     ) -> Batch:
         """Put a record where it was asked for (`queue`), its key says or the partitioner says."""
         if queue is not None:
-            return self._put_into(queue, record, False)
+            return self._put_beside(queue, record)
         if topic_queues._is_per_record:
             return self._place_where_told(topic_queues, record)
         if record.may_have_key and not topic_queues._ignores_keys:
             keyed = record.keyed_partition(topic_queues._partition_count)
             if keyed >= 0:
-                return self._put_into(topic_queues.queues[keyed], record, False)
+                return self._put_beside(topic_queues.queues[keyed], record)
         return self._place_in_turn(topic_queues, record)
+
+    @cython.cfunc
+    @cython.locals(topic_queues=TopicQueues, batch=Batch)
+    def _put_beside(self, queue: PartitionQueue, record: OutgoingRecord) -> Batch:
+        """Put it where no partitioner was asked. KIP-480's take note of a new batch all the same.
+
+        Source: `KafkaProducer.doSend`, `StickyPartitionCache.nextPartition` (2.4 to 3.2).
+        """
+        batch = queue._open
+        if batch is not None:
+            if self._put(queue, record, False):
+                return batch
+            self._complete_open(queue)
+        topic_queues = queue.topic_queues
+        if topic_queues._is_told_of_new_batches:
+            topic_queues.partitioner.on_new_batch(topic_queues.view, queue.partition)
+        elif topic_queues._turns_by_batch and (
+            topic_queues.current < 0 or topic_queues.current == queue.partition
+        ):
+            topic_queues._turn()
+        return self._begin(queue, record, False)
 
     @cython.cfunc
     @cython.locals(queue=PartitionQueue, batch=Batch, goes_on=cython.bint)

@@ -149,7 +149,10 @@ class NewBatchPartitioner(PerRecordPartitioner, Protocol):
     """Wants to know of new batches (KIP-480, deprecated by KIP-794)."""
 
     def on_new_batch(self, view: TopicView, previous: int) -> None:
-        """A record needs a new batch in `previous`, its partition; `partition` is asked again."""
+        """A record needs a new batch in `previous`, its partition; `partition` is asked again.
+
+        Also told of records that were given a partition, for which nobody is asked.
+        """
 
 
 class RoundRobinPartitioner:
@@ -205,7 +208,8 @@ class ToldPartitioner(CallablePartitioner):
 class StickyPartitioner:
     """One partition until a new batch is needed, then another (KIP-480).
 
-    Never the same one twice in a row while others have a leader.
+    Never the same one twice in a row while others have a leader. A record with a key or a partition
+    of its own that opens a batch in this partition ends the turn as well.
     Source: `org.apache.kafka.clients.producer.internals.StickyPartitionCache` (2.4 to 3.2).
     """
 

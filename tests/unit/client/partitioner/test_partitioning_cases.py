@@ -132,7 +132,9 @@ class Bench:
     def send(self, size: int = 10, key: bytes | None = None, partition: int | None = None) -> int:
         """Append one record; the partition it went to."""
         before = [queue.queued_bytes for queue in self.topic.queues]
-        sent = self.accumulator.append(TOPIC, bytes(size), key, None, partition, self.now * 1000)
+        sent = self.accumulator.append(
+            TOPIC, bytes(size), key, None, partition, int(self.now * 1000)
+        )
         assert sent is not None
         after = [queue.queued_bytes for queue in self.topic.queues]
         (changed,) = [p for p in range(len(after)) if after[p] != before[p]]
@@ -453,6 +455,39 @@ def test_case_13_each_partition_gets_one_full_batch() -> None:
     bench.send(20, partition=(current + 1) % 3)
     assert bench.send_many(capacity - 1, 20) == [current] * (capacity - 1)
     assert bench.send(20) != current
+
+
+@pytest.mark.kip(480)
+def test_case_13_a_batch_begun_in_the_sticky_partition_turns_it_whoever_begins_it() -> None:
+    """By key and by number, as `KafkaProducer.doSend` of 2.4 to 3.2."""
+    batch_size = 61 + record_bytes(20)
+    bench = Bench("kip", [0, 1, 2], batch_size, partitioner=StickyPartitioner(Random(3)))
+    keys = {partition_for_key(b"%d" % n, 3): b"%d" % n for n in range(40)}
+    for number in range(60):
+        sticky = bench.topic.current
+        if number % 2:
+            bench.send(20, partition=(sticky + 1) % 3)
+            assert bench.topic.current == sticky
+            bench.send(20, partition=sticky)
+        else:
+            bench.send(10, key=keys[(sticky + 1) % 3])
+            assert sticky in (-1, bench.topic.current)
+            bench.send(10, key=keys[sticky % 3])
+        assert bench.topic.current not in (-1, sticky)
+
+
+@pytest.mark.kip(480)
+def test_case_13_a_partitioner_of_old_is_told_of_every_new_batch() -> None:
+    told: list[int] = []
+
+    class Old(RoundRobinPartitioner):
+        def on_new_batch(self, view: TopicView, previous: int) -> None:
+            told.append(previous)
+
+    bench = Bench("kip", [0, 1, 2], 1000, partitioner=Old())
+    for partition in (2, 2, 0, 2):
+        bench.send(20, partition=partition)
+    assert told == [2, 0]
 
 
 def test_case_14_round_robin_takes_turns_by_record() -> None:
