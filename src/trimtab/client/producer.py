@@ -80,7 +80,7 @@ class Producer(Intake):
             self._core = self._thread.run(start())
             self._thread.entrust(self, name, self._core.close_unattended)
         except BaseException:
-            self._thread.stop()
+            self._thread.give_up()
             raise
         super().__init__(self._core.accumulator)
 
@@ -127,7 +127,7 @@ class Producer(Intake):
                     "the buffer memory is full, and a delivery callback cannot wait for it: nothing"
                     " is sent meanwhile; send from another thread, or raise buffer.memory"
                 )
-            wait_for(place.served, max(0.0, deadline - since))
+            wait_for(place.served, max(0.0, deadline - since), core.loop)
         except TimeoutError:
             core.accumulator.leave_line(place)
             raise core.no_memory() from None
@@ -483,7 +483,7 @@ class _TableWay:
 
     def __init__(self, accumulator: Accumulator, topic: str) -> None:
         self._accumulator = accumulator
-        self.delivery = TableDelivery(topic)
+        self.delivery = TableDelivery(topic, accumulator.loop)
         self.place: Place | None = None
 
     def append_rows(self, topic: str, rows: Rows, first: int) -> int:

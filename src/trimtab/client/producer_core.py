@@ -14,7 +14,11 @@ from trimtab.client.metrics_cy import ProducerMetrics, Snapshot
 from trimtab.client.network.connections import Connections
 from trimtab.client.network.metadata import Metadata, TopicView
 from trimtab.client.options import Options
-from trimtab.client.partitioner.partitioner import make_partitioner
+from trimtab.client.partitioner.partitioner import (
+    CallablePartitioner,
+    ToldPartitioner,
+    make_partitioner,
+)
 from trimtab.client.partitioner.partitioning import Partitioning
 from trimtab.client.sender.identity import Anonymous, Identity
 from trimtab.client.sender.sender import Sender, SenderOptions
@@ -27,7 +31,7 @@ from trimtab.client.sender.transactions import (
 from trimtab.errors import Unavailable, UsageError
 from trimtab.records import TopicPartition
 from trimtab.runtime.loop_thread import EXIT_SECONDS, call_in_forked_child
-from trimtab.runtime.waiting import new_gate
+from trimtab.runtime.waiting import never_wait_in, new_gate
 from trimtab.wire.compression import Compression
 
 logger = logging.getLogger("trimtab.client")
@@ -114,6 +118,7 @@ class Core:
             lock=lock,
             wake=self._wake,
             on_callback_error=_log_callback_error,
+            loop=self.loop,
         )
         self.metadata.forget_idle(
             options.seconds("metadata.max.idle.ms"),
@@ -238,9 +243,15 @@ class Core:
                 await self.sender.close()
                 await self.metadata.close()
                 await self.connections.close()
-                self._close_partitioner()
+                self._end_partitioner()
             finally:
                 self._closed.set_result(None)
+
+    def _end_partitioner(self) -> None:
+        try:
+            self._close_partitioner()
+        except BaseException as raised:  # of whatever kind: other clients run on this loop
+            logger.error("the partitioner's close() raised", exc_info=raised)
 
     def _fail_late(self, timeout: float | None) -> None:
         self.sender.fail_all(
@@ -445,5 +456,10 @@ def _closed() -> UsageError:
     return UsageError("the producer is closed; send before closing it, or make a new one")
 
 
-def _log_callback_error(error: Exception) -> None:
+# They are called under the accumulator's lock.
+never_wait_in(CallablePartitioner.partition)
+never_wait_in(ToldPartitioner.on_new_batch)
+
+
+def _log_callback_error(error: BaseException) -> None:
     logger.error("a delivery callback raised", exc_info=error)

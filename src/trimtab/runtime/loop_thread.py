@@ -195,6 +195,11 @@ class LoopThread:
         if self._release():
             self._engine.stop()
 
+    def give_up(self) -> None:
+        """Give up this hold, as `stop`, but on any thread and without waiting for the end."""
+        if not self._engine.is_forked and self._release():
+            self._engine.begin_to_stop()
+
     def _release(self) -> bool:
         """Give up this hold; returns whether it was the last."""
         if self._finalizer is not None:
@@ -222,8 +227,7 @@ class LoopThread:
 
     async def _end(self, timeout: float | None) -> None:
         await self._close_client(timeout)
-        if self._release():
-            self._engine.begin_to_stop()
+        self.give_up()
 
     async def _close_client(self, timeout: float | None) -> None:
         assert self._close is not None

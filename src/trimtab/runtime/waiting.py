@@ -48,8 +48,9 @@ def refuse_waiting(loop: asyncio.AbstractEventLoop | None) -> None:
 _waitless: set[CodeType] = set()
 
 
-def never_wait_in(function: FunctionType) -> None:
+def never_wait_in(function: Callable[..., object]) -> None:
     """Have `refuse_waiting` refuse what this function, or what it calls, wants to wait for."""
+    assert isinstance(function, FunctionType)
     _waitless.add(function.__code__)
 
 

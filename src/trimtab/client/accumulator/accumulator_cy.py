@@ -64,6 +64,7 @@ class Accumulator(Placement):
         lock: guards everything, held for microseconds.
         wake: called, from any thread, when the sender has something new to do.
         on_callback_error: told what a delivery's callback raised.
+        loop: the event loop that settles batches, if there is one: nobody waits on it.
 
     Attributes:
         unavailable: asked for the node ids of leaders that take nothing at this moment, on any
@@ -82,18 +83,22 @@ class Accumulator(Placement):
         return topic in self._topics
 
     @cython.locals(delivery=Delivery, batch=Batch)
-    def call_back(self, delivery: Delivery, function: Any) -> bool:
-        """Have `function(delivery)` called when the outcome is known; False if it is already."""
+    def call_back(self, delivery: Delivery, function: Any) -> None:
+        """Have `function(delivery)` called when the outcome is known, or at once if it is."""
         self._check()
         self._acquire()
         try:
             batch = delivery._holder()
-            if not batch.is_done:
+            is_known = batch.is_done
+            if not is_known:
                 batch._call_back(function, delivery)
-                return True
-            return False
         finally:
             self._release()
+        if is_known:
+            try:
+                function(delivery)
+            except Exception as raised:
+                self._on_callback_error(raised)
 
     def future_of(self, batch: Batch) -> Any:
         """A future that ends when a batch is settled or split.
@@ -458,6 +463,6 @@ class Accumulator(Placement):
                 continue
             try:
                 callbacks[place](callbacks[place + 1])
-            except Exception as raised:
+            except BaseException as raised:  # of whatever kind: others wait behind it
                 self._on_callback_error(raised)
         return None

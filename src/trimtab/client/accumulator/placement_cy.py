@@ -86,8 +86,10 @@ class Placement:
         wall_clock: Callable[[], float],
         lock: Any,
         wake: Callable[[], object],
-        on_callback_error: Callable[[Exception], object],
+        on_callback_error: Callable[[BaseException], object],
+        loop: Any = None,
     ) -> None:
+        self.loop = loop
         self.unavailable: Callable[[], frozenset[int]] | None = None
         self.published: frozenset[int] = frozenset()
         self.now = now

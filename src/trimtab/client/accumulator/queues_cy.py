@@ -222,7 +222,9 @@ class Delivery:
         Raises:
             BrokerError: the broker refused the batch.
             Unavailable: it was not acknowledged in time; it may be stored.
-            UsageError: the producer belongs to the process that this one was forked from.
+            UsageError: the producer belongs to the process that this one was forked from; or the
+                outcome is not known, and the caller is what makes it known: a delivery callback, a
+                partitioner, or a coroutine on the producer's loop, which is to `await` it.
             TimeoutError: no outcome within `timeout`.
         """
         return self._metadata(self._wait(timeout))
@@ -238,8 +240,7 @@ class Delivery:
         If it is known already the call happens at once, on this thread. Keep it short: nothing is
         sent or received while it runs. An exception it raises is logged.
         """
-        if not self._holder().queue.accumulator.call_back(self, function):
-            function(self)
+        self._holder().queue.accumulator.call_back(self, function)
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
         batch = self._holder()
@@ -273,7 +274,7 @@ class Delivery:
         accumulator = batch.queue.accumulator
         deadline = None if timeout is None else accumulator.now() + timeout
         while not batch.is_done:
-            wait_for(accumulator.future_of(batch), timeout)
+            wait_for(accumulator.future_of(batch), timeout, accumulator.loop)
             batch = self._holder()
             if deadline is not None:
                 timeout = max(0.0, deadline - accumulator.now())
@@ -326,7 +327,7 @@ class Deliveries:
             delivery._timestamp = self._timestamp
             try:
                 function(delivery)
-            except Exception as raised:
+            except BaseException as raised:  # of whatever kind: others wait behind it
                 on_error(raised)
         return None
 

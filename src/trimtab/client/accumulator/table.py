@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from itertools import count
@@ -20,6 +21,8 @@ from trimtab.errors import KafkaError, UsageError
 from trimtab.records import NO_OFFSET, TopicPartition
 from trimtab.runtime.waiting import wait_for
 from trimtab.wire.rows_cy import NO_TIME, BytesColumn, HeadersColumn, Rows
+
+logger = logging.getLogger("trimtab.client")
 
 SLICE_ROWS = 65_536
 """Rows handed to the accumulator at once: few calls, and what must be converted stays small."""
@@ -88,10 +91,15 @@ class BatchShare(Protocol):
 
 
 class TableDelivery:
-    """What becomes of one table. Wait with `.result()` or `await`, or be called back."""
+    """What becomes of one table. Wait with `.result()` or `await`, or be called back.
 
-    def __init__(self, topic: str) -> None:
+    Args:
+        loop: the event loop that settles it, if there is one: nobody waits on it.
+    """
+
+    def __init__(self, topic: str, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.topic = topic
+        self._loop = loop
         self._sent = -1  # not known before the end
         self._settled = 0
         self._delivered: dict[int, PartitionSummary] = {}
@@ -150,14 +158,17 @@ class TableDelivery:
         Raises:
             TableError: rows were not delivered; says how many and why.
             TimeoutError: not all outcomes are known within `timeout`.
+            UsageError: as of `Delivery.result`.
         """
-        return wait_for(self._future, timeout)
+        return wait_for(self._future, timeout, self._loop)
 
     def exception(self, timeout: float | None = None) -> TableError | None:
         """The error the table ended with, None if all of it is stored; waits like `result`."""
-        error = self._future.exception(timeout)
-        assert error is None or isinstance(error, TableError)
-        return error
+        try:
+            wait_for(self._future, timeout, self._loop)
+        except TableError as error:
+            return error
+        return None
 
     def add_done_callback(self, function: Callable[[TableDelivery], object]) -> None:
         """Have `function(delivery)` called once, on the client's thread, when all is known.
@@ -165,7 +176,19 @@ class TableDelivery:
         If it is known already the call happens at once, on this thread. Keep it short: nothing is
         sent or received while it runs. An exception it raises is logged.
         """
-        self._future.add_done_callback(lambda future: function(self))
+        if self._future.done():
+            self._call(function, Exception)
+        else:
+            # Of whatever kind it is that it raises: others wait behind it.
+            self._future.add_done_callback(lambda _: self._call(function, BaseException))
+
+    def _call(
+        self, function: Callable[[TableDelivery], object], caught: type[BaseException]
+    ) -> None:
+        try:
+            function(self)
+        except caught as raised:
+            logger.error("a delivery callback raised", exc_info=raised)
 
     def __await__(self) -> Generator[Any, None, TableSummary]:
         # Shielded: whoever stops waiting must not end the wait of others.
