@@ -17,6 +17,7 @@ STAGES = {
     "reassignment": "plans of moves: beside brute force and Kafka's own; carried out under load",
     "kills": "kill -9 of a node every 5 s for 10 minutes, under Java's producer and ours",
     "patience": "a healthy client beside half-open, slow, garbling, replaying ones; limits",
+    "largest": "the largest request of each API: how long others wait, and the memory it takes",
     "producer": "Producer.send in a plain loop: beside confluent-kafka and aiokafka",
     "table": "send_table: beside confluent-kafka, and what the machine carries",
     "java": "Producer.send: beside Java's ProducerPerformance, also with up to 10,000 partitions",

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, cast
 from trimtab.errors import CorruptData, KafkaError, UsageError
 from trimtab.server.api_versions import API_VERSIONS, answer_unsupported_version
 from trimtab.server.request import CloseConnection
+from trimtab.server.turns import Pace, let_go
 from trimtab.wire.codec import (
     AT_ONCE_BYTES,
     AT_ONCE_ELEMENTS,
@@ -47,6 +48,7 @@ from trimtab.wire.framing import (
     encode_response_in_turns,
 )
 from trimtab.wire.messages import Api
+from trimtab.wire.schema import schema
 from trimtab.wire.types import BytesLike, StoredBytes
 
 if TYPE_CHECKING:
@@ -316,9 +318,10 @@ class Connection(FrameProtocol):
             )
         except CorruptData as error:
             raise CloseConnection(str(error)) from error
-        response = self._handle(header, request)
-        del request
-        return (yield from self._finish(header, api, response))
+        response = yield from self._finish(header, api, self._handle(header, request))
+        if type(response) is not _Later:
+            yield from let_go(schema(api.request), request, Pace(1000))
+        return response
 
     def _finish(self, header: RequestHeader, api: Api, response: Any) -> Steps[Any]:
         """The frame of a response, None, or what is waited for."""
@@ -328,9 +331,15 @@ class Connection(FrameProtocol):
             return None
         if not isinstance(response, api.response):
             return _Later(response)
-        return (
-            yield from encode_response_in_turns(response, header.api_version, header.correlation_id)
+        return (yield from self._encode(header, response))
+
+    def _encode(self, header: RequestHeader, response: Any) -> Steps[list[BytesLike]]:
+        frame = yield from encode_response_in_turns(
+            response, header.api_version, header.correlation_id
         )
+        if sum(map(len, frame)) > _SMALL_BYTES:
+            yield from let_go(schema(type(response)), response, Pace(1000))
+        return frame
 
     def _await(self, answer: _Answer, pending: asyncio.Future[Any], delay_s: float) -> None:
         answer.pending = pending
@@ -401,7 +410,7 @@ class Connection(FrameProtocol):
     def _write_in_turns(self, answer: _Answer) -> None:
         header, response = answer.header, answer.response
         answer.is_known, answer.response = False, None
-        steps = encode_response_in_turns(response, header.api_version, header.correlation_id)
+        steps = self._encode(header, response)
         self._await(answer, self._listener.turns.run(steps, goes_first=True), 0)
 
     def _send(self, frame: list[BytesLike]) -> None:

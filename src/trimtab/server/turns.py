@@ -7,11 +7,14 @@ runs one step in each turn of its loop, so that everybody else has their turn be
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable
 from heapq import merge
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar
+
+from trimtab.wire.schema import Schema
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[None, None, T]
@@ -80,6 +83,7 @@ class Turns:
             self._work.append((steps, done))
         if not self._is_running:
             self._is_running = True
+            _collector.hold()
             loop.call_soon(self._step)
         return done
 
@@ -101,6 +105,53 @@ class Turns:
         self._is_running = bool(work)
         if work:
             asyncio.get_running_loop().call_soon(self._step)
+        else:
+            _collector.release()
+
+
+class _Collector:
+    """Puts off full collections while large work is done anywhere in the process.
+
+    Hundreds of thousands of objects that are about to go again would have Python look through all
+    there are, several times, at a cost that nobody can share out. Young objects are collected as
+    ever.
+    """
+
+    _NEVER = 1 << 30
+
+    def __init__(self) -> None:
+        self._holders = 0
+        self._threshold = 0
+
+    def hold(self) -> None:
+        self._holders += 1
+        if self._holders == 1:
+            young, middle, self._threshold = gc.get_threshold()
+            gc.set_threshold(young, middle, self._NEVER)
+
+    def release(self) -> None:
+        self._holders -= 1
+        if not self._holders:
+            young, middle, full = gc.get_threshold()
+            if full == self._NEVER:  # nobody else has set it meanwhile
+                gc.set_threshold(young, middle, self._threshold)
+
+
+_collector = _Collector()
+
+
+def let_go(owner: Schema, message: Any, pace: Pace) -> Steps[None]:
+    """Free a message that nobody needs any more: its structs go one by one, not all at once."""
+    for each in owner.fields:
+        if not each.is_array or not isinstance(each.type, Schema):
+            continue
+        elements = getattr(message, each.name)
+        while elements:
+            element = elements.pop()
+            if pace.spend():
+                yield
+            if any(inner.is_array for inner in each.type.fields):
+                yield from let_go(each.type, element, pace)
 
 
 async def in_turns(steps: Steps[T]) -> T:

@@ -628,7 +628,7 @@ class _DecoderSource(_Source):
         if declared.is_array:
             return _LIST_BYTES
         if isinstance(declared.type, WireType):
-            if declared.type.code in ("?", "b"):
+            if declared.type.code == "?":
                 return 0
             return _NUMBER_BYTES if declared.type.code in _NUMBERS else _STRING_BYTES
         fields = declared.type.fields

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Generator
+from mmap import mmap
 from typing import NamedTuple, TypeVar, cast
 
 from trimtab.errors import CorruptData
@@ -215,6 +216,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     The staging buffer starts small and grows fourfold when one read fills it. A frame's length is a
     claim: at most `trusted_bytes` are allocated on it, and then four times what has really come.
+    From `_MAPPED_BYTES` on its whole length is mapped: that takes memory only as bytes come, and
+    neither zeroes nor copies tens of megabytes at once.
 
     Subclasses give `frame_received`, may give `frame_refused`, and must call `super()` when they
     extend `connection_made` or `connection_lost`. They pause and resume reading by the transport.
@@ -284,11 +287,13 @@ class FrameProtocol(asyncio.BufferedProtocol):
                 self._begin(self._staging_bytes, b"")
         elif start + needed > capacity and (start or end == capacity):
             size = max(self._staging_bytes, min(needed, max(self.trusted_bytes, received * 4)))
+            if size > _MAPPED_BYTES:
+                size = needed
             self._begin(size, self._view[start:end])
 
     def _begin(self, size: int, received: BytesLike) -> None:
         """Go on in a new buffer of `size` bytes, which starts with what has been `received`."""
-        self._view = memoryview(bytearray(size))
+        self._view = memoryview(mmap(-1, size) if size > _MAPPED_BYTES else bytearray(size))
         self._view[: len(received)] = received
         self._start = 0
         self._end = len(received)
@@ -302,3 +307,4 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
 _FIRST_STAGING_BYTES = 8 * 1024
 _MAX_STAGING_BYTES = 128 * 1024
+_MAPPED_BYTES = 4 * 1024 * 1024

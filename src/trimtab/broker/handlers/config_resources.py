@@ -32,7 +32,7 @@ def list_config_resources(
     """Topics and brokers, as far as they are asked for."""
     if header.api_version < _TYPES_SINCE:
         return ListConfigResourcesResponse(error_code=ErrorCode.NONE, config_resources=[])
-    wanted = request.resource_types or _KNOWN
+    wanted = set(request.resource_types) or set(_KNOWN)
     if any(each not in _KNOWN for each in wanted):
         return ListConfigResourcesResponse(
             error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=[]

@@ -34,6 +34,8 @@ _BATCHED = 4
 _LIBRDKAFKA = 2
 _GROUP = 0
 _TRANSACTION = 1
+_EXPLAINED = 1000
+"""Keys of a request that the message is repeated for."""
 
 NO_GROUPS = (
     "These brokers do not serve consumer groups (see SKIPPED.md): assign partitions to the "
@@ -75,7 +77,7 @@ def find_coordinator(
             port=_NOWHERE,
         )
     pace = Pace()
-    coordinators = []
+    coordinators: list[Coordinator] = []
     for key in request.coordinator_keys:
         coordinators.append(
             Coordinator(
@@ -84,7 +86,7 @@ def find_coordinator(
                 host="",
                 port=_NOWHERE,
                 error_code=code,
-                error_message=message,
+                error_message=message if len(coordinators) < _EXPLAINED else None,
             )
         )
         if pace.spend():

@@ -95,11 +95,12 @@ def produce(
                 if fault is ErrorCode.NOT_LEADER_OR_FOLLOWER and version >= _LEADERS_SINCE:
                     _name_leader(broker, name, response, answer)
             partitions.append(response)
-        answer.responses.append(
-            TopicProduceResponse(
-                name=topic.name, topic_id=topic.topic_id, partition_responses=partitions
+        if request.acks != 0:
+            answer.responses.append(
+                TopicProduceResponse(
+                    name=topic.name, topic_id=topic.topic_id, partition_responses=partitions
+                )
             )
-        )
     if request.acks == 0:
         if fault:
             raise CloseConnection(f"Produce with acks=0 from {header.client_id!r}: {fault.name}")

@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from trimtab.errors import ErrorCode
@@ -42,16 +44,16 @@ def describe_topic_partitions(
     """One page."""
     pace = Pace()
     image = broker.image
-    names: set[str] = set()
+    start = request.cursor
+    names: list[str] = []
+    names_start = False
     for each in request.topics:
-        names.add(each.name)
+        names.append(each.name)
+        names_start |= start is not None and each.name == start.topic_name
         if pace.spend():
             yield
-    start = request.cursor
-    if start is not None and (
-        start.partition_index < 0 or (names and start.topic_name not in names)
-    ):
-        refused = yield from in_order(names or [start.topic_name])
+    if start is not None and (start.partition_index < 0 or (names and not names_start)):
+        refused = _once((yield from in_order(names or [start.topic_name])))
         topics = []
         for name in refused:
             topics.append(_refuse(name, ErrorCode.INVALID_REQUEST))
@@ -60,7 +62,7 @@ def describe_topic_partitions(
         return DescribeTopicPartitionsResponse(topics=topics)
     left = max(1, min(request.response_partition_limit, MAX_PARTITIONS))
     topics = []
-    for name in (yield from in_order(names or list(image.topics))):
+    for name in _once((yield from in_order(names or list(image.topics)))):
         if pace.spend():
             yield
         if start is not None and name < start.topic_name:
@@ -83,6 +85,10 @@ def describe_topic_partitions(
             return _page(topics, Cursor(topic_name=name, partition_index=end))
         left -= max(0, end - first)
     return _page(topics, None)
+
+
+def _once(ordered: Iterable[str]) -> Iterator[str]:
+    return (name for name, _ in groupby(ordered))
 
 
 def _page(

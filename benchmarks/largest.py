@@ -1,0 +1,242 @@
+"""The largest requests there are, and how long each of them holds up another client.
+
+For every API that a broker serves, in its newest version, and for every array in its request: a
+request with as many elements in that array as a node reads (`MAX_OBJECT_BYTES`), as short as they
+can be, and the same with bytes behind it up to `socket.request.max.bytes`. Then those that are
+refused: as many elements as 100 MB can claim, and tagged fields by the million.
+
+Beside each of them one client asks for ApiVersions all the time, one request after the other. Each
+line says how long it waited: at worst, and the 99.9th percentile; and how much the broker's and the
+controller's memory rose, also as a multiple of the frame. Environment: `ONLY` (names of APIs, with
+commas), `WITHIN_MS` (50; a longer wait makes the exit code 1).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from benchmarks.patience import Beset
+from benchmarks.processes import nodes_of, resident_mib
+from benchmarks.report import progress
+from trimtab import Admin
+from trimtab.broker.handlers import HANDLERS
+from trimtab.errors import CorruptData
+from trimtab.wire.codec import MAX_OBJECT_BYTES, decode_in_turns, encode
+from trimtab.wire.framing import MAX_FRAME_BYTES
+from trimtab.wire.messages import APIS, Api
+from trimtab.wire.messages.api_versions import ApiVersionsRequest
+from trimtab.wire.schema import Field, Schema, schema
+
+ONLY = tuple(filter(None, os.environ.get("ONLY", "").split(",")))
+WITHIN_MS = float(os.environ.get("WITHIN_MS", "50"))
+PATIENCE_S = 120.0
+KEPT = {"timeout_ms": 1000, "validate_only": True, "replication_factor": 1, "num_partitions": 1}
+"""Fields whose value matters: nothing is to be created in earnest."""
+
+Path_ = tuple[str, ...]
+
+
+def run(runs: int, records: int) -> None:
+    is_late = False
+    with Beset() as cluster:
+        with Admin(cluster.address) as admin:
+            admin.create_topic("t", 100)
+        for line in _measure_all(cluster):
+            is_late |= line["p99.9_ms"] > WITHIN_MS
+            print(json.dumps(line), flush=True)
+    if is_late:
+        raise SystemExit(1)
+
+
+def _measure_all(cluster: Beset) -> Iterator[dict[str, Any]]:
+    for key in HANDLERS:
+        api = APIS[key]
+        if ONLY and api.name not in ONLY:
+            continue
+        for path in _arrays(schema(api.request), api.max_version):
+            progress(f"largest: {api.name} {'.'.join(path)}")
+            elements = _most(api, path)
+            body = encode(
+                _build(schema(api.request), api.max_version, path, elements), api.max_version
+            )
+            frame = _head(api) + body
+            for size in (0, MAX_FRAME_BYTES):
+                case = {"api": api.name, "array": ".".join(path), "elements": elements}
+                yield case | _measure(cluster, frame, max(size, len(frame)))
+    if not ONLY or "tags" in ONLY:
+        api = APIS[10]
+        tags = _head(api) + bytes(4) + b"\xa0\xcb\x98\x01" + b"\x63\x00" * 2_500_000
+        yield {"api": "tags", "elements": 2_500_000} | _measure(cluster, tags, len(tags))
+    if not ONLY or "names" in ONLY:
+        for names in (5_000_000, 20_000_000):
+            frame = struct.pack(">hhih", 3, 1, 1, -1) + names.to_bytes(4, "big") + bytes(2 * names)
+            case = {"api": "names", "elements": names}
+            yield case | _measure(cluster, frame, len(frame))
+
+
+# -- what is asked
+
+
+def _head(api: Api) -> bytes:
+    flexible = b"\0" if api.max_version >= api.flexible_from else b""
+    return struct.pack(">hhih", api.key, api.max_version, 1, -1) + flexible
+
+
+def _arrays(owner: Schema, version: int) -> Iterator[Path_]:
+    for each in _carried(owner, version):
+        if each.is_array:
+            yield (each.name,)
+        if isinstance(each.type, Schema):
+            for path in _arrays(each.type, version):
+                yield each.name, *path
+
+
+def _carried(owner: Schema, version: int) -> list[Field]:
+    return [
+        each
+        for each in owner.fields
+        if each.versions.includes(version) and not each.tagged_versions.includes(version)
+    ]
+
+
+def _build(owner: Schema, version: int, path: Path_, count: int, number: int = 0) -> Any:
+    """A message with `count` elements in the array at `path`, and one in each around it."""
+    values: dict[str, Any] = {}
+    for each in _carried(owner, version):
+        rest = path[1:] if path and path[0] == each.name else ()
+        if each.name in KEPT:
+            values[each.name] = KEPT[each.name]
+        elif each.is_array:
+            is_at, is_around = bool(path) and path == (each.name,), bool(rest)
+            numbers = range(count if is_at else 1 if is_around else 0)
+            values[each.name] = [_value(each, version, rest, count, n) for n in numbers]
+        else:
+            values[each.name] = _value(each, version, rest, count, number)
+    return owner.cls(**values)
+
+
+def _value(declared: Field, version: int, path: Path_, count: int, number: int) -> Any:
+    kind = declared.type
+    if isinstance(kind, Schema):
+        nullable = declared.nullable_versions.includes(version) and not declared.is_array
+        return None if nullable else _build(kind, version, path, count, number)
+    if kind.name == "string":
+        return f"{number:x}"
+    if kind.name == "uuid":
+        return number.to_bytes(16, "big")
+    if kind.name in ("bytes", "records"):
+        return b""
+    return number % 100 if kind.name == "int8" else bool(number) if kind.name == "bool" else number
+
+
+def _most(api: Api, path: Path_) -> int:
+    """How many elements are read of this array."""
+    costs = [_cost(api, path, count) for count in (1000, 2000)]
+    return int((MAX_OBJECT_BYTES - costs[0]) / (costs[1] - costs[0]) * 1000 * 0.99)
+
+
+def _cost(api: Api, path: Path_, count: int) -> int:
+    version = api.max_version
+    body = encode(_build(schema(api.request), version, path, count), version)
+    low, high = 0, 1 << 24
+    while low < high:
+        limit = (low + high) // 2
+        try:
+            for _ in decode_in_turns(api.request, version, body, limit=limit):
+                pass
+        except CorruptData:
+            low = limit + 1
+        else:
+            high = limit
+    return low
+
+
+# -- what it costs the others
+
+
+def _measure(cluster: Beset, frame: bytes, size: int) -> dict[str, Any]:
+    """Send `frame`, with bytes behind it up to `size`, and see what comes back."""
+    pids = list(nodes_of(cluster.supervisor_pid).values())
+    before = [resident_mib(pid) for pid in pids]
+    for pid in pids:
+        Path(f"/proc/{pid}/clear_refs").write_text("5")  # the highest is as it is now
+    context = get_context("spawn")
+    ours, theirs = context.Pipe()
+    probe = context.Process(target=_probe, args=(cluster.place, theirs))
+    probe.start()
+    ours.recv()
+    began = time.perf_counter()
+    answer = 0
+    with socket.create_connection(cluster.place, PATIENCE_S) as connection:
+        try:
+            connection.sendall(size.to_bytes(4, "big") + frame)
+            rest = memoryview(bytes(size - len(frame)))
+            connection.sendall(rest)
+            answer = _read(connection)
+        except ConnectionError:
+            pass
+    seconds = time.perf_counter() - began
+    ours.send(None)
+    waits = sorted(ours.recv())
+    probe.join()
+    rise = sum(_highest_mib(pid) - mib for pid, mib in zip(pids, before, strict=True))
+    return {
+        "frame_mib": round(size / 2**20, 1),
+        "answer_mib": round(answer / 2**20, 1) if answer else "refused",
+        "seconds": round(seconds, 2),
+        "probes": len(waits),
+        "worst_ms": round(waits[-1] * 1000, 1),
+        "p99.9_ms": round(waits[int(len(waits) * 0.999)] * 1000, 1),
+        "memory_mib": round(rise, 1),
+        "memory_to_frame": round(rise / (size / 2**20), 2),
+    }
+
+
+def _read(connection: socket.socket) -> int:
+    """The bytes of a response; 0 if the connection was closed instead."""
+    stream = connection.makefile("rb")
+    left = size = int.from_bytes(stream.read(4), "big")
+    while left:
+        left -= len(stream.read(min(left, 1 << 20)))
+    return size
+
+
+def _highest_mib(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def _probe(place: tuple[str, int], pipe: Any) -> None:
+    """Ask, one request after the other, and tell how long each took."""
+    body = struct.pack(">hhih", 18, 0, 1, -1) + encode(ApiVersionsRequest(), 0)
+    frame = len(body).to_bytes(4, "big") + body
+    waits = []
+    with socket.create_connection(place, PATIENCE_S) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _ask(connection, frame)
+        pipe.send(None)
+        while not pipe.poll():
+            began = time.perf_counter()
+            _ask(connection, frame)
+            waits.append(time.perf_counter() - began)
+            time.sleep(0.0005)
+    pipe.send(waits)
+
+
+def _ask(connection: socket.socket, frame: bytes) -> None:
+    connection.sendall(frame)
+    left = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")
+    while left:
+        left -= len(connection.recv(left))
+
+
+if __name__ == "__main__":
+    run(1, 0)
