@@ -20,7 +20,15 @@ required = os.environ.get("TRIMTAB_REQUIRE_COMPILED") == "1"
 
 
 class Compile(build_ext):
-    """All modules compiled, or none: they call each other in C. Says so, and what to install."""
+    """All modules compiled, or none: they call each other in C. Says so, and what to install.
+
+    As many at a time as there are cores.
+    """
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        if self.parallel is None:
+            self.parallel = os.cpu_count() or 1
 
     def run(self) -> None:
         super().run()
@@ -46,7 +54,7 @@ def extensions() -> list[Extension]:
             Extension(
                 ".".join(path.relative_to(SOURCE).with_suffix("").parts),
                 [str(path)],
-                extra_compile_args=["-O3"],
+                extra_compile_args=["-O3", "-g0"],  # debug information takes long to write
             )
             for path in sorted(SOURCE.rglob("*_cy.py"))
         ],

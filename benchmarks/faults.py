@@ -25,7 +25,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from benchmarks.proxy import BUFFER_BYTES, PRODUCE, Exchange, Proxy, read_frame, write_frame
+from benchmarks.proxy import BUFFER_BYTES, PRODUCE, Exchange, Proxy, read_frame, write, write_frame
 from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition
 from trimtab.wire.codec import decode
@@ -478,7 +478,7 @@ class _Face(Proxy):
         for start in range(0, len(data), step):
             if start:
                 await asyncio.sleep(self._random.random() * self._cluster.weather.longest_delay)
-            target.write(data[start : start + step])
+            write(target, data[start : start + step])
             await target.drain()
         if loss is not None:
             raise _Ended

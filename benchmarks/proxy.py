@@ -22,6 +22,7 @@ import signal
 import struct
 import sys
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -213,7 +214,8 @@ class Proxy:
                 await self._carry(exchange, writer, broker_reader, broker)
                 number += 1
         except Cut as cut:
-            writer.write(cut.last)
+            with suppress(ConnectionResetError):  # the client left first
+                write(writer, cut.last)
         except (OSError, asyncio.IncompleteReadError):
             pass  # either side went away, so the other is closed as well
         finally:
@@ -233,12 +235,12 @@ class Proxy:
         request = await treatment.request(exchange)
         response = None
         if request is not None:
-            broker.write(write_frame(request))
+            write(broker, write_frame(request))
             await broker.drain()
             if not is_answered(exchange):
                 return
             response = await read_frame(broker_reader)
-        client.write(write_frame(await treatment.response(exchange, response)))
+        write(client, write_frame(await treatment.response(exchange, response)))
         await client.drain()
 
 
@@ -281,6 +283,20 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
     if not 0 <= length <= LONGEST_FRAME:
         raise CorruptData(f"a frame of {length} bytes: this is not Kafka's protocol")
     return await reader.readexactly(length)
+
+
+def write(writer: asyncio.StreamWriter, data: bytes) -> None:
+    """Write, unless the connection has ended.
+
+    uvloop raises RuntimeError where one writes to a transport that is closed already, which a peer
+    that goes away can cause at any time; asyncio only drops what is written.
+
+    Raises:
+        ConnectionResetError: the connection has ended.
+    """
+    if writer.is_closing():
+        raise ConnectionResetError("the connection has ended")
+    writer.write(data)
 
 
 def write_frame(frame: bytes) -> bytes:

@@ -1,6 +1,6 @@
 """Spark imports every top-level `pyspark_*` module when it meets a format that it does not know.
 
-So `format("trimtab")` works after `pip install trimtab[spark]` alone (SPARK-45639).
+So `format("trimtab")` works wherever trimtab is installed beside Spark (SPARK-45639).
 """
 
 from trimtab.spark.source import TrimtabDataSource

@@ -34,6 +34,19 @@ class SourceFinder:
         return None
 
 
+def is_compiled() -> bool:
+    """Whether the hot modules run compiled in this process."""
+    from importlib.machinery import EXTENSION_SUFFIXES
+    from importlib.util import find_spec
+
+    spec = find_spec("trimtab.wire.batch_cy")
+    return (
+        spec is not None
+        and spec.origin is not None
+        and spec.origin.endswith(tuple(EXTENSION_SUFFIXES))
+    )
+
+
 def install() -> None:
     """Put the source first for every `trimtab` module imported from now on."""
     sys.meta_path.insert(0, SourceFinder("trimtab"))

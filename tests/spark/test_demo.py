@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,7 @@ import pytest
 from trimtab import Cluster
 from trimtab.cli import demo
 from trimtab.cli.demo import experiment
+from trimtab.cli.demo.display import Display
 from trimtab.cli.demo.flights import Flight
 from trimtab.cli.demo.pipeline import check_totals, run_pipeline, write_parquet
 from trimtab.errors import CorruptData
@@ -25,6 +28,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RECORDS = 600
+
+SHORT = 5000
+"""Records of each way in a short demo: as long as it takes for sticky to fall behind."""
+SLOWER = 4
+"""Broker and rate of the short demo are so many times slower, for machines that have more to do."""
 
 
 def make_flights(count: int) -> list[Flight]:
@@ -89,6 +97,43 @@ def test_every_way_stores_every_flight_and_the_tables_say_where(
     assert rows[1]["mean_departure_delay"] == pytest.approx(30)
     write_parquet([("flights", tables.flights)], tmp_path)
     assert spark.read.parquet(str(tmp_path / "flights.parquet")).count() == 6
+
+
+@pytest.mark.kip(794)
+def test_a_short_demo_shows_what_its_report_claims(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "load_flights", make_uneven_flights)
+    monkeypatch.setattr(demo, "SLOW_PRODUCE_MS", SLOWER * experiment.SLOW_PRODUCE_MS)
+    rate = experiment.RATE // SLOWER
+    for module in (demo, experiment):
+        monkeypatch.setattr(module, "RATE", rate)
+    monkeypatch.setattr("trimtab.spark.session.local_session", lambda title: nullcontext(spark))
+    summary, _ = demo._measure(SHORT, Display())
+    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING] == []
+
+    ways = summary["ways"]
+    assert len(ways) == 8
+    loads = {
+        name: tuple(row["TotalRecords"] for row in way["partitions"]) for name, way in ways.items()
+    }
+    assert all(sum(load) == SHORT for load in loads.values()), loads
+    assert len(set(loads.values())) == len(ways), loads  # no two ways are the same one
+    slow = {name: way["share_by_broker"]["0"] for name, way in ways.items()}
+    assert slow["sticky"] > slow["uniform"] + 0.1, slow
+    assert slow["sticky"] == max(share for name, share in slow.items() if name != "by-key"), slow
+    assert slow["latency"] < slow["uniform"] - 0.1, slow
+    assert ways["rack-aware"]["share_by_rack"] == {"a": 0.0, "b": 1.0, "c": 0.0}
+    assert summary["findings"]
+
+
+def make_uneven_flights(count: int) -> list[Flight]:
+    """Flights of carriers of which some have many, as the real ones."""
+    carriers = ("UA", "B6", "EV", "UA", "DL", "UA", "AA", "MQ", "B6", "9E")
+    return [
+        Flight(carriers[number % 10].encode(), flight.value)
+        for number, flight in enumerate(make_flights(count))
+    ]
 
 
 SCRIPT = """

@@ -42,7 +42,7 @@ COMMANDS = {
         "trimtab.cli.experiment",
         "repeat the measurements of KIP-480, KIP-794 and KIP-1123",
     ),
-    "demo": ("trimtab.cli.demo", "seven ways of choosing a partition, on real flights"),
+    "demo": ("trimtab.cli.demo", "eight ways of choosing a partition, on real flights"),
 }
 
 FAILED = 1
@@ -84,6 +84,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(code)
 
 
+def _describe_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    from trimtab._pure import is_compiled
+
+    try:
+        number = version("trimtab")
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        number = "from source"
+    if is_compiled():
+        return f"trimtab {number}, compiled"
+    why = (
+        "TRIMTAB_PURE=1 is set"
+        if os.environ.get("TRIMTAB_PURE") == "1"
+        else "no compiled modules are here; in a checkout: make .venv/built"
+    )
+    return f"trimtab {number}, interpreted (about ten times slower: {why})"
+
+
 def _choose_command(words: Sequence[str]) -> str:
     """The command that the first word names; help and version are answered here."""
     width = max(map(len, COMMANDS))
@@ -104,9 +123,7 @@ def _choose_command(words: Sequence[str]) -> str:
     parser.add_argument("command", nargs="?", choices=COMMANDS, help=argparse.SUPPRESS)
     arguments = parser.parse_args(words[:1])
     if arguments.version:
-        from importlib.metadata import version
-
-        print(f"trimtab {version('trimtab')}")
+        print(_describe_version())
         raise SystemExit(0)
     if arguments.command is None:
         parser.print_help()

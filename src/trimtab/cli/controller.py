@@ -66,7 +66,7 @@ def serve_metrics(controller: Controller, host: str, port: int) -> MetricsServer
         from trimtab.runtime.metrics_server import MetricsServer
     except ImportError:
         raise UsageError(
-            "--metrics-port needs a package: pip install 'trimtab[prometheus]'"
+            "--metrics-port needs prometheus_client: pip install prometheus_client"
         ) from None
     try:
         server = MetricsServer(controller, host, port)

@@ -13,10 +13,8 @@ from typing import NamedTuple
 
 from trimtab.cli.latency import Latency, format_duration
 
-_WIDTH = 880
-_LABELS = 220
-_ROW = 34
 _BAR = 20
+_CHARACTER = 8
 _AXIS = 34
 _COLORS = 4
 _TIMELINE = 220
@@ -36,8 +34,9 @@ STYLE = """
 @media (prefers-color-scheme: dark) { :root { --paper: #14171d; --ink: #e6e8ee; --faint: #98a1b3;
   --line: #333a47; --slow: #ef6f7f; --b1: #5aa2cf; --b2: #79b8b0; --b3: #8b978f; --inside: #14171d;
   --p50: #6d8291; --p95: #5aa2cf; --p99: #a9d6f5; --p999: #ef6f7f; --card: #1b1f27; } }
-svg { display: block; width: 100%; min-width: 640px; height: auto; font-size: 13px; }
-svg text { fill: var(--ink); } svg .faint { fill: var(--faint); font-size: 12px; }
+svg { display: block; width: 100%; height: auto; font-size: 13px; }
+svg text { fill: var(--ink); } svg text.name { paint-order: stroke; stroke: var(--paper);
+  stroke-width: 4px; } svg .faint { fill: var(--faint); font-size: 12px; }
 svg .inside { fill: var(--inside); font-size: 12px; font-weight: 600; }
 svg .grid { stroke: var(--line); } svg .even { stroke: var(--ink); stroke-dasharray: 4 3; }
 svg .range { stroke: var(--line); stroke-width: 4; stroke-linecap: round; }
@@ -52,6 +51,30 @@ polyline.b2 { stroke: var(--b2); } polyline.b3 { stroke: var(--b3); }
 _DOCUMENT_STYLE = """
 svg { background: var(--paper); font-family: system-ui, "Segoe UI", Roboto, sans-serif; }
 """
+
+
+class Layout(NamedTuple):
+    """How wide a plot is drawn.
+
+    Attributes:
+        width: of the whole.
+        labels: of the column that names the rows; 0 to write their names above them.
+        row: height of a row.
+    """
+
+    width: int
+    labels: int
+    row: int
+
+    @property
+    def above(self) -> int:
+        """Height of what is written above a row."""
+        return 0 if self.labels else 18
+
+
+WIDE = Layout(880, 220, 34)
+NARROW = Layout(350, 0, 52)
+"""For a phone held upright."""
 
 
 class Bar(NamedTuple):
@@ -76,6 +99,7 @@ def draw_shares(
     highlighted: str | None,
     even: float | None,
     description: str,
+    layout: Layout = WIDE,
 ) -> str:
     """One bar per row, cut by part.
 
@@ -84,7 +108,8 @@ def draw_shares(
             one first.
         even: where a dashed line marks an even share of the highlighted part; None for no line.
     """
-    width = _WIDTH - _LABELS - 20
+    width = layout.width - layout.labels - (20 if layout.labels else 4)
+    line = None if even is None else layout.labels + even * width
     top = 24
     drawn = []
     parts = sorted(names, key=lambda part: part != highlighted)
@@ -94,9 +119,9 @@ def draw_shares(
         for part in parts
     }
     for row, bar in enumerate(bars):
-        y = top + row * _ROW
-        drawn.append(_label(bar.title, y))
-        x = float(_LABELS)
+        drawn.append(_label(bar.title, top + row * layout.row, layout))
+        y = top + row * layout.row + layout.above
+        x = float(layout.labels)
         for part in parts:
             share = bar.shares.get(part, 0.0)
             length = share * width
@@ -107,23 +132,27 @@ def draw_shares(
                 f"{share:.1%}, {size}</title></rect>"
             )
             if length > _WIDE_ENOUGH_FOR_TEXT:
-                drawn.append(
-                    f'<text class="inside" x="{x + 6:.1f}" y="{y + 14}">{share:.0%}</text>'
-                )
+                text = f"{share:.0%}"
+                at = _beside(line, x + 6, len(text) * _CHARACTER)
+                if at + len(text) * _CHARACTER <= x + length:
+                    drawn.append(f'<text class="inside" x="{at:.1f}" y="{y + 14}">{text}</text>')
             x += length
-    bottom = top + len(bars) * _ROW
-    if even is not None:
-        line = _LABELS + even * width
+    bottom = top + len(bars) * layout.row
+    if line is not None:
         drawn.append(
             f'<line class="even" x1="{line:.1f}" x2="{line:.1f}" y1="14" y2="{bottom - 8}"/>'
         )
         drawn.append(f'<text class="faint" x="{line + 5:.1f}" y="14">even share {even:.0%}</text>')
-    drawn.append(_draw_legend([(colors[part], names[part]) for part in parts], bottom + 12))
-    return _svg(bottom + 26, description, drawn)
+    legend = [(colors[part], names[part]) for part in parts]
+    drawn.append(_draw_legend(legend, bottom + 12, layout))
+    return _svg(bottom + 26, description, drawn, layout)
 
 
 def draw_latencies(
-    rows: Sequence[tuple[str, Latency]], description: str, least: float = 0.01
+    rows: Sequence[tuple[str, Latency]],
+    description: str,
+    least: float = 0.01,
+    layout: Layout = WIDE,
 ) -> str:
     """One line per row from its median to its 99.9th percentile, a dot for each percentile.
 
@@ -133,12 +162,13 @@ def draw_latencies(
     values = [max(mark(latency), least) for _, latency in rows for _, mark, _ in _LATENCY_MARKS]
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     high = max(high, low + 1)
-    width = _WIDTH - _LABELS - 40
+    left = layout.labels or 16
+    width = layout.width - left - (40 if layout.labels else 18)
 
     def place(milliseconds: float) -> float:
-        return _LABELS + (math.log10(max(milliseconds, least)) - low) / (high - low) * width
+        return left + (math.log10(max(milliseconds, least)) - low) / (high - low) * width
 
-    bottom = 8 + len(rows) * _ROW
+    bottom = 8 + len(rows) * layout.row
     drawn = []
     for power in range(low, high + 1):
         x = place(10**power)
@@ -148,9 +178,9 @@ def draw_latencies(
             f"{_format_power(power)}</text>"
         )
     for row, (title, latency) in enumerate(rows):
-        y = 8 + row * _ROW
-        middle = y + _BAR // 2
-        drawn.append(_label(title, y))
+        y = 8 + row * layout.row
+        middle = y + layout.above + _BAR // 2
+        drawn.append(_label(title, y, layout))
         drawn.append(
             f'<line class="range" x1="{place(latency["p50"]):.1f}" '
             f'x2="{place(latency["p99_9"]):.1f}" y1="{middle}" y2="{middle}"/>'
@@ -161,8 +191,8 @@ def draw_latencies(
             for name, mark, color in _LATENCY_MARKS
         ]
     legend = [(color, name) for name, _, color in _LATENCY_MARKS]
-    drawn.append(_draw_legend(legend, bottom + _AXIS))
-    return _svg(bottom + _AXIS + 14, description, drawn)
+    drawn.append(_draw_legend(legend, bottom + _AXIS, layout))
+    return _svg(bottom + _AXIS + 14, description, drawn, layout)
 
 
 def draw_timeline(
@@ -179,7 +209,7 @@ def draw_timeline(
     """
     if len(seconds) < 2:
         raise ValueError(f"a timeline of {len(seconds)} moments has no lines")
-    left, top, width = 70, 26, _WIDTH - 90
+    left, top, width = 70, 26, WIDE.width - 90
     bottom = top + _TIMELINE
     highest = max((max(values) for values in lines.values()), default=0.0) or 1.0
     start, end = seconds[0], seconds[-1]
@@ -215,8 +245,8 @@ def draw_timeline(
         f'<text class="faint" text-anchor="end" x="{left + width}" y="{bottom + 16}">'
         f"{end - start:.0f} s</text>"
     )
-    drawn.append(_draw_legend(legend, bottom + _AXIS))
-    return _svg(bottom + _AXIS + 14, description, drawn)
+    drawn.append(_draw_legend(legend, bottom + _AXIS, WIDE))
+    return _svg(bottom + _AXIS + 14, description, drawn, WIDE)
 
 
 def to_document(svg: str) -> str:
@@ -227,24 +257,34 @@ def to_document(svg: str) -> str:
     )
 
 
-def _draw_legend(entries: Sequence[tuple[str, str]], y: float) -> str:
+def _beside(line: float | None, x: float, length: float) -> float:
+    """Where a text begins that is to begin at `x`, and must not lie under the line."""
+    if line is None or not x - 3 < line < x + length + 3:
+        return x
+    return line + 5
+
+
+def _draw_legend(entries: Sequence[tuple[str, str]], y: float, layout: Layout) -> str:
     drawn = []
-    x = float(_LABELS)
+    x = float(layout.labels)
     for color, name in entries:
         drawn.append(f'<rect class="{color}" x="{x:.0f}" y="{y - 10:.0f}" width="11" height="11"/>')
         drawn.append(f'<text class="faint" x="{x + 16:.0f}" y="{y:.0f}">{escape(name)}</text>')
-        x += 44 + 7 * len(name)
+        x += (44 if layout.labels else 28) + 7 * len(name)
     return "".join(drawn)
 
 
-def _label(title: str, y: float) -> str:
-    title = title[:1].upper() + title[1:]
-    return f'<text text-anchor="end" x="{_LABELS - 12}" y="{y + 15}">{escape(title)}</text>'
+def _label(title: str, y: float, layout: Layout) -> str:
+    title = escape(title[:1].upper() + title[1:])
+    if not layout.labels:
+        return f'<text class="name" x="0" y="{y + 12}">{title}</text>'
+    return f'<text text-anchor="end" x="{layout.labels - 12}" y="{y + 15}">{title}</text>'
 
 
-def _svg(height: float, description: str, parts: Iterable[str]) -> str:
+def _svg(height: float, description: str, parts: Iterable[str], layout: Layout) -> str:
     return (
-        f'<svg viewBox="0 0 {_WIDTH} {height:.0f}" role="img" aria-label="{escape(description)}">'
+        f'<svg viewBox="0 0 {layout.width} {height:.0f}" role="img" '
+        f'aria-label="{escape(description)}">'
         f"{''.join(parts)}</svg>"
     )
 

@@ -152,8 +152,8 @@ PRODUCER = OptionTable(
             "partitioner.class",
             STRING,
             None,
-            "round_robin, sticky (KIP-480), a callable or a class, also as module:Name, or None for"
-            " the built-in logic (KIP-794).",
+            "round_robin, sticky (KIP-480), uniform_sticky (the same for records with keys too), a"
+            " callable or a class, also as module:Name, or None for the built-in logic (KIP-794).",
             kip="KIP-480",
         ),
         Option(

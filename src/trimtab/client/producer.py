@@ -53,7 +53,7 @@ class Producer(Intake):
         bootstrap_servers: `host:port, …` of the cluster; also as the option of that name. Or a
             dictionary of options, which keyword arguments may add to.
         options: Kafka's producer options, dotted or in snake case, such as `linger_ms=10`.
-            `partitioner_class` takes "round_robin", "sticky", a callable
+            `partitioner_class` takes "round_robin", "sticky", "uniform_sticky", a callable
             `(topic, key, value, partitions, available) -> partition`, a class with that as its
             method `partition`, or None for Kafka's logic.
 

@@ -1,4 +1,4 @@
-"""A producer's metrics for Prometheus: `pip install trimtab[prometheus]`.
+"""A producer's metrics for Prometheus: needs the package prometheus_client.
 
     from prometheus_client import REGISTRY, start_http_server
     from trimtab.client.prometheus import ProducerCollector

@@ -1,5 +1,5 @@
-"""Replicas, their limits and what these have refused, for Prometheus (KIP-578): `pip install
-trimtab[prometheus]`.
+"""Replicas, their limits and what these have refused, for Prometheus (KIP-578); needs the package
+prometheus_client.
 
     trimtab_broker_replicas{broker="1"}         what counts against max.broker.partitions
     trimtab_broker_replicas_limit{broker="1"}   +Inf without a limit

@@ -1,4 +1,4 @@
-"""Where Prometheus asks a controller's process: `pip install trimtab[prometheus]`."""
+"""Where Prometheus asks a controller's process: needs the package prometheus_client."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -19,8 +19,10 @@ from benchmarks.proxy import (
     Treatment,
     is_answered,
     read_address,
+    write,
 )
 from trimtab.errors import CorruptData
+from trimtab.runtime.event_loop import new_event_loop
 from trimtab.wire.framing import encode_request
 from trimtab.wire.messages.produce import ProduceRequest
 
@@ -262,6 +264,61 @@ def test_where_no_broker_listens_the_connection_ends() -> None:
             await writer.wait_closed()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, new_event_loop])
+def test_writing_to_a_connection_that_has_ended_is_its_end_and_nothing_else(
+    make_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def write_to_the_dead() -> None:
+        server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
+        async with server:
+            _, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
+            writer.transport.abort()
+            for _ in range(3):
+                with pytest.raises(ConnectionResetError, match="has ended"):
+                    write(writer, b"too late")
+                await asyncio.sleep(0)
+
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(write_to_the_dead())
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_a_client_that_leaves_before_its_answer_fails_nothing(
+    capfd: pytest.CaptureFixture[str], is_cut: bool
+) -> None:
+    """As in bad weather: the answer comes when the client's transport is closed already."""
+    served: list[asyncio.StreamWriter] = []
+
+    class Watched(Proxy):
+        async def serve(
+            self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: int
+        ) -> None:
+            served.append(writer)
+            await super().serve(reader, writer, connection)
+
+    class Leave(Treatment):
+        async def response(self, exchange: Exchange, frame: bytes | None) -> bytes:
+            served[0].transport.abort()
+            await asyncio.sleep(0)
+            if is_cut:
+                raise Cut(b"the last words")
+            return b"an answer"
+
+    async def leave() -> None:
+        server = await asyncio.start_server(Broker().serve, "127.0.0.1", 0)
+        async with server, Watched(server.sockets[0].getsockname()[:2], Leave()) as proxy:
+            reader, writer = await asyncio.open_connection(*proxy.address)
+            Client(reader, writer).send(make_frame(METADATA, 1))
+            with suppress(ConnectionResetError):
+                assert await asyncio.wait_for(reader.read(), 10) == b""
+            await proxy.drain()
+            writer.close()
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(leave())
+    assert capfd.readouterr().err == ""
 
 
 def test_addresses_are_read() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trimtab.cli.demo.display import Display
+from tests.unit.cli.test_demo_report import make_summary, make_way
+from trimtab.cli.demo.display import Display, tabulate
 from trimtab.cli.demo.experiment import WAYS, Run
 
 
@@ -27,3 +28,11 @@ def test_what_happens_now_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     with display.busy("second …"):
         pass
     assert capsys.readouterr().out.splitlines() == ["first [1/2]", "second …"]
+
+
+def test_no_table_is_wider_than_80_columns() -> None:
+    third = 1 / 3
+    ways = {way.name: make_way(way.title, (third, third, third), 24_800) for way in WAYS}
+    lines = [line for table in tabulate(make_summary(ways)) for line in table.splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert len(lines) > 3 * len(WAYS)

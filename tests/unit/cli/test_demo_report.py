@@ -10,6 +10,7 @@ from trimtab.cli.demo.report import render_report
 from trimtab.cli.demo.summary import Summary, WaySummary, describe_findings
 
 RACKS = {"0": "a", "1": "b", "2": "c"}
+OFFERED = 1_228_800
 
 
 def make_way(
@@ -28,6 +29,7 @@ def make_way(
         "seconds": 82.0,
         "records_per_second": records / 82,
         "value_bytes_per_second": 1_230_000.0,
+        "send_lateness_ms": 1.5,
         "latency_ms": {
             "average": p99 / 3,
             "p50": p99 / 50,
@@ -79,8 +81,9 @@ def make_summary(ways: dict[str, WaySummary]) -> Summary:
         "target_bytes_per_second": 1_228_800,
         "slow_broker": 0,
         "slow_produce_ms": 20,
+        "client_rack": "b",
         "seconds": {"produce": 82.0},
-        "findings": describe_findings(ways, 0),
+        "findings": describe_findings(ways, 0, OFFERED),
         "ways": ways,
         "flights": [
             {
@@ -97,7 +100,7 @@ def make_summary(ways: dict[str, WaySummary]) -> Summary:
 
 
 def test_the_sentences_follow_the_figures(ways: dict[str, WaySummary]) -> None:
-    assert describe_findings(ways, 0) == [
+    assert describe_findings(ways, 0, OFFERED) == [
         "Sticky overloads the slow broker 0: it sends it 72% of its bytes, 2.2 times an even "
         "share, and one record in a hundred waits longer than 5.7 s.",
         "Rack-aware (0%) avoids it altogether, adaptive (28%) sends it less than an even share: "
@@ -110,7 +113,7 @@ def test_the_sentences_follow_the_figures(ways: dict[str, WaySummary]) -> None:
 
 def test_other_figures_make_other_sentences(ways: dict[str, WaySummary]) -> None:
     del ways["sticky"], ways["rack-aware"], ways["adaptive"], ways["by-key"]
-    assert describe_findings(ways, 0) == [
+    assert describe_findings(ways, 0, OFFERED) == [
         "No way of choosing a partition overloads the slow broker 0: the most it gets is 34% of "
         "the bytes by uniform, where 33% is even.",
         "No way avoids broker 0: none sends it clearly less than an even share.",
@@ -119,9 +122,47 @@ def test_other_figures_make_other_sentences(ways: dict[str, WaySummary]) -> None
     ]
     ways["uniform"] = make_way("uniform", (0.6, 0.2, 0.2), 900)
     ways["round-robin"] = make_way("round robin", (0.5, 0.2, 0.3), 900)
-    first, _, third = describe_findings(ways, 0)
+    first, _, third = describe_findings(ways, 0, OFFERED)
     assert first.endswith("longer than 900 ms; so does round robin (50%).")
     assert third == "No way keeps every partition within 5% of equal bytes."
+
+
+@pytest.mark.parametrize(
+    ("rate", "late", "said"),
+    [
+        (0.9, 2.0, "1.23 MB/s offered to each way the quickest had 0.90 MB/s acknowledged"),
+        (1.22, 800.0, "records were sent 800 ms late at best, on average"),
+    ],
+)
+def test_a_machine_that_could_not_carry_the_load_is_blamed_and_no_latency_compared(
+    ways: dict[str, WaySummary], rate: float, late: float, said: str
+) -> None:
+    for way in ways.values():
+        way["value_bytes_per_second"] = rate * 1e6
+        way["send_lateness_ms"] = late
+    first, *others = describe_findings(ways, 0, OFFERED)
+    assert first.startswith("This machine could not carry the load: ")
+    assert said in first
+    assert len(others) == 3
+    assert not any("one record in a hundred" in sentence for sentence in others)
+
+
+def test_a_way_that_is_slow_by_itself_is_not_the_machine(ways: dict[str, WaySummary]) -> None:
+    ways["sticky"]["value_bytes_per_second"] = 0.6e6
+    ways["sticky"]["send_lateness_ms"] = 9000
+    assert describe_findings(ways, 0, OFFERED)[0].startswith("Sticky overloads")
+
+
+def test_the_report_says_where_the_client_stands(ways: dict[str, WaySummary]) -> None:
+    assert "the client in rack b: that is why" in " ".join(
+        render_report(make_summary(ways)).split()
+    )
+
+
+def test_every_cell_names_its_column_for_a_phone(ways: dict[str, WaySummary]) -> None:
+    text = render_report(make_summary(ways))
+    assert text.count("<td") == text.count(' data-head="')
+    assert "@media (max-width: 700px)" in text
 
 
 class Outline(HTMLParser):
@@ -160,7 +201,7 @@ def test_the_report_is_whole_and_loads_nothing(ways: dict[str, WaySummary]) -> N
     assert "url(" not in text
     for sentence in summary["findings"]:
         assert sentence in text
-    assert text.count("<rect") >= 3 * len(ways)
-    assert text.count("<circle") == 4 * len(ways)
+    assert text.count("<rect") >= 2 * 3 * len(ways)  # once for a desk, once for a phone
+    assert text.count("<circle") == 2 * 4 * len(ways)
     assert "UA<" in outline.cells  # escaped in the text, itself again once parsed
     assert outline.cells.count("336,776") >= len(ways)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from trimtab.cli import main
-from trimtab.cli.experiment.display import Display, format_table
+from trimtab.cli.experiment.display import Display
 from trimtab.cli.experiment.ground import open_ground
 from trimtab.cli.experiment.perf import (
     PerfFailed,
@@ -121,12 +121,6 @@ def test_a_tool_is_ended_when_nobody_wants_it_any_more(tmp_path: Path) -> None:
 
     asyncio.run(cancel_once_it_runs())
     assert mark.exists()
-
-
-def test_tables_align_first_left_and_others_right() -> None:
-    assert format_table("T", ["way", "ms"], [["a", "1.5"], ["longer", "10"]]) == (
-        "T\nway      ms\n------  ---\na       1.5\nlonger   10"
-    )
 
 
 def test_progress_without_a_terminal_is_a_line_for_every_fifth(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 from importlib.metadata import version
@@ -37,10 +38,33 @@ def test_an_unknown_command_is_refused_and_the_known_are_named(
     assert "producer-perf" in capsys.readouterr().err
 
 
-def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("compiled", "said"),
+    [(True, ", compiled"), (False, ", interpreted (about ten times slower: ")],
+)
+def test_the_version_tells_how_the_hot_modules_run(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    compiled: bool,
+    said: str,
+) -> None:
+    monkeypatch.setattr("trimtab._pure.is_compiled", lambda: compiled)
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
-    assert capsys.readouterr().out == f"trimtab {version('trimtab')}\n"
+    assert capsys.readouterr().out.startswith(f"trimtab {version('trimtab')}{said}")
+
+
+@pytest.mark.parametrize("pure", ["0", "1"])
+def test_a_process_knows_whether_it_runs_compiled(pure: str) -> None:
+    code = (
+        "from trimtab._pure import is_compiled; import trimtab.wire.batch_cy as hot;"
+        "print(is_compiled() is not hot.__file__.endswith('.py'))"
+    )
+    environment = {**os.environ, "TRIMTAB_PURE": pure}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "True\n"
 
 
 def test_a_refusal_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,10 @@ import pytest
 
 from trimtab.cli.latency import Latency, format_duration
 from trimtab.cli.plot import (
+    NARROW,
+    WIDE,
     Bar,
+    Layout,
     Span,
     draw_latencies,
     draw_shares,
@@ -39,6 +42,29 @@ def test_the_highlighted_part_comes_first_and_in_its_own_color() -> None:
     svg = draw_shares(bars, NAMES, "1", None, "shares")
     assert re.findall(r'rect class="(\w+)"', svg)[:2] == ["slow", "b1"]
     assert "even share" not in svg
+
+
+@pytest.mark.parametrize("layout", [WIDE, NARROW])
+def test_no_share_is_written_under_the_dashed_line(layout: Layout) -> None:
+    bars = [Bar("a", {"0": cut / 100, "1": 1 - cut / 100}, {}) for cut in range(101)]
+    root = ElementTree.fromstring(draw_shares(bars, NAMES, "0", 1 / 3, "shares", layout))
+    (line,) = root.iter("line")
+    even = float(line.attrib["x1"])
+    written = [text for text in root.iter("text") if text.get("class") == "inside"]
+    assert len(written) > 100
+    for text in written:
+        begins = float(text.attrib["x"])
+        assert not begins - 2 < even < begins + 8 * len(text.text or "")
+
+
+def test_a_narrow_plot_writes_names_above_the_bars_and_stays_inside() -> None:
+    bars = [Bar("adaptive with timeout", {"0": 0.3, "1": 0.7}, {})]
+    svg = draw_shares(bars, {"0": "broker 0 (slow)", "1": "broker 1"}, "0", 0.5, "x", NARROW)
+    assert 'class="name" x="0"' in svg
+    ends = [
+        float(x) + float(w) for x, w in re.findall(r'x="([\d.]+)" y="\d+" width="([\d.]+)"', svg)
+    ]
+    assert max(ends) <= NARROW.width
 
 
 def test_latencies_stand_on_a_logarithmic_scale() -> None:

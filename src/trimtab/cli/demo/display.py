@@ -8,14 +8,13 @@ from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from trimtab.cli.demo.experiment import Run, Way
 from trimtab.cli.demo.summary import Summary
 from trimtab.cli.latency import format_duration
+from trimtab.cli.table import format_table
 
-_PLAIN_WIDTH = 170
 _PLAIN_STEPS = 10
 
 
@@ -29,9 +28,7 @@ class Display:
     """Standard output."""
 
     def __init__(self) -> None:
-        console = Console(highlight=False)
-        # Where nobody is looking, there is no window to fit into.
-        self._console = console if console.is_terminal else Console(width=_PLAIN_WIDTH)
+        self._console = Console(highlight=False)
 
     def say(self, text: str) -> None:
         """One line of what happens now."""
@@ -88,86 +85,73 @@ class Display:
 
     def summarize(self, summary: Summary) -> None:
         """The tables and the sentences."""
-        slow = str(summary["slow_broker"])
-        self._console.print(_tabulate_load(summary, slow))
-        self._console.print(_tabulate_ways(summary, slow))
-        self._console.print(_tabulate_flights(summary))
+        for table in tabulate(summary):
+            print(f"{table}\n", flush=True)
         for sentence in summary["findings"]:
-            self._console.print(Text(sentence), soft_wrap=True)
+            self.say(sentence)
 
 
-def _tabulate_load(summary: Summary, slow: str) -> Table:
-    table = _table("Load by partition (KIP-794)", ["way", "partition", "broker", "rack"])
-    for head in ("TotalBatches", "TotalBytes", "TotalRecords", "BytesPerBatch", "RecordsPerBatch"):
-        table.add_column(head, justify="right")
-    table.add_column("share", justify="right")
-    for way in summary["ways"].values():
-        for index, row in enumerate(way["partitions"]):
-            table.add_row(
-                way["title"] if index == 0 else "",
-                str(row["partition"]),
-                f"{row['leader']}{' slow' if str(row['leader']) == slow else ''}",
-                row["rack"],
-                f"{row['TotalBatches']:,}",
-                f"{row['TotalBytes']:,}",
-                f"{row['TotalRecords']:,}",
-                "" if row["BytesPerBatch"] is None else f"{row['BytesPerBatch']:,.1f}",
-                "" if row["RecordsPerBatch"] is None else f"{row['RecordsPerBatch']:,.2f}",
-                f"{row['ShareOfBytes']:.1%}",
-                end_section=index == len(way["partitions"]) - 1,
-            )
-    return table
+def tabulate(summary: Summary) -> list[str]:
+    """The tables that the demo prints: none is wider than a terminal of 80 columns."""
+    slow = str(summary["slow_broker"])
+    return [
+        _tabulate_load(summary, slow),
+        _tabulate_ways(summary, slow),
+        _tabulate_flights(summary),
+    ]
 
 
-def _tabulate_ways(summary: Summary, slow: str) -> Table:
-    table = _table("Throughput, latency, bytes by broker", ["way"])
-    for head in ("records/s", "MB/s", "avg", "p50", "p95", "p99", "p99.9", "max"):
-        table.add_column(head, justify="right")
-    for broker in next(iter(summary["ways"].values()))["bytes_by_broker"]:
-        table.add_column(f"broker {broker}{' slow' if broker == slow else ''}", justify="right")
-    table.add_column("max/mean", justify="right")
-    table.add_column("variation", justify="right")
-    for way in summary["ways"].values():
-        latency = way["latency_ms"]
-        durations = (
-            latency["average"],
-            latency["p50"],
-            latency["p95"],
-            latency["p99"],
-            latency["p99_9"],
-            latency["max"],
-        )
-        table.add_row(
+def _tabulate_load(summary: Summary, slow: str) -> str:
+    rows = [
+        [
+            "" if index else way["title"],
+            f"{row['leader']}{' slow' if str(row['leader']) == slow else '     '}",
+            f"{row['TotalBatches']:,}",
+            f"{row['TotalBytes']:,}",
+            f"{row['TotalRecords']:,}",
+            "" if row["BytesPerBatch"] is None else f"{row['BytesPerBatch']:,.0f}",
+            f"{row['ShareOfBytes']:.1%}",
+        ]
+        for way in summary["ways"].values()
+        for index, row in enumerate(way["partitions"])
+    ]
+    heads = ["way", "broker", "batches", "bytes", "records", "B/batch", "share"]
+    return format_table("Load by partition, one on each broker (KIP-794)", heads, rows)
+
+
+def _tabulate_ways(summary: Summary, slow: str) -> str:
+    ways = list(summary["ways"].values())
+    brokers = list(ways[0]["share_by_broker"])
+    heads = ["way", "MB/s", "p50", "p99", "p99.9"]
+    heads += ["to slow" if broker == slow else f"to {broker}" for broker in brokers]
+    rows = [
+        [
             way["title"],
-            f"{way['records_per_second']:,.0f}",
             f"{way['value_bytes_per_second'] / 1e6:.2f}",
-            *map(format_duration, durations),
-            *(f"{size / 1e6:.1f} MB" for size in way["bytes_by_broker"].values()),
-            f"{way['max_over_mean']:.2f}",
-            f"{way['coefficient_of_variation']:.2f}",
-        )
-    return table
+            *(format_duration(way["latency_ms"][mark]) for mark in ("p50", "p99", "p99_9")),
+            *(f"{way['share_by_broker'][broker]:.1%}" for broker in brokers),
+        ]
+        for way in ways
+    ]
+    rack = summary["client_rack"]
+    title = f"Throughput, latency, share of bytes by broker (rack-aware: from rack {rack})"
+    return format_table(title, heads, rows)
 
 
-def _tabulate_flights(summary: Summary) -> Table:
-    table = _table("Flights by carrier and airport", ["carrier", "origin"])
-    for head in ("flights", "mean delay", "p95 delay", "cancelled"):
-        table.add_column(head, justify="right")
-    for row in summary["flights"]:
-        mean, late = row["mean_departure_delay"], row["p95_departure_delay"]
-        table.add_row(
-            row["carrier"],
-            row["origin"],
+def _tabulate_flights(summary: Summary) -> str:
+    rows = [
+        [
+            f"{row['carrier']} {row['origin']}",
             f"{row['flights']:,}",
-            "" if mean is None else f"{mean:.1f} min",
-            "" if late is None else f"{late:.0f} min",
+            _minutes(row["mean_departure_delay"], ".1f"),
+            _minutes(row["p95_departure_delay"], ".0f"),
             f"{row['cancelled_share']:.1%}",
-        )
-    return table
+        ]
+        for row in summary["flights"]
+    ]
+    heads = ["flights", "count", "mean delay", "p95 delay", "cancelled"]
+    return format_table("Flights by carrier and airport", heads, rows)
 
 
-def _table(title: str, heads: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for head in heads:
-        table.add_column(head, no_wrap=True)
-    return table
+def _minutes(delay: float | None, form: str) -> str:
+    return "" if delay is None else f"{delay:{form}} min"

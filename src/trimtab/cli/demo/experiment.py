@@ -1,4 +1,4 @@
-"""Seven ways of choosing a partition, side by side against a cluster with one slow broker.
+"""Eight ways of choosing a partition, side by side against a cluster with one slow broker.
 
 The set-up of KIP-794's measurements: three brokers, one topic per way with one partition on each
 broker, linger.ms=0, all other settings default, and broker 0 answering every produce request 20 ms
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 RACKS: Final = ("a", "b", "c")
 """One broker in each; there are as many brokers as racks."""
+
+CLIENT_RACK: Final = "b"
+"""Where the client stands that is rack-aware."""
 
 SLOW_BROKER: Final = 0
 SLOW_PRODUCE_MS: Final = 20
@@ -63,12 +66,7 @@ class Way:
 
 WAYS: Final = (
     Way("round-robin", "round robin", "KIP-369", {"partitioner.class": "round_robin"}),
-    Way(
-        "sticky",
-        "sticky",
-        "KIP-480",
-        {"partitioner.class": "sticky", "partitioner.ignore.keys": True},
-    ),
+    Way("sticky", "sticky", "KIP-480", {"partitioner.class": "uniform_sticky"}),
     Way(
         "uniform",
         "uniform",
@@ -83,10 +81,20 @@ WAYS: Final = (
         {"partitioner.availability.timeout.ms": 5, "partitioner.ignore.keys": True},
     ),
     Way(
+        "latency",
+        "by latency",
+        "ADR 0008",
+        {"partitioner.adaptive.signal": "latency", "partitioner.ignore.keys": True},
+    ),
+    Way(
         "rack-aware",
         "rack-aware",
         "KIP-1123",
-        {"partitioner.rack.aware": True, "client.rack": "b", "partitioner.ignore.keys": True},
+        {
+            "partitioner.rack.aware": True,
+            "client.rack": CLIENT_RACK,
+            "partitioner.ignore.keys": True,
+        },
     ),
     Way("by-key", "by key", "murmur2", {}, keyed=True),
 )
@@ -102,6 +110,8 @@ class Run:
     error: Exception | None = None
     seconds: float = 0.0
     """From the first `send` to the last acknowledgement."""
+    lateness: float = 0.0
+    """Seconds by which records were sent after they were due, summed up."""
     _latencies: array[float] = field(default_factory=lambda: array("d"))
 
     def acknowledge(self, sent_at: float, delivery: Delivery) -> None:
@@ -190,6 +200,8 @@ async def _send_steadily(producer: AsyncProducer, run: Run, flights: Sequence[Fl
         ahead = began + sent_bytes / RATE - time.perf_counter()
         if ahead >= _BURST_S:
             await asyncio.sleep(ahead)
+        elif ahead < 0:
+            run.lateness -= ahead
         sent_at = time.perf_counter()
         delivery = await producer.send(topic, value, key)
         delivery.add_done_callback(partial(run.acknowledge, sent_at))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 from trimtab.cli.demo.summary import Summary, WaySummary
 from trimtab.cli.latency import format_duration
-from trimtab.cli.plot import STYLE, Bar, draw_latencies, draw_shares
+from trimtab.cli.plot import NARROW, STYLE, WIDE, Bar, Layout, draw_latencies, draw_shares
+
+_LONG = 24
+"""Characters from which a text has a line of its own on a phone."""
 
 _STYLE = """
 * { box-sizing: border-box; }
@@ -20,7 +23,8 @@ p { margin: 8px 0; max-width: 76ch; }
 .faint { color: var(--faint); font-size: 14px; }
 .findings { margin: 24px 0 0; padding: 4px 0 4px 20px; border-left: 4px solid var(--slow); }
 .findings p { font-size: 18px; }
-figure { margin: 12px 0 0; overflow-x: auto; }
+figure { margin: 12px 0 0; }
+.narrow { display: none; }
 .scroll { overflow-x: auto; margin-top: 12px; }
 table { border-collapse: collapse; width: 100%; font-size: 14px;
   font-variant-numeric: tabular-nums; }
@@ -33,6 +37,20 @@ tr.group td { border-top: 2px solid var(--line); }
 td.slow { fill: none; color: var(--slow); font-weight: 600; }
 code { font: 13px ui-monospace, Menlo, Consolas, monospace; }
 details { margin-top: 12px; } summary { cursor: pointer; color: var(--faint); }
+@media (max-width: 700px) {
+  main { padding: 24px 16px 48px; } h1 { font-size: 25px; } h2 { margin-top: 36px; }
+  .findings { padding-left: 14px; } .findings p { font-size: 16px; }
+  .wide { display: none; } .narrow { display: block; }
+  table, tbody { display: block; } thead { display: none; }
+  tr { display: grid; grid-template-columns: repeat(4, minmax(0, 1fr)); gap: 2px 8px;
+    padding: 8px 0; border-bottom: 1px solid var(--line); }
+  tr.group { border-top: 2px solid var(--line); }
+  td, tr.group td { display: block; padding: 0; border: 0; text-align: left; white-space: normal;
+    font-size: 13px; overflow-wrap: anywhere; }
+  td::before { content: attr(data-head); display: block; color: var(--faint); font-size: 11px; }
+  td:first-child, td.long { grid-column: 1 / -1; } td:first-child { font-weight: 600; }
+  td:first-child::before { display: none; } td:empty { display: none; }
+}
 """
 
 
@@ -47,18 +65,21 @@ def render_report(summary: Summary) -> str:
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>trimtab: seven ways of choosing a partition</title>
+<title>trimtab: {_count(len(ways))} ways of choosing a partition</title>
 <style>{STYLE}{_STYLE}</style>
 <main>
 <h1>Which partition gets the next record?</h1>
-<p class="faint">{len(ways)} ways of choosing, {summary["records_per_way"]:,} flights each, on three
-brokers of which broker {slow} answers every produce request {summary["slow_produce_ms"]} ms late.
+<p class="faint">{_count(len(ways)).capitalize()} ways of choosing,
+{summary["records_per_way"]:,} flights each, on three brokers of which
+broker {slow} answers every produce request {summary["slow_produce_ms"]} ms late.
 Made by <code>trimtab demo</code> {escape(summary["trimtab"])}.</p>
 <section class="findings">{findings}</section>
 
 <h2>Bytes by broker</h2>
 <p class="faint">Share of each way's bytes that its brokers store; the dashed line is an even
-share for the slow one. One topic per way, one partition on each broker.</p>
+share for the slow one. One topic per way, one partition on each broker. The brokers stand in
+racks a, b and c, one in each, and the client in rack {escape(summary["client_rack"])}: that is why
+rack-aware sends everything to one broker.</p>
 <figure>{_draw_shares(ways, slow, even)}</figure>
 
 <h2>Latency</h2>
@@ -96,12 +117,24 @@ def _draw_shares(ways: Sequence[WaySummary], slow: str, even: float) -> str:
     brokers = sorted(ways[0]["share_by_broker"], key=int)
     bars = [Bar(way["title"], way["share_by_broker"], way["bytes_by_broker"]) for way in ways]
     names = {broker: _name_broker(broker, slow) for broker in brokers}
-    return draw_shares(bars, names, slow, even, "Share of bytes by broker for each way")
+    return _in_both_widths(
+        lambda layout: draw_shares(
+            *(bars, names, slow, even, "Share of bytes by broker for each way", layout)
+        )
+    )
 
 
 def _draw_latencies(ways: Sequence[WaySummary]) -> str:
     rows = [(way["title"], way["latency_ms"]) for way in ways]
-    return draw_latencies(rows, "Latency percentiles for each way")
+    return _in_both_widths(
+        lambda layout: draw_latencies(rows, "Latency percentiles for each way", layout=layout)
+    )
+
+
+def _in_both_widths(draw: Callable[[Layout], str]) -> str:
+    """A plot as it is read on a desk, and as on a phone; the style sheet shows one of them."""
+    wide, narrow = draw(WIDE), draw(NARROW)
+    return f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>'
 
 
 def _tabulate_ways(ways: Sequence[WaySummary], slow: str) -> str:
@@ -192,10 +225,14 @@ def _table(
     group_by_first: bool = False,
 ) -> str:
     def cells(tag: str, texts: Sequence[str]) -> str:
-        opening = [f'<{tag} class="text">'] * text_columns + [f"<{tag}>"] * len(texts)
-        return "".join(
-            f"{start}{escape(text)}</{tag}>" for start, text in zip(opening, texts, strict=False)
-        )
+        made = []
+        for at, (head, text) in enumerate(zip(heads, texts, strict=True)):
+            kinds = ["text"] * (at < text_columns) + ["long"] * (len(text) > _LONG)
+            kind = f' class="{" ".join(kinds)}"' if kinds else ""
+            # Where a row is too wide for the screen each cell says what it is.
+            names = f' data-head="{escape(head)}"' if tag == "td" else ""
+            made.append(f"<{tag}{kind}{names}>{escape(text)}</{tag}>")
+        return "".join(made)
 
     lines = []
     for row in rows:
@@ -204,6 +241,11 @@ def _table(
         lines.append(f"{cells('td', row)}</tr>")
     head = f"<tr>{cells('th', heads)}</tr>"
     return f'<div class="scroll"><table><thead>{head}</thead>{"".join(lines)}</table></div>'
+
+
+def _count(number: int) -> str:
+    words = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+    return words[number] if number < len(words) else str(number)
 
 
 def _name_broker(broker: str, slow: str) -> str:

@@ -20,6 +20,13 @@ LEVEL = 0.05
 """How far a partition's bytes may be from the mean in a level topic."""
 
 
+CARRIED = 0.95
+"""Share of the offered rate from which a machine has carried it."""
+
+PROMPT_MS = 50.0
+"""How late records may be sent, on average, by a machine that has carried the load."""
+
+
 class PartitionLoad(TypedDict):
     """One row of KIP-794's load table."""
 
@@ -46,6 +53,7 @@ class WaySummary(TypedDict):
     seconds: float
     records_per_second: float
     value_bytes_per_second: float
+    send_lateness_ms: float
     latency_ms: Latency
     partitions: list[PartitionLoad]
     bytes_by_broker: dict[str, int]
@@ -75,15 +83,27 @@ class Summary(TypedDict):
     target_bytes_per_second: int
     slow_broker: int
     slow_produce_ms: int
+    client_rack: str
     seconds: dict[str, float]
     findings: list[str]
     ways: dict[str, WaySummary]
     flights: list[FlightsRow]
 
 
-def describe_findings(ways: Mapping[str, WaySummary], slow_broker: int) -> list[str]:
+def describe_findings(
+    ways: Mapping[str, WaySummary], slow_broker: int, offered: float
+) -> list[str]:
     """Three sentences, from the figures alone: which way overloads the slow broker, which avoids
-    it, which keeps the partitions level."""
+    it, which keeps the partitions level.
+
+    Where the machine could not carry the load a sentence about that comes first, and the others
+    leave out the latencies, which are the machine's then.
+
+    Args:
+        offered: bytes of values a second that each way was to send.
+    """
+    too_much = _describe_machine(list(ways.values()), offered)
+    is_carried = too_much is None
     spreading = [way for way in ways.values() if not way["keyed"]]
     keyed = [way for way in ways.values() if way["keyed"]]
     slow = str(slow_broker)
@@ -94,30 +114,55 @@ def describe_findings(ways: Mapping[str, WaySummary], slow_broker: int) -> list[
     level = [way for way in spreading if _distance_from_level(way) <= LEVEL]
     fullest = spreading[-1]
     return [
-        _describe_overload(fullest, over[:-1], slow, even)
+        *([] if too_much is None else [too_much]),
+        _describe_overload(fullest, over[:-1], slow, even, is_carried)
         if over
         else f"No way of choosing a partition overloads the slow broker {slow}: the most it gets "
         f"is {_share(fullest, slow)} of the bytes by {fullest['title']}, where {even:.0%} is even.",
-        _describe_sparing(spared, fullest, slow)
+        _describe_sparing(spared, fullest, slow, is_carried)
         if spared
         else f"No way avoids broker {slow}: none sends it clearly less than an even share.",
         _describe_level(level, keyed),
     ]
 
 
+def _describe_machine(ways: Sequence[WaySummary], offered: float) -> str | None:
+    """That the machine could not carry the load, None if it could.
+
+    A way that overloads a broker is slow by itself. So what counts is the way that came nearest to
+    the offered rate, and the one that was sent most promptly.
+    """
+    achieved = max(way["value_bytes_per_second"] for way in ways)
+    late = min(way["send_lateness_ms"] for way in ways)
+    if achieved >= CARRIED * offered and late <= PROMPT_MS:
+        return None
+    return (
+        f"This machine could not carry the load: of {offered / 1e6:.2f} MB/s offered to each way "
+        f"the quickest had {achieved / 1e6:.2f} MB/s acknowledged, and records were sent "
+        f"{format_duration(late)} late at best, on average. The latencies are the machine's, not "
+        "the ways', and the shares of ways that go by load may be too: run it again with two idle "
+        "cores."
+    )
+
+
 def _describe_overload(
-    worst: WaySummary, others: Sequence[WaySummary], slow: str, even: float
+    worst: WaySummary, others: Sequence[WaySummary], slow: str, even: float, is_carried: bool
 ) -> str:
     times = worst["share_by_broker"][slow] / even
     also = _listed_with_share(list(reversed(others)), slow)
-    return (
+    sentence = (
         f"{_capitalized(worst['title'])} overloads the slow broker {slow}: it sends it "
-        f"{_share(worst, slow)} of its bytes, {times:.1f} times an even share, and one record in a "
-        f"hundred waits longer than {format_duration(worst['latency_ms']['p99'])}"
-    ) + (f"; so do{'es' if len(others) == 1 else ''} {also}." if also else ".")
+        f"{_share(worst, slow)} of its bytes, {times:.1f} times an even share"
+    )
+    if is_carried:
+        wait = format_duration(worst["latency_ms"]["p99"])
+        sentence += f", and one record in a hundred waits longer than {wait}"
+    return sentence + (f"; so do{'es' if len(others) == 1 else ''} {also}." if also else ".")
 
 
-def _describe_sparing(spared: Sequence[WaySummary], fullest: WaySummary, slow: str) -> str:
+def _describe_sparing(
+    spared: Sequence[WaySummary], fullest: WaySummary, slow: str, is_carried: bool
+) -> str:
     avoiding = [way for way in spared if way["share_by_broker"][slow] < AVOIDED]
     sparing = [way for way in spared if way not in avoiding]
     clauses = []
@@ -127,10 +172,13 @@ def _describe_sparing(spared: Sequence[WaySummary], fullest: WaySummary, slow: s
         clauses.append(
             f"{_listed_with_share(sparing, slow)} send{_s(sparing)} it less than an even share"
         )
+    sentence = _capitalized(", ".join(clauses))
+    if not is_carried:
+        return f"{sentence}."
     quickest = min(spared, key=lambda way: way["latency_ms"]["p99"])
     return (
-        f"{_capitalized(', '.join(clauses))}: with {quickest['title']} one record in a "
-        f"hundred waits longer than {format_duration(quickest['latency_ms']['p99'])}, against "
+        f"{sentence}: with {quickest['title']} one record in a hundred waits longer than "
+        f"{format_duration(quickest['latency_ms']['p99'])}, against "
         f"{format_duration(fullest['latency_ms']['p99'])} with {fullest['title']}."
     )
 

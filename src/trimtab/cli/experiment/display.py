@@ -1,7 +1,4 @@
-"""What an experiment shows: lines of what happens, bars while it runs (with rich), tables.
-
-Tables are plain text that is the same on a terminal, in a file and in a bug report.
-"""
+"""What an experiment shows: lines of what happens, bars while it runs (with rich), tables."""
 
 from __future__ import annotations
 
@@ -9,6 +6,8 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+
+from trimtab.cli.table import format_table
 
 _STEPS = 5
 """Lines of progress where there is no terminal."""
@@ -53,20 +52,3 @@ class Display:
                 self.say(f"  {min(done / total, 1):.0%}")
 
         return show
-
-
-def format_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns under their heads, the first to the left, the others to the right."""
-    lines = [list(heads), *map(list, rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-
-    def join(cells: Sequence[str]) -> str:
-        first, *others = (
-            cell.rjust(width) if at else cell.ljust(width)
-            for at, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        )
-        return "  ".join([first, *others]).rstrip()
-
-    return "\n".join(
-        [title, join(heads), "  ".join("-" * width for width in widths), *map(join, rows)]
-    )

@@ -33,9 +33,7 @@ try:
     import highspy
     import numpy
 except ImportError:
-    raise UsageError(
-        "trimtab reassign --generate needs a solver: pip install 'trimtab[reassign]'"
-    ) from None
+    raise UsageError("trimtab reassign --generate needs a solver: pip install highspy") from None
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -262,7 +262,7 @@ def _import_pyarrow() -> Any:
         import pyarrow.compute
     except ImportError as error:
         raise UsageError(
-            "send_table needs pyarrow, which is not installed: pip install 'trimtab[arrow]'"
+            "send_table needs pyarrow, which is not installed: pip install pyarrow"
         ) from error
     return pyarrow
 

@@ -275,6 +275,7 @@ _ALIASES = {
     "RoundRobinPartitioner": "round_robin",
     f"{_JAVA}RoundRobinPartitioner": "round_robin",
     "sticky": "sticky",
+    "uniform_sticky": "uniform_sticky",
     "DefaultPartitioner": "DefaultPartitioner",
     f"{_JAVA}internals.DefaultPartitioner": "DefaultPartitioner",
     "UniformStickyPartitioner": "UniformStickyPartitioner",
@@ -318,6 +319,8 @@ def make_partitioner(options: Options, custom: object | None, random: Random) ->
                 return PartitionerMaker(RoundRobinPartitioner, ignores_keys=True)
             case "sticky":
                 return PartitionerMaker(lambda: StickyPartitioner(random))
+            case "uniform_sticky":
+                return PartitionerMaker(lambda: StickyPartitioner(random), ignores_keys=True)
             case "DefaultPartitioner":
                 _warn_of_deprecation("DefaultPartitioner", "leave partitioner.class unset")
                 return PartitionerMaker(lambda: StickyPartitioner(random))
@@ -413,8 +416,8 @@ def _load(path: str) -> object:
         module, _, name = path.rpartition(".")
     if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
         raise UsageError(
-            f"partitioner.class={path!r} is not known; give round_robin, sticky, module:Name,"
-            " a callable, a class, or nothing for the built-in logic"
+            f"partitioner.class={path!r} is not known; give round_robin, sticky,"
+            " uniform_sticky, module:Name, a callable, a class, or nothing for the built-in logic"
         )
     try:
         found: object = importlib.import_module(module)

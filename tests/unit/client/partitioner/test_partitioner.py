@@ -210,7 +210,7 @@ def test_a_partitioner_is_loaded_by_its_path(
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [
-        ("stikcy", "is not known; give round_robin, sticky, module:Name"),
+        ("stikcy", "is not known; give round_robin, sticky, uniform_sticky, module:Name"),
         ("org.apache.kafka.Nothing", "cannot be loaded: No module named 'org'"),
         (
             "trimtab.client.partitioner.partitioner:Nothing",
@@ -233,10 +233,14 @@ def test_what_is_no_partitioner_is_refused(name: str, complaint: str) -> None:
         ("RoundRobinPartitioner", RoundRobinPartitioner, True),
         ("org.apache.kafka.clients.producer.RoundRobinPartitioner", RoundRobinPartitioner, True),
         ("sticky", StickyPartitioner, False),
+        ("uniform_sticky", StickyPartitioner, True),
     ],
 )
-def test_names_that_kafka_still_has(name: str, kind: type, ignores_keys: bool) -> None:
+def test_names_that_nothing_is_said_about(
+    caplog: pytest.LogCaptureFixture, name: str, kind: type, ignores_keys: bool
+) -> None:
     maker = make(partitioner_class=name)
+    assert not caplog.records
     assert type(maker()) is kind
     assert maker.ignores_keys is ignores_keys
     assert maker.close() is None
