@@ -17,13 +17,22 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from random import Random
 from types import TracebackType
 
+from trimtab.client.arguments import (
+    MAX_INT64,
+    Partition,
+    checked_integer,
+    checked_mapping,
+    checked_partition,
+    checked_partitions,
+    checked_time,
+    checked_wait_ms,
+    shown,
+)
 from trimtab.client.fetcher.fetcher import RESETS, Batches, Fetched, Fetcher, FetchOptions, Wish
 from trimtab.client.fetcher.offsets import (
     EARLIEST,
     LATEST,
     OffsetAndTimestamp,
-    Partition,
-    checked_partition,
     found_or_none,
 )
 from trimtab.client.options import CONSUMER
@@ -147,7 +156,7 @@ class _Reader:
         A partition that was assigned before keeps its position; a new one begins where `seek` says
         or else by `auto.offset.reset`. None at all stops reading.
         """
-        wanted = [checked_partition(partition) for partition in partitions]
+        wanted = checked_partitions(partitions)
         kept = {partition: self._wishes.get(partition) for partition in wanted}
         self._positions = {p: at for p, at in self._positions.items() if p in kept}
         self._wishes = {}
@@ -167,9 +176,7 @@ class _Reader:
         Raises:
             UsageError: the partition is not assigned, or the offset is negative.
         """
-        if offset < 0:
-            raise UsageError(f"seek to offset {offset}: must be 0 or greater")
-        self._go([partition], offset)
+        self._go([partition], checked_integer("offset", offset, 0, MAX_INT64))
 
     def seek_to_beginning(self, *partitions: Partition) -> None:
         """Go on at the first offset there is; all assigned partitions if none is named."""
@@ -294,9 +301,7 @@ class _Reader:
     def _limit(self, max_records: int | None) -> int:
         if max_records is None:
             return self._max_poll_records
-        if max_records < 1:
-            raise UsageError(f"max_records={max_records}: must be at least 1")
-        return max_records
+        return checked_integer("max_records", max_records, 1)
 
 
 class Consumer(_Reader):
@@ -341,9 +346,9 @@ class Consumer(_Reader):
             CorruptData: a batch that is damaged; the position stays in front of it.
             UsageError: nothing is assigned, or there is no position to begin at.
         """
-        limit = self._limit(max_records)
+        limit, timeout = self._limit(max_records), checked_wait_ms("timeout_ms", timeout_ms)
         self._submit()
-        return self._read(limit) or self._read(limit if self._await_data(timeout_ms) else 0)
+        return self._read(limit) or self._read(limit if self._await_data(timeout) else 0)
 
     def fetch_batches(self, timeout_ms: float = 500) -> Batches | None:
         """The next record batches of one partition as they are: verified, not decoded.
@@ -353,9 +358,10 @@ class Consumer(_Reader):
         returned, and what comes after it is fetched meanwhile. One call returns up to
         `max.partition.fetch.bytes`, or a single batch that is larger.
         """
+        timeout = checked_wait_ms("timeout_ms", timeout_ms)
         self._submit()
         batches = self._read_batches()
-        if batches is None and self._await_data(timeout_ms):
+        if batches is None and self._await_data(timeout):
             batches = self._read_batches()
         return batches
 
@@ -380,14 +386,14 @@ class Consumer(_Reader):
 
     def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
         """The first offset that is there, for each partition."""
-        return _offsets(self._find(dict.fromkeys(partitions, EARLIEST)))
+        return _offsets(self._find(dict.fromkeys(checked_partitions(partitions), EARLIEST)))
 
     def end_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
         """The offset after the last record a consumer may see, for each partition.
 
         With `isolation.level=read_committed` that is where the first open transaction begins.
         """
-        return _offsets(self._find(dict.fromkeys(partitions, LATEST)))
+        return _offsets(self._find(dict.fromkeys(checked_partitions(partitions), LATEST)))
 
     def offsets_for_times(
         self, timestamps: Mapping[Partition, int]
@@ -424,21 +430,22 @@ class Consumer(_Reader):
         if wishes is not None:
             self._thread.call_soon(self._fetcher.update, wishes)
 
-    def _await_data(self, timeout_ms: float) -> bool:
+    def _await_data(self, timeout: float) -> bool:
         taken = self._take(self._fetcher.ready)
         if not taken:
-            self._thread.run(self._fetcher.wait(timeout_ms / 1000))
+            self._thread.run(self._fetcher.wait(timeout))
             taken = self._take(self._fetcher.ready)
         if taken:
             self._thread.call_soon(self._fetcher.drained, taken)
         return bool(taken)
 
-    def _find(self, wanted: Mapping[Partition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
+    def _find(
+        self, wanted: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
         if self._closed:
             raise UsageError("the consumer is closed")
         session = self._session
-        named = {checked_partition(partition): at for partition, at in wanted.items()}
-        return self._thread.run(session.offsets.find(named, session.timeout, self._isolation))
+        return self._thread.run(session.offsets.find(wanted, session.timeout, self._isolation))
 
 
 class AsyncConsumer(_Reader):
@@ -467,15 +474,16 @@ class AsyncConsumer(_Reader):
 
     async def poll(self, timeout_ms: float = 500, max_records: int | None = None) -> list[Record]:
         """As `Consumer.poll`."""
-        limit = self._limit(max_records)
+        limit, timeout = self._limit(max_records), checked_wait_ms("timeout_ms", timeout_ms)
         self._submit()
-        return self._read(limit) or self._read(limit if await self._await_data(timeout_ms) else 0)
+        return self._read(limit) or self._read(limit if await self._await_data(timeout) else 0)
 
     async def fetch_batches(self, timeout_ms: float = 500) -> Batches | None:
         """As `Consumer.fetch_batches`."""
+        timeout = checked_wait_ms("timeout_ms", timeout_ms)
         self._submit()
         batches = self._read_batches()
-        if batches is None and await self._await_data(timeout_ms):
+        if batches is None and await self._await_data(timeout):
             batches = self._read_batches()
         return batches
 
@@ -496,11 +504,11 @@ class AsyncConsumer(_Reader):
 
     async def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
         """As `Consumer.beginning_offsets`."""
-        return _offsets(await self._find(dict.fromkeys(partitions, EARLIEST)))
+        return _offsets(await self._find(dict.fromkeys(checked_partitions(partitions), EARLIEST)))
 
     async def end_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
         """As `Consumer.end_offsets`."""
-        return _offsets(await self._find(dict.fromkeys(partitions, LATEST)))
+        return _offsets(await self._find(dict.fromkeys(checked_partitions(partitions), LATEST)))
 
     async def offsets_for_times(
         self, timestamps: Mapping[Partition, int]
@@ -536,34 +544,34 @@ class AsyncConsumer(_Reader):
         if wishes is not None:
             self._fetcher.update(wishes)
 
-    async def _await_data(self, timeout_ms: float) -> bool:
+    async def _await_data(self, timeout: float) -> bool:
         taken = self._take(self._fetcher.ready)
         if not taken:
-            await self._fetcher.wait(timeout_ms / 1000)
+            await self._fetcher.wait(timeout)
             taken = self._take(self._fetcher.ready)
         if taken:
             self._fetcher.drained(taken)
         return bool(taken)
 
     async def _find(
-        self, wanted: Mapping[Partition, int]
+        self, wanted: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         if self._closed:
             raise UsageError("the consumer is closed")
         session = self._session
-        named = {checked_partition(partition): at for partition, at in wanted.items()}
-        return await session.offsets.find(named, session.timeout, self._isolation)
+        return await session.offsets.find(wanted, session.timeout, self._isolation)
 
 
 _NOWHERE = -4
 """No offset, and none of ListOffsets' special timestamps either."""
 
 
-def _checked_times(timestamps: Mapping[Partition, int]) -> Mapping[Partition, int]:
-    for partition, timestamp in timestamps.items():
-        if timestamp < 0:
-            raise UsageError(f"timestamp {timestamp} of {partition}: must be 0 or greater")
-    return timestamps
+def _checked_times(timestamps: object) -> dict[TopicPartition, int]:
+    given = checked_mapping("timestamps", timestamps, "{('t', 0): 1767225600000}")
+    return {
+        checked_partition(partition): checked_time(f"the time of {shown(partition)}", at)
+        for partition, at in given.items()
+    }
 
 
 def _offsets(found: Mapping[TopicPartition, OffsetAndTimestamp]) -> dict[TopicPartition, int]:

@@ -23,6 +23,7 @@ from trimtab.client.accumulator.memory_cy import Place
 from trimtab.client.accumulator.outgoing_cy import bound
 from trimtab.client.accumulator.queues_cy import Delivery
 from trimtab.client.accumulator.table import Column, TableDelivery, append_table
+from trimtab.client.arguments import checked_seconds, checked_topic
 from trimtab.client.metrics_cy import Snapshot
 from trimtab.client.network.metadata import TopicView
 from trimtab.client.options import producer_options
@@ -99,7 +100,7 @@ class Producer(Intake):
         on_delivery: Callable[[Delivery], object] | None,
     ) -> Delivery:
         accumulator = self._core.accumulator
-        record = (_checked_topic(topic), value, key, headers, partition, timestamp, on_delivery)
+        record = (checked_topic(topic), value, key, headers, partition, timestamp, on_delivery)
         deadline = monotonic_clock() + self._core.max_block
         while True:
             place = self._wait(topic, bound(value, key, headers), deadline)
@@ -166,7 +167,7 @@ class Producer(Intake):
             BrokerError: the cluster refuses the topic.
             Unavailable: topic or buffer memory were not to be had within `max.block.ms`.
         """
-        table = _TableWay(self._core.accumulator, _checked_topic(topic))
+        table = _TableWay(self._core.accumulator, checked_topic(topic))
         columns = _columns(value, key, headers, partition, timestamp)
         try:
             for size in append_table(table.append_rows, table.delivery, data, **columns):
@@ -182,7 +183,7 @@ class Producer(Intake):
         Raises:
             Unavailable: not within `timeout` seconds.
         """
-        self._thread.run(self._core.flush(timeout))
+        self._thread.run(self._core.flush(checked_seconds("timeout", timeout)))
 
     def partitions_for(self, topic: str) -> TopicView:
         """The topic's partitions, leaders and racks; waits for metadata up to `max.block.ms`.
@@ -193,7 +194,7 @@ class Producer(Intake):
         """
         core = self._core
         deadline = monotonic_clock() + core.max_block
-        return self._thread.run(core.wait_for_topic(_checked_topic(topic), deadline))
+        return self._thread.run(core.wait_for_topic(checked_topic(topic), deadline))
 
     def partitioning(self, topic: str) -> Partitioning:
         """How the topic's records are spread at this moment: queues, weights, who is left out.
@@ -201,7 +202,7 @@ class Producer(Intake):
         Raises:
             UsageError: this producer does not know the topic yet.
         """
-        return self._core.partitioning(topic)
+        return self._core.partitioning(checked_topic(topic))
 
     def metrics(self) -> Snapshot:
         """All metrics under Kafka's names: `producer-metrics`, and by broker and topic
@@ -239,7 +240,7 @@ class Producer(Intake):
             group: the consumer's place in its group; with its id alone nobody is fenced.
 
         Raises:
-            UsageError: no transaction is open, or an offset is negative.
+            UsageError: no transaction is open, or an argument is not as above.
             TransactionError: the transaction failed with this; abort it.
             Unavailable: not done within `max.block.ms`; may be repeated.
         """
@@ -288,7 +289,7 @@ class Producer(Intake):
         An open transaction is aborted. Who waits in `send` gets a UsageError. Closing again, or in
         a forked process, does nothing.
         """
-        self._thread.end(self._core.close(timeout))
+        self._thread.end(self._core.close(checked_seconds("timeout", timeout)))
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return self._thread.run(call)
@@ -345,7 +346,7 @@ class AsyncProducer(AsyncIntake):
         on_delivery: Callable[[Delivery], object] | None,
     ) -> Delivery:
         accumulator = self._core.accumulator
-        record = (_checked_topic(topic), value, key, headers, partition, timestamp, on_delivery)
+        record = (checked_topic(topic), value, key, headers, partition, timestamp, on_delivery)
         deadline = self._core.now() + self._core.max_block
         while True:
             place = await self._wait(topic, bound(value, key, headers), deadline)
@@ -391,7 +392,7 @@ class AsyncProducer(AsyncIntake):
         timestamp: Column = None,
     ) -> TableDelivery:
         """Put every row of an Arrow table on its way; `await` the returned delivery for all."""
-        table = _TableWay(self._core.accumulator, _checked_topic(topic))
+        table = _TableWay(self._core.accumulator, checked_topic(topic))
         columns = _columns(value, key, headers, partition, timestamp)
         try:
             for size in append_table(table.append_rows, table.delivery, data, **columns):
@@ -403,16 +404,16 @@ class AsyncProducer(AsyncIntake):
 
     async def flush(self, timeout: float | None = None) -> None:
         """Send what waits now, and return when all of it is acknowledged or given up."""
-        await self._core.flush(timeout)
+        await self._core.flush(checked_seconds("timeout", timeout))
 
     async def partitions_for(self, topic: str) -> TopicView:
         """The topic's partitions, leaders and racks; waits for metadata up to `max.block.ms`."""
         core = self._core
-        return await core.wait_for_topic(_checked_topic(topic), core.now() + core.max_block)
+        return await core.wait_for_topic(checked_topic(topic), core.now() + core.max_block)
 
     def partitioning(self, topic: str) -> Partitioning:
         """How the topic's records are spread at this moment: queues, weights, who is left out."""
-        return self._core.partitioning(topic)
+        return self._core.partitioning(checked_topic(topic))
 
     def metrics(self) -> Snapshot:
         """All metrics under Kafka's names."""
@@ -461,6 +462,7 @@ class AsyncProducer(AsyncIntake):
 
     async def close(self, timeout: float | None = None) -> None:
         """Flush, then close. What is not acknowledged within `timeout` seconds fails."""
+        timeout = checked_seconds("timeout", timeout)
         if not self._is_closed and not self._core.accumulator.is_abandoned:
             self._is_closed = True
             self._keep_open()
@@ -519,9 +521,3 @@ def _is_beyond_abort(error: BaseException) -> bool:
 def _grace(error: BaseException | None) -> float | None:
     """How long closing may take after a `with` block that ended with this."""
     return INTERRUPT_GRACE if isinstance(error, KeyboardInterrupt) else None
-
-
-def _checked_topic(topic: object) -> str:
-    if not isinstance(topic, str) or not topic:
-        raise UsageError(f"topic must be a name, got {topic!r}")
-    return topic

@@ -352,7 +352,7 @@ def test_seek_asks_for_what_makes_sense(world: World, cluster: ScriptedCluster) 
     async def scenario() -> None:
         async with await consume(cluster) as consumer:
             consumer.assign([("t", 0)])
-            with pytest.raises(UsageError, match="offset -1: must be 0 or greater"):
+            with pytest.raises(UsageError, match="offset=-1: must be from 0"):
                 consumer.seek(T0, -1)
             for call in (
                 lambda: consumer.seek(T1, 0),
@@ -363,7 +363,7 @@ def test_seek_asks_for_what_makes_sense(world: World, cluster: ScriptedCluster) 
                 with pytest.raises(UsageError, match="t-1 is not assigned"):
                     call()
             for name in ("t", ("t",), ("t", -1), ("", 0), (0, "t")):
-                with pytest.raises(UsageError, match="is no partition"):
+                with pytest.raises(UsageError, match=r"is no partition|partition=|topic="):
                     consumer.assign([name])  # type: ignore[list-item]
 
     world.run(scenario())
@@ -682,7 +682,7 @@ def test_offsets_for_times(world: World, cluster: ScriptedCluster) -> None:
             assert found[T0] is not None
             assert found[T0][:2] == (4, 1_234)
             assert found[T1] is None
-            with pytest.raises(UsageError, match="timestamp -1"):
+            with pytest.raises(UsageError, match=r"the time of .*=-1: must be from 0"):
                 await consumer.offsets_for_times({T0: -1})
 
     world.run(scenario())

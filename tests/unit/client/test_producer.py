@@ -143,7 +143,7 @@ def test_errors_of_the_topic_are_the_senders(cluster: Cluster, silent: str) -> N
         with pytest.raises(BrokerError, match="no/name"):
             producer.send("no/name", b"x")
         for nothing in ("", None, 7):
-            with pytest.raises(UsageError, match="topic must be a name, got"):
+            with pytest.raises(UsageError, match="topic="):
                 producer.send(nothing, b"x")  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="'never' is not known to this producer yet"):
             producer.partitioning("never")

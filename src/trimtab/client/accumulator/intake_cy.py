@@ -50,9 +50,9 @@ class Intake:
 
         Args:
             value, key: bytes, bytearray, memoryview or None.
-            headers: (name, value) pairs.
+            headers: a list of (name, value) pairs, as of a record read.
             partition: where to; if None the key decides, or without one the partitioner.
-            timestamp: milliseconds since the Unix epoch; now if None.
+            timestamp: milliseconds since the Unix epoch, -1 for none; now if None.
             on_delivery: called once with the `Delivery`, on the client's thread, when the outcome
                 is known. Keep it short: nothing is sent or received while it runs. An exception it
                 raises is logged.

@@ -5,6 +5,7 @@ from typing import Any
 
 import cython
 
+from trimtab.client.arguments import checked_header_name, checked_headers, shown
 from trimtab.client.partitioner.murmur2_cy import partition_for_key
 from trimtab.errors import UsageError
 from trimtab.wire.batch_cy import HEADER_BYTES, BatchBuilder
@@ -80,18 +81,33 @@ def _bytes_at(column: BytesColumn) -> Any:
 def bound(value: Any, key: Any, headers: Any) -> cython.longlong:
     """The bytes that a record wants to have room for: a batch of it alone, at most.
 
-    Raises UsageError if key or value are not bytes.
+    Raises UsageError if key, value or a header's value are not bytes, or a header is no pair.
     """
     size: cython.longlong = _MOST_OVERHEAD + _HEADER_BYTES
     if value is not None:
         size += len(value) if type(value) is bytes else _length("value", value)
     if key is not None:
         size += len(key) if type(key) is bytes else _length("key", key)
-    if headers:
-        for name, content in headers:
-            size += 4 * len(name) + 10  # a character takes four bytes at most
-            if content is not None:
-                size += len(content)
+    if headers is not None:
+        size += _bound_headers(headers)
+    return size
+
+
+@cython.cfunc
+def _bound_headers(headers: Any) -> cython.longlong:
+    """The same for headers, of which every one is checked."""
+    size: cython.longlong = 0
+    if type(headers) is not list and type(headers) is not tuple:
+        headers = checked_headers(headers)
+    for header in headers:
+        if not isinstance(header, (tuple, list)) or len(header) != 2:
+            raise UsageError(f"record header {shown(header)} is no pair: give (name, value)")
+        name, content = header
+        if type(name) is not str or not name.isascii():
+            checked_header_name(name)
+        size += 4 * len(name) + 10  # a character takes four bytes at most
+        if content is not None:
+            size += len(content) if type(content) is bytes else _length("header value", content)
     return size
 
 

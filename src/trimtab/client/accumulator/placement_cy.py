@@ -31,6 +31,14 @@ from trimtab.client.accumulator.queues_cy import (
     TopicQueues,
     copy_of,
 )
+from trimtab.client.arguments import (
+    MAX_INT32,
+    MAX_TIME,
+    checked_callable,
+    checked_integer,
+    checked_time,
+    checked_topic,
+)
 from trimtab.errors import UsageError
 from trimtab.wire.batch_cy import BatchBuilder, BufferPool
 from trimtab.wire.rows_cy import Rows
@@ -65,6 +73,10 @@ if cython.compiled:
 _POOLED_SHARE = cython.declare(cython.longlong, 4)
 # So many rows are taken from a table before other threads get their turn.
 _ROWS_AT_ONCE = cython.declare(cython.Py_ssize_t, 4096)
+
+
+_MAX_INT32 = cython.declare(cython.longlong, MAX_INT32)
+_MAX_TIME = cython.declare(cython.longlong, MAX_TIME)
 
 
 @cython.cclass
@@ -185,13 +197,19 @@ class Placement:
         place: Place | None,
     ) -> Any:
         """`append` and `append_from`, for compiled callers."""
-        topic_queues = self._topics.get(topic)
-        if topic_queues is None:
-            return None
+        if type(topic) is not str:
+            topic = checked_topic(topic)
         size = bound(value, key, headers)
         if size > self._max_request_size:
             raise self._too_large(topic, size, "")
-        time = self._wall_ms() if timestamp is None else timestamp
+        time = self._wall_ms() if timestamp is None else _time_of(timestamp)
+        if partition is not None:
+            partition = _partition_of(partition)
+        if on_delivery is not None and not callable(on_delivery):
+            checked_callable("on_delivery", on_delivery)
+        topic_queues = self._topics.get(topic)
+        if topic_queues is None:
+            return None
         if (
             cython.compiled
             and self.memory.used + size <= self.memory.room
@@ -698,6 +716,34 @@ class Placement:
             f"{which}a record for topic {topic} needs up to {size} bytes, max.request.size is"
             f" {self._max_request_size}; raise it together with the topic's max.message.bytes"
         )
+
+
+@cython.cfunc
+@cython.locals(time=cython.longlong)
+def _time_of(timestamp: Any) -> cython.longlong:
+    """A record's time in milliseconds, -1 for none, checked."""
+    if type(timestamp) is int:
+        try:
+            time = timestamp
+        except OverflowError:  # compiled: it has more than 64 bits
+            time = -2
+        if -1 <= time <= _MAX_TIME:
+            return time
+    return checked_time("timestamp", timestamp, -1)
+
+
+@cython.cfunc
+@cython.locals(number=cython.int)
+def _partition_of(partition: Any) -> Any:
+    """The partition that a record is to go to, checked but for its being there."""
+    if type(partition) is int:
+        try:
+            number = partition
+        except OverflowError:
+            number = -1
+        if 0 <= number <= _MAX_INT32:
+            return partition
+    return checked_integer("partition", partition)
 
 
 def _no_partition(topic_queues: TopicQueues, partition: int, which: str) -> UsageError:

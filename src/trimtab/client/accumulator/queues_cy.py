@@ -15,6 +15,7 @@ from typing import Any
 
 import cython
 
+from trimtab.client.arguments import checked_callable, checked_seconds
 from trimtab.records import NO_OFFSET, NO_TIMESTAMP, RecordMetadata
 from trimtab.runtime.waiting import wait_for
 
@@ -227,11 +228,11 @@ class Delivery:
                 partitioner, or a coroutine on the producer's loop, which is to `await` it.
             TimeoutError: no outcome within `timeout`.
         """
-        return self._metadata(self._wait(timeout))
+        return self._metadata(self._wait(checked_seconds("timeout", timeout)))
 
     def exception(self, timeout: float | None = None) -> Exception | None:
         """The error the record ended with, None if it is stored; waits like `result`."""
-        batch = self._wait(timeout)
+        batch = self._wait(checked_seconds("timeout", timeout))
         return None if batch.error is None else copy_of(batch.error)
 
     def add_done_callback(self, function: Callable[[Any], object]) -> None:
@@ -240,6 +241,7 @@ class Delivery:
         If it is known already the call happens at once, on this thread. Keep it short: nothing is
         sent or received while it runs. An exception it raises is logged.
         """
+        checked_callable("function", function)
         self._holder().queue.accumulator.call_back(self, function)
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:

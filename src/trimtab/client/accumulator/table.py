@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from itertools import count
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from trimtab.client.arguments import checked_callable, checked_seconds
 from trimtab.errors import KafkaError, UsageError
 from trimtab.records import NO_OFFSET, TopicPartition
 from trimtab.runtime.waiting import wait_for
@@ -160,12 +161,12 @@ class TableDelivery:
             TimeoutError: not all outcomes are known within `timeout`.
             UsageError: as of `Delivery.result`.
         """
-        return wait_for(self._future, timeout, self._loop)
+        return wait_for(self._future, checked_seconds("timeout", timeout), self._loop)
 
     def exception(self, timeout: float | None = None) -> TableError | None:
         """The error the table ended with, None if all of it is stored; waits like `result`."""
         try:
-            wait_for(self._future, timeout, self._loop)
+            wait_for(self._future, checked_seconds("timeout", timeout), self._loop)
         except TableError as error:
             return error
         return None
@@ -176,6 +177,7 @@ class TableDelivery:
         If it is known already the call happens at once, on this thread. Keep it short: nothing is
         sent or received while it runs. An exception it raises is logged.
         """
+        checked_callable("function", function)
         if self._future.done():
             self._call(function, Exception)
         else:

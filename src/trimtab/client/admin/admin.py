@@ -25,7 +25,8 @@ from trimtab.client.admin.answers import (
     Reassignment,
 )
 from trimtab.client.admin.async_admin import AsyncAdmin, Moment
-from trimtab.client.fetcher.offsets import OffsetAndTimestamp, Partition
+from trimtab.client.arguments import Partition
+from trimtab.client.fetcher.offsets import OffsetAndTimestamp
 from trimtab.client.network.metadata import TopicView
 from trimtab.errors import UsageError
 from trimtab.records import TopicPartition

@@ -19,14 +19,25 @@ from trimtab.client.admin.answers import (
     Reassignment,
 )
 from trimtab.client.admin.calls import Calls
+from trimtab.client.arguments import (
+    Partition,
+    checked_brokers,
+    checked_flag,
+    checked_integer,
+    checked_mapping,
+    checked_names,
+    checked_partition,
+    checked_partitions,
+    checked_time,
+    checked_topic,
+    shown,
+)
 from trimtab.client.fetcher.offsets import (
     EARLIEST,
     LATEST,
     MAX_TIMESTAMP,
     Isolation,
     OffsetAndTimestamp,
-    Partition,
-    checked_partition,
 )
 from trimtab.client.network.metadata import TopicView
 from trimtab.client.options import ADMIN, Options
@@ -67,17 +78,22 @@ class AsyncAdmin:
 
     async def topics(self, include_internal: bool = False) -> list[str]:
         """As `Admin.topics`."""
+        checked_flag("include_internal", include_internal)
         return await topics.list_topics(self._calls, include_internal)
 
     async def describe_topics(self, names: Iterable[str] | None = None) -> dict[str, TopicView]:
         """As `Admin.describe_topics`."""
-        return await topics.describe_topics(self._calls, None if names is None else list(names))
+        return await topics.describe_topics(
+            self._calls, None if names is None else checked_names("names", names)
+        )
 
     async def eligible_leaders(
         self, names: Iterable[str], page_size: int = 2000
     ) -> dict[TopicPartition, EligibleLeaders]:
         """As `Admin.eligible_leaders`."""
-        return await eligible_leaders.describe_eligible_leaders(self._calls, names, page_size)
+        return await eligible_leaders.describe_eligible_leaders(
+            self._calls, checked_names("names", names), checked_integer("page_size", page_size, 1)
+        )
 
     async def create_topic(
         self,
@@ -96,6 +112,7 @@ class AsyncAdmin:
         self, new_topics: Iterable[NewTopic], validate_only: bool = False
     ) -> None:
         """As `Admin.create_topics`."""
+        checked_flag("validate_only", validate_only)
         await topics.create_topics(self._calls, new_topics, validate_only)
 
     async def create_partitions(
@@ -106,11 +123,17 @@ class AsyncAdmin:
         validate_only: bool = False,
     ) -> None:
         """As `Admin.create_partitions`."""
-        await topics.create_partitions(self._calls, name, count, assignment, validate_only)
+        await topics.create_partitions(
+            self._calls,
+            checked_topic(name),
+            checked_integer("count", count, 1),
+            topics.checked_assignment(assignment),
+            checked_flag("validate_only", validate_only),
+        )
 
     async def delete_topic(self, name: str) -> None:
         """As `Admin.delete_topic`."""
-        await topics.delete_topic(self._calls, name)
+        await topics.delete_topic(self._calls, checked_topic(name))
 
     async def list_offsets(
         self,
@@ -124,12 +147,14 @@ class AsyncAdmin:
             if at not in _ENDS:
                 raise UsageError(f"at={at!r}: must be a time in ms or one of {', '.join(_ENDS)}")
             moment = _ENDS[at]
-        elif at < 0:
-            raise UsageError(f"at={at}: a time in ms must be 0 or greater")
         else:
-            moment = at
+            moment = checked_time("at", at)
+        if isolation not in ("read_uncommitted", "read_committed"):
+            raise UsageError(
+                f"isolation={shown(isolation)}: must be 'read_uncommitted' or 'read_committed'"
+            )
         return await self._session.offsets.find(
-            {checked_partition(partition): moment for partition in partitions},
+            dict.fromkeys(checked_partitions(partitions), moment),
             self._session.timeout,
             Isolation[isolation.upper()],
         )
@@ -150,7 +175,13 @@ class AsyncAdmin:
     ) -> None:
         """As `Admin.alter_configs`."""
         await configs.alter_configs(
-            self._calls, kind, name, changes or {}, append or {}, subtract or {}, validate_only
+            self._calls,
+            kind,
+            name,
+            topics.write_config("changes", {} if changes is None else changes),
+            topics.write_config("append", {} if append is None else append),
+            topics.write_config("subtract", {} if subtract is None else subtract),
+            checked_flag("validate_only", validate_only),
         )
 
     async def alter_reassignments(
@@ -161,8 +192,15 @@ class AsyncAdmin:
         """As `Admin.alter_reassignments`."""
         await reassignments.alter_reassignments(
             self._calls,
-            {checked_partition(partition): brokers for partition, brokers in targets.items()},
-            allow_replication_factor_change,
+            {
+                checked_partition(partition): None
+                if brokers is None
+                else checked_brokers(f"the replicas of {shown(partition)}", brokers)
+                for partition, brokers in checked_mapping(
+                    "targets", targets, "{('t', 0): [1, 2]}"
+                ).items()
+            },
+            checked_flag("allow_replication_factor_change", allow_replication_factor_change),
         )
 
     async def list_reassignments(
@@ -171,14 +209,16 @@ class AsyncAdmin:
         """As `Admin.list_reassignments`."""
         return await reassignments.list_reassignments(
             self._calls,
-            None if partitions is None else [checked_partition(each) for each in partitions],
+            None if partitions is None else checked_partitions(partitions),
         )
 
     async def describe_log_dirs(
         self, brokers: Iterable[int] | None = None
     ) -> dict[int, list[LogDirectory]]:
         """As `Admin.describe_log_dirs`."""
-        return await log_dirs.describe_log_dirs(self._calls, brokers)
+        return await log_dirs.describe_log_dirs(
+            self._calls, None if brokers is None else checked_brokers("brokers", brokers)
+        )
 
     async def cluster(self) -> ClusterDescription:
         """As `Admin.cluster`."""

@@ -13,7 +13,7 @@ from trimtab.client.admin.calls import (
     read_error,
     unknown_topic,
 )
-from trimtab.client.admin.topics import write_value
+from trimtab.client.arguments import checked_integer, checked_topic, shown
 from trimtab.client.network.connections import ApiKey, Connection
 from trimtab.config import OptionType
 from trimtab.errors import BrokerError, ErrorCode, UsageError
@@ -68,9 +68,9 @@ async def alter_configs(
     calls: Calls,
     kind: ConfigKind,
     name: str | int,
-    changes: Mapping[str, object],
-    append: Mapping[str, object],
-    subtract: Mapping[str, object],
+    changes: Mapping[str, str | None],
+    append: Mapping[str, str | None],
+    subtract: Mapping[str, str | None],
     validate_only: bool,
 ) -> None:
     resource = AlterConfigsResource(
@@ -80,7 +80,7 @@ async def alter_configs(
             AlterableConfig(
                 name=option,
                 config_operation=_DELETE if value is None else operation,
-                value=None if value is None else write_value(value),
+                value=value,
             )
             for operation, options in ((_SET, changes), (_APPEND, append), (_SUBTRACT, subtract))
             for option, value in options.items()
@@ -101,11 +101,16 @@ async def alter_configs(
     await calls.retry(f"alter the configuration of {kind} {name}", alter)
 
 
-def _check_resource(kind: ConfigKind, name: str | int) -> int:
-    if kind not in _RESOURCES:
-        raise UsageError(f"kind={kind!r}: must be one of {', '.join(_RESOURCES)}")
-    if kind == "broker" and name != "" and not str(name).isdigit():
-        raise UsageError(f"broker {name!r}: a broker is named by its number, such as 0")
+def _check_resource(kind: object, name: object) -> int:
+    if not isinstance(kind, str) or kind not in _RESOURCES:
+        raise UsageError(f"kind={shown(kind)}: must be one of {', '.join(_RESOURCES)}")
+    if kind == "topic":
+        checked_topic(name)
+    elif name != "":
+        is_text = isinstance(name, str)
+        if is_text and not (str(name).isascii() and str(name).isdigit()):
+            raise UsageError(f"broker {name!r}: a broker is named by its number, such as 0")
+        checked_integer("broker", int(str(name)) if is_text else name)
     return _RESOURCES[kind]
 
 

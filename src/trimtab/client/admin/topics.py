@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from trimtab.client.admin.answers import BROKER_DEFAULT, NewTopic
@@ -14,6 +14,15 @@ from trimtab.client.admin.calls import (
     raise_change_error,
     read_error,
     unknown_topic,
+)
+from trimtab.client.arguments import (
+    MAX_INT32,
+    checked_brokers,
+    checked_integer,
+    checked_mapping,
+    checked_text,
+    checked_topic,
+    shown,
 )
 from trimtab.client.network.connections import ApiKey
 from trimtab.client.network.metadata import TopicView, view_topic
@@ -65,7 +74,9 @@ async def describe_topics(calls: Calls, names: list[str] | None) -> dict[str, To
 
 
 async def create_topics(calls: Calls, topics: Iterable[NewTopic], validate_only: bool) -> None:
-    wanted = {topic.name: _creatable(topic) for topic in topics}
+    if isinstance(topics, NewTopic) or not isinstance(topics, Iterable):
+        raise UsageError(f"topics={shown(topics)}: give a list of NewTopic")
+    wanted = {topic.name: topic for topic in map(_creatable, topics)}
     refused: list[BrokerError] = []
     created: list[str] = []
 
@@ -105,7 +116,7 @@ async def create_partitions(
     calls: Calls,
     name: str,
     count: int,
-    assignment: Sequence[Sequence[int]] | None,
+    assignment: list[list[int]] | None,
     validate_only: bool,
 ) -> None:
     async def create() -> None:
@@ -115,7 +126,7 @@ async def create_partitions(
             count=count,
             assignments=None
             if assignment is None
-            else [CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in assignment],
+            else [CreatePartitionsAssignment(broker_ids=brokers) for brokers in assignment],
         )
         response: CreatePartitionsResponse = await calls.send_once(
             connection,
@@ -168,29 +179,68 @@ async def _see_leaders(calls: Calls, names: list[str]) -> None:
             )
 
 
-def _creatable(topic: NewTopic) -> CreatableTopic:
+def _creatable(topic: object) -> CreatableTopic:
+    if not isinstance(topic, NewTopic):
+        raise UsageError(f"{shown(topic)} is no NewTopic: give a list of them")
+    name = checked_topic(topic.name)
     if topic.assignment is not None and (topic.partitions, topic.replication_factor) != (
         BROKER_DEFAULT,
         BROKER_DEFAULT,
     ):
         raise UsageError(
-            f"topic {topic.name}: give assignment, or partitions and replication_factor, not both"
+            f"topic {name}: give assignment, or partitions and replication_factor, not both"
         )
+    assignment = checked_mapping(
+        "assignment", {} if topic.assignment is None else topic.assignment, "{0: [1, 2]}"
+    )
+    config = {} if topic.config is None else topic.config
     return CreatableTopic(
-        name=topic.name,
-        num_partitions=topic.partitions,
-        replication_factor=topic.replication_factor,
+        name=name,
+        num_partitions=checked_integer("partitions", topic.partitions, BROKER_DEFAULT),
+        replication_factor=checked_integer(
+            "replication_factor", topic.replication_factor, BROKER_DEFAULT, 2**15 - 1
+        ),
         assignments=[
-            CreatableReplicaAssignment(partition_index=partition, broker_ids=list(brokers))
-            for partition, brokers in (topic.assignment or {}).items()
+            CreatableReplicaAssignment(
+                partition_index=checked_integer("partition", partition),
+                broker_ids=checked_brokers(f"the replicas of {shown(partition)}", brokers),
+            )
+            for partition, brokers in assignment.items()
         ],
         configs=[
-            CreatableTopicConfig(name=name, value=None if value is None else write_value(value))
-            for name, value in (topic.config or {}).items()
+            CreatableTopicConfig(name=name, value=value)
+            for name, value in write_config("config", config).items()
         ],
     )
 
 
-def write_value(value: object) -> str:
-    """A configured value as Kafka writes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def checked_assignment(assignment: object) -> list[list[int]] | None:
+    """The brokers of each new partition; None if the cluster is to choose."""
+    if assignment is None:
+        return None
+    if isinstance(assignment, str | bytes) or not isinstance(assignment, Iterable):
+        raise UsageError(f"assignment={shown(assignment)}: give lists, as in [[0, 1], [1, 2]]")
+    return [checked_brokers("the replicas of a partition", brokers) for brokers in assignment]
+
+
+def write_config(what: str, config: object) -> dict[str, str | None]:
+    """Options with their values as Kafka writes them; None stays None.
+
+    Raises:
+        UsageError: not a dictionary, a name that is no text, a value that has no text in Kafka.
+    """
+    given = checked_mapping(what, config, "{'retention.ms': 3600000}")
+    return {
+        checked_text("option", name): None if value is None else _write_value(name, value)
+        for name, value in given.items()
+    }
+
+
+def _write_value(name: object, value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(_write_value(name, word) for word in value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return str(value)
+    return checked_text(f"the value of {shown(name)}", value, MAX_INT32)

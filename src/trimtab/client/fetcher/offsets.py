@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from enum import IntEnum
 from random import Random
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from trimtab.client.network.backoff import Backoff
 from trimtab.client.network.connections import ApiKey, Connections
@@ -18,7 +18,6 @@ from trimtab.errors import (
     ErrorCode,
     KafkaError,
     Unavailable,
-    UsageError,
     error_code,
 )
 from trimtab.records import NO_OFFSET, TopicPartition
@@ -40,10 +39,6 @@ MAX_TIMESTAMP: Final = -3
 
 _CONSUMER: Final = -1
 _MAX_TIMESTAMP_SINCE: Final = 7
-
-
-Partition: TypeAlias = TopicPartition | tuple[str, int]
-"""A partition as callers may name it: `TopicPartition("t", 0)` or just `("t", 0)`."""
 
 
 class Isolation(IntEnum):
@@ -248,11 +243,3 @@ class Offsets:
 def found_or_none(found: OffsetAndTimestamp) -> OffsetAndTimestamp | None:
     """None in place of the -1 by which a broker says that no record is that young."""
     return None if found.offset == NO_OFFSET else found
-
-
-def checked_partition(partition: Partition) -> TopicPartition:
-    """The partition that a caller names, if it can be one."""
-    match partition:
-        case (str(topic), int(number)) if topic and number >= 0:
-            return TopicPartition(topic, number)
-    raise UsageError(f"{partition!r} is no partition; name one as (topic, number), as in ('t', 0)")

@@ -35,6 +35,14 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from trimtab.client.arguments import (
+    MAX_INT64,
+    checked_integer,
+    checked_mapping,
+    checked_partition,
+    checked_text,
+    shown,
+)
 from trimtab.client.network.backoff import Backoff
 from trimtab.client.network.connections import ApiKey, Connections
 from trimtab.client.network.coordinator import CoordinatorKind, CoordinatorLink, Verdict
@@ -262,15 +270,13 @@ class Transactions(Identity):
             group: the consumer's place in its group; with its id alone nobody is fenced.
 
         Raises:
-            UsageError: no transaction is open, or an offset is negative.
+            UsageError: no transaction is open, or an argument is not as above.
             TransactionError: the transaction failed with this; abort it.
             Unavailable: not done within `max.block.ms`; may be repeated.
         """
         self._check(SEND_OFFSETS)
-        wanted = {_checked(key): _with_metadata(key, value) for key, value in offsets.items()}
-        member = ConsumerGroup(group) if isinstance(group, str) else group
-        if not isinstance(member, ConsumerGroup) or not member.group_id:
-            raise UsageError(f"group: {group!r} is neither a group's id nor a ConsumerGroup")
+        wanted = _checked_offsets(offsets)
+        member = _checked_group(group)
         if not wanted:
             return
         commit = next((c for c in self._offset_commits if c[:2] == (wanted, member)), None)
@@ -739,22 +745,40 @@ class _MemberUnsupported(BrokerError):
     """The group's coordinator is too old to be told the member."""
 
 
-def _checked(partition: TopicPartition) -> TopicPartition:
-    try:
-        topic, index = partition
-    except (TypeError, ValueError):
-        raise UsageError(f"offsets: {partition!r} is not a TopicPartition") from None
-    return TopicPartition(topic, index)
+def _checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
+    given = checked_mapping("offsets", offsets, "{TopicPartition('t', 0): 17}")
+    return {
+        checked_partition(partition): _with_metadata(partition, position)
+        for partition, position in given.items()
+    }
 
 
-def _with_metadata(partition: TopicPartition, given: int | OffsetAndMetadata) -> OffsetAndMetadata:
-    position = OffsetAndMetadata(given) if isinstance(given, int) else given
-    if not isinstance(position, OffsetAndMetadata) or position.offset < 0:
-        raise UsageError(
-            f"offsets: {given!r} for {partition} is neither an offset from 0 on nor an"
-            " OffsetAndMetadata"
-        )
-    return position
+def _with_metadata(partition: object, given: object) -> OffsetAndMetadata:
+    position = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)  # type: ignore[arg-type]
+    return OffsetAndMetadata(
+        checked_integer(
+            f"the offset of {shown(partition)}",
+            position.offset,
+            0,
+            MAX_INT64,
+            "an int or an OffsetAndMetadata",
+        ),
+        checked_text("metadata of an offset", position.metadata),
+        checked_integer("leader epoch", position.leader_epoch, -1),
+    )
+
+
+def _checked_group(group: object) -> ConsumerGroup:
+    member = ConsumerGroup(group) if isinstance(group, str) else group
+    if not isinstance(member, ConsumerGroup) or not member.group_id:
+        raise UsageError(f"group={shown(group)}: is neither a group's id nor a ConsumerGroup")
+    instance = member.group_instance_id
+    return ConsumerGroup(
+        checked_text("group id", member.group_id),
+        checked_integer("generation id", member.generation_id, -1),
+        checked_text("member id", member.member_id),
+        None if instance is None else checked_text("group instance id", instance),
+    )
 
 
 def _code_of(response: Any) -> Verdict:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -500,28 +499,6 @@ def test_brokers_that_know_no_members_take_the_group_id_alone(oldest: Bank) -> N
 
     oldest.run(scenario)
     assert oldest.offsets == {TOPIC: 5}
-
-
-@pytest.mark.parametrize(
-    ("offsets", "group", "message"),
-    [
-        ({TOPIC: -1}, "readers", "offsets: -1 for topic-0 is neither an offset"),
-        ({7: 1}, "readers", "offsets: 7 is not a TopicPartition"),
-        ({TOPIC: 1}, "", "group: '' is neither"),
-        ({TOPIC: 1}, 7, "group: 7 is neither"),
-    ],
-)
-def test_offsets_that_cannot_be_are_refused(
-    newer: Bank, offsets: Any, group: Any, message: str
-) -> None:
-    async def scenario() -> None:
-        async with newer.producer() as producer:
-            await begin(producer)
-            with pytest.raises(UsageError, match=message):
-                await producer.send_offsets_to_transaction(offsets, group)
-            await producer.commit_transaction()
-
-    newer.run(scenario)
 
 
 # errors

@@ -1,0 +1,168 @@
+"""What callers hand in, checked before anything is changed or sent.
+
+Every function returns the argument as the rest of the client takes it, or raises a UsageError that
+names the argument, its value and the fix. A bool is no number here, whatever Python says: it stands
+where another argument was meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from operator import index
+from typing import Any, TypeAlias
+
+from trimtab.errors import UsageError
+from trimtab.records import TopicPartition
+
+Partition: TypeAlias = TopicPartition | tuple[str, int]
+"""A partition as callers may name it: `TopicPartition("t", 0)` or just `("t", 0)`."""
+
+MAX_INT32 = 2**31 - 1
+MAX_INT64 = 2**63 - 1
+MAX_TIME = MAX_INT64 - 1
+"""One less: batches have another use for the greatest."""
+_LONGEST_TOPIC = 249
+"""Characters (`org.apache.kafka.common.internals.Topic`)."""
+_LONGEST_TEXT = 32_767
+"""Bytes that Kafka's older messages have room for in a text."""
+_LONGEST_WAIT = 1e8
+"""Seconds, three years: an event loop's timers take no more."""
+_BYTES = (bytes, bytearray, memoryview)
+
+
+def shown(value: object) -> str:
+    """A value as an error shows it: in full unless that is long."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def checked_text(what: str, value: object, longest: int = _LONGEST_TEXT) -> str:
+    """Text that fits a message; it may be empty."""
+    if isinstance(value, _BYTES):
+        raise UsageError(f"{what}={shown(value)}: is bytes; give a str, as by its .decode()")
+    if not isinstance(value, str):
+        raise UsageError(f"{what}={shown(value)}: is of type {type(value).__name__}; give a str")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise UsageError(f"{what}={shown(value)}: half a surrogate pair has no bytes") from None
+    if size > longest:
+        raise UsageError(f"{what}={shown(value)}: has {size} bytes; at most {longest} are possible")
+    return value
+
+
+def checked_topic(value: object) -> str:
+    """A topic's name; what else Kafka wants of it is left to the brokers."""
+    if not checked_text("topic", value, _LONGEST_TOPIC):
+        raise UsageError("topic='': is empty; give the topic's name")
+    assert isinstance(value, str)
+    return value
+
+
+def checked_integer(
+    what: str, value: object, low: int = 0, high: int = MAX_INT32, fix: str = ""
+) -> int:
+    """A whole number from `low` to `high`: an int, or what stands for one, such as NumPy's."""
+    if not isinstance(value, bool):
+        try:
+            number = index(value)  # type: ignore[arg-type]
+        except TypeError:
+            pass
+        else:
+            if low <= number <= high:
+                return number
+            raise UsageError(f"{what}={shown(value)}: must be from {low} to {high}")
+    raise UsageError(
+        f"{what}={shown(value)}: is of type {type(value).__name__}; give {fix or 'an int'}"
+    )
+
+
+def checked_time(what: str, value: object, low: int = 0) -> int:
+    """Milliseconds since the Unix epoch."""
+    fix = "milliseconds since the Unix epoch as an int"
+    if hasattr(value, "timestamp"):
+        fix += ", as by int(when.timestamp() * 1000)"
+    elif isinstance(value, float):
+        fix += ", as by int(seconds * 1000)"
+    return checked_integer(what, value, low, MAX_TIME, fix)
+
+
+def checked_seconds(what: str, value: object) -> float | None:
+    """A time to wait at most, None for as long as it takes; what is over already counts as 0."""
+    return None if value is None else _wait(what, value, "seconds", 1)
+
+
+def checked_wait_ms(what: str, value: object) -> float:
+    """A time to wait at most, in milliseconds; returned in seconds."""
+    return _wait(what, value, "milliseconds", 1000)
+
+
+def _wait(what: str, value: object, unit: str, in_a_second: int) -> float:
+    is_nan = value != value
+    if isinstance(value, bool) or not isinstance(value, int | float) or is_nan:
+        fix = ", as by its .total_seconds()" if hasattr(value, "total_seconds") else ""
+        raise UsageError(f"{what}={shown(value)}: must be a number of {unit}{fix}")
+    return max(0.0, min(value, _LONGEST_WAIT * in_a_second) / in_a_second)
+
+
+def checked_flag(what: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise UsageError(f"{what}={shown(value)}: must be True or False")
+    return value
+
+
+def checked_callable(what: str, value: object) -> None:
+    if not callable(value):
+        raise UsageError(
+            f"{what}={shown(value)}: is of type {type(value).__name__}, which cannot be called;"
+            " give a function of one argument, the delivery"
+        )
+
+
+def checked_partition(value: object) -> TopicPartition:
+    """A partition: a topic's name and a number."""
+    if isinstance(value, (tuple, list)) and len(value) == 2:
+        topic, number = value
+        return TopicPartition(checked_topic(topic), checked_integer("partition", number))
+    raise UsageError(f"{shown(value)} is no partition; name one as (topic, number), as in ('t', 0)")
+
+
+def checked_partitions(value: object) -> list[TopicPartition]:
+    """Any number of partitions, each once."""
+    if isinstance(value, (str, TopicPartition)) or not isinstance(value, Iterable):
+        raise UsageError(
+            f"partitions={shown(value)}: give a list of (topic, number), as in [('t', 0)]"
+        )
+    return list(dict.fromkeys(checked_partition(each) for each in value))
+
+
+def checked_names(what: str, value: object) -> list[str]:
+    """Any number of topics' names, not just one."""
+    if isinstance(value, (str, *_BYTES)) or not isinstance(value, Iterable):
+        raise UsageError(f"{what}={shown(value)}: give a list of topics' names, as in ['t']")
+    return [checked_topic(each) for each in value]
+
+
+def checked_mapping(what: str, value: object, example: str) -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{what}={shown(value)}: give a dictionary, as in {example}")
+    return value
+
+
+def checked_brokers(what: str, value: object) -> list[int]:
+    """Brokers by their numbers, the first the preferred leader."""
+    if isinstance(value, (str, *_BYTES)) or not isinstance(value, Iterable):
+        raise UsageError(f"{what}={shown(value)}: give a list of brokers' numbers, as in [0, 1]")
+    return [checked_integer("broker", each) for each in value]
+
+
+def checked_headers(value: object) -> Sequence[Any]:
+    """A record's headers. What each of them is, is checked where it is encoded."""
+    if isinstance(value, Sequence) and not isinstance(value, (str, *_BYTES)):
+        return value
+    fix = "list(headers.items())" if isinstance(value, Mapping) else "a list of (name, value) pairs"
+    raise UsageError(f"record headers are of type {type(value).__name__}: give {fix}")
+
+
+def checked_header_name(value: object) -> str:
+    return checked_text("record header name", value, MAX_INT32)

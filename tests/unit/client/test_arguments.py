@@ -1,0 +1,344 @@
+"""What callers hand in: every wrong argument is refused with a UsageError, and nothing breaks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trimtab.client.admin import Admin, AsyncAdmin, NewTopic
+from trimtab.client.arguments import (
+    checked_integer,
+    checked_partition,
+    checked_partitions,
+    checked_seconds,
+    checked_time,
+    checked_topic,
+    checked_wait_ms,
+)
+from trimtab.client.consumer import AsyncConsumer, Consumer
+from trimtab.client.producer import AsyncProducer, Producer
+from trimtab.cluster import Cluster
+from trimtab.errors import KafkaError, UsageError
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Odd:
+    """Is nothing that anybody takes."""
+
+    def __repr__(self) -> str:
+        return "Odd()"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as running:
+        with Admin(running.bootstrap_servers) as admin:
+            admin.create_topic("t", 3)
+        yield running
+
+
+SENDS: list[tuple[dict[str, Any], str]] = [
+    ({"topic": b"t"}, r"topic=b't': is bytes; give a str"),
+    ({"topic": None}, r"topic=None: is of type NoneType; give a str"),
+    ({"topic": ["t"]}, r"topic=\['t'\]: is of type list"),
+    ({"topic": ""}, "topic='': is empty"),
+    ({"topic": "\ud800"}, "surrogate"),
+    ({"topic": "x" * 250}, "250 bytes; at most 249"),
+    ({"value": "text"}, r"record value is of type str: .*by its \.encode\(\)"),
+    ({"value": 7}, "record value is of type int"),
+    ({"key": "text"}, "record key is of type str"),
+    ({"key": {}}, "record key is of type dict"),
+    ({"headers": {"a": b"1"}}, r"headers are of type dict: give list\(headers\.items\(\)\)"),
+    ({"headers": {}}, "headers are of type dict"),
+    ({"headers": (pair for pair in [("a", b"1")])}, "headers are of type generator: give a list"),
+    ({"headers": "ab"}, "headers are of type str"),
+    ({"headers": 0}, "headers are of type int"),
+    ({"headers": ["ab"]}, r"record header 'ab' is no pair"),
+    ({"headers": [("a", b"1", b"2")]}, "is no pair"),
+    ({"headers": [(b"a", b"1")]}, r"record header name=b'a': is bytes; give a str"),
+    ({"headers": [(7, b"1")]}, r"record header name=7: is of type int"),
+    ({"headers": [("\ud800", b"1")]}, "surrogate"),
+    ({"headers": [("a", "1")]}, "record header value is of type str"),
+    ({"headers": [("a", 1)]}, "record header value is of type int"),
+    ({"partition": "0"}, "partition='0': is of type str; give an int"),
+    ({"partition": True}, "partition=True: is of type bool"),
+    ({"partition": 0.0}, r"partition=0\.0: is of type float"),
+    ({"partition": -1}, "partition=-1: must be from 0"),
+    ({"partition": 2**31}, "partition=2147483648: must be from 0 to 2147483647"),
+    ({"partition": 2**80}, "must be from 0"),
+    ({"timestamp": 1.5}, r"timestamp=1\.5: .*milliseconds .*int\(seconds \* 1000\)"),
+    ({"timestamp": NOW}, r"timestamp=datetime.*as by int\(when\.timestamp\(\) \* 1000\)"),
+    ({"timestamp": "now"}, "timestamp='now': is of type str"),
+    ({"timestamp": False}, "timestamp=False: is of type bool"),
+    ({"timestamp": -2}, "timestamp=-2: must be from -1"),
+    ({"timestamp": 2**63 - 1}, "must be from -1 to 9223372036854775806"),
+    ({"timestamp": 2**63}, "must be from -1 to 9223372036854775806"),
+    ({"on_delivery": "print"}, "on_delivery='print': .*cannot be called"),
+]
+
+
+@pytest.mark.parametrize("topic", ["t", "u"], ids=["known", "unknown"])
+def test_a_record_that_cannot_be_sent_is_refused_before_anything_else(
+    cluster: Cluster, topic: str
+) -> None:
+    with Producer(cluster.bootstrap_servers, max_block_ms=2000) as producer:
+        producer.partitions_for("t")
+        for given, why in SENDS:
+            with pytest.raises(UsageError, match=why):
+                producer.send(**{"topic": topic, "value": b"v", **given})
+        assert producer.metrics()["producer-metrics"]["record-send-total"] == 0  # type: ignore[index]
+        assert producer.send("t", b"v", partition=np.int64(2)).result(20).partition == 2
+        stamped = producer.send("t", b"v", headers=[("ä", None)], timestamp=np.int64(5))
+        assert stamped.result(20).timestamp == 5
+        known = set(producer.metrics()["producer-topic-metrics"])
+        assert known == {"t"}
+
+
+def test_the_refusals_of_both_forms_are_the_same(
+    in_form: Callable[[str], Any], make_view: Callable[..., Any]
+) -> None:
+    import threading
+    from random import Random
+
+    from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
+
+    accumulator = in_form("trimtab.client.accumulator.accumulator_cy").Accumulator(
+        batch_size=1000,
+        buffer_memory=1 << 20,
+        max_request_size=1 << 20,
+        compression=0,
+        ignores_keys=False,
+        make_partitioner=lambda: BuiltInPartitioner(BuiltInOptions(1000, False), Random(3)),
+        now=lambda: 100.0,
+        wall_clock=lambda: 1_700_000_000.25,
+        lock=threading.Lock(),
+        wake=lambda: None,
+        on_callback_error=print,
+    )
+    accumulator.update_topic(make_view((0,)))
+    intake = in_form("trimtab.client.accumulator.intake_cy").Intake(accumulator)
+    for given, why in SENDS:
+        if given.get("topic") in ("", "\ud800", "x" * 250):
+            continue  # left to the face, as an unknown topic
+        if "generator" in why:
+            given = {"headers": iter([("a", b"1")])}
+            why = "headers are of type list_iterator: give a list"
+        with pytest.raises(UsageError, match=why):
+            intake.send(**{"topic": "topic", "value": b"v", **given})
+    assert accumulator.oldest() is None
+    assert intake.send("topic", b"v", partition=0, timestamp=2**63 - 2) is not None
+    assert intake.send("topic", b"v", partition=0, timestamp=-1) is not None
+
+
+def test_a_generator_of_headers_is_left_as_it_was(cluster: Cluster) -> None:
+    with Producer(cluster.bootstrap_servers) as producer:
+        pairs = (pair for pair in [("a", b"1"), ("b", b"2")])
+        with pytest.raises(UsageError, match="generator"):
+            producer.send("t", b"v", headers=pairs)  # type: ignore[arg-type]
+        assert list(pairs) == [("a", b"1"), ("b", b"2")]
+
+
+WRONG: list[Any] = [
+    *(None, True, 0, -1, 7, 1.5, float("nan"), 2**31, 2**64, "", "x", "\ud800", b"t", b""),
+    *(Odd(), [], ["x"], [b"t"], [None], [[]], {}, {"a": 1}, {1: {}}, ("t",), ("t", 0), ("t", "0")),
+    *([("t", -1)], [("t", 2**31)], [("t", True)], {("t", 0): 1.5}, {("t", 0): Odd()}),
+    *({("t", 0): -1}, {("t", 0): NOW}, {("t", 0): [1.5]}, timedelta(1), NOW, np.int64(0), print),
+    *(
+        {"retention.ms": Odd()},
+        {5: 5},
+        {0: "x"},
+        {0: [None]},
+        Decimal(1),
+        range(2),
+        (x for x in "t"),
+    ),
+]
+
+CALLS: dict[type, dict[str, dict[str, Any]]] = {
+    Producer: {
+        "flush": {"timeout": None},
+        "partitions_for": {"topic": "t"},
+        "partitioning": {"topic": "t"},
+        "send_offsets_to_transaction": {"offsets": {("t", 0): 1}, "group": "g"},
+        "send_table": {
+            "topic": "t",
+            "data": [],
+            **dict.fromkeys(("value", "key", "headers", "partition", "timestamp"), None),
+        },
+    },
+    Consumer: {
+        "assign": {"partitions": [("t", 0)]},
+        "seek": {"partition": ("t", 0), "offset": 0},
+        "poll": {"timeout_ms": 0, "max_records": 1},
+        "fetch_batches": {"timeout_ms": 0},
+        "position": {"partition": ("t", 0)},
+        "beginning_offsets": {"partitions": [("t", 0)]},
+        "end_offsets": {"partitions": [("t", 0)]},
+        "offsets_for_times": {"timestamps": {("t", 0): 0}},
+        "problem": {"partition": ("t", 0)},
+    },
+    Admin: {
+        "topics": {"include_internal": False},
+        "describe_topics": {"names": ["t"]},
+        "eligible_leaders": {"names": ["t"], "page_size": 1},
+        "create_topic": {
+            "name": "made",
+            "partitions": 1,
+            "replication_factor": 1,
+            "assignment": None,
+            "config": {},
+            "validate_only": True,
+        },
+        "create_topics": {"topics": [NewTopic("made", 1, 1)], "validate_only": True},
+        "create_partitions": {"name": "t", "count": 4, "assignment": None, "validate_only": True},
+        "delete_topic": {"name": "gone"},
+        "list_offsets": {
+            "partitions": [("t", 0)],
+            "at": "latest",
+            "isolation": "read_committed",
+        },
+        "describe_configs": {"kind": "topic", "name": "t"},
+        "alter_configs": {
+            "kind": "topic",
+            "name": "t",
+            "changes": {},
+            "append": {},
+            "subtract": {},
+            "validate_only": True,
+        },
+        "alter_reassignments": {"targets": {}, "allow_replication_factor_change": False},
+        "list_reassignments": {"partitions": [("t", 0)]},
+        "describe_log_dirs": {"brokers": [0]},
+    },
+}
+"""Every method with arguments, and arguments that are right."""
+
+# A lookup waits for the fetch before it, on the same connection.
+LIMITS: dict[type, dict[str, Any]] = {
+    Producer: {"max_block_ms": 50},
+    Consumer: {"default_api_timeout_ms": 100, "fetch_max_wait_ms": 5},
+    Admin: {"default_api_timeout_ms": 100},
+}
+UNCHECKED = {"__init__", "__exit__", "__aexit__", "close", "send"}
+POSITIONAL = {
+    Consumer: ("seek_to_beginning", "seek_to_end", "pause", "resume"),
+}
+
+
+def calls(kind: type) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each method with one wrong argument, the others right."""
+    for method, right in CALLS[kind].items():
+        for name in right:
+            for wrong in WRONG:
+                if not (name.startswith("timeout") and wrong in (2**31, 2**64)):  # waits that long
+                    yield method, {**right, name: wrong}
+
+
+@pytest.mark.parametrize("kind", [Producer, Consumer, Admin])
+def test_every_method_with_arguments_is_walked(kind: type) -> None:
+    import inspect
+
+    methods = {
+        name
+        for name, method in inspect.getmembers(kind, callable)
+        if (not name.startswith("_") or name in UNCHECKED)
+        and len(inspect.signature(method).parameters) > 1
+    }
+    assert methods - UNCHECKED - set(POSITIONAL.get(kind, ())) == set(CALLS[kind])
+
+
+@pytest.mark.parametrize("kind", [Producer, Consumer, Admin])
+def test_a_wrong_argument_is_refused_and_nothing_is_broken(cluster: Cluster, kind: type) -> None:
+    broken: list[str] = []
+    with kind(cluster.bootstrap_servers, **LIMITS[kind]) as client:
+        for method, arguments in calls(kind):
+            if kind is Consumer and method != "assign":
+                client.assign([("t", 0)])
+            try:
+                getattr(client, method)(**arguments)
+            except KafkaError:
+                pass
+            except Exception as error:
+                broken.append(f"{method}({arguments}): {error!r}")
+        for name in POSITIONAL.get(kind, ()):
+            for wrong in WRONG:
+                try:
+                    getattr(client, name)(wrong)
+                except KafkaError:
+                    pass
+                except Exception as error:
+                    broken.append(f"{name}({wrong!r}): {error!r}")
+        assert broken == []
+        if isinstance(client, Producer):
+            assert client.send("t", b"still", partition=0).result(20).topic == "t"
+        elif isinstance(client, Consumer):
+            client.assign([("t", 0)])
+            client.seek(("t", 0), 0)
+            assert client.poll(20_000)
+        else:
+            assert "t" in client.topics()  # type: ignore[attr-defined]
+
+
+def test_a_wrong_argument_of_the_asynchronous_faces(cluster: Cluster) -> None:
+    async def scenario() -> list[str]:
+        broken: list[str] = []
+        faces = {Producer: AsyncProducer, Consumer: AsyncConsumer, Admin: AsyncAdmin}
+        for kind, face in faces.items():
+            async with face(cluster.bootstrap_servers, **LIMITS[kind]) as client:
+                for method, arguments in calls(kind):
+                    given = arguments
+                    if kind is Admin and method == "create_topics":
+                        given = {**arguments, "new_topics": arguments["topics"]}
+                        del given["topics"]
+                    if kind is Consumer and method != "assign":
+                        client.assign([("t", 0)])
+                    try:
+                        made = getattr(client, method)(**given)
+                        if asyncio.iscoroutine(made):
+                            await made
+                    except KafkaError:
+                        pass
+                    except Exception as error:
+                        broken.append(f"{face.__name__}.{method}({arguments}): {error!r}")
+        return broken
+
+    assert asyncio.run(scenario()) == []
+
+
+def test_times_to_wait() -> None:
+    assert checked_seconds("timeout", None) is None
+    assert checked_seconds("timeout", -3) == 0
+    assert checked_seconds("timeout", float("inf")) == 1e8
+    assert checked_seconds("timeout", 10**400) == 1e8
+    assert checked_wait_ms("timeout_ms", 1500) == 1.5
+    for wrong in ("1", True, float("nan"), timedelta(seconds=1), Decimal(1)):
+        with pytest.raises(UsageError, match="must be a number of seconds"):
+            checked_seconds("timeout", wrong)
+    with pytest.raises(UsageError, match=r"as by its \.total_seconds\(\)"):
+        checked_seconds("timeout", timedelta(seconds=1))
+    with pytest.raises(UsageError, match="timeout_ms=None: must be a number of milliseconds"):
+        checked_wait_ms("timeout_ms", None)
+
+
+def test_numbers_and_names() -> None:
+    assert checked_integer("n", np.int32(7)) == 7
+    assert type(checked_integer("n", np.int32(7))) is int
+    assert checked_time("at", 0) == 0
+    assert checked_partition(["t", np.int64(1)]) == ("t", 1)
+    assert checked_partitions([("t", 1), ("t", 0), ("t", 1)]) == [("t", 1), ("t", 0)]
+    assert checked_topic("ä") == "ä"
+    for wrong in (True, np.bool_(True), "7", None, 7.0):
+        with pytest.raises(UsageError, match="give an int"):
+            checked_integer("n", wrong)
+    with pytest.raises(UsageError, match=r"give a list of \(topic, number\)"):
+        checked_partitions("t")
+    with pytest.raises(UsageError) as refusal:
+        checked_topic(["x" * 1000])
+    assert len(str(refusal.value)) < 200
