@@ -1,8 +1,9 @@
 """A whole cluster under faults, in virtual time: nothing that was acknowledged is lost.
 
 Each seed is another run of `trimtab.sim.reliability` (`trimtab.sim.runs` runs many) on a
-`trimtab.sim.virtual_cluster`, with the senders and readers of `trimtab.sim.workload`, watched by
-`trimtab.sim.checkers`; `make sim SEEDS=10000 JOBS=2` runs more of
+`trimtab.sim.virtual_cluster`, with the senders and readers of `trimtab.sim.workload` and the topics
+of `trimtab.sim.topic_kinds`, watched by `trimtab.sim.checkers` with what `trimtab.sim.histories`
+knows; `make sim SEEDS=10000 JOBS=2` runs more of
 them, and `make sim SEED=n` repeats one with its trace. `CLUSTER_SEEDS` (environment; default 8)
 says how many run here.
 

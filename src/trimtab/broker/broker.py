@@ -131,11 +131,11 @@ class Broker:
         self.lifecycle = Lifecycle(
             broker_id,
             cluster_id,
-            random.randbytes(16),
             lifecycle_link,
             lambda: self.metadata.next_offset - 1,
             [self.logs.directory_id],
             cast(int, self.config["broker.heartbeat.interval.ms"]) / 1000,
+            random,
         )
         self._proposals = IsrProposals(broker_id, lambda: self.epoch, proposals_link)
         self._replication = Replication(self)
@@ -221,6 +221,12 @@ class Broker:
             self._set_aside_strays()
         if self._failure is not None:
             raise self._failure
+        if self.logs.has_lost and self.logs.previous_epoch >= 0:
+            # Nobody may lead for what this broker has had before (KIP-966).
+            _log.error("a log lacks what was written to it broker=%d", self.id)
+            await self.lifecycle.register_with_loss()
+            self.logs.begin_life(self.epoch)
+            await self.metadata.reach(self.epoch + 1)
         await self.listener.start()
         self.lifecycle.start()
         for interval_s, look_after in (

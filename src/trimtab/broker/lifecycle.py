@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from random import Random
 
 from trimtab.broker.controller_link import ControllerLink
 from trimtab.errors import ErrorCode, UsageError
@@ -33,12 +34,12 @@ class Lifecycle:
     Args:
         broker_id: this broker's.
         cluster_id: of the cluster that it belongs to.
-        incarnation_id: 16 bytes, made anew by each start.
         link: to the controller; used for nothing else, as the controller takes its end for the
             broker's.
         metadata_offset: gives the offset of the last metadata record that was replayed.
         log_dirs: ids of the broker's log directories.
         heartbeat_s: time between two heartbeats.
+        random: makes up the identity of this incarnation.
 
     Attributes:
         epoch: under which the controller knows this broker.
@@ -49,15 +50,16 @@ class Lifecycle:
         self,
         broker_id: int,
         cluster_id: str,
-        incarnation_id: bytes,
         link: ControllerLink,
         metadata_offset: Callable[[], int],
         log_dirs: Sequence[bytes],
         heartbeat_s: float,
+        random: Random,
     ) -> None:
         self._broker_id = broker_id
         self._cluster_id = cluster_id
-        self._incarnation_id = incarnation_id
+        self._random = random
+        self._incarnation_id = random.randbytes(16)
         self._link = link
         self._metadata_offset = metadata_offset
         self._log_dirs = list(log_dirs)
@@ -114,6 +116,16 @@ class Lifecycle:
                 )
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
+
+    async def register_with_loss(self) -> None:
+        """Register again, before `start`, as a broker whose logs lack what was written to them:
+        the controller takes it out of all ISRs and ELRs.
+
+        Raises:
+            UsageError: the controller refuses for good.
+        """
+        self._incarnation_id = self._random.randbytes(16)
+        await self.register(*self._listener, self._rack, NOT_REGISTERED)
 
     def start(self) -> None:
         """Send heartbeats from now on: everything up to the registration has been replayed."""

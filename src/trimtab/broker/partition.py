@@ -404,17 +404,25 @@ class Partition:
                 header = verify(records, position)
                 headers.append(header)
                 position += header.size
+            first = headers[0]
+            if first.base_offset < log.log_end_offset == log.log_start_offset < first.next_offset:
+                # The leader's log begins within a batch, as DeleteRecords may have it, and this
+                # one is empty: it takes the batch whole, and begins where the leader's does.
+                log.restart_at(first.base_offset)
             log.append_replicated(records, headers)
+        end = log.log_end_offset
+        has_deleted = log_start_offset > log.log_start_offset
+        if has_deleted:
+            log.delete_records_before(min(log_start_offset, end))
+        if size:
             for watcher in tuple(self.watchers):
                 watcher.appended(self)
-        end = log.log_end_offset
         committed = min(high_watermark, end)
         if committed > log.high_watermark:
             log.high_watermark = committed
             for watcher in tuple(self.watchers):
                 watcher.committed(self)
-        if log_start_offset > log.log_start_offset:
-            log.delete_records_before(min(log_start_offset, end))
+        if has_deleted:
             self.tell_changed()
         return end
 

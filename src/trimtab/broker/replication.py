@@ -133,6 +133,7 @@ class ReplicaFetcher:
         self._forgotten: dict[tuple[bytes, int], None] = {}
         self._wanted = asyncio.Event()
         self._backoff_s = _FIRST_BACKOFF_S
+        self._has_deleted = False
         self.followed: dict[tuple[bytes, int], _Followed] = {}
         self.task = asyncio.ensure_future(self._run())
 
@@ -246,11 +247,19 @@ class ReplicaFetcher:
             )
         else:
             self._forget_session()
+        self._has_deleted = False
         for topic in response.responses:
             for data in topic.partitions:
                 followed = self.followed.get((topic.topic_id, data.partition_index))
                 if followed is not None:
                     await self._take(followed, data)
+        if self._has_deleted:
+            try:
+                self._broker.logs.checkpoint_starts()  # the next fetch tells the leader
+            except StorageError as error:
+                _log.error(
+                    "cannot note what was deleted broker=%d error=%s", self._broker.id, error
+                )
 
     async def _ask(self, request: object) -> Any:
         assert self._peer is not None
@@ -345,6 +354,7 @@ class ReplicaFetcher:
                     data.log_start_offset,
                 )
                 if partition.log.log_start_offset != log_start_offset:
+                    self._has_deleted = True
                     self._touch(followed)  # the leader waits to hear that the records are gone
                 if records:
                     if self._is_throttled(partition):

@@ -262,7 +262,7 @@ class DirectoryStorage:
 
 
 class _DirectoryFile:
-    __slots__ = ("_created", "_descriptor", "_exists", "_path", "_size", "_storage")
+    __slots__ = ("_descriptor", "_exists", "_is_linked", "_path", "_size", "_storage")
 
     def __init__(self, storage: DirectoryStorage, path: str) -> None:
         self._storage = storage
@@ -270,7 +270,7 @@ class _DirectoryFile:
         self._descriptor = -1
         self._size = -1
         self._exists = False  # it was there; if it is not any more somebody has deleted it
-        self._created = False
+        self._is_linked = False  # its name is on disk for certain
 
     @property
     def size(self) -> int:
@@ -335,11 +335,11 @@ class _DirectoryFile:
             return
         try:
             os.fsync(self._use(create=False))
-            if self._created:
+            if not self._is_linked:  # made by a process that was killed, perhaps, or renamed
                 storage = self._storage
                 absolute = storage._absolute(self._path)
                 storage._with_room(lambda: storage._flush_parents([absolute]))
-                self._created = False
+                self._is_linked = True
         except FileNotFoundError as error:
             if self._exists:
                 raise _translate(self._path, "flush", error) from error
@@ -367,7 +367,7 @@ class _DirectoryFile:
             if not create:
                 raise
             descriptor, _ = storage._open_with_parents(absolute, flags | os.O_CREAT)
-            self._created = True
+            self._is_linked = False
         storage._admit(self)
         self._descriptor = descriptor
         self._exists = True

@@ -1,29 +1,33 @@
 """What must hold at every moment of a cluster's life, looked at from outside.
 
     after every moment:
-        replicas   one leader per epoch; what is committed stays, in every log that says it has it
-        leaders    have everything that was ever committed
+        replicas    one leader per epoch; what is committed stays, in every log that says it has it;
+                    records go from the front alone, and only as they may; no byte is another
+        leaders     have everything that was ever committed, and nothing that was deleted
+        controller  no move of a partition costs it replicas in sync
     after every fault, and at the end:
-        metadata   brokers and controller have the same image at the same offset
-        processes  that have ended do nothing any more
+        metadata    brokers and controller have the same image at the same offset
+        processes   that have ended do nothing any more
 
-The logs are read as they lie on the virtual disks. Nothing is asked of the nodes under test but
-where their logs end, and what they call committed.
+What each topic promises is its `TopicKind`'s. The logs are read as they lie on the virtual disks.
+Nothing is asked of the nodes under test but where their logs begin and end, and what they call
+committed.
 """
 
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
 
 from trimtab.broker.broker import Broker
 from trimtab.broker.partition import Partition
-from trimtab.metadata.image import NO_LEADER, ClusterImage
+from trimtab.metadata.image import NO_LEADER, RECOVERING, ClusterImage, PartitionRegistration
+from trimtab.sim.histories import Damaged, History, ReplicaView, StoredBatch
+from trimtab.sim.topic_kinds import PASSING, TopicKind
 from trimtab.sim.virtual_cluster import VirtualBroker, VirtualCluster, current_life
-from trimtab.storage.log import Log
+from trimtab.wire.batch_cy import read_records
 
 _LAST_SEEN = 300
 
@@ -35,106 +39,21 @@ class Violation(AssertionError):
     """What must hold does not."""
 
 
-class StoredBatch(NamedTuple):
-    """One batch in a log, by what makes it what it is."""
-
-    base_offset: int
-    next_offset: int
-    leader_epoch: int
-    crc: int
-
-
-class ReplicaView:
-    """One replica in one life of its broker, as far as it was looked at.
-
-    Attributes:
-        batches: what its log holds.
-        agreed: how many of them are those that are known to be committed.
-    """
-
-    def __init__(self, broker: VirtualBroker, partition: Partition) -> None:
-        self.broker = broker
-        self.life = broker.life
-        self.partition = partition
-        self.name = f"{partition} on {broker.life}"
-        self.batches: list[StoredBatch] = []
-        self.agreed = 0
-        self.leadership: object = None
-        self._cuts = partition.log.cuts
-        self._start = partition.log.log_start_offset
-
-    @property
-    def end_offset(self) -> int:
-        return self.batches[-1].next_offset if self.batches else self._start
-
-    def look(self) -> int:
-        """Read what is new in the log. Returns how many of the batches that were agreed upon are
-        gone."""
-        log = self.partition.log
-        gone = 0
-        if log.cuts != self._cuts:
-            self._cuts = log.cuts
-            before, self.batches = self.batches, []
-            self._start = log.log_start_offset
-            self._read(log)
-            kept = 0
-            while (
-                kept < self.agreed
-                and kept < len(self.batches)
-                and self.batches[kept] == before[kept]
-            ):
-                kept += 1
-            gone = self.agreed - kept
-            self.agreed = kept
-        else:
-            self._read(log)
-        return gone
-
-    def _read(self, log: Log) -> None:
-        if log.log_end_offset <= self.end_offset:
-            return
-        disk = self.broker.disk
-        fault, disk.fault = disk.fault, None
-        try:
-            self.batches += [
-                StoredBatch(header.base_offset, header.next_offset, header.leader_epoch, header.crc)
-                for header in log.headers(self.end_offset)
-            ]
-        finally:
-            disk.fault = fault
-
-
-class History:
-    """What is known to be committed of one partition: the longest that any leader ever said."""
-
-    def __init__(self, name: str, is_guarded: bool) -> None:
-        self.name = name
-        self.is_guarded = is_guarded
-        self.batches: list[StoredBatch] = []
-        self.epochs: list[int] = []
-        self.leaders: dict[int, object] = {}
-
-    @property
-    def end_offset(self) -> int:
-        return self.batches[-1].next_offset if self.batches else 0
-
-
 class Checkers:
     """Looks at a cluster after each turn of the loop.
 
     Args:
-        guarded: whether a topic of this name keeps what it has acknowledged: it has
-            `min.insync.replicas` of 2 or more, and no unclean elections.
+        kinds: what topics promise, by name.
 
     Attributes:
         looks: how often something had changed.
     """
 
     def __init__(
-        self, cluster: VirtualCluster, guarded: frozenset[str], keep_story: bool = False
+        self, cluster: VirtualCluster, kinds: Mapping[str, TopicKind], keep_story: bool = False
     ) -> None:
         self._cluster = cluster
-        self._guarded = guarded
+        self._kinds = kinds
         self._views: dict[Partition, ReplicaView] = {}
         self.histories: dict[PartitionKey, History] = {}
         self.looks = 0
@@ -219,18 +138,23 @@ class Checkers:
     def _meet_partitions(self, node: VirtualBroker, broker: Broker) -> None:
         for partition in broker.partitions.values():
             if partition not in self._views:
-                self._views[partition] = ReplicaView(node, partition)
+                kind = self._kinds.get(partition.topic, PASSING)
+                self._views[partition] = ReplicaView(node, partition, kind)
                 partition.watchers[self] = None
             self._changed[partition] = None
 
     def _look_at_image(self, image: ClusterImage) -> None:
         for topic in image.topics.values():
-            if topic.name in self._guarded:
-                self._topic_ids[topic.name] = topic.id
+            kind = self._kinds.get(topic.name, PASSING)
+            self._topic_ids[topic.name] = topic.id
             for partition in topic.partitions:
                 key = (topic.id, partition.id)
-                if self._registrations.get(key) != partition:
+                before = self._registrations.get(key)
+                if before != partition:
                     self._registrations[key] = partition
+                    if before is not None:
+                        self._check_election(key, kind, before, partition)
+                        self._check_move(f"{topic.name}-{partition.id}", before, partition)
                     self._tell(
                         f"controller: {topic.name}-{partition.id}",
                         (
@@ -254,80 +178,208 @@ class Checkers:
         key = (partition.topic_id, partition.index)
         history = self.histories.get(key)
         if history is None:
-            history = History(str(partition), partition.topic in self._guarded)
+            history = History(str(partition), self._kinds.get(partition.topic, PASSING))
             self.histories[key] = history
         return history
 
+    def find_history(self, topic: str, index: int) -> History | None:
+        """What is known of a partition; None if no replica of it was seen yet."""
+        return self.histories.get((self._topic_ids.get(topic, b""), index))
+
+    def has_elected_uncleanly(self, topic: str) -> bool:
+        """Whether records of a topic may have been lost in an election."""
+        topic_id = self._topic_ids.get(topic)
+        return any(
+            history.lossy_epoch >= 0
+            for key, history in self.histories.items()
+            if key[0] == topic_id
+        )
+
+    # What the controller decides
+
+    def _check_election(
+        self,
+        key: PartitionKey,
+        kind: TopicKind,
+        before: PartitionRegistration,
+        now: PartitionRegistration,
+    ) -> None:
+        """Notes an election of one who was neither in sync nor eligible."""
+        history = self.histories.get(key)
+        if history is not None:
+            for broker_id in [*history.deleted_before]:
+                if broker_id not in now.replicas:
+                    del history.deleted_before[broker_id]
+        if kind.keeps or history is None or now.leader_epoch == before.leader_epoch:
+            return
+        if now.leader == NO_LEADER:
+            return
+        if now.leader not in (*before.isr, *before.elr) or now.leader_recovery_state == RECOVERING:
+            history.elect_uncleanly(now.leader_epoch)
+
+    def _check_move(
+        self, name: str, before: PartitionRegistration, now: PartitionRegistration
+    ) -> None:
+        """A move begins, ends and is given up without a loss of replicas in sync."""
+        if (
+            now.partition_epoch != before.partition_epoch + 1
+            or now.replicas == before.replicas
+            or now.leader_recovery_state == RECOVERING
+        ):
+            return
+        lost = [each for each in before.isr if each in now.replicas and each not in now.isr]
+        if lost:
+            self.fail(f"a move of {name} took {lost} out of the ISR: {before}, {now}")
+        replicas = set(before.replicas)
+        added = set(before.adding_replicas)
+        target = replicas - set(before.removing_replicas)
+        is_done = before.is_reassigning and not now.is_reassigning
+        if is_done and set(now.replicas) == target and target != replicas - added:
+            needed = target if len(added) < len(before.removing_replicas) else added
+            if not needed <= set(now.isr):
+                self.fail(
+                    f"a move of {name} is over before {sorted(needed)} are in sync: {before}, {now}"
+                )
+
+    # What replicas have
+
     def _look_at(self, view: ReplicaView) -> None:
         self.looks += 1
+        partition = view.partition
+        log = partition.log
         self._tell(
             view.name,
             (
-                "leads" if view.partition.leadership else "follows",
+                "leads" if partition.leadership else "follows",
                 "epoch",
-                view.partition.leader_epoch,
+                partition.leader_epoch,
                 "hw",
-                view.partition.high_watermark,
-                "end",
-                view.partition.log.log_end_offset,
+                partition.high_watermark,
+                "from",
+                log.log_start_offset,
+                "to",
+                log.log_end_offset,
             ),
         )
-        partition = view.partition
         history = self.history(partition)
-        agreed = view.agreed
-        gone = view.look()
-        if gone and history.is_guarded:
+        start = view.start
+        try:
+            gone = view.look()
+        except Damaged as error:
+            self.fail(str(error))
+        if gone is not None:
+            self.fail(f"{view.name} cut off committed records, from {gone} on")
+        self._check_start(view, history, start)
+        if log.high_watermark > log.log_end_offset and not log.has_failed:
             self.fail(
-                f"{view.name} cut off committed records: {gone} batches from "
-                f"{history.batches[agreed - gone]} on"
-            )
-        if partition.log.high_watermark > view.end_offset and not partition.log.has_failed:
-            self.fail(
-                f"{view.name}: high watermark {partition.log.high_watermark} is beyond the log's "
-                f"end {view.end_offset}"
+                f"{view.name}: high watermark {log.high_watermark} is beyond the log's end "
+                f"{log.log_end_offset}"
             )
         if partition.leadership is not None and partition.leadership is not view.leadership:
             self._begins_to_lead(view, history)
         view.leadership = partition.leadership
-        if history.is_guarded:
-            self._compare(view, history, partition.log.high_watermark)
+        if self._is_comparable(view, history):
+            self._compare(view, history, log.high_watermark)
+
+    def _check_start(self, view: ReplicaView, history: History, before: int) -> None:
+        """Records go from the front, and only those that may."""
+        start = view.start = view.partition.log.log_start_offset
+        kind = view.kind
+        if kind is PASSING:
+            return
+        if start < before:
+            self.fail(f"{view.name} begins at {start}, after it had begun at {before}")
+        known = history.start
+        if view.partition.leadership is not None:
+            history.start = max(known, start)
+        if start == before:
+            return
+        if not kind.shortens:
+            self.fail(f"{view.name} begins at {start}, but nobody deletes records there")
+        if start > view.partition.high_watermark:
+            self.fail(f"{view.name} begins at {start}, which is not committed")
+        if start <= max(history.asked_to_delete_before, known):
+            return
+        now_ms = self._cluster.world.now_ms()
+        rest = sum(batch.size for batch in view.batches[view.index_of(start) :])
+        for batch in view.batches[: view.index_of(start)]:
+            is_old = batch.max_timestamp < now_ms - kind.retention_ms
+            if not is_old and rest < kind.retention_bytes:
+                self.fail(f"{view.name} has deleted {batch}, which is neither old nor too much")
+
+    def _is_comparable(self, view: ReplicaView, history: History) -> bool:
+        """Whether what a replica has must agree with what is committed. After an unclean election
+        that holds for its winner, and for the others once they are in sync with it."""
+        if view.kind is PASSING or not history.is_lossy_election_over:
+            return False
+        partition = view.partition
+        if history.lossy_epoch < 0 or partition.leadership is not None:
+            return partition.leader_epoch >= history.lossy_epoch
+        registration = self._registrations.get((partition.topic_id, partition.index))
+        return (
+            registration is not None
+            and partition.leader_epoch == registration.leader_epoch >= history.lossy_epoch
+            and view.broker.id in registration.isr
+        )
 
     def _begins_to_lead(self, view: ReplicaView, history: History) -> None:
         partition = view.partition
         epoch = partition.registration.leader_epoch
         leader = history.leaders.setdefault(epoch, partition)
         if leader is not partition:
+            self.fail(f"two leaders in epoch {epoch}: {self._views[leader].name}, {view.name}")
+        if view.kind is PASSING:
+            return
+        deleted_before = history.deleted_before.get(view.broker.id, 0)
+        if view.start < deleted_before:
             self.fail(
-                f"two leaders in epoch {epoch}: {self._views[leader].name}, {view.name}"  # type: ignore[index]
+                f"{view.name} leads in epoch {epoch} from offset {view.start} on, but has deleted "
+                f"what is before {deleted_before}"
             )
-        if history.is_guarded:
-            # One that hears of its epoch when others have led since need not have what they have.
-            earlier = bisect_left(history.epochs, epoch)
-            if earlier:
-                end_offset = history.batches[earlier - 1].next_offset
-                self._compare(view, history, end_offset)
-                if view.agreed < earlier:
-                    self.fail(
-                        f"{view.name} leads in epoch {epoch} without committed records: its log "
-                        f"ends at {view.end_offset}, {end_offset} is committed"
-                    )
+        if not history.is_lossy_election_over and epoch >= history.lossy_epoch:
+            end_offset = history.cut_to(view)
+            for other in self._views.values():
+                if self.history(other.partition) is history:
+                    other.agreed = min(other.agreed, end_offset)
+            return
+        if not self._is_comparable(view, history):
+            return
+        # One that hears of its epoch when others have led since need not have what they have.
+        end_offset = history.end_before(epoch)
+        self._compare(view, history, end_offset)
+        has_all = view.agreed >= end_offset or (
+            view.kind.compacts and partition.log.log_end_offset >= end_offset
+        )
+        if not has_all:
+            self.fail(
+                f"{view.name} leads in epoch {epoch} without committed records: it has those "
+                f"before {view.agreed}, but those before {end_offset} are committed"
+            )
 
     def _compare(self, view: ReplicaView, history: History, high_watermark: int) -> None:
-        batches, committed = view.batches, history.batches
-        index = view.agreed
+        batches = view.batches
+        view.agreed = max(view.agreed, view.start)
+        index = view.index_of(view.agreed)
+        if index and batches[index - 1].next_offset > view.agreed:
+            index -= 1  # the log begins within a batch
         while index < len(batches) and batches[index].next_offset <= high_watermark:
-            if index == len(committed):
-                committed.append(batches[index])
-                epochs = history.epochs
-                epoch = view.partition.registration.leader_epoch
-                epochs.append(max(epoch, epochs[-1]) if epochs else epoch)
-                self._check_isr(view, history, batches[index])
-            elif batches[index] != committed[index]:
-                self.fail(f"{view.name} has committed {batches[index]}, others {committed[index]}")
+            batch = batches[index]
+            if batch.base_offset >= history.end_offset:
+                if batch.base_offset > history.end_offset and not view.kind.compacts:
+                    self.fail(
+                        f"{view.name} has committed {batch}, but nothing from "
+                        f"{history.end_offset} on"
+                    )
+                history.commit(batch, view.partition.registration.leader_epoch)
+                self._check_isr(view, batch)
+            else:
+                known = history.find(batch.base_offset)
+                if known is None or not batch.is_what(known, view.kind):
+                    self.fail(f"{view.name} has committed {batch}, others {known}")
+            view.agreed = batch.next_offset
             index += 1
-        view.agreed = index
 
-    def _check_isr(self, view: ReplicaView, history: History, batch: StoredBatch) -> None:
+    def _check_isr(self, view: ReplicaView, batch: StoredBatch) -> None:
         """What one replica calls committed is on all that may be elected."""
         partition = view.partition
         controller = self._cluster.controller.controller
@@ -379,7 +431,7 @@ class Checkers:
         controller = self._cluster.controller.controller
         if controller is None:
             return "the controller is down"
-        logs: dict[tuple[str, int], ReplicaView] = {}
+        held: dict[tuple[str, int], tuple[ReplicaView, object]] = {}
         for node in self._cluster.brokers:
             if node.broker is None:
                 return f"{node} is down"
@@ -387,24 +439,46 @@ class Checkers:
                 view = self._views[partition]
                 if node.id not in controller.image.topics[topic].partitions[index].replicas:
                     return f"{view.name} is no replica any more"
-                other = logs.setdefault((topic, index), view)
-                if view.batches != other.batches:
-                    return f"{view.name} and {other.name} do not hold the same"
+                history = self.history(partition)
+                holds = (
+                    _latest_records(view)
+                    if view.kind.compacts
+                    else view.batches[view.index_of(history.start) :]
+                )
+                other = held.setdefault((topic, index), (view, holds))
+                if holds != other[1]:
+                    return f"{view.name} and {other[0].name} do not hold the same"
         return ""
 
     def acknowledged(self, topic: str, partition: int, offset: int, sender: str) -> None:
         """A sender was told that a record is kept, at this place."""
         self.look()
-        topic_id = self._topic_ids.get(topic)
-        if topic_id is None:
-            return
-        history = self.histories.get((topic_id, partition))
+        history = self.find_history(topic, partition)
+        if history is not None and history.lossy_epoch >= 0:
+            return  # it may be cut off since
         if history is None or offset >= history.end_offset:
             end_offset = 0 if history is None else history.end_offset
             self.fail(
                 f"{sender} was told that offset {offset} of {topic}-{partition} is kept, but only "
                 f"what is before {end_offset} is committed"
             )
+
+    def deleted(self, topic: str, index: int, offset: int) -> None:
+        """An operator was told that what is before `offset` is gone from all living replicas. Those
+        that have done so do not serve it again."""
+        history = self.find_history(topic, index)
+        assert history is not None
+        for node in self._cluster.brokers:
+            if node.broker is not None:
+                partition = node.broker.partitions.get((topic, index))
+                if partition is not None and partition.log.log_start_offset >= offset:
+                    before = history.deleted_before.get(node.id, 0)
+                    history.deleted_before[node.id] = max(before, offset)
+
+    def disk_replaced(self, broker_id: int) -> None:
+        """A broker begins with nothing."""
+        for history in self.histories.values():
+            history.deleted_before.pop(broker_id, None)
 
     def check_processes(self) -> None:
         """What has ended does nothing, and no handler has failed."""
@@ -446,6 +520,21 @@ class _LogTap(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._logged(record)
+
+
+def _latest_records(view: ReplicaView) -> dict[bytes, tuple[int, bytes]]:
+    """Of each key the last record that a replica holds, if it has a value."""
+    latest: dict[bytes, tuple[int, bytes | None]] = {}
+    for segment in view.partition.log._segments:
+        position = 0
+        while position < segment.size:
+            data, headers = segment.batches(position, segment.size)
+            for header in headers:
+                for record in read_records("", 0, data[: header.size], 0):
+                    latest[record.key or b""] = record.offset, record.value
+                data = data[header.size :]
+                position += header.size
+    return {key: (at, value) for key, (at, value) in latest.items() if value is not None}
 
 
 def _describe(what: object) -> str:

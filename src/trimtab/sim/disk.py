@@ -1,8 +1,18 @@
-"""A disk in memory: a `storage.storage.Storage` that crashes, fills up and fails on request.
+"""A disk in memory: a `storage.storage.Storage` that crashes, fills up, fails and rots on request.
 
-What survives a crash is what a real disk promises: every byte flushed, and of the bytes appended
-after that any number of the first ones, the last of which may read as zeros (a file system that
-had recorded the new length but not yet the data). Names are durable at once.
+What survives a crash is what a real disk promises, of data and of names apart:
+
+- Of a file: every byte flushed, and of the bytes appended after that any number of the first ones,
+  the last of which may read as zeros (a file system that had recorded the new length but not yet
+  the data). What was cut off may be there again, and what came after it gone, until the file is
+  flushed.
+- Of a directory: every name made, changed or deleted before the directory was flushed, and of the
+  changes after that any number of the first ones (a journal keeps their order, but directories
+  know nothing of each other). So a file may be there whose name is not, and the other way round.
+
+A directory is flushed where `runtime.files` flushes it: with the first `flush` of an open file,
+with `Storage.flush`, and with a durable `write_file`. A disk that is not lazy has names and cuts
+durable at once.
 """
 
 from __future__ import annotations
@@ -24,20 +34,26 @@ Fault: TypeAlias = Callable[[str, str], int]
 class VirtualDisk:
     """A disk in memory.
 
+    Args:
+        is_lazy: whether names and cuts wait for a flush.
+
     Attributes:
         capacity: bytes that fit; None is no limit. An append beyond it writes what fits and
             fails with ENOSPC.
         fault: decides which actions fail; a failing append has written half.
         flush_s: draws how long a `flush` takes that does not hold up the loop; None for no time.
         used_after_end: what ended processes, whose files are dead, tried to do all the same.
+        rotten: files in which `flip` has changed something since the disk was new.
     """
 
-    def __init__(self, capacity: int | None = None) -> None:
+    def __init__(self, capacity: int | None = None, is_lazy: bool = False) -> None:
         self.capacity = capacity
+        self._is_lazy = is_lazy
         self.fault: Fault | None = None
         self.flush_s: Callable[[], float] | None = None
         self.used_after_end: list[str] = []
-        self._root: _Directory = {}
+        self.rotten: dict[str, None] = {}
+        self._root = _Directory()
         self._used = 0
         self._locked = False
         self._life = 0
@@ -51,20 +67,37 @@ class VirtualDisk:
     def crash(self, random: Random | None = None) -> None:
         """Pulls the plug: unflushed bytes are lost, open files are dead, the lock is free.
 
-        With `random`, each file keeps a random part of its unflushed bytes, perhaps torn.
+        With `random`, each file keeps a random part of its unflushed bytes, perhaps torn, and each
+        directory, if the disk is lazy, a random part of its unflushed changes.
         """
-        for content in _contents(self._root):
-            self._used -= len(content.data)
-            unflushed = len(content.data) - content.flushed
-            kept = random.randint(0, unflushed) if random and unflushed else 0
-            del content.data[content.flushed + kept :]
-            if random and kept and random.random() < 0.5:
-                torn = random.randint(1, kept)
-                content.data[-torn:] = bytes(torn)
-            content.flushed = len(content.data)
-            self._used += len(content.data)
+        self._root.crash(random, random if self._is_lazy else None)
+        self._used = sum(len(content.data) for content in _contents(self._root))
         self._boots += 1
         self.end()
+
+    def replace(self) -> None:
+        """An empty disk of the same size that works takes this one's place."""
+        self.end()
+        self.fault = None
+        self.flush_s = None
+        self.rotten.clear()
+        self._root = _Directory()
+        self._used = 0
+        self._boots += 1
+
+    def flip(self, path: str, position: int, bit: int, lasts: bool) -> None:
+        """Changes one bit of a file, which nobody is told.
+
+        Args:
+            lasts: it is so on the disk; otherwise only in the memory of the machine, and a crash
+                takes it back if that byte was flushed.
+        """
+        content = self._content(path)
+        assert content is not None, path
+        if not lasts:
+            content.flipped.setdefault(position, content.data[position])
+        content.data[position] ^= 1 << bit
+        self.rotten[path] = None
 
     def end(self) -> None:
         """The process that uses it ends, and nothing else: open files and mounts are dead, the
@@ -88,7 +121,7 @@ class VirtualDisk:
             return []
         if isinstance(node, _Content):
             raise StorageError(path, "list", ENOTDIR)
-        return [*node]
+        return [*node.entries]
 
     def delete(self, path: str) -> None:
         self._fail("delete", path)
@@ -96,13 +129,17 @@ class VirtualDisk:
 
     def rename(self, old: str, new: str) -> None:
         self._fail("rename", old)
-        directory, name = self._parent(old)
-        if name not in directory:
+        source, old_name = self._parent(old)
+        node = source.entries.get(old_name)
+        if node is None:
             raise StorageError(old, f"rename to {new}", ENOENT)
-        node = directory.pop(name)
-        self._remove(new)
-        directory, name = self._parent(new, create=True)
-        directory[name] = node
+        target, new_name = self._parent(new, create=True)
+        self._used -= _size(target.entries.get(new_name))
+        if target is source:
+            source.change({old_name: None, new_name: node})
+        else:
+            target.change({new_name: node})
+            source.change({old_name: None})
 
     def read_file(self, path: str) -> bytes | None:
         self._fail("read", path)
@@ -113,11 +150,21 @@ class VirtualDisk:
         self._fail("write", path)
         if self.capacity is not None and self._used + len(content) > self.capacity:
             raise StorageError(path, "write", ENOSPC)
-        self._remove(path)
-        written = self._create(path)
+        has_parents = self._parent(path)[0].is_attached
+        directory, name = self._parent(path, create=True)
+        before = directory.entries.get(name)
+        if isinstance(before, _Directory):
+            raise StorageError(path, "write", EISDIR)
+        written = _Content()
         written.data += content
-        written.flushed = len(content) if durable else 0
-        self._used += len(content)
+        self._used += len(content) - _size(before)
+        directory.change({name: written})  # it was written beside, and renamed
+        if durable:
+            written.flush()
+            if has_parents:
+                directory.pending.clear()
+            else:
+                self._flush_parents(path)
 
     async def flush(self, paths: Sequence[str]) -> None:
         await self._flush(paths, None)
@@ -130,7 +177,8 @@ class VirtualDisk:
                 await asyncio.sleep(self.flush_s())
             self._fail("flush", path, life)
             if content is not None:
-                content.flushed = max(content.flushed, min(written, len(content.data)))
+                content.flush(written)
+                self._flush_parents(path)
 
     def boot_id(self) -> str:
         return f"boot {self._boots}"
@@ -159,16 +207,29 @@ class VirtualDisk:
 
     def _remove(self, path: str) -> None:
         directory, name = self._parent(path)
-        node = directory.pop(name, None)
+        node = directory.entries.get(name)
         if node is not None:
-            self._used -= sum(len(content.data) for content in _contents(node))
+            self._used -= _size(node)
+            if isinstance(node, _Directory):
+                node.clear()
+            directory.change({name: None})
+
+    def _flush_parents(self, path: str) -> None:
+        """Makes every name that leads to a file durable, and what else is in those directories."""
+        directory = self._root
+        for name in filter(None, path.split("/")):
+            directory.pending.clear()
+            node = directory.entries.get(name)
+            if not isinstance(node, _Directory):
+                return
+            directory = node
 
     def _find(self, path: str) -> _Node | None:
         node: _Node | None = self._root
         for name in filter(None, path.split("/")):
-            if not isinstance(node, dict):
+            if not isinstance(node, _Directory):
                 return None
-            node = node.get(name)
+            node = node.entries.get(name)
         return node
 
     def _parent(self, path: str, create: bool = False) -> tuple[_Directory, str]:
@@ -176,11 +237,11 @@ class VirtualDisk:
         *parents, name = filter(None, path.split("/"))
         directory = self._root
         for parent in parents:
-            node = directory.get(parent)
+            node = directory.entries.get(parent)
             if node is None:
-                node = {}
+                node = _Directory(is_attached=create)
                 if create:
-                    directory[parent] = node
+                    directory.change({parent: node})
             if isinstance(node, _Content):
                 raise StorageError(path, "open", ENOTDIR)
             directory = node
@@ -188,16 +249,16 @@ class VirtualDisk:
 
     def _content(self, path: str) -> _Content | None:
         node = self._find(path)
-        if isinstance(node, dict):
+        if isinstance(node, _Directory):
             raise StorageError(path, "open", EISDIR)
         return node
 
     def _create(self, path: str) -> _Content:
+        """A new file."""
         directory, name = self._parent(path, create=True)
-        node = directory.setdefault(name, _Content())
-        if isinstance(node, dict):
-            raise StorageError(path, "open", EISDIR)
-        return node
+        content = _Content()
+        directory.change({name: content})
+        return content
 
 
 class Mount:
@@ -258,32 +319,121 @@ class Mount:
 
 
 class _Content:
-    __slots__ = ("data", "flushed")
+    """What is in a file.
+
+    Attributes:
+        flushed: of how many bytes a crash leaves nothing to chance.
+        cut: what was flushed before bytes were cut off, if that has not been flushed.
+        flipped: bytes that only memory has wrong, as they were.
+    """
+
+    __slots__ = ("cut", "data", "flipped", "flushed")
 
     def __init__(self) -> None:
         self.data = bytearray()
         self.flushed = 0
+        self.cut: bytes | None = None
+        self.flipped: dict[int, int] = {}
+
+    def flush(self, size: int | None = None) -> None:
+        """Up to `size` bytes; all if None."""
+        size = len(self.data) if size is None else min(size, len(self.data))
+        self.flushed = max(self.flushed, size)
+        self.cut = None
+
+    def truncate(self, size: int) -> None:
+        if size < self.flushed and self.cut is None:
+            self.cut = bytes(self.data[: self.flushed])
+        self.data += bytes(max(0, size - len(self.data)))
+        del self.data[size:]
+        self.flushed = min(self.flushed, size)
+        self.flipped = {at: was for at, was in self.flipped.items() if at < size}
+
+    def crash(self, random: Random | None, lazily: Random | None) -> None:
+        for at, was in self.flipped.items():
+            if at < self.flushed:
+                self.data[at] = was
+        if self.cut is not None and lazily and lazily.random() < 0.3:
+            self.data[:] = self.cut
+            self.flushed = len(self.data)
+        unflushed = len(self.data) - self.flushed
+        kept = random.randint(0, unflushed) if random and unflushed else 0
+        del self.data[self.flushed + kept :]
+        if random and kept and random.random() < 0.5:
+            torn = random.randint(1, kept)
+            self.data[-torn:] = bytes(torn)
+        self.flushed = len(self.data)
+        self.cut = None
+        self.flipped = {}
 
 
-_Directory: TypeAlias = "dict[str, _Node]"
-_Node: TypeAlias = "_Directory | _Content"
+class _Directory:
+    """What is in a directory.
+
+    Attributes:
+        entries: what it has by name.
+        pending: what each change since it was flushed has replaced, by name: None for nothing.
+        is_attached: whether it exists.
+    """
+
+    __slots__ = ("entries", "is_attached", "pending")
+
+    def __init__(self, is_attached: bool = True) -> None:
+        self.entries: dict[str, _Node] = {}
+        self.pending: list[dict[str, _Node | None]] = []
+        self.is_attached = is_attached
+
+    def change(self, nodes: dict[str, _Node | None]) -> None:
+        """At once, by name; None for what is gone."""
+        self.pending.append({name: self.entries.get(name) for name in nodes})
+        self._set(nodes)
+
+    def clear(self) -> None:
+        """Deletes all, one after the other."""
+        for name, node in list(self.entries.items()):
+            if isinstance(node, _Directory):
+                node.clear()
+            self.change({name: None})
+
+    def crash(self, random: Random | None, lazily: Random | None) -> None:
+        kept = lazily.randint(0, len(self.pending)) if lazily else len(self.pending)
+        for nodes in reversed(self.pending[kept:]):
+            self._set(nodes)
+        self.pending.clear()
+        for node in self.entries.values():
+            node.crash(random, lazily)
+
+    def _set(self, nodes: dict[str, _Node | None]) -> None:
+        for name, node in nodes.items():
+            if node is None:
+                self.entries.pop(name, None)
+            else:
+                self.entries[name] = node
+
+
+_Node: TypeAlias = _Directory | _Content
 
 
 def _contents(node: _Node) -> Iterator[_Content]:
     if isinstance(node, _Content):
         yield node
     else:
-        for child in node.values():
+        for child in node.entries.values():
             yield from _contents(child)
 
 
+def _size(node: _Node | None) -> int:
+    return 0 if node is None else sum(len(content.data) for content in _contents(node))
+
+
 class _VirtualFile:
-    __slots__ = ("_disk", "_held", "_life", "_path")
+    __slots__ = ("_disk", "_held", "_is_linked", "_life", "_path")
 
     def __init__(self, disk: VirtualDisk, path: str) -> None:
         self._disk = disk
         self._held: _Content | None = None
         self._path = path
+        self._is_linked = False
         self._life = disk._life
 
     @property
@@ -297,7 +447,11 @@ class _VirtualFile:
         if self._life != disk._life:
             disk._fail("append", self._path, self._life)
         self.confirm()
-        content = self._held = disk._create(self._path)
+        content = disk._content(self._path)
+        if content is None:
+            content = disk._create(self._path)
+            self._is_linked = False
+        self._held = content
         try:
             disk._fail("append", self._path)
         except StorageError:
@@ -324,15 +478,16 @@ class _VirtualFile:
                 raise StorageError(self._path, f"truncate to {size} bytes", ENOENT)
             return
         disk._used += size - len(content.data)
-        content.data += bytes(max(0, size - len(content.data)))
-        del content.data[size:]
-        content.flushed = min(content.flushed, size)
+        content.truncate(size)
 
     def flush(self) -> None:
         self._disk._fail("flush", self._path, self._life)
         content = self._disk._content(self._path)
         if content is not None:
-            content.flushed = len(content.data)
+            content.flush()
+            if not self._is_linked:
+                self._disk._flush_parents(self._path)
+                self._is_linked = True
 
     def confirm(self) -> None:
         if self._held is not None and self._disk._content(self._path) is not self._held:

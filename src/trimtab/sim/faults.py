@@ -14,22 +14,24 @@ something it trusts whoever led last. So the schedule keeps to this, and to noth
 - Until the controller knows of the loss, and would not elect the loser for having led last, no
   other broker ends.
 
-Whatever loses nothing comes at any time: kills, and everything else.
+A disk that rots, or is replaced by an empty one, counts as a loss of power does, until the broker
+is back with its new disk. Whatever loses nothing comes at any time: kills, and everything else.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from errno import EIO, ENOSPC
 from typing import Any
 
-from trimtab.metadata.image import ClusterImage
+from trimtab.metadata.image import NO_LEADER, ClusterImage
 from trimtab.server.peer import Peer, PeerLost
+from trimtab.sim.checkers import Checkers
 from trimtab.sim.network import ANY, Link
+from trimtab.sim.topic_kinds import TopicKind
 from trimtab.sim.virtual_cluster import (
-    CONTROLLER_ID,
     PORT,
     VirtualBroker,
     VirtualCluster,
@@ -41,8 +43,13 @@ from trimtab.wire.messages.alter_partition_reassignments import (
     ReassignableTopic,
 )
 from trimtab.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from trimtab.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from trimtab.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from trimtab.wire.messages.elect_leaders import ElectLeadersRequest
+from trimtab.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from trimtab.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -52,6 +59,11 @@ from trimtab.wire.messages.incremental_alter_configs import (
 OPERATOR = "operator"
 
 _PREFERRED = 0
+_UNCLEAN = 1
+_LENGTH_AT = 8
+_BEFORE_LENGTH_ENDS = 12
+_RECORDS_AT = 61
+"""Where in a batch its records begin."""
 _SET = 0
 _TOPIC = 2
 _PASSING = "passing"
@@ -74,28 +86,36 @@ class FaultSchedule:
     """Faults until it is told to heal.
 
     Args:
-        guarded: names of the topics that must lose nothing.
+        kinds: what the topics promise, by name.
         hosts: of the clients.
 
     Attributes:
         counts: the faults that were injected, by kind.
     """
 
-    def __init__(self, cluster: VirtualCluster, guarded: frozenset[str], hosts: list[str]) -> None:
+    def __init__(
+        self,
+        cluster: VirtualCluster,
+        checkers: Checkers,
+        kinds: Mapping[str, TopicKind],
+        hosts: list[str],
+    ) -> None:
         self._cluster = cluster
+        self._checkers = checkers
+        self._kinds_of_topics = kinds
         self._world = cluster.world
         self._random = random = cluster.world.random("faults")
-        self._guarded = guarded
+        self._guarded = [name for name, kind in kinds.items() if kind.keeps]
         self._hosts = [*(node.host for node in cluster.nodes), *hosts]
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._ends: dict[int, int] = {}
         self._losses: dict[int, int] = {}
-        self._ill: dict[VirtualNode, None] = {}
+        self._worn_out: dict[VirtualNode, None] = {}
         self._passing = 0
         self._is_healing = False
         self.counts: Counter[str] = Counter()
         self._pace_s = random.choice((0.2, 0.6, 2.0))
-        kinds: tuple[tuple[Callable[[], str], float], ...] = (
+        faults: tuple[tuple[Callable[[], str], float], ...] = (
             (self._kill_broker, 6),
             (self._crash_broker, 5),
             (self._close_broker, 3),
@@ -109,16 +129,19 @@ class FaultSchedule:
             (self._pause, 4),
             (self._slow_disk, 2),
             (self._fail_disk, 2),
+            (self._rot, 2),
+            (self._delete_records, 3),
             (self._elect_preferred, 2),
+            (self._elect_unclean, 1),
             (self._alter_config, 1),
             (self._make_topic, 1),
             (self._drop_topic, 1),
             (self._reassign, 2),
         )
-        weights = [usual * random.choice((0, 0, 0.3, 1, 1, 3)) for _, usual in kinds]
+        weights = [usual * random.choice((0, 0, 0.3, 1, 1, 3)) for _, usual in faults]
         if not any(weights):
-            weights = [usual for _, usual in kinds]
-        self._kinds = [kind for kind, _ in kinds]
+            weights = [usual for _, usual in faults]
+        self._kinds = [kind for kind, _ in faults]
         self._weights = weights
 
     async def run(self) -> None:
@@ -142,7 +165,8 @@ class FaultSchedule:
             network.set_link(host, ANY, Link())
         for node in self._cluster.nodes:
             loop.resume(node.host)
-            self._heal_disk(node)
+            if not self._is_worn_out(node):
+                self._heal_disk(node)
         self.look_after()
 
     def look_after(self) -> None:
@@ -153,6 +177,9 @@ class FaultSchedule:
             for each in self._cluster.nodes:
                 if each.life is None:
                     each.start()
+            for node in self._cluster.brokers:
+                if self._is_worn_out(node) and not (self._replace_disk(node) or node.disk.rotten):
+                    self._heal_disk(node)  # somebody copies what is there to another one
         for node in self._cluster.brokers:
             if (
                 node.is_serving
@@ -163,8 +190,41 @@ class FaultSchedule:
                 self._run(self._restart(node))
 
     def _heal_disk(self, node: VirtualNode) -> None:
+        self._worn_out.pop(node, None)
         node.disk.fault = None
         node.disk.flush_s = None
+
+    def _is_worn_out(self, node: VirtualNode) -> bool:
+        """Whether nothing but another disk will do."""
+        return node in self._worn_out or bool(node.disk.rotten)
+
+    def find_worn_out(self) -> str:
+        """Which broker waits for another disk; empty if none does."""
+        return ", ".join(each.host for each in self._cluster.brokers if self._is_worn_out(each))
+
+    def _replace_disk(self, node: VirtualBroker) -> bool:
+        """An operator puts in an empty one, if the cluster can do without the old one."""
+        if not self._may_end(node) or not self._may_lose(node):
+            return False
+        self._world.trace.append(f"{node.host} gets a new disk")
+        if node.life is not None:
+            node.kill()
+        self._note_end(node)
+        self._losses[node.id] = self._ends[node.id]
+        node.disk.replace()
+        self._checkers.disk_replaced(node.id)
+        self._worn_out.pop(node, None)
+        node.start()
+        return True
+
+    def _replace_disk_later(self, node: VirtualBroker) -> None:
+        """Tried until it may be."""
+
+        def attempt(lives: int) -> None:
+            if self._is_worn_out(node) and not self._replace_disk(node):
+                self._later(1, attempt, lives)
+
+        self._later(self._some_s(1, 5, 20), attempt, node.lives)
 
     # What comes later
 
@@ -295,7 +355,9 @@ class FaultSchedule:
         if controller.journal.end_offset < controller.journal.next_offset:
             return False  # it may forget whom it has just taken into an ISR
         running = [
-            other.id for other in self._cluster.brokers if other is not node and other.is_serving
+            other.id
+            for other in self._cluster.brokers
+            if other is not node and other.is_serving and not other.disk.rotten
         ]
         return all(
             any(member in running for member in partition.isr)
@@ -394,6 +456,11 @@ class FaultSchedule:
 
         self._world.trace.append(f"{node.host} fails: {' '.join(failing)}, {share:.0%}")
         node.disk.fault = fault
+        if isinstance(node, VirtualBroker) and self._random.random() < 0.3:
+            self._worn_out[node] = None
+            if self._random.random() < 0.5:
+                self._replace_disk_later(node)
+            return "disk that fails for good"
 
         def heal() -> None:
             self._heal_disk(node)
@@ -402,10 +469,46 @@ class FaultSchedule:
         self._later(self._some_s(0.1, 2, 10), heal)
         return "failing disk"
 
+    def _rot(self) -> str:
+        """A bit of a record changes, which nobody is told. Its broker counts as one that may lose
+        records until it has another disk."""
+        random = self._random
+        node = self._pick_broker()
+        if (
+            node is None
+            or node.broker is None
+            or any(each.disk.rotten for each in self._cluster.nodes)
+        ):
+            return ""
+        if not self._may_end(node) or not self._may_lose(node):
+            return ""
+        logs = [
+            partition.log
+            for partition in node.broker.partitions.values()
+            if partition.topic in self._guarded and partition.log.size
+        ]
+        if not logs:
+            return ""
+        log = random.choice(logs)
+        path = random.choice([each for each in log._segments if each.size]).paths[0]
+        batches = _batches_of(node, path)
+        at, size = batches[-1] if random.random() < 0.3 else random.choice(batches)
+        position = random.randrange(at + _RECORDS_AT, at + size)
+        lasts = random.random() < 0.7
+        node.disk.flip(path, position, random.randrange(8), lasts)
+        self._world.trace.append(f"{node.host}: a bit of {path} flips at {position}")
+        self._replace_disk_later(node)
+        return "flipped bit"
+
     # Operators
 
-    def _ask(self, request: Any) -> None:
-        broker = self._random.choice(self._cluster.brokers)
+    def _ask(
+        self,
+        request: Any,
+        broker: VirtualBroker | None = None,
+        answered: Callable[[Any], None] = lambda response: None,
+    ) -> None:
+        broker = broker or self._random.choice(self._cluster.brokers)
 
         async def ask() -> None:
             try:
@@ -414,7 +517,7 @@ class FaultSchedule:
                 return
             try:
                 async with asyncio.timeout(_ANSWER_S):
-                    await peer.ask(request)
+                    answered(await peer.ask(request))
             except (PeerLost, TimeoutError):
                 pass
             finally:
@@ -431,6 +534,61 @@ class FaultSchedule:
         )
         return "election of preferred leaders"
 
+    def _elect_unclean(self) -> str:
+        self._ask(
+            ElectLeadersRequest(
+                election_type=_UNCLEAN,
+                topic_partitions=[
+                    TopicPartitions(topic=name, partitions=[0])
+                    for name, kind in self._kinds_of_topics.items()
+                    if not kind.keeps
+                ],
+                timeout_ms=int(_ANSWER_S * 1000),
+            )
+        )
+        return "unclean election"
+
+    def _delete_records(self) -> str:
+        """Of a topic that allows it, what is before an offset that is committed."""
+        for topic, kind in self._kinds_of_topics.items():
+            history = self._checkers.find_history(topic, 0)
+            leader = self._find_leader(topic)
+            if kind.shortens and history is not None and history.end_offset and leader is not None:
+                break
+        else:
+            return ""
+        offset = max(
+            self._random.randint(0, history.end_offset) for _ in range(self._random.randint(1, 2))
+        )
+        history.asked_to_delete_before = max(history.asked_to_delete_before, offset)
+
+        def answered(response: Any) -> None:
+            (result,) = response.topics[0].partitions
+            if not result.error_code:
+                self._checkers.deleted(topic, 0, result.low_watermark)
+
+        self._ask(
+            DeleteRecordsRequest(
+                topics=[
+                    DeleteRecordsTopic(
+                        name=topic,
+                        partitions=[DeleteRecordsPartition(partition_index=0, offset=offset)],
+                    )
+                ],
+                timeout_ms=int(_ANSWER_S * 1000),
+            ),
+            leader,
+            answered,
+        )
+        return "deletion of records"
+
+    def _find_leader(self, topic: str) -> VirtualBroker | None:
+        """Of its first partition, as the controller has it."""
+        controller = self._cluster.controller.controller
+        image = None if controller is None else controller.image.topics.get(topic)
+        leader = NO_LEADER if image is None else image.partitions[0].leader
+        return None if leader == NO_LEADER else self._cluster.brokers[leader]
+
     def _alter_config(self) -> str:
         name = self._random.choice(list(_CONFIGS))
         value = self._random.choice(_CONFIGS[name])
@@ -442,7 +600,7 @@ class FaultSchedule:
                         resource_name=topic,
                         configs=[AlterableConfig(name=name, config_operation=_SET, value=value)],
                     )
-                    for topic in sorted(self._guarded)
+                    for topic in self._guarded
                 ],
                 validate_only=False,
             )
@@ -479,7 +637,7 @@ class FaultSchedule:
 
     def _reassign(self) -> str:
         brokers = [broker.id for broker in self._cluster.brokers]
-        topic = self._random.choice(sorted(self._guarded))
+        topic = self._random.choice(list(self._kinds_of_topics))
         replicas = self._random.sample(brokers, 3) if self._random.random() < 0.9 else None
         self._ask(
             AlterPartitionReassignmentsRequest(
@@ -499,4 +657,16 @@ class FaultSchedule:
         return "reassignment of a partition"
 
 
-_ = CONTROLLER_ID
+def _batches_of(node: VirtualNode, path: str) -> list[tuple[int, int]]:
+    """Position and size of each batch in a file."""
+    fault, node.disk.fault = node.disk.fault, None
+    content = node.disk.read_file(path) or b""
+    node.disk.fault = fault
+    batches = []
+    position = 0
+    while position < len(content):
+        length = content[position + _LENGTH_AT : position + _BEFORE_LENGTH_ENDS]
+        size = _BEFORE_LENGTH_ENDS + int.from_bytes(length, "big")
+        batches.append((position, size))
+        position += size
+    return batches

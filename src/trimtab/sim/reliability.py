@@ -18,8 +18,9 @@ from trimtab.client.admin import AsyncAdmin
 from trimtab.records import TopicPartition
 from trimtab.sim.checkers import Checkers, Violation, find_unrest
 from trimtab.sim.faults import FaultSchedule
+from trimtab.sim.topic_kinds import GUARDED, choose_kinds
 from trimtab.sim.virtual_cluster import VirtualCluster
-from trimtab.sim.workload import Reader, Readings, Sender, judge, read_all
+from trimtab.sim.workload import Reader, Sender, judge, read_all
 from trimtab.sim.world import World
 
 OPTIONS: Final[dict[str, Any]] = {
@@ -29,18 +30,13 @@ OPTIONS: Final[dict[str, Any]] = {
     "replica.fetch.wait.max.ms": 1500,
     "replica.socket.timeout.ms": 3000,
     "replica.fetch.backoff.ms": 500,
-    "log.flush.offset.checkpoint.interval.ms": 10_000,
+    "log.flush.offset.checkpoint.interval.ms": 5_000,
+    "log.retention.check.interval.ms": 3_000,
+    "log.cleaner.backoff.ms": 3_000,
     "leader.imbalance.check.interval.seconds": 20,
     "metadata.log.max.record.bytes.between.snapshots": 20_000,
 }
 """Of all nodes: times are shorter than usual, so that a minute holds more."""
-
-GUARDED: Final = "guarded"
-"""Three replicas, `min.insync.replicas` 2, idempotent senders with acks=all: nothing is lost."""
-PLAIN: Final = "plain"
-"""The same without idempotence: nothing is lost, but records may be there twice."""
-LOOSE: Final = "loose"
-"""`min.insync.replicas` 1, acks=1: replicas agree in the end, and nothing else is promised."""
 
 CALM_S: Final = 120.0
 """Within which all must be well once the faults have ended."""
@@ -81,8 +77,8 @@ class Simulation:
         self._random = self.world.random("plan")
         brokers = self._random.choice((3, 3, 4, 5))
         self.cluster: Final = VirtualCluster(self.world, brokers, OPTIONS)
-        self.guarded: Final = frozenset((GUARDED, PLAIN))
-        self.checkers: Final = Checkers(self.cluster, self.guarded, keep_trace)
+        self.kinds: Final = choose_kinds(self._random)
+        self.checkers: Final = Checkers(self.cluster, self.kinds, keep_trace)
         self._senders: list[Sender] = []
         self._readers: list[Reader] = []
         self._sending: list[asyncio.Task[None]] = []
@@ -112,7 +108,7 @@ class Simulation:
         places = await self._make_topics()
         self._start_users(places)
         clients = [each.host for each in self._senders] + [each.host for each in self._readers]
-        self.schedule = schedule = FaultSchedule(self.cluster, self.guarded, clients)
+        self.schedule = schedule = FaultSchedule(self.cluster, self.checkers, self.kinds, clients)
         faults = asyncio.get_running_loop().create_task(schedule.run(), name="faults")
         try:
             await self._elapse(self._random.uniform(20, 60), faults)
@@ -121,7 +117,7 @@ class Simulation:
         schedule.heal()
         for sender in self._senders:
             sender.stop()
-        await self._until(lambda: find_unrest(self.cluster), CALM_S)
+        await self._until(lambda: find_unrest(self.cluster) or schedule.find_worn_out(), CALM_S)
         await self._until(self._find_sending, CALM_S)
         await self._check_stored(places)
         for task in self._reading:
@@ -146,22 +142,17 @@ class Simulation:
         bootstrap = self.cluster.bootstrap_servers
         with self.world.network.at("admin"):
             async with AsyncAdmin(bootstrap, random=self.world.random("admin")) as admin:
-                for topic in (GUARDED, PLAIN, LOOSE):
+                for topic, kind in self.kinds.items():
                     partitions = self._random.choice((1, 2, 3)) if topic == GUARDED else 1
-                    min_isr = 1 if topic == LOOSE else 2
-                    await admin.create_topic(
-                        topic,
-                        partitions,
-                        3,
-                        config={"min.insync.replicas": min_isr, "segment.bytes": 20_000},
-                    )
+                    await admin.create_topic(topic, partitions, 3, config=kind.config)
                     places += [TopicPartition(topic, index) for index in range(partitions)]
         return places
 
     def _start_users(self, places: list[TopicPartition]) -> None:
         random = self._random
         bootstrap = self.cluster.bootstrap_servers
-        for number, topic in enumerate((GUARDED, GUARDED, PLAIN, LOOSE)):
+        for number, topic in enumerate((GUARDED, *self.kinds)):
+            kind = self.kinds[topic]
             options: dict[str, Any] = {
                 "delivery_timeout_ms": _AMPLE_MS,
                 "max_block_ms": _AMPLE_MS,
@@ -169,26 +160,19 @@ class Simulation:
                 "linger_ms": random.choice((0, 5)),
                 "metadata_max_age_ms": 10_000,
             }
-            if topic != GUARDED:
-                options |= {"enable_idempotence": False, "acks": "1" if topic == LOOSE else "all"}
+            if not kind.is_idempotent:
+                options |= {"enable_idempotence": False, "acks": kind.acks}
             self._senders.append(
-                Sender(
-                    self.world,
-                    number,
-                    bootstrap,
-                    topic,
-                    options,
-                    self.checkers,
-                    topic in self.guarded,
-                )
+                Sender(self.world, number, bootstrap, topic, kind, options, self.checkers)
             )
         self._readers.append(
             Reader(
                 self.world,
                 0,
                 bootstrap,
-                [place for place in places if place.topic in self.guarded],
-                Readings(),
+                [place for place in places if self.kinds[place.topic].keeps],
+                self.kinds,
+                self.checkers,
                 {
                     "fetch_max_wait_ms": 2000,
                     "request_timeout_ms": 5000,
@@ -245,18 +229,22 @@ class Simulation:
         waiting = [task.get_name() for task in self._sending if not task.done()]
         return f"{waiting} have records without an outcome" if waiting else ""
 
+    def _start_of(self, place: TopicPartition) -> int:
+        history = self.checkers.find_history(*place)
+        return 0 if history is None else history.start
+
     async def _check_stored(self, places: list[TopicPartition]) -> None:
         """Read everything back, twice: anew, and by those who were there all the time."""
         with self.world.network.at("last"):
             stored = await read_all(self.world, self.cluster.bootstrap_servers, places)
-        judge(self._senders, stored)
+        judge(self._senders, stored, self.checkers, self.world.now_ms())
 
         def find_unread() -> str:
             return ", ".join(
-                f"{reader.host} has read {place} up to {offset}, which has {len(stored[place])}"
+                f"{reader.host} has read {place} up to {offset}, where {stored[place][-1]} is"
                 for reader in self._readers
                 for place, offset in reader.next.items()
-                if offset < len(stored[place])
+                if stored[place] and offset <= stored[place][-1].offset >= self._start_of(place)
             )
 
         await self._until(find_unread, CALM_S)

@@ -64,9 +64,9 @@ class World:
         return self._randoms[name]
 
     def disk(self, name: str) -> VirtualDisk:
-        """The disk of that name; empty when first asked for."""
+        """The disk of that name, a lazy one; empty when first asked for."""
         if name not in self._disks:
-            self._disks[name] = VirtualDisk()
+            self._disks[name] = VirtualDisk(is_lazy=True)
         return self._disks[name]
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:

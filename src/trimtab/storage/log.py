@@ -733,17 +733,20 @@ class Log:
         if not files.base_offsets:
             self._begin_at(log_start_offset)
 
+        is_whole = True
         last, unchecked = self._find_end(recovery_point, clean)
         if unchecked is None:
             self._load_producers(self.log_end_offset)
         else:
             self._load_producers(self._segments[unchecked].base_offset)
-            self._recover(unchecked)
+            is_whole = self._recover(unchecked)
             last = self._segments.active.last_header()
         if last is None and len(self._segments) > 1:
             last = self._segments[-2].last_header()
         self._forget_from(self.log_end_offset)
         self._epochs.check(last, self.headers(self.first_base_offset))
+        if not is_whole or max(log_start_offset, recovery_point) > self.log_end_offset:
+            self._changes.distrusted()
         if log_start_offset > self.log_end_offset:  # the records it pointed at are lost
             while self._segments:
                 self._segments.drop_first()
@@ -767,9 +770,10 @@ class Log:
         self.log_end_offset = active.base_offset if last is None else last.next_offset
         return last, None if clean or self.log_end_offset == recovery_point else unchecked
 
-    def _recover(self, first: int) -> None:
+    def _recover(self, first: int) -> bool:
         """Checks the segments from the index `first` on. They must follow one another without a
-        gap: what comes after one is dropped."""
+        gap: what comes after one is dropped. Whether nothing is gone but, at most, an append that
+        was interrupted."""
 
         def seen(header: BatchHeader) -> None:
             if header.producer_id >= 0:
@@ -780,7 +784,7 @@ class Log:
             segment = self._segments[index]
             self.log_end_offset = segment.recover(seen)
             if segment is self._segments.active:
-                break
+                return not segment.was_damaged
             next_base_offset = self._segments[index + 1].base_offset
             if (
                 self.log_end_offset != next_base_offset
@@ -788,9 +792,10 @@ class Log:
             ):
                 while self._segments.active is not segment:
                     self._segments.drop_last()
-                break
+                return False
             segment.save_indexes()
             segment.seal()
+        return True
 
     def _begin_at(self, offset: int) -> None:
         segment = self._segment(offset)

@@ -63,6 +63,7 @@ class LogDirectory:
         previous_epoch: the broker's epoch when it last had the directory, if everything is there
             that it had written: it closed it cleanly (KIP-966), or was killed and the machine has
             run on since. -1 if not.
+        has_lost: a log has failed, or when it was opened had less than what was written to it.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class LogDirectory:
         self.cleaner = Cleaner(storage, now_ms, random)
         self._is_compacting = False
         self._is_distrusted = False
+        self.has_lost = False
         self._uncleanable: dict[Log, None] = {}
 
     @classmethod
@@ -288,6 +290,16 @@ class LogDirectory:
         moved.clear()
         self._high_watermarks.write()
 
+    def checkpoint_starts(self) -> None:
+        """Writes where the logs begin whose start has moved: what was deleted must not be there
+        again after a crash. To be called before anybody hears of it.
+
+        Raises:
+            StorageError: the disk failed; the next call tries again.
+        """
+        self._note_starts(self._changes.checkpoints)
+        self._log_start_offsets.write()
+
     def flush_due(self) -> None:
         """Flushes the logs for which `flush.ms` says so; `append` itself does for busy ones.
 
@@ -431,6 +443,12 @@ class LogDirectory:
                 # Within a segment a recovery point only counts once the log is closed: the indexes
                 # on disk end there too.
                 self._recovery_points.set(key, min(log.recovery_point, log.active_base_offset))
+        self._note_starts(logs)
+
+    def _note_starts(self, logs: Iterable[Log]) -> None:
+        for log in logs:
+            key = self._keys.get(log)
+            if key is not None:
                 begins_within = log.log_start_offset > log.first_base_offset
                 self._log_start_offsets.set(key, log.log_start_offset if begins_within else 0)
 
@@ -458,7 +476,7 @@ class LogDirectory:
 
     def distrust(self) -> None:
         """A log has failed: what was written may not be there, although the machine runs on."""
-        self._is_distrusted = True
+        self.has_lost = self._is_distrusted = True
         with suppress(StorageError):  # the next checkpoint tries again
             self._storage.delete(_LIFE)
             self._is_distrusted = False

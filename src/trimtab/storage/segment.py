@@ -104,6 +104,7 @@ class Segment:
         base_offset: the segment's name; no record in it has a smaller offset.
         size: bytes of whole batches.
         created_ms: when this broker opened it; stands in for the time of records without one.
+        was_damaged: `recover` has cut off more than an append that a kill may have interrupted.
         generation: raised when what has been written is taken back, and when the segment is closed.
 
     Args:
@@ -125,6 +126,7 @@ class Segment:
         "created_ms",
         "generation",
         "size",
+        "was_damaged",
     )
 
     def __init__(
@@ -147,6 +149,7 @@ class Segment:
         self.base_offset = base_offset
         self.created_ms = created_ms
         self.generation = 0
+        self.was_damaged = False
         self._lent: WeakSet[StoredRecords] | None = None
         self._file = storage.open(self.path(".log"))
         self.size = self._file.size if size is None else size
@@ -488,6 +491,7 @@ class Segment:
         end_offset = self.base_offset
         position = 0
         wanted = _VERIFY_CHUNK
+        is_torn = False
         try:
             while position < self.size:
                 chunk = self._file.read(position, wanted)
@@ -505,10 +509,11 @@ class Segment:
                     position += size
                     seen(header)
                 if not at and len(chunk) < wanted:
+                    is_torn = True
                     raise self._corrupt(position, "the file ends within a batch")
                 wanted = _VERIFY_CHUNK if at else size
-        except CorruptData:
-            pass  # what is whole ends here: this is what we came to find out
+        except CorruptData:  # what is whole ends here: this is what we came to find out
+            self.was_damaged = not is_torn
         if position < self.size:
             self.truncate(position)
         self._growing = indexes

@@ -96,6 +96,20 @@ def test_the_start_reaches_followers_and_outlives_a_restart(lab: Lab) -> None:
     lab.run(scenario, brokers=3)
 
 
+def test_the_start_outlives_a_kill_of_all(lab: Lab) -> None:
+    async def scenario() -> None:
+        await five_records(lab)
+        assert await delete(lab, 3) == [(0, 3)]
+        for each in range(3):
+            kill(lab, each)
+        for each in range(3):
+            await start(lab, each)
+        await in_sync(lab)
+        assert [values(replica(lab, each)) for each in range(3)] == [[b"3", b"4"]] * 3
+
+    lab.run(scenario, brokers=3)
+
+
 def test_the_start_outlives_the_leader(lab: Lab) -> None:
     async def scenario() -> None:
         await five_records(lab)

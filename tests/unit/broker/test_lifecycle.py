@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from trimtab.wire.messages.broker_registration import (
 )
 
 REGISTRATION, HEARTBEAT = 62, 63
-INCARNATION = bytes(range(16))
+INCARNATION = Random(1).randbytes(16)
 DIRECTORY = bytes(range(1, 17))
 
 
@@ -70,7 +71,7 @@ class Stage:
         async def run() -> None:
             link = ControllerLink("controller", 9093, "broker-1")
             self.lifecycle = Lifecycle(
-                1, "lab", INCARNATION, link, lambda: self.metadata_offset, [DIRECTORY], 2.0
+                1, "lab", link, lambda: self.metadata_offset, [DIRECTORY], 2.0, Random(1)
             )
             await scenario()
             await self.lifecycle.stop()

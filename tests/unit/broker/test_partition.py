@@ -316,6 +316,18 @@ def test_a_followers_log_begins_where_the_leaders_does(stand: Stand) -> None:
     assert partition.log.log_start_offset == 5
 
 
+@pytest.mark.kip(107)
+def test_an_empty_log_that_begins_within_a_batch_takes_it_whole(stand: Stand) -> None:
+    partition = stand.follow()
+    partition.log.restart_at(3)
+    stand.watching.told.clear()
+    assert partition.append_replicated(memoryview(sent(0, 5, 5)), 5, 3) == 5
+    assert (partition.log.log_start_offset, partition.log.first_base_offset) == (3, 0)
+    assert stand.watching.told == ["appended up to 5", "committed up to 5", "changed"]
+    with pytest.raises(CorruptData):
+        partition.append_replicated(memoryview(sent(4, 5, 5)), 5, 3)
+
+
 def test_batches_that_do_not_follow_are_not_stored(stand: Stand) -> None:
     partition = stand.follow()
     partition.append_replicated(memoryview(sent(0, 5, 5)), 0, 0)

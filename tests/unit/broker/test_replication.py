@@ -113,6 +113,33 @@ def test_a_follower_that_lost_its_disk_copies_everything(lab: Lab) -> None:
     lab.run(scenario, brokers=3, config=TWO)
 
 
+@pytest.mark.kip(966)
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_killed_broker_whose_log_is_damaged_is_not_elected(lab: Lab, is_damaged: bool) -> None:
+    async def scenario() -> None:
+        await topic_in_sync(lab)
+        for number in range(5):
+            await send(lab, b"%d" % number)
+        await in_sync(lab)
+        one, other = followers_of(lab)
+        last = leader_of(lab)
+        for each in (other, one, last):
+            kill(lab, each)
+            await until(lambda each=each: each not in decided(lab).isr)
+        assert one in decided(lab).elr
+        if is_damaged:
+            disk = lab.world.disk(f"broker-{one}")
+            path = f"t-0/{0:020}.log"
+            disk.flip(path, disk.open(path).size // 2, 0, lasts=True)
+        await start(lab, one)
+        assert (leader_of(lab) == one) != is_damaged
+        await start(lab, last)
+        await until(lambda: leader_of(lab) >= 0 and leading(lab).is_leader)
+        assert values(leading(lab)) == [b"%d" % number for number in range(5)]
+
+    lab.run(scenario, brokers=3, config=TWO)
+
+
 def test_a_follower_that_is_cut_off_leaves_the_isr_and_joins_again(lab: Lab) -> None:
     async def scenario() -> None:
         await topic_in_sync(lab)

@@ -137,6 +137,16 @@ class TestDurability:
         )
         assert [status.st_ino for status in flushed] == [log, directory, root, log]
 
+    def test_a_file_that_a_killed_process_has_made_is_flushed_with_its_directories(
+        self, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        storage.open("t-0/0.log").append(b"abc")
+        flushed = []
+        monkeypatch.setattr(os, "fsync", lambda fd: flushed.append(os.fstat(fd).st_ino))
+        DirectoryStorage(storage.root).open("t-0/0.log").flush()
+        paths = [f"{storage.root}/{path}" for path in ("t-0/0.log", "t-0", "")]
+        assert flushed == [os.stat(path).st_ino for path in paths]
+
     def test_without_durability_nothing_is_flushed(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

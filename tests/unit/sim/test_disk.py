@@ -1,6 +1,7 @@
 """The virtual disk keeps the promises of a real one, and breaks them when told to."""
 
 import asyncio
+from collections.abc import Callable
 from errno import EIO, ENOSPC
 from random import Random
 
@@ -138,3 +139,90 @@ def test_a_file_that_was_deleted_is_not_made_again() -> None:
     for use in (file.confirm, lambda: file.append(b"d")):
         with pytest.raises(StorageError, match="ENOENT"):
             use()
+
+
+def crashes(prepare: Callable[[VirtualDisk], None]) -> set[tuple[str, ...]]:
+    """What may be left after a power loss: names and contents."""
+    found = set()
+    for seed in range(200):
+        disk = VirtualDisk(is_lazy=True)
+        prepare(disk)
+        disk.crash(Random(seed))
+        found.add(
+            tuple(f"{name}={disk.read_file(f't/{name}')!r}" for name in sorted(disk.list("t")))
+        )
+    return found
+
+
+def test_a_name_is_not_durable_before_its_directory() -> None:
+    def prepare(disk: VirtualDisk) -> None:
+        file = disk.open("t/a")
+        file.append(b"1")
+        file.flush()  # and the directories that lead to it
+        disk.write_file("t/b", b"2")
+        disk.write_file("t/c", b"3", durable=False)
+        disk.delete("t/a")
+        disk.rename("t/b", "t/d")
+
+    left = crashes(prepare)
+    assert ("a=b'1'", "b=b'2'") in left
+    assert ("a=b'1'", "b=b'2'", "c=b'3'") in left
+    assert ("b=b'2'", "c=b''") in left
+    assert ("c=b'3'", "d=b'2'") in left
+    assert not any("a=b'1'" in each and "d=b'2'" in each for each in left)  # a journal keeps order
+
+
+def test_who_flushes_a_file_flushes_its_directories_once() -> None:
+    def prepare(disk: VirtualDisk) -> None:
+        disk.open("t/a").append(b"1")
+        file = disk.open("t/a")  # as after a restart: it did not make the file
+        file.flush()
+        disk.write_file("t/b", b"", durable=False)
+        file.flush()
+
+    assert crashes(prepare) == {("a=b'1'",), ("a=b'1'", "b=b''")}
+
+
+def test_a_deletion_may_be_undone_in_part() -> None:
+    def prepare(disk: VirtualDisk) -> None:
+        disk.write_file("t/a", b"1")
+        disk.write_file("t/b", b"2")
+        disk.delete("t")
+
+    assert {("a=b'1'", "b=b'2'"), ("b=b'2'",), ()} == crashes(prepare)
+
+
+def test_what_was_cut_off_may_be_there_again_until_it_is_flushed() -> None:
+    def prepare(disk: VirtualDisk, flushes: bool) -> None:
+        file = disk.open("t/a")
+        file.append(b"abc")
+        file.flush()
+        file.truncate(1)
+        if flushes:
+            file.flush()
+
+    assert crashes(lambda disk: prepare(disk, False)) == {("a=b'abc'",), ("a=b'a'",)}
+    assert crashes(lambda disk: prepare(disk, True)) == {("a=b'a'",)}
+
+
+@pytest.mark.parametrize("lasts", [True, False])
+def test_a_bit_that_flips_in_memory_alone_is_right_again_after_a_crash(lasts: bool) -> None:
+    disk = VirtualDisk()
+    disk.write_file("a", b"abc")
+    disk.flip("a", 1, 0, lasts)
+    assert disk.read_file("a") == b"acc"
+    assert [*disk.rotten] == ["a"]
+    disk.crash(Random(1))
+    assert disk.read_file("a") == (b"acc" if lasts else b"abc")
+
+
+def test_another_disk_is_empty_and_works() -> None:
+    disk = VirtualDisk(capacity=10)
+    disk.write_file("a", b"abc")
+    disk.flip("a", 1, 0, lasts=True)
+    disk.fault = lambda action, path: EIO
+    mount, boot_id = disk.mount(), disk.boot_id()
+    disk.replace()
+    assert not mount.is_alive
+    assert disk.boot_id() != boot_id
+    assert (disk.list(""), [*disk.rotten], disk.space()) == ([], [], (10, 10))

@@ -221,6 +221,30 @@ class TestLogs:
         disk.end()
         assert open_directory(disk).previous_epoch == (-1 if epoch < 0 else 7)
 
+    @pytest.mark.parametrize("damage", ["none", "torn", "flipped", "gone"])
+    def test_whether_a_log_has_lost_something_is_known_when_it_is_open(
+        self, disk: VirtualDisk, directory: LogDirectory, damage: str
+    ) -> None:
+        fill(directory.open_log("flights", 0, TOPIC_ID, CONFIG), 12)
+        asyncio.run(directory.checkpoint())
+        directory.begin_life(7)
+        disk.end()
+        *_, last = sorted(name for name in disk.list("flights-0") if name.endswith(".log"))
+        file = disk.open(f"flights-0/{last}")
+        if damage == "torn":
+            file.truncate(file.size - 1)
+        elif damage == "flipped":
+            disk.flip(f"flights-0/{last}", file.size - 1, 0, lasts=True)
+        elif damage == "gone":
+            for name in disk.list("flights-0"):
+                if name.endswith(".log"):
+                    disk.delete(f"flights-0/{name}")
+        again = open_directory(disk)
+        again.open_log("flights", 0, TOPIC_ID, CONFIG)
+        assert again.has_lost == (damage in ("flipped", "gone"))
+        disk.end()
+        assert open_directory(disk).previous_epoch == (-1 if again.has_lost else 7)
+
     def test_what_cannot_be_distrusted_at_once_is_later(
         self, disk: VirtualDisk, directory: LogDirectory
     ) -> None:

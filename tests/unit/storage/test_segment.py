@@ -207,6 +207,7 @@ class TestRecover:
         disk.open(filler.segment.path(".log")).truncate(position + cut)
         segment = open_segment(disk)
         assert segment.recover(lambda header: None) == last.base_offset
+        assert not segment.was_damaged
         assert segment.size == position
         assert disk.open(segment.path(".log")).size == position
 
@@ -221,6 +222,7 @@ class TestRecover:
         disk.write_file(path, content)
         segment = open_segment(disk)
         assert segment.recover(lambda header: None) == header.base_offset
+        assert segment.was_damaged
         assert segment.size == position
         assert segment.locate(header.base_offset) is None
 

@@ -40,7 +40,7 @@ def delete_records(
     """Where each partition's log begins now, on all its replicas."""
     pace = Pace(_DELETED_AT_ONCE)
     answer = DeleteRecordsResponse(throttle_time_ms=0, topics=[])
-    delayed: DelayedResponse | None = None
+    deleted = []
     for topic in request.topics:
         partitions: list[DeleteRecordsPartitionResult] = []
         answer.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=partitions))
@@ -51,14 +51,26 @@ def delete_records(
                 yield
             part = _delete(broker, topic.name, wanted)
             partitions.append(part)
-            if part.error_code:
-                continue
-            partition = broker.partitions[topic.name, part.partition_index]
-            assert partition.leadership is not None
-            if partition.leadership.low_watermark < part.low_watermark:
-                if delayed is None:
-                    delayed = DelayedResponse(answer, _refuse)
-                _await_deletion(delayed, partition, part)
+            if not part.error_code:
+                deleted.append((broker.partitions[topic.name, part.partition_index], part))
+    try:
+        broker.logs.checkpoint_starts()
+    except StorageError as error:
+        _log.error("cannot note what was deleted broker=%d error=%s", broker.id, error)
+        broker.disk_failed(error)
+        for _, part in deleted:
+            _refuse(part, ErrorCode.KAFKA_STORAGE_ERROR)
+        return answer
+    delayed: DelayedResponse | None = None
+    for partition, part in deleted:
+        if pace.spend():
+            yield
+        if partition.leadership is None:  # it has ended meanwhile
+            _refuse(part, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        elif partition.leadership.low_watermark < part.low_watermark:
+            if delayed is None:
+                delayed = DelayedResponse(answer, _refuse)
+            _await_deletion(delayed, partition, part)
     if delayed is None:
         return answer
     delayed.start(max(0, request.timeout_ms) / 1000)
