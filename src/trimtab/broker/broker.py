@@ -218,7 +218,8 @@ class Broker:
         await self.metadata.reach(self.epoch + 1)
         async with self._replaying:
             await self._carry_out_all()
-            self._set_aside_strays()
+            if self._failure is None:  # or what was not opened would look like a stray
+                self._set_aside_strays()
         if self._failure is not None:
             raise self._failure
         if self.logs.has_lost and self.logs.previous_epoch >= 0:

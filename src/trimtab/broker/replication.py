@@ -260,6 +260,7 @@ class ReplicaFetcher:
                 _log.error(
                     "cannot note what was deleted broker=%d error=%s", self._broker.id, error
                 )
+                self._broker.disk_failed(error)
 
     async def _ask(self, request: object) -> Any:
         assert self._peer is not None

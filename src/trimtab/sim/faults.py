@@ -113,6 +113,7 @@ class FaultSchedule:
         self._worn_out: dict[VirtualNode, None] = {}
         self._passing = 0
         self._is_healing = False
+        self._is_repairing = False
         self.counts: Counter[str] = Counter()
         self._pace_s = random.choice((0.2, 0.6, 2.0))
         faults: tuple[tuple[Callable[[], str], float], ...] = (
@@ -169,6 +170,23 @@ class FaultSchedule:
                 self._heal_disk(node)
         self.look_after()
 
+    def find_unserved(self) -> str:
+        """Which partition nobody serves, although somebody who may runs; empty if there is none."""
+        controller = self._cluster.controller.controller
+        if controller is None:
+            return "the controller is down"
+        well = [each.id for each in self._cluster.brokers if each.is_serving]
+        for topic in controller.image.topics.values():
+            for partition in topic.partitions:
+                may_lead = [each for each in (*partition.isr, *partition.elr) if each in well]
+                if may_lead and partition.leader not in well:
+                    return f"nobody serves {topic.name}-{partition.id}: {partition}"
+        return ""
+
+    def repair(self) -> None:
+        """Disks that fail for good are replaced from now on, one at a time."""
+        self._is_repairing = True
+
     def look_after(self) -> None:
         """What operators do: brokers whose logs have failed start anew, as nothing is written to
         those until they have been recovered, but not before the cluster knows what others have
@@ -177,6 +195,7 @@ class FaultSchedule:
             for each in self._cluster.nodes:
                 if each.life is None:
                     each.start()
+        if self._is_repairing:
             for node in self._cluster.brokers:
                 if self._is_worn_out(node) and not (self._replace_disk(node) or node.disk.rotten):
                     self._heal_disk(node)  # somebody copies what is there to another one
@@ -193,6 +212,9 @@ class FaultSchedule:
         self._worn_out.pop(node, None)
         node.disk.fault = None
         node.disk.flush_s = None
+        if isinstance(node, VirtualBroker) and self._ends.get(node.id) == node.lives and node.life:
+            self._ends.pop(node.id)  # nothing has failed
+            self._losses.pop(node.id, None)
 
     def _is_worn_out(self, node: VirtualNode) -> bool:
         """Whether nothing but another disk will do."""
@@ -338,6 +360,7 @@ class FaultSchedule:
             node, registered = self._cluster.brokers[broker_id], image.brokers.get(broker_id)
             if (
                 registered is not None
+                and node.disk.fault is None
                 and node.lives > lives
                 and registered.incarnation_id == node.incarnation_id
                 and registered.epoch < on_disk
@@ -454,6 +477,13 @@ class FaultSchedule:
         def fault(action: str, path: str) -> int:
             return error if action in failing and random.random() < share else 0
 
+        if isinstance(node, VirtualBroker):
+            # It ends when it notices, and may have lost records unless the disk is full.
+            if not self._may_end(node) or (error == EIO and not self._may_lose(node)):
+                return ""
+            self._note_end(node)
+            if error == EIO:
+                self._losses[node.id] = self._ends[node.id]
         self._world.trace.append(f"{node.host} fails: {' '.join(failing)}, {share:.0%}")
         node.disk.fault = fault
         if isinstance(node, VirtualBroker) and self._random.random() < 0.3:

@@ -115,6 +115,8 @@ class Simulation:
         finally:
             faults.cancel()
         schedule.heal()
+        await self._until(schedule.find_unserved, CALM_S)
+        schedule.repair()
         for sender in self._senders:
             sender.stop()
         await self._until(lambda: find_unrest(self.cluster) or schedule.find_worn_out(), CALM_S)

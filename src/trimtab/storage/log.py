@@ -771,9 +771,8 @@ class Log:
         return last, None if clean or self.log_end_offset == recovery_point else unchecked
 
     def _recover(self, first: int) -> bool:
-        """Checks the segments from the index `first` on. They must follow one another without a
-        gap: what comes after one is dropped. Whether nothing is gone but, at most, an append that
-        was interrupted."""
+        """Checks the segments from the index `first` on, and drops what comes after a gap.
+        Returns whether nothing is gone but, at most, an append that was interrupted."""
 
         def seen(header: BatchHeader) -> None:
             if header.producer_id >= 0:

@@ -267,6 +267,22 @@ def test_a_disk_that_fails_while_a_broker_starts_keeps_it_from_starting(
     lab.run(scenario, brokers=3)
 
 
+def test_logs_that_were_not_opened_before_the_disk_failed_are_no_strays(lab: Lab) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t", 2, replicas=3)
+        for index in range(2):
+            await in_sync(lab, index=index)
+            await send(lab, b"a", index=index)
+        kill(lab, 0)
+        disk_of(lab, 0).fault = lambda action, at: ENOSPC * at.startswith("t-0/")
+        with pytest.raises(StorageError, match="t-0/"):
+            await start(lab, 0)
+        await lab.brokers[0].close()
+        assert {"t-0", "t-1"} <= {*disk_of(lab, 0).list("")}
+
+    lab.run(scenario, brokers=3)
+
+
 def test_nothing_is_acknowledged_that_was_sent_to_a_disk_that_had_failed(lab: Lab) -> None:
     """Also not with acks=all what had been appended before it failed, and waited for followers."""
 

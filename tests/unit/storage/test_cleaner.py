@@ -668,7 +668,7 @@ class TestMeanwhile:
         assert self.leftovers(disk) == []
 
     def test_it_may_be_cancelled(
-        self, disk: VirtualDisk, directory: LogDirectory, log: Log, turn: int
+        self, disk: VirtualDisk, clock: Clock, directory: LogDirectory, log: Log, turn: int
     ) -> None:
         async def cancel() -> None:
             compacting = asyncio.create_task(directory.compact())
@@ -680,9 +680,11 @@ class TestMeanwhile:
         expected = latest(log)
         asyncio.run(cancel())
         assert latest(log) == expected
-        assert self.leftovers(disk) == []
         compact(directory)
         assert latest(log) == expected
+        directory.close()
+        assert latest(open_log(open_directory(disk, clock))) == expected
+        assert self.leftovers(disk) == []
 
 
 class TestCrashes:
