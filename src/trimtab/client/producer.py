@@ -103,7 +103,7 @@ class Producer(Intake):
         record = (checked_topic(topic), value, key, headers, partition, timestamp, on_delivery)
         deadline = monotonic_clock() + self._core.max_block
         while True:
-            place = self._wait(topic, bound(value, key, headers), deadline)
+            place = self._wait(topic, partition, bound(value, key, headers), deadline)
             if place is None:
                 delivery = accumulator.append(*record)
             else:
@@ -114,11 +114,11 @@ class Producer(Intake):
             if delivery is not None:
                 return delivery
 
-    def _wait(self, topic: str, size: int, deadline: float) -> Place | None:
-        """Wait for the topic to be known, or else in line for memory; then that place is served."""
+    def _wait(self, topic: str, partition: int | None, size: int, deadline: float) -> Place | None:
+        """Wait for topic and partition to be known, or else in line for memory, and be served."""
         core = self._core
-        if not core.accumulator.knows(topic):
-            self._thread.run(core.wait_for_topic(topic, deadline))
+        if not core.accumulator.knows(topic, partition):
+            self._thread.run(core.wait_for_topic(topic, deadline, partition))
             return None
         since = monotonic_clock()
         place = core.accumulator.stand_in_line(size)
@@ -165,14 +165,16 @@ class Producer(Intake):
         Raises:
             UsageError: the table cannot be sent as it is; says which column and what to do.
             BrokerError: the cluster refuses the topic.
-            Unavailable: topic or buffer memory were not to be had within `max.block.ms`.
+            Unavailable: topic, partition or buffer memory: not to be had within `max.block.ms`.
         """
         table = _TableWay(self._core.accumulator, checked_topic(topic))
         columns = _columns(value, key, headers, partition, timestamp)
         try:
-            for size in append_table(table.append_rows, table.delivery, data, **columns):
+            for size, row_partition in append_table(
+                table.append_rows, table.delivery, data, **columns
+            ):
                 deadline = monotonic_clock() + self._core.max_block
-                table.place = self._wait(topic, size, deadline)
+                table.place = self._wait(topic, row_partition, size, deadline)
         finally:
             table.leave()
         return table.delivery
@@ -349,7 +351,7 @@ class AsyncProducer(AsyncIntake):
         record = (checked_topic(topic), value, key, headers, partition, timestamp, on_delivery)
         deadline = self._core.now() + self._core.max_block
         while True:
-            place = await self._wait(topic, bound(value, key, headers), deadline)
+            place = await self._wait(topic, partition, bound(value, key, headers), deadline)
             if place is None:
                 delivery = accumulator.append(*record)
             else:
@@ -360,10 +362,12 @@ class AsyncProducer(AsyncIntake):
             if delivery is not None:
                 return delivery
 
-    async def _wait(self, topic: str, size: int, deadline: float) -> Place | None:
+    async def _wait(
+        self, topic: str, partition: int | None, size: int, deadline: float
+    ) -> Place | None:
         core = self._core
-        if not core.accumulator.knows(topic):
-            await core.wait_for_topic(topic, deadline)
+        if not core.accumulator.knows(topic, partition):
+            await core.wait_for_topic(topic, deadline, partition)
             return None
         since = core.now()
         place = core.accumulator.stand_in_line(size)
@@ -395,9 +399,11 @@ class AsyncProducer(AsyncIntake):
         table = _TableWay(self._core.accumulator, checked_topic(topic))
         columns = _columns(value, key, headers, partition, timestamp)
         try:
-            for size in append_table(table.append_rows, table.delivery, data, **columns):
+            for size, row_partition in append_table(
+                table.append_rows, table.delivery, data, **columns
+            ):
                 deadline = self._core.now() + self._core.max_block
-                table.place = await self._wait(topic, size, deadline)
+                table.place = await self._wait(topic, row_partition, size, deadline)
         finally:
             table.leave()
         return table.delivery

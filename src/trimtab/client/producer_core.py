@@ -178,13 +178,20 @@ class Core:
 
     # what send waits for
 
-    async def wait_for_topic(self, topic: str, deadline: float) -> TopicView:
-        """A topic's view; waits for it until `deadline`, or until the producer is closed."""
+    async def wait_for_topic(
+        self, topic: str, deadline: float, partition: int | None = None
+    ) -> TopicView:
+        """A topic's view, in which `partition` is if that is given.
+
+        Waits for it until `deadline`, or until the producer is closed.
+        """
         view = self.metadata.topic(topic)
-        if view is not None and self.accumulator.knows(topic):
+        if view is not None and self.accumulator.knows(topic, partition):
             return view
         waiting: asyncio.Future[TopicView] = self.loop.create_task(
-            self.metadata.wait_for_topic(topic, max(0.0, round(deadline - self.now(), 3)))
+            self.metadata.wait_for_topic(
+                topic, max(0.0, round(deadline - self.now(), 3)), partition
+            )
         )
         try:
             with self._measured("metadata-wait"):

@@ -78,9 +78,13 @@ class Accumulator(Placement):
 
     # the caller's side, besides `append`
 
-    def knows(self, topic: str) -> bool:
-        """Whether `append` can place records of this topic."""
-        return topic in self._topics
+    @cython.locals(topic_queues=TopicQueues)
+    def knows(self, topic: str, partition: int | None = None) -> bool:
+        """Whether `append` can place records of this topic, and in this partition."""
+        topic_queues = self._topics.get(topic)
+        if topic_queues is None:
+            return False
+        return partition is None or partition < topic_queues._partition_count
 
     @cython.locals(delivery=Delivery, batch=Batch)
     def call_back(self, delivery: Delivery, function: Any) -> None:

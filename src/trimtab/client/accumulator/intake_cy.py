@@ -51,7 +51,8 @@ class Intake:
         Args:
             value, key: bytes, bytearray, memoryview or None.
             headers: a list of (name, value) pairs, as of a record read.
-            partition: where to; if None the key decides, or without one the partitioner.
+            partition: where to; if None the key decides, or without one the partitioner. One that
+                is not known yet is waited for: it may have been added a moment ago.
             timestamp: milliseconds since the Unix epoch, -1 for none; now if None.
             on_delivery: called once with the `Delivery`, on the client's thread, when the outcome
                 is known. Keep it short: nothing is sent or received while it runs. An exception it
@@ -60,7 +61,7 @@ class Intake:
         Raises:
             UsageError: the record cannot be sent as it is, or the producer is closed; says why.
             BrokerError: the cluster refuses the topic.
-            Unavailable: topic or buffer memory were not to be had within `max.block.ms`.
+            Unavailable: topic, partition or buffer memory: not to be had within `max.block.ms`.
         """
         if self._placement is None:
             raise UsageError("the producer was not initialised: call its __init__ first")

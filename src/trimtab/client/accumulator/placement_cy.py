@@ -153,12 +153,12 @@ class Placement:
             timestamp: milliseconds since the Unix epoch; None takes the clock's.
             on_delivery: called with the `Delivery` when the outcome is known.
 
-        Returns: its `Delivery`; None if the topic is not known yet or the buffer memory is used up,
-            and the caller is to wait for that and try again.
+        Returns: its `Delivery`; None if the topic or the partition is not known yet or the buffer
+            memory is used up, and the caller is to wait for that and try again.
 
         Raises:
-            UsageError: the producer is closed, the record is too large, the partition does not
-                exist, or key, value or headers are not bytes.
+            UsageError: the producer is closed, the record is too large, the partition is negative,
+                or key, value or headers are not bytes.
         """
         return self.add(topic, value, key, headers, partition, timestamp, on_delivery, None)
 
@@ -209,6 +209,8 @@ class Placement:
             checked_callable("on_delivery", on_delivery)
         topic_queues = self._topics.get(topic)
         if topic_queues is None:
+            return None
+        if partition is not None and partition >= topic_queues._partition_count:
             return None
         if (
             cython.compiled
@@ -559,12 +561,11 @@ class Placement:
         Args:
             place: that of who has waited in line and is served.
 
-        Returns: the first row that was not taken: the topic is not known yet or memory is used up.
-            The number of rows if all were.
+        Returns: the first row that was not taken: the topic or its partition is not known yet, or
+            memory is used up. The number of rows if all were.
 
         Raises:
-            UsageError: the producer is closed, or that row is too large or asks for a partition
-                that does not exist; those before it were taken.
+            UsageError: the producer is closed, or that row is too large; those before were taken.
         """
         topic_queues = self._topics.get(topic)
         if topic_queues is None:
@@ -614,14 +615,12 @@ class Placement:
             rows.seek(row)
             if rows.bound > self._max_request_size:
                 raise self._too_large(topic_queues.view.name, rows.bound, f"row {row}: ")
+            if rows.partition >= topic_queues._partition_count:
+                return row
             if not is_served and not self.memory.has_room(rows.bound):
                 return row
             is_served = False
-            queue = None
-            if rows.partition >= 0:
-                if rows.partition >= topic_queues._partition_count:
-                    raise _no_partition(topic_queues, rows.partition, f"row {row}: ")
-                queue = topic_queues.queues[rows.partition]
+            queue = None if rows.partition < 0 else topic_queues.queues[rows.partition]
             batch = self._place(topic_queues, queue, record)
             share = batch._share
             if (

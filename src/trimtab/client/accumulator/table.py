@@ -207,8 +207,11 @@ def append_table(
     headers: Column = None,
     partition: Column = None,
     timestamp: Column = None,
-) -> Iterator[int]:
-    """Append every row; yields the bytes it needs free whenever the accumulator takes no more.
+) -> Iterator[tuple[int, int | None]]:
+    """Append every row; yields whenever the accumulator takes no more.
+
+    What is yielded is what the next row needs: bytes that are free, and its partition, if it was
+    given one.
 
     Args:
         append_rows: `Accumulator.append_rows`: takes rows from one on, returns the first not taken.
@@ -248,7 +251,7 @@ def append_table(
             first = 0
             while (first := append_rows(delivery.topic, rows, first)) < rows.length:
                 rows.seek(first)
-                yield rows.bound
+                yield rows.bound, rows.partition if rows.partition >= 0 else None
             sent += rows.length
     except UsageError as error:
         error.add_note(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
@@ -121,6 +122,8 @@ class Metadata:
         self._errors: dict[str, BrokerError] = {}
         self._wanted: dict[str, float] = {}
         """The topics to keep fresh, with the loop's time when they were last asked for."""
+        self._awaited: Counter[tuple[str, int]] = Counter()
+        """Partitions that somebody waits for, by topic and number."""
         self._on_update: list[Callable[[], None]] = []
         self._changed: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -232,20 +235,29 @@ class Metadata:
         if self._wanted:
             self.request_update()
 
-    async def wait_for_topic(self, name: str, timeout: float) -> TopicView:
+    async def wait_for_topic(
+        self, name: str, timeout: float, partition: int | None = None
+    ) -> TopicView:
         """The view of a topic, asked for first if need be.
+
+        Args:
+            partition: one that the view must have: it may have been added a moment ago.
 
         Raises:
             BrokerError: the cluster refuses the topic for good.
             AuthenticationFailed: no broker lets us in, so that waiting longer is of no use.
             Unavailable: no usable answer within `timeout` seconds; says what was the matter.
+
+        Source: `KafkaProducer.waitOnMetadata`.
         """
         self.add([name])
+        needed = -1 if partition is None else partition
+        self._awaited[name, needed] += 1
         try:
             async with asyncio.timeout(timeout):
                 while True:
                     view = self._topics.get(name)
-                    if view is not None:
+                    if view is not None and needed < view.partition_count:
                         return view
                     error = self._errors.get(name)
                     if error is not None and not error.retriable:
@@ -255,7 +267,11 @@ class Metadata:
                     if isinstance(self._failure, AuthenticationFailed):
                         raise self._failure
         except TimeoutError:
-            raise self._unknown(name, timeout) from None
+            raise self._unknown(name, timeout, needed) from None
+        finally:
+            self._awaited[name, needed] -= 1
+            if self._awaited[name, needed] == 0:
+                del self._awaited[name, needed]
 
     async def wait_for_update(self) -> None:
         """Refresh now, and return once the refresh has ended."""
@@ -350,7 +366,7 @@ class Metadata:
         )
 
     async def _refresh_until_known(self) -> None:
-        """Refresh; again, with back-off, as long as a wanted topic or a leader is missing.
+        """Refresh; again, with back-off, as long as a topic, partition or leader is missing.
 
         Nobody is asked again who refused us, until somebody wants an update again.
         """
@@ -359,13 +375,9 @@ class Metadata:
         while True:
             try:
                 await self.fetch(list(self._wanted), self._create_topics)
-                complete = all(
-                    (
-                        (view := self._topics.get(name)) is not None
-                        and len(view.available) == view.partition_count
-                    )
-                    or ((error := self._errors.get(name)) is not None and not error.retriable)
-                    for name in self._wanted
+                complete = all(map(self._is_told, self._wanted)) and not any(
+                    name in self._topics and number >= self._topics[name].partition_count
+                    for name, number in self._awaited
                 )
             except KafkaError as error:
                 logger.debug("metadata refresh failed: %s", error)
@@ -378,6 +390,13 @@ class Metadata:
                 return
             await asyncio.sleep(self._backoff.wait(attempt, self._random))
             attempt += 1
+
+    def _is_told(self, name: str) -> bool:
+        """Whether all is known of a topic, or that there is nothing to know."""
+        view, error = self._topics.get(name), self._errors.get(name)
+        if view is not None and len(view.available) == view.partition_count:
+            return True
+        return error is not None and not error.retriable
 
     def _forget_idle_topics(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -425,9 +444,15 @@ class Metadata:
             self._ageing.cancel()
         self._ageing = asyncio.get_running_loop().call_later(self._max_age, self.request_update)
 
-    def _unknown(self, name: str, timeout: float) -> KafkaError:
-        error = self._errors.get(name)
+    def _unknown(self, name: str, timeout: float, partition: int) -> KafkaError:
+        error, view = self._errors.get(name), self._topics.get(name)
         waited = f"after {timeout:g} s (max.block.ms)"
+        if view is not None and error is None and self._failure is None:
+            return Unavailable(
+                f"partition {partition} of topic {name} is not there {waited}: the topic has"
+                f" {view.partition_count} partitions, 0 to {view.partition_count - 1}; give one of"
+                " these, or add partitions to the topic first"
+            )
         if error is not None:
             why = {
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "it does not exist and the cluster does not"
@@ -436,5 +461,6 @@ class Metadata:
             }.get(error.code, error.detail)
             return BrokerError(error.code, f"{why}; {waited}", error.subject)
         if self._failure is not None:
-            return Unavailable(f"topic {name} is not known {waited}: {self._failure}")
+            what = f"topic {name}" if view is None else f"partition {partition} of topic {name}"
+            return Unavailable(f"{what} is not known {waited}: {self._failure}")
         return Unavailable(f"topic {name} is not known {waited}: the cluster did not answer")

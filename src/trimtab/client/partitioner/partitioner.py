@@ -173,7 +173,11 @@ class RoundRobinPartitioner:
 
 
 class CallablePartitioner:
-    """A user's function `(topic, key, value, partitions, available) -> partition`, checked."""
+    """A user's function `(topic, key, value, partitions, available) -> partition`, checked.
+
+    A number that is none of `partitions` is refused at once, with a UsageError. Java's producer
+    refuses a negative one; a record with one that is too large ends at `delivery.timeout.ms`.
+    """
 
     def __init__(self, function: PartitionFunction) -> None:
         self._function = function

@@ -144,12 +144,33 @@ def test_an_empty_key_is_a_key(make_bench: Callable[..., Bench]) -> None:
     assert batch.queue.partition == 9
 
 
-@pytest.mark.parametrize("partition", [3, 2**31 - 1])
-def test_a_partition_that_does_not_exist_is_refused(
-    make_bench: Callable[..., Bench], partition: int
+def test_a_partition_that_is_not_known_is_waited_for(
+    make_bench: Callable[..., Bench],
+    make_view: MakeView,
+    in_form: Callable[[str], ModuleType],
 ) -> None:
-    with pytest.raises(UsageError, match=rf"partition {partition} of topic topic does not exist"):
-        make_bench().send(partition=partition)
+    """`append` takes nothing until the view has it; neither is a row, nor what stands in line."""
+    accumulator = make_bench().accumulator
+    form = in_form("trimtab.wire.rows_cy")
+    rows = rows_of(form, [b"1", b"2"], lambda share: None, partitions=[0, 3])
+    assert accumulator.append("topic", b"", None, None, 3, 0) is None
+    assert accumulator.append_rows("topic", rows, 0) == 1
+    place = accumulator.stand_in_line(100)
+    assert accumulator.append_from(place, "topic", b"", None, None, 3, 0) is None
+    assert [accumulator.knows("topic", partition) for partition in (None, 2, 3)] == [1, 1, 0]
+    assert not accumulator.knows("other", 0)
+    accumulator.update_topic(make_view((0, 1, 0, 1)))
+    assert accumulator.knows("topic", 3)
+    assert accumulator.append("topic", b"", None, None, 3, 0) is not None
+    assert accumulator.append_rows("topic", rows, 1) == 2
+    assert accumulator.append_from(place, "topic", b"", None, None, 3, 0) is not None
+    (batch,) = accumulator.topic("topic").queues[3].batches
+    assert batch.count == 3
+
+
+def test_a_negative_partition_is_refused_at_once(make_bench: Callable[..., Bench]) -> None:
+    with pytest.raises(UsageError, match="partition"):
+        make_bench().send(partition=-1)
 
 
 def test_batches_fill_to_batch_size(make_bench: Callable[..., Bench]) -> None:
@@ -769,15 +790,11 @@ def test_a_row_that_cannot_be_sent_is_named(
 ) -> None:
     form = in_form("trimtab.wire.rows_cy")
     bench = make_bench(max_request_size=500)
-    with pytest.raises(UsageError, match="row 1: partition 3 of topic topic does not exist"):
-        bench.accumulator.append_rows(
-            "topic", rows_of(form, [b"", b""], lambda s: None, partitions=[0, 3]), 0
-        )
     with pytest.raises(UsageError, match=r"row 2: a record .* max\.request\.size is 500"):
         bench.accumulator.append_rows(
             "topic", rows_of(form, [b"", b"", b"x" * 500], lambda s: None), 0
         )
-    assert sum(batch.count for batch in bench.take_all()) == 3
+    assert sum(batch.count for batch in bench.take_all()) == 2
 
 
 # topics that come and go
@@ -812,8 +829,7 @@ def test_a_topic_with_fewer_partitions_than_before_uses_those(
         bench.send(b"x" * 60)
     bench.take_all()
     bench.accumulator.update_topic(make_view((0,)))
-    with pytest.raises(UsageError, match="it has partitions 0 to 0"):
-        bench.send(partition=1)
+    assert bench.accumulator.append("topic", b"", None, None, 1, 0) is None
     for _ in range(9):
         bench.send(b"x" * 60)
         bench.send(b"x", key=b"k")
