@@ -13,7 +13,9 @@ Handlers return codes as values inside responses; only the public API raises.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
+from typing import Any
 
 
 class ErrorCode(IntEnum):
@@ -260,6 +262,32 @@ class BrokerError(KafkaError):
     @property
     def retriable(self) -> bool:
         return self.code.retriable
+
+
+class BatchRefused(BrokerError):
+    """A broker refused a batch because of some of its records, which it named (KIP-467).
+
+    Attributes:
+        at_fault: why each of those records is refused, by its place in the batch.
+    """
+
+    def __init__(
+        self, code: ErrorCode, detail: str, subject: str, at_fault: Mapping[int, str]
+    ) -> None:
+        super().__init__(code, detail, subject)
+        self.at_fault = at_fault
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BatchRefused, (self.code, self.detail, self.subject, self.at_fault)
+
+    def of(self, place: int) -> KafkaError:
+        """The error of one record: of the others it says that they are good."""
+        if place in self.at_fault:
+            return BrokerError(self.code, self.at_fault[place], self.subject)
+        return KafkaError(
+            f"{self.subject}: the record was not stored because it was part of a batch with records"
+            f" that were refused ({self.code.name}); nothing is wrong with it: send it again"
+        )
 
 
 class TransactionError(KafkaError):

@@ -10,7 +10,7 @@ every record must have a key. So the timestamps that are checked are the batch's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, cast
 
 from trimtab.broker.leadership import ANY_EPOCH, Leadership
@@ -38,12 +38,20 @@ _NO_EPOCH = -1
 
 
 class Refused(Exception):
-    """A batch or a read that this partition refuses. Becomes a code in the response."""
+    """A batch or a read that this partition refuses. Becomes a code in the response.
 
-    def __init__(self, code: ErrorCode, message: str | None = None) -> None:
+    Attributes:
+        at_fault: the records because of which the batch is refused, by their places in it, as far
+            as they are known (KIP-467).
+    """
+
+    def __init__(
+        self, code: ErrorCode, message: str | None = None, at_fault: Sequence[int] = ()
+    ) -> None:
         super().__init__(message or code.name)
         self.code = code
         self.message = message
+        self.at_fault = at_fault
 
 
 class Appended(NamedTuple):
@@ -579,35 +587,50 @@ class Partition:
                 "yet; use a producer without transactional.id.",
             )
         if not self._stamps:
-            self._check_timestamps(header)
+            self._check_timestamps(header, records)
         if self._compacted:
             self._check_keys(records)
         return header
 
-    def _check_timestamps(self, header: BatchHeader) -> None:
+    def _check_timestamps(self, header: BatchHeader, records: memoryview) -> None:
+        """By the header alone: the first record's time, and the largest of all."""
         now = self._now_ms()
         if header.max_timestamp - now > self._after_ms:
             raise Refused(
                 ErrorCode.INVALID_TIMESTAMP,
                 f"{self}: timestamp {header.max_timestamp} is more than "
                 f"message.timestamp.after.max.ms={self._after_ms} ahead of the broker's {now}.",
+                self._find_times(header, records, lambda time: time - now > self._after_ms),
             )
         if header.base_timestamp != NO_TIMESTAMP and now - header.base_timestamp > self._before_ms:
             raise Refused(
                 ErrorCode.INVALID_TIMESTAMP,
                 f"{self}: timestamp {header.base_timestamp} is more than "
                 f"message.timestamp.before.max.ms={self._before_ms} behind the broker's {now}.",
+                self._find_times(header, records, lambda time: now - time > self._before_ms),
             )
+
+    def _find_times(
+        self, header: BatchHeader, records: memoryview, is_wrong: Callable[[int], bool]
+    ) -> list[int]:
+        """The records with such times; of a compressed batch the first, if it is one of them."""
+        if header.compression is not Compression.NONE:
+            return [0] if is_wrong(header.base_timestamp) else []
+        try:
+            read = read_records(self.topic, self.index, records, 0)
+        except CorruptData as error:
+            raise Refused(ErrorCode.CORRUPT_MESSAGE, f"{self}: {error}") from error
+        return [place for place, record in enumerate(read) if is_wrong(record.timestamp)]
 
     def _check_keys(self, records: memoryview) -> None:
         try:
-            keyless = any(
-                record.key is None for record in read_records(self.topic, self.index, records, 0)
-            )
+            read = read_records(self.topic, self.index, records, 0)
+            keyless = [place for place, record in enumerate(read) if record.key is None]
         except CorruptData as error:
             raise Refused(ErrorCode.CORRUPT_MESSAGE, f"{self}: {error}") from error
         if keyless:
             raise Refused(
                 ErrorCode.INVALID_RECORD,
                 f"{self}: Compacted topic cannot accept message without key.",
+                keyless,
             )

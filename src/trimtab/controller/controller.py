@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from random import Random
 from typing import Any, TypeVar, cast
 
-from trimtab.config import Value
+from trimtab.config import Value, resolve
 from trimtab.controller.broker_states import (
     Progress,
     decide_heartbeat,
@@ -115,7 +115,7 @@ class Controller:
         storage: the directory that holds the journal.
         node_id: its own.
         cluster_id: that brokers must name.
-        broker_config: the broker options (`trimtab.config.BROKER`), all of them.
+        given: the broker options (`trimtab.config.BROKER`) that were set.
         now_ms: wall time in milliseconds.
         random: for topic ids and where placement starts.
         probe: see `trimtab.controller.sessions`.
@@ -136,7 +136,7 @@ class Controller:
         storage: Storage,
         node_id: int,
         cluster_id: str,
-        broker_config: Mapping[str, Value],
+        given: Mapping[str, Value],
         now_ms: Callable[[], int],
         random: Random,
         probe: Probe,
@@ -144,7 +144,8 @@ class Controller:
         self.node_id = node_id
         self.cluster_id = cluster_id
         self.rejections: Counter[str] = Counter()
-        self._config = broker_config
+        self._given = given
+        self._config = resolve(given, {}, {})
         self._random = random
         self.journal = Journal.open(
             storage,
@@ -153,7 +154,7 @@ class Controller:
             self._number("metadata.log.max.record.bytes.between.snapshots"),
         )
         self.feed = MetadataFeed(self.journal, node_id, cluster_id, now_ms)
-        self._rules = TopicRules(self.image, broker_config)
+        self._rules = TopicRules(self.image, self._config)
         self._sessions = Sessions(
             self._number("broker.session.timeout.ms") / 1000,
             probe,
@@ -308,7 +309,7 @@ class Controller:
 
     def create_topics(self, request: CreateTopicsRequest) -> Answer[CreateTopicsResponse]:
         """CreateTopics: brokers have the new partitions before the answer."""
-        decision = decide_create(self.image, request, self._config, self._allowance(), self._random)
+        decision = decide_create(self.image, request, self._given, self._allowance(), self._random)
         return self._carry_out(decision, request.timeout_ms)
 
     def delete_topics(self, request: DeleteTopicsRequest) -> Answer[DeleteTopicsResponse]:

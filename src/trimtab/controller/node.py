@@ -103,7 +103,13 @@ class ControllerNode:
         storage.lock()
         try:
             self.controller = Controller(
-                storage, node_id, cluster_id, self.config, now_ms, random, probe
+                storage,
+                node_id,
+                cluster_id,
+                config.read_given(BROKER, options),
+                now_ms,
+                random,
+                probe,
             )
         except BaseException:
             storage.close()

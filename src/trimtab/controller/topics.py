@@ -54,17 +54,17 @@ _log = logging.getLogger(__name__)
 def decide_create(
     image: ClusterImage,
     request: CreateTopicsRequest,
-    broker_config: Mapping[str, Value],
+    given: Mapping[str, Value],
     allowance: Allowance,
     random: Random,
 ) -> Decision:
     """Create each topic of the request that can be created; with `validate_only` write nothing.
 
     Args:
-        broker_config: the static broker options, all of them, for what topics inherit.
+        given: the static broker options that were set, for what topics inherit.
     """
-    all_brokers = image.configs(CONFIG_BROKER, WHOLE_CLUSTER)
-    broker_config = config.resolve(broker_config, all_brokers, {})
+    settings = config.Settings.read(given, image.configs(CONFIG_BROKER, WHOLE_CLUSTER), {})
+    broker_config = settings.resolve()
     times = Counter(topic.name for topic in request.topics)
     records: list[Any] = []
     results: dict[str, CreatableTopicResult] = {}
@@ -76,7 +76,9 @@ def decide_create(
             if times[topic.name] > 1:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             room = MAX_RECORDS - len(records)
-            created = _Creation(image, topic, broker_config, allowance, random, taken, room)
+            created = _Creation(
+                image, topic, settings, broker_config, allowance, random, taken, room
+            )
         except Refusal as refusal:
             results[topic.name] = CreatableTopicResult(
                 name=topic.name,
@@ -100,6 +102,7 @@ class _Creation:
         self,
         image: ClusterImage,
         topic: CreatableTopic,
+        settings: config.Settings,
         broker_config: Mapping[str, Value],
         allowance: Allowance,
         random: Random,
@@ -139,7 +142,7 @@ class _Creation:
             error_message=None,
             num_partitions=len(assignment),
             replication_factor=len(assignment[0]),
-            configs=_describe_configs(image, configs, broker_config),
+            configs=_describe_configs(settings, configs, broker_config),
         )
 
 
@@ -338,18 +341,17 @@ def usable_brokers(image: ClusterImage) -> list[BrokerRegistration]:
 
 
 def _describe_configs(
-    image: ClusterImage, configs: Mapping[str, Value], broker_config: Mapping[str, Value]
+    settings: config.Settings, configs: Mapping[str, Value], broker_config: Mapping[str, Value]
 ) -> list[CreatableTopicConfigs]:
+    """As DescribeConfigs has them."""
     described = []
-    all_brokers = image.configs(CONFIG_BROKER, WHOLE_CLUSTER)
     for option in sorted(config.TOPIC, key=lambda option: option.name):
         if option.name in configs:
             value, source = configs[option.name], Source.TOPIC
         else:
             value = config.inherited(option, broker_config)
-            source = Source.DEFAULT if value == option.default else Source.GIVEN
-            if any(synonym in all_brokers for synonym in option.synonyms):
-                source = Source.ALL_BROKERS
+            found = settings.of_topic(option, {})
+            source = found[0].source if found else Source.DEFAULT
         described.append(
             CreatableTopicConfigs(
                 name=option.name,

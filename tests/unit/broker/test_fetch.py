@@ -493,5 +493,36 @@ async def test_a_fetch_that_waits_is_answered_when_its_session_is_closed() -> No
     assert not desk.partitions["a"].watchers
 
 
+@pytest.mark.parametrize(
+    "senseless",
+    [
+        {"max_bytes": -1},
+        {"isolation_level": 2},
+        {"isolation_level": -1},
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused_as_by_kafka(
+    lab: Any, senseless: dict[str, int]
+) -> None:
+    async def scenario() -> None:
+        topic_id = await lab.create_topic("t")
+        await lab.append("t", b"v")
+        client = lab.connect()
+        for version in (4, 12):
+            response = await client.ask(fetch([("t", 0, 0, BIG)], **senseless), version)
+            codes = [part.error_code for part in response.responses[0].partitions]
+            assert codes == [ErrorCode.UNKNOWN_SERVER_ERROR]
+        asked = fetch([("t", 0, 0, BIG)], topic_ids={"t": topic_id}, **senseless)
+        for topic in asked.topics:
+            topic.topic = ""
+        response = await client.ask(asked, 13)
+        assert (response.error_code, response.responses) == (ErrorCode.UNKNOWN_SERVER_ERROR, [])
+        response = await client.ask(fetch([("t", 0, 0, -1)]), 12)
+        (part,) = response.responses[0].partitions
+        assert part.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+    lab.run(scenario)
+
+
 def test_read_versions_are_those_advertised() -> None:
     assert (APIS[1].min_version, APIS[1].max_version) == (4, 18)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from trimtab.broker.handlers.operations import NOT_ASKED
 from trimtab.errors import ErrorCode
 from trimtab.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from trimtab.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -155,3 +156,29 @@ def test_topics_come_and_go(lab: Any) -> None:
                 assert not [name for name in names if name.startswith("t-")]
 
     lab.run(scenario, brokers=2)
+
+
+@pytest.mark.kip(430)
+@pytest.mark.parametrize("version", [8, 10, 11, 13])
+def test_authorized_operations_are_given_if_they_are_asked_for(lab: Any, version: int) -> None:
+    """The numbers are those of Apache Kafka 4.3 without an authorizer."""
+
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        client = lab.connect()
+        plain = await client.ask(MetadataRequest(topics=None), version)
+        asked = MetadataRequest(topics=None, include_topic_authorized_operations=True)
+        if version <= 10:
+            asked.include_cluster_authorized_operations = True
+        response = await client.ask(asked, version)
+        assert plain.topics[0].topic_authorized_operations == NOT_ASKED
+        assert response.topics[0].topic_authorized_operations == 3576
+        if version <= 10:
+            assert plain.cluster_authorized_operations == NOT_ASKED
+            assert response.cluster_authorized_operations == 8096
+        described = await client.ask(DescribeClusterRequest(), 2)
+        assert described.cluster_authorized_operations == NOT_ASKED
+        every = DescribeClusterRequest(include_cluster_authorized_operations=True)
+        assert (await client.ask(every, 2)).cluster_authorized_operations == 8096
+
+    lab.run(scenario)

@@ -18,10 +18,12 @@ from trimtab.wire.messages.list_offsets import (
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING = range(-1, -7, -1)
 
 
-def offsets(topic: str, *timestamps: int, partition: int = 0, epoch: int = -1) -> Any:
+def offsets(
+    topic: str, *timestamps: int, partition: int = 0, epoch: int = -1, isolation_level: int = 0
+) -> Any:
     return ListOffsetsRequest(
         replica_id=-1,
-        isolation_level=0,
+        isolation_level=isolation_level,
         topics=[
             ListOffsetsTopic(
                 name=topic,
@@ -80,6 +82,7 @@ def test_offsets_that_cannot_be_had(lab: Any) -> None:
             (offsets("t", LATEST, partition=1), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             (offsets("t", LATEST, epoch=1), ErrorCode.UNKNOWN_LEADER_EPOCH),
             (offsets("t", LATEST, EARLIEST), ErrorCode.INVALID_REQUEST),
+            (offsets("t", LATEST, isolation_level=2), ErrorCode.UNKNOWN_SERVER_ERROR),
         ):
             response = await client.ask(request, 9)
             assert {each.error_code for each in response.topics[0].partitions} == {code}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
+from random import Random
 from typing import Any
 
 import pytest
 
 from trimtab.errors import ErrorCode
 from trimtab.records import TimestampType
-from trimtab.wire.batch_cy import read_header, read_records
+from trimtab.wire.batch_cy import BatchBuilder, read_header, read_records
 from trimtab.wire.compression import Compression
 
 
@@ -107,6 +108,44 @@ def test_a_batch_that_breaks_a_rule_is_refused(
         assert refused.error_message.startswith("t-0: ")
         good = only(await client.ask(lab.produce("t", lab.batch(b"v")), 9))
         assert (good.error_code, good.base_offset) == (0, 0)
+
+    lab.run(scenario)
+
+
+@pytest.mark.kip(467)
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.ZSTD])
+@pytest.mark.parametrize(
+    ("records", "code", "at_fault", "if_compressed"),
+    [
+        ([(b"k", 0), (None, 0), (b"k", 0), (None, 0)], ErrorCode.INVALID_RECORD, [1, 3], [1, 3]),
+        ([(b"k", 0), (b"k", 3_700_000), (b"k", 9)], ErrorCode.INVALID_TIMESTAMP, [1], []),
+        ([(b"k", -2000), (b"k", 0), (b"k", -3000)], ErrorCode.INVALID_TIMESTAMP, [0, 2], [0]),
+        ([(Random(1).randbytes(2000), 0)], ErrorCode.MESSAGE_TOO_LARGE, [], []),
+    ],
+    ids=["keys", "future", "past", "size"],
+)
+def test_a_refusal_names_the_records_at_fault(
+    lab: Any,
+    compression: Compression,
+    records: list[tuple[bytes | None, int]],
+    code: ErrorCode,
+    at_fault: list[int],
+    if_compressed: list[int],
+) -> None:
+    async def scenario() -> None:
+        options = {
+            "max.message.bytes": "1000",
+            "message.timestamp.before.max.ms": "1000",
+            "cleanup.policy": "compact",
+        }
+        await lab.create_topic("t", config=options)
+        builder = BatchBuilder(10_000, compression)
+        for key, after in records:
+            builder.append(lab.world.now_ms() + after, key, Random(1).randbytes(50), [])
+        refused = only(await lab.connect().ask(lab.produce("t", builder.build()), 9))
+        assert refused.error_code == code
+        expected = if_compressed if compression else at_fault
+        assert [each.batch_index for each in refused.record_errors] == expected
 
     lab.run(scenario)
 

@@ -15,6 +15,7 @@ from trimtab.controller.partition_limits import Allowance, PartitionLimits
 from trimtab.controller.topics import MAX_RECORDS, decide_create, decide_delete
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import (
+    CONFIG_BROKER,
     CONFIG_TOPIC,
     BrokerRegistration,
     ClusterImage,
@@ -27,7 +28,7 @@ from trimtab.wire.messages.create_topics import (
     CreateTopicsRequest,
 )
 from trimtab.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from trimtab.wire.messages.metadata_records import PartitionRecord, TopicRecord
+from trimtab.wire.messages.metadata_records import ConfigRecord, PartitionRecord, TopicRecord
 
 
 def unlimited(image: ClusterImage) -> Allowance:
@@ -71,9 +72,7 @@ def topic(
 def create(image: ClusterImage, *topics: CreatableTopic, validate_only: bool = False) -> Decision:
     request = CreateTopicsRequest(topics=list(topics), validate_only=validate_only)
     seed = " ".join(each.name for each in topics)
-    return decide_create(
-        image, request, read(BROKER, {"num.partitions": 4}), unlimited(image), Random(seed)
-    )
+    return decide_create(image, request, {"num.partitions": 4}, unlimited(image), Random(seed))
 
 
 def apply(image: ClusterImage, decision: Decision) -> None:
@@ -146,10 +145,31 @@ def test_a_topic_is_created_with_the_defaults(image: ClusterImage) -> None:
     assert shown["segment.ms"] == ("604800000", 5)
 
 
+def test_the_source_of_an_option_is_the_strongest_that_sets_it(image: ClusterImage) -> None:
+    given = {"log.segment.bytes": 1 << 30, "log.retention.hours": 168, "num.partitions": 1}
+    image.replay(
+        ConfigRecord(
+            resource_type=CONFIG_BROKER,
+            resource_name="",
+            name="log.cleaner.delete.retention.ms",
+            value="86400000",
+        )
+    )
+    request = CreateTopicsRequest(topics=[topic("t", retention_bytes="-1")])
+    decision = decide_create(image, request, given, unlimited(image), Random(1))
+    (result,) = decision.response.topics
+    shown = {each.name: each.config_source for each in result.configs}
+    assert shown["retention.bytes"] == 1
+    assert shown["segment.bytes"] == 4  # although it is the default's value
+    assert shown["retention.ms"] == 4
+    assert shown["delete.retention.ms"] == 3
+    assert shown["segment.ms"] == 5
+
+
 def test_three_partitions_go_to_three_brokers(image: ClusterImage) -> None:
     for seed in range(20):
         request = CreateTopicsRequest(topics=[topic("t", 3)])
-        decision = decide_create(image, request, read(BROKER, {}), unlimited(image), Random(seed))
+        decision = decide_create(image, request, {}, unlimited(image), Random(seed))
         leaders = [r.leader for r in decision.records if isinstance(r, PartitionRecord)]
         assert sorted(leaders) == [0, 1, 2]
 

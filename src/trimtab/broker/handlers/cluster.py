@@ -1,13 +1,14 @@
 """DescribeCluster (60), versions 0-2: the brokers and the controller.
 
 Endpoint type 2 (controllers) is refused with MISMATCHED_ENDPOINT_TYPE: this is a broker (KIP-919).
-No authorized operations are given.
+The authorized operations are given if they are asked for.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trimtab.broker.handlers.operations import NOT_ASKED, ON_CLUSTER
 from trimtab.errors import ErrorCode
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.describe_cluster import (
@@ -45,6 +46,9 @@ def describe_cluster(
         endpoint_type=_BROKERS,
         cluster_id=broker.cluster_id,
         controller_id=broker.controller_id,
+        cluster_authorized_operations=ON_CLUSTER
+        if request.include_cluster_authorized_operations
+        else NOT_ASKED,
         brokers=[
             DescribeClusterBroker(
                 broker_id=each.id,

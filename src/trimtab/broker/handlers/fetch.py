@@ -10,6 +10,8 @@
 - A request that continues a session (KIP-227) is answered with what has changed, at a cost that
   goes by that alone: see `trimtab.broker.fetch_session`.
 - A follower reads to the log's end, and tells by where it goes on how far it has come.
+- A negative limit, or an isolation level that does not exist, is answered with
+  UNKNOWN_SERVER_ERROR, as by Kafka, which has no check of its own there.
 - Until there are transactions everything committed is decided: both isolation levels read the same.
 
 Versions 0-3 are not served: they would have batches turned into the formats before v2.
@@ -68,7 +70,11 @@ _STORAGE_ERROR_SINCE = 6
 _ZSTD_SINCE = 10
 _LEADERS_SINCE = 16
 
+_ONE_CODE_SINCE = 13
+"""For the whole request, where nothing of it can be carried out."""
+
 _READ_COMMITTED = 1
+_ISOLATIONS = (0, _READ_COMMITTED)
 _NO_REPLICA = -1
 
 # What most partitions are answered with, shared: making them anew is half the cost of an answer.
@@ -118,6 +124,7 @@ class _Fetch:
         "_ends_wait",
         "_epoch",
         "_is_full",
+        "_is_senseless",
         "_leaders",
         "_left",
         "_min_bytes",
@@ -136,6 +143,9 @@ class _Fetch:
         self._broker = broker
         self._version = version
         self._request = request
+        self._is_senseless = request.max_bytes < 0 or request.isolation_level not in _ISOLATIONS
+        if self._is_senseless and version >= _ONE_CODE_SINCE:
+            raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR)
         self._reader = Reader(broker, version, request)
         self._byte_limit = max(
             0, min(request.max_bytes, cast(int, broker.config["fetch.max.bytes"]))
@@ -255,8 +265,8 @@ class _Fetch:
                 self._ends_wait = slot.stays_ready = True
                 high_watermark = partition.high_watermark
                 return self._data(slot, partition, high_watermark, b"", preferred=preferred)
-        if wanted.partition_max_bytes < 0:
-            raise Refused(ErrorCode.INVALID_REQUEST)
+        if wanted.partition_max_bytes < 0 or self._is_senseless:
+            raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR)
         if self._version < _ZSTD_SINCE and partition.compression_type == "zstd":
             raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         is_checked = slot.checked_epoch == leader_epoch

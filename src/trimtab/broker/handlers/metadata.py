@@ -7,7 +7,7 @@
   topic.
 - Brokers that are fenced are left out, and a partition whose leader is one has none.
 - The broker that is asked is named as the controller: it passes requests on, as with KRaft.
-- No authorized operations are given.
+- Authorized operations are given if they are asked for.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING
 
+from trimtab.broker.handlers.operations import NOT_ASKED, ON_CLUSTER, ON_TOPIC
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import NO_LEADER, TopicImage
 from trimtab.metadata.replica_counts import INTERNAL_TOPICS
@@ -51,7 +52,7 @@ def describe_metadata(
         for topic in list(image.topics.values()):
             described = yield from _describe(broker, topic, pace)
             topics.append(described)
-        return _respond(broker, topics)
+        return _respond(broker, request, topics)
     creates = request.allow_auto_topic_creation and broker.config["auto.create.topics.enable"]
     missing: list[str] = []
     wanted: dict[tuple[str | None, bytes], None] = {}
@@ -71,8 +72,8 @@ def describe_metadata(
         ):
             missing.append(name)
     if missing:
-        return _create(broker, version, missing, list(wanted))
-    return _respond(broker, (yield from _find_all(broker, version, wanted, pace)))
+        return _create(broker, version, request, missing, list(wanted))
+    return _respond(broker, request, (yield from _find_all(broker, version, wanted, pace)))
 
 
 def _find_all(
@@ -86,9 +87,13 @@ def _find_all(
 
 
 async def _create(
-    broker: Broker, version: int, missing: list[str], wanted: list[tuple[str | None, bytes]]
+    broker: Broker,
+    version: int,
+    request: MetadataRequest,
+    missing: list[str],
+    wanted: list[tuple[str | None, bytes]],
 ) -> MetadataResponse:
-    request = CreateTopicsRequest(
+    creation = CreateTopicsRequest(
         topics=[
             CreatableTopic(
                 name=name,
@@ -101,7 +106,7 @@ async def _create(
         ]
     )
     try:
-        created = await broker.controller.ask(request, _CREATE_TIMEOUT_S)
+        created = await broker.controller.ask(creation, _CREATE_TIMEOUT_S)
         codes = {result.name: result.error_code for result in created.topics}
     except PeerLost:
         codes = {}
@@ -109,10 +114,15 @@ async def _create(
     for (name, _), topic in zip(wanted, topics, strict=True):
         if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and name is not None:
             topic.error_code = codes.get(name, topic.error_code)
-    return _respond(broker, topics)
+    return _respond(broker, request, topics)
 
 
-def _respond(broker: Broker, topics: list[MetadataResponseTopic]) -> MetadataResponse:
+def _respond(
+    broker: Broker, request: MetadataRequest, topics: list[MetadataResponseTopic]
+) -> MetadataResponse:
+    if request.include_topic_authorized_operations:
+        for topic in topics:
+            topic.topic_authorized_operations = ON_TOPIC
     return MetadataResponse(
         throttle_time_ms=0,
         brokers=[
@@ -123,6 +133,9 @@ def _respond(broker: Broker, topics: list[MetadataResponseTopic]) -> MetadataRes
         cluster_id=broker.cluster_id,
         controller_id=broker.controller_id,
         topics=topics,
+        cluster_authorized_operations=ON_CLUSTER
+        if request.include_cluster_authorized_operations
+        else NOT_ASKED,
     )
 
 

@@ -54,6 +54,7 @@ _SINCE_VERSION = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
+_ISOLATIONS = (0, 1)
 _NO_EPOCH = -1
 _LOOKUP_COST = 20
 """Finding a time reads the log, and takes so much longer than the ends of it."""
@@ -85,6 +86,8 @@ def list_offsets(
             if pace.spend(_LOOKUP_COST if wanted.timestamp >= 0 else 1):
                 yield
             try:
+                if request.isolation_level not in _ISOLATIONS:
+                    raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka, without a check
                 if times[topic.name, wanted.partition_index] > 1:
                     raise Refused(ErrorCode.INVALID_REQUEST)
                 if wanted.timestamp < 0 and not (

@@ -5,6 +5,7 @@
   answered; an error then closes the connection, which is how the client learns of it (Kafka's
   rule). Other acks: INVALID_REQUIRED_ACKS.
 - What is checked of a batch, and in which order: `trimtab.broker.partition`.
+- A refusal names the records at fault, if single ones are (KIP-467).
 - A batch that an idempotent producer sent before is answered with NONE and the offset it has.
 - Where another broker leads, versions 10 and up are told who it is (KIP-951).
 - Not served: transactional batches (INVALID_TXN_STATE) and versions 0-2, which carry the message
@@ -24,6 +25,7 @@ from trimtab.server.request import CloseConnection
 from trimtab.storage.storage import StorageError
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionProduceData,
@@ -159,6 +161,11 @@ def _append(
             base_offset=NO_OFFSET,
             log_append_time_ms=NO_TIMESTAMP,
             log_start_offset=log_start_offset,
+            record_errors=[
+                # The message of each is that of the batch.
+                BatchIndexAndErrorMessage(batch_index=place)
+                for place in refused.at_fault
+            ],
             error_message=refused.message,
         )
         return refusal, None, 0

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from trimtab.broker.handlers.operations import ON_TOPIC
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import NO_LEADER, ClusterImage, PartitionRegistration, TopicImage
 from trimtab.metadata.replica_counts import INTERNAL_TOPICS
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
 
 MAX_PARTITIONS = 2000
 """Partitions in a page at most (Kafka's `max.request.partition.size.limit`)."""
-
-# Read, write, create, delete, alter, describe, describe configs and alter configs, a bit each.
-_ALL_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 
 
 def describe_topic_partitions(
@@ -109,7 +107,7 @@ def _describe(
         topic_id=topic.id,
         is_internal=topic.name in INTERNAL_TOPICS,
         partitions=[_partition(image, each) for each in topic.partitions[first:end]],
-        topic_authorized_operations=_ALL_OPERATIONS,
+        topic_authorized_operations=ON_TOPIC,
     )
 
 

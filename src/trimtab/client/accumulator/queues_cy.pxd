@@ -50,6 +50,7 @@ cdef class Delivery:
 
     cdef Batch _holder(self)
     cdef Batch _wait(self, object timeout)
+    cdef object _error(self, Batch batch)
     cdef object _metadata(self, Batch batch)
 
 cdef class Deliveries:

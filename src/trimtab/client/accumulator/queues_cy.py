@@ -16,6 +16,7 @@ from typing import Any
 import cython
 
 from trimtab.client.arguments import checked_callable, checked_seconds
+from trimtab.errors import BatchRefused
 from trimtab.records import NO_OFFSET, NO_TIMESTAMP, RecordMetadata
 from trimtab.runtime.waiting import wait_for
 
@@ -221,7 +222,8 @@ class Delivery:
             timeout: seconds to wait at most; None waits as long as `delivery.timeout.ms` lets it.
 
         Raises:
-            BrokerError: the broker refused the batch.
+            BrokerError: the broker refused the record, or its batch.
+            KafkaError: it refused the batch because of other records.
             Unavailable: it was not acknowledged in time; it may be stored.
             UsageError: the producer belongs to the process that this one was forked from; or the
                 outcome is not known, and the caller is what makes it known: a delivery callback, a
@@ -233,7 +235,7 @@ class Delivery:
     def exception(self, timeout: float | None = None) -> Exception | None:
         """The error the record ended with, None if it is stored; waits like `result`."""
         batch = self._wait(checked_seconds("timeout", timeout))
-        return None if batch.error is None else copy_of(batch.error)
+        return None if batch.error is None else self._error(batch)
 
     def add_done_callback(self, function: Callable[[Any], object]) -> None:
         """Have `function(delivery)` called once, on the client's thread, when the outcome is known.
@@ -283,9 +285,16 @@ class Delivery:
         return batch
 
     @cython.cfunc
+    def _error(self, batch: Batch) -> Any:
+        error = batch.error
+        if isinstance(error, BatchRefused):
+            return error.of(self._index - batch._first)
+        return copy_of(error)
+
+    @cython.cfunc
     def _metadata(self, batch: Batch) -> RecordMetadata:
         if batch.error is not None:
-            raise copy_of(batch.error)
+            raise self._error(batch)
         offset: cython.longlong = batch.base_offset
         if offset >= 0:
             offset += self._index - batch._first

@@ -35,6 +35,7 @@ from trimtab.client.sender.identity import Anonymous
 from trimtab.client.sender.schedule import NO_LEADER, Schedule
 from trimtab.errors import (
     AuthenticationFailed,
+    BatchRefused,
     BrokerError,
     ErrorCode,
     KafkaError,
@@ -592,7 +593,7 @@ class Sender:
             if code.refreshes_metadata:
                 self._metadata.request_update()
             subject = f"{batch.queue} on {node}, attempt {batch.attempts}"
-            error = BrokerError(code, _explain(code, batch, answer), subject)
+            error = _read_refusal(code, batch, answer, subject)
             self._came_back(batch, code, error, node.id, now)
 
     def _learn_leaders(
@@ -765,19 +766,21 @@ def _observe_compression(queue: PartitionQueue, built: int, size: int) -> None:
         topic.compression_ratio = max(ratio - 0.005, observed)
 
 
-def _explain(code: ErrorCode, batch: Batch, answer: PartitionProduceResponse) -> str:
+def _read_refusal(
+    code: ErrorCode, batch: Batch, answer: PartitionProduceResponse, subject: str
+) -> BrokerError:
+    """Why a batch was refused, and which of its records are at fault (KIP-467)."""
+    message = answer.error_message or ""
     if code in _TOO_LARGE:
-        return (
+        message = (
             f"a record of {batch.size} bytes, its batch's header included, is larger than the topic"
             " takes; raise the topic's max.message.bytes, or the brokers' message.max.bytes, and"
             " this producer's max.request.size if that is smaller"
         )
-    message = answer.error_message or ""
-    at_fault = [
-        f"record {record.batch_index}"
-        + (f": {record.batch_index_error_message}" if record.batch_index_error_message else "")
-        for record in answer.record_errors
-    ]
-    if at_fault:
-        message += f"{' ' if message else ''}({'; '.join(at_fault)})"
-    return message
+    elif answer.record_errors:
+        at_fault = {
+            each.batch_index: each.batch_index_error_message or message
+            for each in answer.record_errors
+        }
+        return BatchRefused(code, message, subject, at_fault)
+    return BrokerError(code, message, subject)

@@ -1,0 +1,26 @@
+"""What a client may do, as a bit for each operation: everything that the kind of resource knows.
+
+There is no authorizer; the answer is that of Apache Kafka without one (`AuthHelper`, `AclEntry`).
+"""
+
+from __future__ import annotations
+
+_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = range(3, 9)
+_CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = range(9, 13)
+
+
+def _bits(*operations: int) -> int:
+    return sum(1 << each for each in operations)
+
+
+ON_TOPIC = _bits(
+    *(_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
+)
+
+ON_CLUSTER = _bits(
+    *(_CREATE, _ALTER, _DESCRIBE, _CLUSTER_ACTION),
+    *(_DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE),
+)
+
+NOT_ASKED = -(2**31)
+"""Says that nobody has asked."""
