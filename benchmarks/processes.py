@@ -7,6 +7,7 @@ first is late with produce requests, KIP-794's set-up.
 from __future__ import annotations
 
 import os
+import random
 import re
 import shutil
 import signal
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Protocol, Self
@@ -43,12 +44,17 @@ def resident_mib(pid: int) -> float:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listened on a moment ago."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+    """Ports that nobody listened on a moment ago.
+
+    They are none of those that systems give to outgoing connections (32768 and more), so that no
+    connection of anybody takes one before it is listened on.
+    """
+    ports: set[int] = set()
+    while len(ports) < count:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            ports.add(port)
+    return list(ports)
 
 
 def free_neighbours(count: int) -> int:

@@ -19,6 +19,7 @@ import argparse
 import asyncio
 import json
 import signal
+import socket
 import struct
 import sys
 from collections import Counter
@@ -140,6 +141,7 @@ class Proxy:
         self._to = to
         self._listen = listen
         self._server: asyncio.Server | None = None
+        self._place: socket.socket | None = None
         self._serving: set[asyncio.Task[None]] = set()
 
     @property
@@ -154,12 +156,16 @@ class Proxy:
 
     async def stand_up(self) -> None:
         """Listen, also again after `fall_down`; where it listens stays the same."""
-        if self._server is None or not self._server.is_serving():
-            self._server = await asyncio.start_server(
-                self._accept, *self._listen, limit=BUFFER_BYTES
-            )
-            host, port = self._server.sockets[0].getsockname()[:2]
-            self._listen = host, port
+        if self._server is not None and self._server.is_serving():
+            return
+        if self._place is None:
+            # Bound all the time, and never listening: while the proxy is down nobody gets its port,
+            # neither another server nor an outgoing connection, and whoever connects is refused.
+            self._place = _bind(self._listen)
+            self._listen = self._place.getsockname()[:2]
+        self._server = await asyncio.start_server(
+            self._accept, sock=_bind(self._listen), limit=BUFFER_BYTES
+        )
 
     def fall_down(self) -> None:
         """Refuse connections from now on, and break those there are."""
@@ -180,6 +186,8 @@ class Proxy:
     ) -> None:
         self.fall_down()
         await asyncio.gather(*self._serving, return_exceptions=True)
+        if self._place is not None:
+            self._place.close()
         await asyncio.sleep(0)  # transports close one turn of the loop later
 
     async def drain(self) -> None:
@@ -242,6 +250,18 @@ class Proxy:
             response = await read_frame(broker_reader)
         write(client, write_frame(await treatment.response(exchange, response)))
         await client.drain()
+
+
+def _bind(address: tuple[str, int]) -> socket.socket:
+    """A socket with this address, which others that are made here may have too."""
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except BaseException:
+        bound.close()
+        raise
+    return bound
 
 
 def is_answered(exchange: Exchange) -> bool:

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from trimtab.cli.parser import MISSPELT, Parser, suggest
 from trimtab.errors import KafkaError
 
 COMMANDS = {
@@ -59,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     name = _choose_command(words)
     module = importlib.import_module(COMMANDS[name][0])
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=f"trimtab {name}",
         description=module.__doc__,
         epilog=f"examples:\n{module.EXAMPLES}",
@@ -107,7 +108,7 @@ def _choose_command(words: Sequence[str]) -> str:
     """The command that the first word names; help and version are answered here."""
     width = max(map(len, COMMANDS))
     listing = "\n".join(f"  {name:<{width}}  {summary}" for name, (_, summary) in COMMANDS.items())
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="trimtab",
         usage="trimtab COMMAND [OPTION …]",
         description="trimtab keeps partitions level: a Kafka-protocol cluster, its clients and a "
@@ -120,7 +121,7 @@ def _choose_command(words: Sequence[str]) -> str:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
-    parser.add_argument("command", nargs="?", choices=COMMANDS, help=argparse.SUPPRESS)
+    parser.add_argument("command", nargs="?", help=argparse.SUPPRESS)
     arguments = parser.parse_args(words[:1])
     if arguments.version:
         print(_describe_version())
@@ -128,4 +129,7 @@ def _choose_command(words: Sequence[str]) -> str:
     if arguments.command is None:
         parser.print_help()
         raise SystemExit(0)
+    if arguments.command not in COMMANDS:
+        said = suggest(arguments.command, COMMANDS) or f": there are {', '.join(COMMANDS)}"
+        parser.exit(MISSPELT, f"trimtab: no command {arguments.command!r}{said}\n")
     return str(arguments.command)

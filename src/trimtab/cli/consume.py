@@ -59,7 +59,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="latest",
         help="where to begin: a number (with --partition), earliest or latest (default: latest)",
     )
-    parser.add_argument("--max-messages", type=int, metavar="N", help="end after so many records")
+    parser.add_argument(
+        "--max-messages", type=int, metavar="N", help="end after N records (default: -1, never)"
+    )
     parser.add_argument(
         "--timeout-ms", type=int, metavar="MS", help="end when no record came for so long"
     )
@@ -87,12 +89,12 @@ def run(arguments: argparse.Namespace) -> int:
     write_record = (
         write_json if arguments.json else TextFormat(read_pairs(arguments.formatter)).write
     )
+    limit = read_limit(arguments.max_messages)
     options = read_client_options(arguments)
     with connect_admin({"bootstrap.servers": options["bootstrap.servers"]}) as admin:
         partitions = choose_partitions(admin, arguments.topic, arguments.partition)
     output = sys.stdout.buffer
     printed = 0
-    limit = arguments.max_messages
     with Consumer(**options) as consumer:
         consumer.assign(partitions)
         begin(consumer, partitions, "earliest" if arguments.from_beginning else arguments.offset)
@@ -111,6 +113,17 @@ def run(arguments: argparse.Namespace) -> int:
         finally:
             print(f"Processed a total of {printed} messages", file=sys.stderr)
     return 0
+
+
+def read_limit(count: int | None) -> int | None:
+    """How many records to print; None for all there are, which -1 means as well, as in Kafka.
+
+    Raises:
+        UsageError: any other negative number.
+    """
+    if count is not None and count < -1:
+        raise UsageError(f"--max-messages {count}: write a number of records, or -1 for no end")
+    return None if count == -1 else count
 
 
 def begin(consumer: Consumer, partitions: list[TopicPartition], offset: str) -> None:

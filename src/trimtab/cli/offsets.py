@@ -8,9 +8,10 @@ that there is none.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from trimtab.cli.options import add_client_options, read_client_options, read_partition_ids
 from trimtab.cli.selection import connect_admin, list_partitions, match_names, select_topics
@@ -19,10 +20,11 @@ from trimtab.records import TopicPartition
 
 if TYPE_CHECKING:
     from trimtab.client.admin import Moment
+    from trimtab.client.fetcher.offsets import OffsetAndTimestamp
 
 EXAMPLES = """\
   trimtab offsets --topic flights
-  trimtab offsets --topic flights --time earliest
+  trimtab offsets --topic flights --time earliest --json
   trimtab offsets --topic-partitions flights:0,flights:2-4 --time 1767225600000
 """
 
@@ -53,6 +55,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "(default: latest)",
     )
     parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON array: topic, partition, offset, timestamp (null: there is none)",
+    )
+    parser.add_argument(
         "--exclude-internal-topics", action="store_true", help="leave out internal topics"
     )
     add_client_options(parser)
@@ -76,10 +83,23 @@ def run(arguments: argparse.Namespace) -> int:
         if not partitions:
             raise UsageError("no partition matches; see `trimtab topics --list` for the topics")
         found = admin.list_offsets(partitions, moment)
+    if arguments.json:
+        print(json.dumps([describe_offset(each, found[each]) for each in sorted(found)], indent=2))
+        return 0
     for partition in sorted(found):
         offset = found[partition].offset
         print(f"{partition.topic}:{partition.partition}:{offset if offset >= 0 else ''}")
     return 0
+
+
+def describe_offset(partition: TopicPartition, found: OffsetAndTimestamp) -> dict[str, Any]:
+    """A partition's offset for JSON. The timestamp is that of the record found by its time."""
+    return {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "offset": found.offset if found.offset >= 0 else None,
+        "timestamp": found.timestamp if found.timestamp >= 0 else None,
+    }
 
 
 def read_moment(text: str) -> Moment:

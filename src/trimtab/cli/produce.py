@@ -22,6 +22,7 @@ from trimtab.cli.options import (
     read_pairs,
     read_properties_file,
 )
+from trimtab.cli.reach import unreachable_is_said
 from trimtab.errors import UsageError
 
 if TYPE_CHECKING:
@@ -141,29 +142,32 @@ def run(arguments: argparse.Namespace) -> int:
 
     interactive = sys.stdin.isatty()
     count = 0
-    producer = Producer(**choose_options(arguments))
-    try:
-        while True:
-            if interactive:
-                print(">", end="", flush=True)
-            line = sys.stdin.buffer.readline()
-            if not line:
-                break
-            count += 1
-            record = reader.read(line.removesuffix(b"\n").removesuffix(b"\r"), count)
-            delivery = producer.send(
-                arguments.topic,
-                record.value,
-                key=record.key,
-                headers=record.headers,
-                partition=arguments.partition,
-                on_delivery=None if arguments.sync else acknowledged,
-            )
-            if arguments.sync:
-                delivery.result()
-    finally:
-        # What was read is sent, whatever ended the reading: Kafka's tool closes on its way out too.
-        producer.close()
+    options = choose_options(arguments)
+    with unreachable_is_said(options):
+        producer = Producer(**options)
+        try:
+            while True:
+                if interactive:
+                    print(">", end="", flush=True)
+                line = sys.stdin.buffer.readline()
+                if not line:
+                    break
+                count += 1
+                record = reader.read(line.removesuffix(b"\n").removesuffix(b"\r"), count)
+                delivery = producer.send(
+                    arguments.topic,
+                    record.value,
+                    key=record.key,
+                    headers=record.headers,
+                    partition=arguments.partition,
+                    on_delivery=None if arguments.sync else acknowledged,
+                )
+                if arguments.sync:
+                    delivery.result()
+        finally:
+            # What was read is sent, whatever ended the reading: Kafka's tool closes on its way
+            # out too.
+            producer.close()
     return failures.report(count)
 
 

@@ -10,20 +10,23 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import math
 import random
+import sys
 import time
 import uuid
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from functools import partial
 from itertools import count, cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trimtab.cli.failures import Failures
 from trimtab.cli.options import add_client_options, read_client_options
+from trimtab.cli.reach import unreachable_is_said
 from trimtab.errors import UsageError
 
 if TYPE_CHECKING:
@@ -135,6 +138,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--print-metrics", action="store_true", help="print the producer's metrics at the end"
     )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print the figures as one JSON object; progress goes to standard error",
+    )
     add_client_options(parser, properties=["--producer-props"], files=["--producer.config"])
 
 
@@ -150,21 +158,31 @@ def run(arguments: argparse.Namespace) -> int:
     options.setdefault("client.id", CLIENT_ID)
     transaction_ms = choose_transactions(arguments, options)
     draw = random.Random(arguments.random_seed)
-    next_payload = choose_payloads(arguments, draw)
+    with progress_apart(arguments.json):
+        next_payload = choose_payloads(arguments, draw)
     next_key = choose_keys(arguments, draw)
     failures = Failures()
     producer = Producer(**options)
     try:
-        if transaction_ms is not None:
-            producer.init_transactions()
-        with collector_paused():
+        with unreachable_is_said(options), collector_paused(), progress_apart(arguments.json):
+            if transaction_ms is not None:
+                producer.init_transactions()
             summaries = send_all(
                 producer, arguments, next_payload, next_key, transaction_ms, failures
             )
-        for summary in summaries:
-            print(summary)
-        if arguments.print_metrics:
-            print_metrics(list_metrics(producer.metrics(), options["client.id"]))
+        metrics = list_metrics(producer.metrics(), options["client.id"])
+        if arguments.json:
+            result = {
+                "failed": failures.count,
+                **{"steady_state" if of.is_steady else "all": of.describe() for of in summaries},
+                **({"metrics": metrics} if arguments.print_metrics else {}),
+            }
+            print(json.dumps(result, indent=2))
+        else:
+            for summary in summaries:
+                print(summary)
+            if arguments.print_metrics:
+                print_metrics(metrics)
     except BaseException:
         producer.close(timeout=0)  # after Ctrl-C nobody waits for what is still on its way
         raise
@@ -179,11 +197,11 @@ def send_all(
     next_key: Callable[[], bytes | None] | None,
     transaction_ms: float | None,
     failures: Failures,
-) -> list[str]:
+) -> list[PerfSummary]:
     """Send all records at the rate asked for and wait for their acknowledgements.
 
     Returns:
-        The closing lines: of all records, and of those after the warm-up; none if all failed.
+        The closing figures: of all records, and of those after the warm-up; none if all failed.
     """
     total, topic, rate = arguments.num_records, arguments.topic, arguments.throughput
     warmup, interval_ms = arguments.warmup_records, arguments.reporting_interval
@@ -295,6 +313,51 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
+@contextmanager
+def progress_apart(is_json: bool) -> Iterator[None]:
+    """With --json what is printed on the way goes to standard error."""
+    with redirect_stdout(sys.stderr) if is_json else nullcontext():
+        yield
+
+
+class PerfSummary(NamedTuple):
+    """What a run came to; its text is the line that Kafka's ProducerPerformance ends with.
+
+    Attributes:
+        megabytes_per_second: in units of 2^20 bytes.
+        average: milliseconds, as all that follow.
+    """
+
+    is_steady: bool
+    records: int
+    records_per_second: float
+    megabytes_per_second: float
+    average: float
+    max: float
+    p50: int
+    p95: int
+    p99: int
+    p99_9: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.records}{' steady state' if self.is_steady else ''} records sent, "
+            f"{self.records_per_second:.6f} records/sec ({self.megabytes_per_second:.2f} MB/sec), "
+            f"{self.average:.2f} ms avg latency, {self.max:.2f} ms max latency, "
+            f"{self.p50} ms 50th, {self.p95} ms 95th, {self.p99} ms 99th, {self.p99_9} ms 99.9th."
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """For JSON."""
+        latency = ("average", "max", "p50", "p95", "p99", "p99_9")
+        return {
+            "records": self.records,
+            "records_per_second": self.records_per_second,
+            "megabytes_per_second": self.megabytes_per_second,
+            "latency_ms": {name: getattr(self, name) for name in latency},
+        }
+
+
 class Statistics:
     """Counts acknowledgements and words them as Kafka's ProducerPerformance does.
 
@@ -348,19 +411,17 @@ class Statistics:
         """Report no more windows: others are reported now."""
         self._report = lambda line: None
 
-    def total(self, now_ms: float) -> str:
-        """The closing line. At least one record must have been counted."""
+    def total(self, now_ms: float) -> PerfSummary:
+        """The closing figures. At least one record must have been counted."""
         self._fold()
         sums = self._all
         rate, megabytes = sums.rates(now_ms - self._started_ms)
         ordered = sorted(self._samples)
         p50, p95, p99, p999 = (ordered[int(p * len(ordered))] for p in (0.5, 0.95, 0.99, 0.999))
-        return (
-            f"{sums.count}{' steady state' if self._is_steady else ''} records sent, "
-            f"{rate:.6f} records/sec ({megabytes:.2f} MB/sec), "
-            f"{sums.latency_sum / sums.count:.2f} ms avg latency, "
-            f"{sums.latency_max:.2f} ms max latency, {p50} ms 50th, {p95} ms 95th, "
-            f"{p99} ms 99th, {p999} ms 99.9th."
+        average = sums.latency_sum / sums.count
+        return PerfSummary(
+            *(self._is_steady, sums.count, rate, megabytes, average, sums.latency_max),
+            *(p50, p95, p99, p999),
         )
 
     def _word_window(self, now_ms: float) -> str:
@@ -477,24 +538,31 @@ def _word_value(value: object) -> str:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number <= 0:
-        raise argparse.ArgumentTypeError(f"{text} must be greater than zero")
-    return number
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number greater than zero")
+    return int(text)
 
 
 def _share(text: str) -> float:
-    share = float(text)
+    share = _number(text)
     if not 0 <= share <= 1:
-        raise argparse.ArgumentTypeError(f"{text} must be from 0 to 1")
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number from 0 to 1")
     return share
 
 
 def _rate(text: str) -> float:
-    rate = float(text)
+    rate = _number(text)
     if rate != -1 and not rate > 0:
         raise argparse.ArgumentTypeError(f"{text} must be records per second, or -1 for no limit")
     return rate
+
+
+def _number(text: str) -> float:
+    """NaN, which no range holds, for what is no number."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def _now_ms() -> float:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from trimtab.cli.reach import unreachable_is_said
 from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
 
@@ -17,11 +19,16 @@ ADMIN_TIMEOUT_MS = 15_000
 """How long a command tries to reach a cluster; a person waits less patiently than a program."""
 
 
-def connect_admin(options: dict[str, Any]) -> Admin:
-    """An admin client with a command's client options."""
+@contextmanager
+def connect_admin(options: dict[str, Any]) -> Iterator[Admin]:
+    """An admin client with a command's client options; a cluster that does not answer is said."""
     from trimtab.client.admin import Admin
 
-    return Admin(**{"default.api.timeout.ms": ADMIN_TIMEOUT_MS, **options})
+    with (
+        unreachable_is_said(options),
+        Admin(**{"default.api.timeout.ms": ADMIN_TIMEOUT_MS, **options}) as admin,
+    ):
+        yield admin
 
 
 def match_names(pattern: str, names: Iterable[str]) -> list[str]:

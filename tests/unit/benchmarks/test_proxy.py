@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -319,6 +320,26 @@ def test_a_client_that_leaves_before_its_answer_fails_nothing(
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(leave())
     assert capfd.readouterr().err == ""
+
+
+def test_nobody_else_gets_the_port_of_a_proxy_that_is_down() -> None:
+    async def run() -> None:
+        server = await asyncio.start_server(Broker().serve, "127.0.0.1", 0)
+        async with server, Proxy(server.sockets[0].getsockname()[:2]) as proxy:
+            for _ in range(3):
+                proxy.fall_down()
+                await proxy.drain()
+                with pytest.raises(OSError, match="in use"), socket.socket() as other:
+                    other.bind(proxy.address)
+                with pytest.raises(ConnectionRefusedError):
+                    await asyncio.open_connection(*proxy.address)
+                await proxy.stand_up()
+                _, writer = await asyncio.open_connection(*proxy.address)
+                writer.close()
+                await writer.wait_closed()
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(run())
 
 
 def test_addresses_are_read() -> None:

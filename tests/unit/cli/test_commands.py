@@ -177,3 +177,42 @@ def test_without_a_broker_the_address_is_named(capfd: pytest.CaptureFixture[str]
     error = capfd.readouterr().err
     assert "127.0.0.1:1" in error
     assert "Traceback" not in error
+
+
+def test_offsets_as_json(run: Run) -> None:
+    run("topics", "--create", "--topic", "json-offsets", "--partitions", "2")
+    run("produce", "--topic", "json-offsets", "--partition", "1", stdin="a\nb\n")
+    code, shown, _ = run("offsets", "--topic", "json-offsets", "--json")
+    assert code == 0
+    assert json.loads(shown) == [
+        {"topic": "json-offsets", "partition": 0, "offset": 0, "timestamp": None},
+        {"topic": "json-offsets", "partition": 1, "offset": 2, "timestamp": None},
+    ]
+    none = json.loads(
+        run("offsets", "--topic", "json-offsets", "--time", "max-timestamp", "--json")[1]
+    )
+    assert none[0]["offset"] is None
+    assert none[1]["offset"] in (0, 1)
+    assert none[1]["timestamp"] > 0
+
+
+def test_the_figures_of_producer_perf_as_json(run: Run) -> None:
+    perf = (
+        "producer-perf",
+        "--topic",
+        "json-measured",
+        "--num-records",
+        "200",
+        "--record-size",
+        "10",
+    )
+    code, shown, errors = run(*perf, "--throughput", "-1", "--warmup-records", "50", "--json")
+    assert code == 0
+    assert "Warmup first 50 records" in errors
+    figures = json.loads(shown)
+    assert list(figures) == ["failed", "all", "steady_state"]
+    assert figures["failed"] == 0
+    assert (figures["all"]["records"], figures["steady_state"]["records"]) == (200, 150)
+    assert figures["all"]["latency_ms"]["max"] >= figures["all"]["latency_ms"]["average"] > 0
+    shown = run(*perf, "--throughput", "-1", "--print-metrics", "--json")[1]
+    assert any(name.startswith("producer-metrics:") for name in json.loads(shown)["metrics"])

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from trimtab.cli.consume import TextFormat, wait_ms, write_json
+from trimtab.cli.consume import TextFormat, read_limit, wait_ms, write_json
 from trimtab.errors import UsageError
 from trimtab.records import Record, TimestampType
 
@@ -70,3 +70,9 @@ def test_a_poll_waits_no_longer_than_the_timeout_leaves() -> None:
     assert wait_ms(10_000, now) == 500
     assert 0 < wait_ms(200, now) <= 200
     assert wait_ms(200, now - 1) == 0
+
+
+def test_minus_one_message_is_all_of_them_as_in_kafka() -> None:
+    assert [read_limit(count) for count in (None, -1, 0, 5)] == [None, None, 0, 5]
+    with pytest.raises(UsageError, match="--max-messages -2: write a number"):
+        read_limit(-2)

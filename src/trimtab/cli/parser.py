@@ -1,0 +1,57 @@
+"""A parser of command lines that names what was misspelt."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+
+TYPE_CHECKING = False  # as typing's, which `trimtab cluster` does not import
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+MISSPELT = 2
+"""Exit code, as argparse has it."""
+
+
+class Parser(argparse.ArgumentParser):
+    """As argparse's, but what is wrong is said in one line, without the usage.
+
+    An option that it does not know comes before anything else, with the one that it resembles.
+    """
+
+    _words: Sequence[str] = ()
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        self._words = list(args or ())
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        known = set(self._list_options())
+        for word in self._words:
+            if word == "--":
+                break
+            option = word.partition("=")[0]
+            if option.startswith("--") and option not in known:
+                said = suggest(option, known)
+                self.exit(
+                    MISSPELT,
+                    f"{self.prog}: unknown option {option}{said}; all: {self.prog} --help\n",
+                )
+        self.exit(MISSPELT, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+
+    def _list_options(self) -> Iterable[str]:
+        yield from self._option_string_actions
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for parser in action.choices.values():
+                    yield from parser._option_string_actions
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """`: did you mean …?` with what resembles a word most; nothing if nothing does."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(word, sorted(known), n=1, cutoff=0.6)
+    return f": did you mean {close[0]}?" if close else ""

@@ -1,0 +1,80 @@
+"""A word about a cluster that cannot be reached, while a command goes on trying."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from trimtab.cli.options import DEFAULT_BOOTSTRAP_SERVERS
+
+if TYPE_CHECKING:
+    from trimtab.client.network.connections import Node
+
+PATIENCE_S = 1.0
+"""How long nothing is said: most commands have ended by then."""
+
+CONNECT_S = 1.0
+"""How long one address may take to answer."""
+
+
+@contextmanager
+def unreachable_is_said(options: dict[str, Any]) -> Iterator[None]:
+    """If the block still runs after a second, and none of the bootstrap servers takes connections,
+    one line on standard error says so. Nothing is said twice, and the block is not disturbed.
+
+    Args:
+        options: a client's, by dotted name.
+    """
+    over = threading.Event()
+    watch = threading.Thread(target=_watch, args=(options, over), daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _watch(options: dict[str, Any], over: threading.Event) -> None:
+    from trimtab.client.network.bootstrap import parse_bootstrap_servers
+    from trimtab.errors import UsageError
+
+    if over.wait(PATIENCE_S):
+        return
+    try:
+        nodes = parse_bootstrap_servers(options["bootstrap.servers"])
+    except UsageError:
+        return  # the client says what is wrong with them
+    reason = _try(nodes)
+    if reason is not None and not over.is_set():
+        print(describe(options["bootstrap.servers"], reason), file=sys.stderr, flush=True)
+
+
+def describe(servers: object, reason: str) -> str:
+    """The line that is said."""
+    remedy = "start one: trimtab cluster up"
+    if servers != DEFAULT_BOOTSTRAP_SERVERS:
+        remedy += ", or name another with --bootstrap-server"
+    return f"cannot reach {servers} ({reason}); is it running? {remedy}. Still trying …"
+
+
+def _try(nodes: Sequence[Node]) -> str | None:
+    """None if one of them takes a connection; else why the last one tried does not."""
+    reason = "no address"
+    began = time.monotonic()
+    for node in nodes:
+        if time.monotonic() - began > CONNECT_S:
+            break
+        try:
+            socket.create_connection((node.host, node.port), CONNECT_S).close()
+        except TimeoutError:
+            reason = "no answer"
+        except OSError as error:
+            reason = error.strerror or str(error)
+        else:
+            return None
+    return reason
