@@ -187,6 +187,14 @@ class Producer(Intake):
         """
         self._thread.run(self._core.flush(checked_seconds("timeout", timeout)))
 
+    def purge(self) -> int:
+        """Drop every record that is not in a request under way; returns how many.
+
+        Their deliveries fail with Unavailable. An open transaction fails with them.
+        """
+        core = self._core
+        return core.purge_now() if self._thread.is_current else self._run(core.purge())
+
     def partitions_for(self, topic: str) -> TopicView:
         """The topic's partitions, leaders and racks; waits for metadata up to `max.block.ms`.
 
@@ -411,6 +419,10 @@ class AsyncProducer(AsyncIntake):
     async def flush(self, timeout: float | None = None) -> None:
         """Send what waits now, and return when all of it is acknowledged or given up."""
         await self._core.flush(checked_seconds("timeout", timeout))
+
+    def purge(self) -> int:
+        """Drop every record that is not in a request under way; returns how many."""
+        return self._core.purge_now()
 
     async def partitions_for(self, topic: str) -> TopicView:
         """The topic's partitions, leaders and racks; waits for metadata up to `max.block.ms`."""

@@ -227,6 +227,17 @@ class Core:
                 f" {timeout:g} s; they go on being sent for up to delivery.timeout.ms"
             ) from None
 
+    async def purge(self) -> int:
+        return self.purge_now()
+
+    def purge_now(self) -> int:
+        """On the loop."""
+        self._check()
+        return self.sender.drop(
+            lambda batch: True,
+            Unavailable("dropped by purge() before it was acknowledged"),
+        )
+
     async def close(self, timeout: float | None) -> None:
         if self._closing.done():  # by another thread: it gets no longer than this one gives
             ended, _ = await asyncio.wait([self._closed], timeout=timeout)

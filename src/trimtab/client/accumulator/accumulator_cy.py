@@ -450,6 +450,7 @@ class Accumulator(Placement):
                 queue._count(batch, -1)
             self._chain.remove(batch)
             queue.topic_queues._unsettled -= 1
+            self._settled += batch.count
             callbacks = batch._settle(error, base_offset, log_append_time)
             self.memory.give_back(batch.memory)
             batch.memory = 0

@@ -14,6 +14,7 @@ import cython
 from trimtab.client.accumulator.placement_cy import Placement
 from trimtab.client.accumulator.queues_cy import Delivery
 from trimtab.errors import UsageError
+from trimtab.records import Headers
 
 if cython.compiled:
     from cython.cimports.trimtab.client.accumulator.placement_cy import (  # type: ignore[no-redef]
@@ -39,9 +40,9 @@ class Intake:
     def send(
         self,
         topic: str,
-        value: bytes | None = None,
-        key: bytes | None = None,
-        headers: Any = None,
+        value: bytes | bytearray | memoryview | None = None,
+        key: bytes | bytearray | memoryview | None = None,
+        headers: Headers | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
         on_delivery: Callable[[Delivery], object] | None = None,
@@ -77,6 +78,14 @@ class Intake:
             )
         return delivery
 
+    def __len__(self) -> int:
+        """How many records were sent and are neither acknowledged nor given up."""
+        return 0 if self._placement is None else self._placement.unacknowledged
+
+    def __bool__(self) -> bool:
+        """True, however many records there are."""
+        return True
+
     def _hand_over(self) -> None:
         """Let the sender's thread have the interpreter."""
         raise NotImplementedError
@@ -98,9 +107,9 @@ class AsyncIntake:
     async def send(
         self,
         topic: str,
-        value: bytes | None = None,
-        key: bytes | None = None,
-        headers: Any = None,
+        value: bytes | bytearray | memoryview | None = None,
+        key: bytes | bytearray | memoryview | None = None,
+        headers: Headers | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
         on_delivery: Callable[[Delivery], object] | None = None,
@@ -123,6 +132,14 @@ class AsyncIntake:
                 topic, value, key, headers, partition, timestamp, on_delivery
             )
         return delivery
+
+    def __len__(self) -> int:
+        """How many records were sent and are neither acknowledged nor given up."""
+        return 0 if self._placement is None else self._placement.unacknowledged
+
+    def __bool__(self) -> bool:
+        """True, however many records there are."""
+        return True
 
     async def _send_when_possible(self, *record: Any) -> Any:
         raise NotImplementedError

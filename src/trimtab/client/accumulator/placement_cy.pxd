@@ -16,6 +16,7 @@ cdef class Placement:
     cdef readonly bint closed
     cdef readonly bint is_abandoned
     cdef readonly long long records
+    cdef long long _settled
     cdef long long _unseen
     cdef object _refusal
     cdef BatchChain _chain

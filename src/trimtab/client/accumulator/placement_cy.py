@@ -110,6 +110,7 @@ class Placement:
         self._chain = BatchChain()
         self.closed = False
         self.records = 0
+        self._settled = 0
         self._refusal: Exception | None = None
         self.is_abandoned = False
         self._changed: list[PartitionQueue] = []
@@ -136,6 +137,12 @@ class Placement:
         self._on_callback_error = on_callback_error
         self._acquire = lock.acquire
         self._release = lock.release
+
+    @property
+    def unacknowledged(self) -> int:
+        """Records that were taken and are neither acknowledged nor given up; on any thread."""
+        settled: cython.longlong = self._settled  # first, as records only grow
+        return max(0, self.records - settled)
 
     def append(
         self,

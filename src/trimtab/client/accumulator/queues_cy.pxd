@@ -26,6 +26,7 @@ cdef class Batch:
     cdef readonly int count
     cdef readonly bint is_done
     cdef readonly object error
+    cdef object _lost
     cdef readonly long long base_offset
     cdef readonly long long log_append_time
     cdef NodeLoad _sent_to

@@ -17,7 +17,7 @@ import cython
 
 from trimtab.client.arguments import checked_callable, checked_seconds
 from trimtab.errors import BatchRefused
-from trimtab.records import NO_OFFSET, NO_TIMESTAMP, RecordMetadata
+from trimtab.records import NO_OFFSET, NO_TIMESTAMP, Record, RecordMetadata
 from trimtab.runtime.waiting import wait_for
 
 if cython.compiled:
@@ -90,6 +90,7 @@ class Batch:
         self.count = 0
         self.is_done = False
         self.error = None
+        self._lost: Any = None  # once it is given up: its builder, then the records read from it
         self.base_offset = NO_OFFSET
         self.log_append_time = NO_TIMESTAMP
         self._sent_to: Any = None
@@ -106,7 +107,12 @@ class Batch:
     def _settle(
         self, error: Any, base_offset: cython.longlong, log_append_time: cython.longlong
     ) -> list[Any]:
-        """Mark it done; returns functions and their deliveries, in turn, to be called unlocked."""
+        """Mark it done; returns functions and their deliveries, in turn, to be called unlocked.
+
+        The records of a batch that is given up stay readable as long as a delivery is held.
+        """
+        if error is not None:
+            self._lost, self.builder = self.builder, None
         self.error = error
         self.base_offset = base_offset
         self.log_append_time = log_append_time
@@ -145,6 +151,16 @@ class Batch:
         if self._parts is not None:
             return next((part.reason for part in self._parts if part.lost), None)
         return self.error
+
+    def lost_record(self, index: cython.Py_ssize_t) -> Record:
+        """One record of a batch that was given up, by its place among them."""
+        lost = self._lost
+        if not isinstance(lost, list):
+            # All at once: whoever reads one mostly reads the others too.
+            lost = self._lost = lost.records()
+        return lost[index]._replace(
+            topic=self.queue.topic, partition=self.queue.partition, offset=NO_OFFSET
+        )
 
     @property
     def is_waited_for(self) -> bool:
@@ -237,7 +253,20 @@ class Delivery:
         batch = self._wait(checked_seconds("timeout", timeout))
         return None if batch.error is None else self._error(batch)
 
-    def add_done_callback(self, function: Callable[[Any], object]) -> None:
+    @property
+    def record(self) -> Record | None:
+        """The record that failed, to be sent elsewhere, as to a dead-letter topic.
+
+        Its offset is -1. None while the outcome is not known, and for a record that is stored: its
+        bytes are not kept. Those of a failed one are, with the rest of its batch, as long as a
+        delivery of that batch is held.
+        """
+        batch = self._holder()
+        if not batch.is_done or batch.error is None:
+            return None
+        return batch.lost_record(self._index - batch._first)
+
+    def add_done_callback(self, function: Callable[["Delivery"], object]) -> None:
         """Have `function(delivery)` called once, on the client's thread, when the outcome is known.
 
         If it is known already the call happens at once, on this thread. Keep it short: nothing is

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from trimtab.client.arguments import checked_callable, checked_seconds
 from trimtab.errors import KafkaError, UsageError
-from trimtab.records import NO_OFFSET, TopicPartition
+from trimtab.records import NO_OFFSET, Record, TopicPartition
 from trimtab.runtime.waiting import wait_for
 from trimtab.wire.rows_cy import NO_TIME, BytesColumn, HeadersColumn, Rows
 
@@ -60,7 +60,11 @@ class TableError(KafkaError):
     """
 
     def __init__(
-        self, error: Exception, failed: Mapping[int, int], delivered: TableSummary
+        self,
+        error: Exception,
+        failed: Mapping[int, int],
+        delivered: TableSummary,
+        shares: Iterable[BatchShare] = (),
     ) -> None:
         first = TopicPartition(delivered.topic, next(iter(failed)))
         lost = sum(failed.values())
@@ -70,7 +74,14 @@ class TableError(KafkaError):
         )
         self.failed = failed
         self.delivered = delivered
+        self._shares = tuple(shares)
         self.__cause__ = error
+
+    def records(self) -> Iterator[Record]:
+        """The records that failed, batch by batch, as `Delivery.record` gives one."""
+        for share in self._shares:
+            for index in range(share.first, share.last + 1):
+                yield share.batch.lost_record(index)
 
 
 class BatchShare(Protocol):
@@ -106,6 +117,7 @@ class TableDelivery:
         self._delivered: dict[int, PartitionSummary] = {}
         self._failed: dict[int, int] = {}
         self._error: Exception | None = None
+        self._lost: list[BatchShare] = []
         self._future: Future[TableSummary] = Future()
         self._endings = count()
 
@@ -116,6 +128,7 @@ class TableDelivery:
         if batch.error is not None:
             self._error = self._error or batch.error
             self._failed[partition] = self._failed.get(partition, 0) + records
+            self._lost.append(share)
         else:
             base = batch.base_offset
             first, last = (base + share.first, base + share.last) if base >= 0 else (NO_OFFSET,) * 2
@@ -144,7 +157,7 @@ class TableDelivery:
         if self._error is None:
             self._future.set_result(delivered)
         else:
-            self._future.set_exception(TableError(self._error, self._failed, delivered))
+            self._future.set_exception(TableError(self._error, self._failed, delivered, self._lost))
 
     def done(self) -> bool:
         """Whether the outcome of every row is known."""

@@ -301,11 +301,18 @@ class Sender:
         finally:
             self._flushing -= 1
 
-    def drop(self, which: Callable[[Batch], bool], error: KafkaError) -> None:
-        """Give up those waiting batches, not in flight, of which `which` is true."""
+    def drop(self, which: Callable[[Batch], bool], error: KafkaError) -> int:
+        """Give up those waiting batches, not in flight, of which `which` is true.
+
+        Returns: how many records that were.
+        """
+        records = 0
         for batch in self._accumulator.incomplete_batches():
-            if batch not in batch.queue.in_flight and which(batch):
+            # A callback may have settled it meanwhile.
+            if not batch.is_done and batch not in batch.queue.in_flight and which(batch):
+                records += batch.count
                 self._fail(batch, error)
+        return records
 
     def fail_all(self, error: KafkaError) -> None:
         """Give up everything that is not acknowledged."""

@@ -154,7 +154,7 @@ class Outbox(Protocol):
     async def flush(self) -> None:
         """Send everything that waits now, and return when it is acknowledged or given up."""
 
-    def drop(self, which: Callable[[Batch], bool], error: KafkaError) -> None:
+    def drop(self, which: Callable[[Batch], bool], error: KafkaError) -> int:
         """Give up those waiting batches, not in flight, of which `which` is true."""
 
 

@@ -1,0 +1,37 @@
+# What type checkers of users' programs see of intake_cy.py, whose decorators tell them nothing.
+
+from collections.abc import Callable
+from typing import Any
+
+from trimtab.client.accumulator.queues_cy import Delivery
+from trimtab.records import Headers
+
+class Intake:
+    def __init__(self, placement: Any) -> None: ...
+    def send(
+        self,
+        topic: str,
+        value: bytes | bytearray | memoryview | None = None,
+        key: bytes | bytearray | memoryview | None = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        on_delivery: Callable[[Delivery], object] | None = None,
+    ) -> Delivery: ...
+    def __len__(self) -> int: ...
+    def __bool__(self) -> bool: ...
+
+class AsyncIntake:
+    def __init__(self, placement: Any) -> None: ...
+    async def send(
+        self,
+        topic: str,
+        value: bytes | bytearray | memoryview | None = None,
+        key: bytes | bytearray | memoryview | None = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        on_delivery: Callable[[Delivery], object] | None = None,
+    ) -> Delivery: ...
+    def __len__(self) -> int: ...
+    def __bool__(self) -> bool: ...

@@ -1,0 +1,234 @@
+"""What failed can be sent elsewhere: `Delivery.record`; and `purge` and `len` of a producer."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from random import Random
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from trimtab.client.accumulator.table import TableError
+from trimtab.client.admin import Admin
+from trimtab.client.consumer import Consumer
+from trimtab.client.network.metadata import TopicView
+from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
+from trimtab.client.producer import AsyncProducer, Producer
+from trimtab.cluster import Cluster
+from trimtab.errors import BrokerError, ErrorCode, Unavailable
+from trimtab.records import Record, TimestampType
+
+Make = Callable[..., Any]
+NOW_MS = 1_700_000_000_250
+
+
+@pytest.fixture
+def accumulator(in_form: Callable[[str], ModuleType], make_view: Callable[..., TopicView]) -> Any:
+    made = in_form("trimtab.client.accumulator.accumulator_cy").Accumulator(
+        batch_size=1000,
+        buffer_memory=1 << 20,
+        max_request_size=1 << 20,
+        compression=0,
+        ignores_keys=False,
+        make_partitioner=lambda: BuiltInPartitioner(BuiltInOptions(1000, False), Random(3)),
+        now=lambda: 100.0,
+        wall_clock=lambda: NOW_MS / 1000,
+        lock=threading.Lock(),
+        wake=lambda: None,
+        on_callback_error=lambda error: pytest.fail(str(error)),
+    )
+    made.update_topic(make_view((0, 1)))
+    return made
+
+
+def send(accumulator: Any, number: int, on_delivery: Any = None) -> Any:
+    return accumulator.append(
+        "topic", b"%d" % number, b"k", [("h", None)], 1, NOW_MS + number, on_delivery
+    )
+
+
+def record(number: int) -> Record:
+    return Record(
+        *("topic", 1, -1, NOW_MS + number, TimestampType.CREATE_TIME, b"k", b"%d" % number),
+        [("h", None)],
+    )
+
+
+def test_a_delivery_that_failed_has_its_record_and_others_have_none(accumulator: Any) -> None:
+    seen: list[Any] = []
+    deliveries = [send(accumulator, number, seen.append) for number in range(4)]
+    assert [delivery.record for delivery in deliveries] == [None] * 4
+    batch = accumulator.take(accumulator.topic("topic").queues[1])
+    accumulator.fail(batch, Unavailable("gone"))
+    assert [delivery.record for delivery in deliveries] == [record(n) for n in range(4)]
+    assert [delivery.record for delivery in seen] == [record(n) for n in range(4)]
+
+    stored = send(accumulator, 9)
+    batch = accumulator.take(accumulator.topic("topic").queues[1])
+    accumulator.complete(batch, 7, -1)
+    assert stored.result().offset == 7
+    assert stored.record is None
+
+
+def test_only_a_batch_that_failed_keeps_its_bytes(accumulator: Any) -> None:
+    queue = accumulator.topic("topic").queues[1]
+    for fails in (False, True, True, False):
+        held = accumulator.append("topic", b"x" * 850, None, None, 1, NOW_MS)
+        batch = accumulator.take(queue)
+        kept, used = accumulator.pool.kept, accumulator.used
+        if fails:
+            accumulator.fail(batch, Unavailable("gone"))
+        else:
+            accumulator.complete(batch, 0, -1)
+        assert batch.builder is None
+        assert accumulator.pool.kept == kept + (0 if fails else 1000)
+        assert accumulator.used < used
+        assert (held.record is not None) == fails
+
+
+def test_the_records_of_a_batch_that_was_split_are_found_in_its_parts(accumulator: Any) -> None:
+    deliveries = [send(accumulator, number) for number in range(5)]
+    queue = accumulator.topic("topic").queues[1]
+    accumulator.split(accumulator.take(queue))
+    assert len(accumulator.incomplete_batches()) == 5
+    for number in range(5):
+        part = accumulator.take(queue)
+        if number % 2:
+            accumulator.fail(part, Unavailable("gone"))
+        else:
+            accumulator.complete(part, number, -1)
+    assert [delivery.record for delivery in deliveries] == [
+        record(number) if number % 2 else None for number in range(5)
+    ]
+
+
+def test_what_is_not_acknowledged_is_counted_through_splits_and_failures(accumulator: Any) -> None:
+    queue = accumulator.topic("topic").queues[1]
+    for number in range(5):
+        send(accumulator, number)
+    assert accumulator.unacknowledged == 5
+    batch = accumulator.take(queue)
+    assert accumulator.unacknowledged == 5
+    accumulator.split(batch)
+    assert accumulator.unacknowledged == 5
+    accumulator.complete(accumulator.take(queue), 0, -1)
+    accumulator.fail(accumulator.take(queue), Unavailable("gone"))
+    assert accumulator.unacknowledged == 3
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of somebody who takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def idle(silent: str, make_view: Callable[..., TopicView]) -> Iterator[Producer]:
+    """A producer that knows its topic, and nobody takes what it sends."""
+    producer = Producer(silent, batch_size=200, compression_type="gzip")
+    producer._core.accumulator.update_topic(make_view((0, 1)))
+    yield producer
+    producer.close(timeout=0)
+
+
+def test_a_producer_has_a_length_and_is_always_true(idle: Producer) -> None:
+    assert len(idle) == 0
+    assert idle
+    for number in range(30):
+        idle.send("topic", b"%d" % number)
+    assert len(idle) == 30
+
+
+def test_purge_drops_what_waits_and_says_how_much(idle: Producer) -> None:
+    errors: list[str] = []
+    deliveries = [
+        idle.send("topic", b"%d" % number, on_delivery=lambda d: errors.append(str(d.exception())))
+        for number in range(30)
+    ]
+    assert idle.purge() == 30
+    assert errors == ["dropped by purge() before it was acknowledged"] * 30
+    assert len(idle) == 0
+    assert idle.purge() == 0
+    assert [d.record.value for d in deliveries if d.record] == [b"%d" % n for n in range(30)]
+    assert idle.metrics()["producer-metrics"]["buffer-available-bytes"] == 33_554_432  # type: ignore[index]
+    assert idle.send("topic", b"more").done() is False
+
+
+def test_purge_in_a_callback(idle: Producer) -> None:
+    purged: list[int] = []
+    idle.send("topic", b"first", partition=0, on_delivery=lambda _: purged.append(idle.purge()))
+    idle.send("topic", b"second", partition=1)
+    assert idle.purge() == 1  # the callback of the first has dropped the second
+    assert purged == [1]
+
+
+def test_closing_leaves_what_it_gave_up_readable(idle: Producer) -> None:
+    delivery = idle.send("topic", b"v", key=b"k", headers=[("h", b"1")], timestamp=5)
+    idle.close(timeout=0)
+    assert isinstance(delivery.exception(), Unavailable)
+    assert delivery.record is not None
+    assert delivery.record[3:] == (5, TimestampType.CREATE_TIME, b"k", b"v", [("h", b"1")])
+
+
+def test_an_asynchronous_producer_counts_and_purges_too(
+    silent: str, make_view: Callable[..., TopicView]
+) -> None:
+    async def scenario() -> None:
+        producer = AsyncProducer(silent)
+        producer._core.accumulator.update_topic(make_view((0,)))
+        delivery = await producer.send("topic", b"v")
+        assert (len(producer), bool(producer)) == (1, True)
+        assert producer.purge() == 1
+        with pytest.raises(Unavailable, match="purge"):
+            await delivery
+        assert (len(producer), bool(producer)) == (0, True)
+        await producer.close(timeout=0)
+
+    asyncio.run(scenario())
+
+
+def test_what_a_topic_refuses_goes_to_another(cluster: Cluster) -> None:
+    def bury(delivery: Any) -> None:
+        if (lost := delivery.record) is not None:
+            producer.send("dead", lost.value, lost.key, lost.headers, timestamp=lost.timestamp)
+
+    with Producer(cluster.bootstrap_servers) as producer:
+        producer.partitions_for("dead")
+        headers = [("why", "ä".encode()), ("none", None)]
+        lost = producer.send("small", b"x" * 500, b"k", headers, 0, 77, bury)
+        kept = producer.send("small", b"x", on_delivery=bury)
+        assert isinstance(error := lost.exception(20), BrokerError)
+        assert error.code is ErrorCode.MESSAGE_TOO_LARGE
+        kept.result(20)
+        producer.flush(20)
+    with Consumer(cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign([("dead", 0)])
+        (found,) = consumer.poll(20_000)
+    assert (found.key, found.value, found.timestamp) == (b"k", b"x" * 500, 77)
+    assert list(found.headers) == headers
+
+
+def test_the_rows_of_a_table_that_failed(cluster: Cluster) -> None:
+    values = [b"a", b"x" * 500, b"b", b"y" * 600]
+    table = pa.table({"value": pa.array(values, pa.binary()), "to": [0, 0, 0, 0]})
+    with Producer(cluster.bootstrap_servers, batch_size=100) as producer:
+        sent = producer.send_table("small", table, partition="to")
+        error = sent.exception(20)
+    assert isinstance(error, TableError)
+    assert error.failed == {0: 2}
+    assert [record.value for record in error.records()] == [values[1], values[3]]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as running:
+        with Admin(running.bootstrap_servers) as admin:
+            admin.create_topic("small", 1, config={"max.message.bytes": 300})
+            admin.create_topic("dead", 1)
+        yield running
