@@ -222,7 +222,7 @@ class Broker:
                 self._set_aside_strays()
         if self._failure is not None:
             raise self._failure
-        if self.logs.has_lost and self.logs.previous_epoch >= 0:
+        if self.logs.previous_epoch >= 0 and (self.logs.has_lost or self._offline):
             # Nobody may lead for what this broker has had before (KIP-966).
             _log.error("a log lacks what was written to it broker=%d", self.id)
             await self.lifecycle.register_with_loss()

@@ -44,6 +44,7 @@ DIRECTORY = f"{TOPIC}-0"
 _STATE = f"{DIRECTORY}/quorum-state"
 _PART = ".part"
 _SNAPSHOTS_KEPT = 2
+_MAX_EPOCH = 2**31 - 1
 
 _log = logging.getLogger(__name__)
 
@@ -364,10 +365,13 @@ class Journal:
     def _begin_epoch(self) -> None:
         content = self._storage.read_file(_STATE)
         if content is not None:
-            try:
-                self.epoch = max(self.epoch, int(json.loads(content)["leaderEpoch"]))
-            except (ValueError, KeyError, TypeError) as error:
-                raise CorruptData(f"{_STATE}: {error!r}; restore the file from a copy") from error
+            epoch = _read_epoch(content)
+            if self.epoch > epoch:  # each start of a controller writes it before anything else
+                raise CorruptData(
+                    f"{_STATE} has epoch {epoch}, and the log epoch {self.epoch}; restore the "
+                    "file from a copy"
+                )
+            self.epoch = epoch
         self.epoch += 1
         state = {
             "clusterId": "",
@@ -379,3 +383,14 @@ class Journal:
             "data_version": 0,
         }
         self._storage.write_file(_STATE, json.dumps(state, separators=(",", ":")).encode("ascii"))
+
+
+def _read_epoch(content: bytes) -> int:
+    """The epoch in `quorum-state`."""
+    try:
+        epoch = json.loads(content)["leaderEpoch"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CorruptData(f"{_STATE}: {error!r}; restore the file from a copy") from error
+    if not isinstance(epoch, int) or not 0 <= epoch < _MAX_EPOCH:
+        raise CorruptData(f"{_STATE}: leaderEpoch={epoch!r}; restore the file from a copy")
+    return epoch

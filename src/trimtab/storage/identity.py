@@ -5,10 +5,12 @@ from __future__ import annotations
 from base64 import urlsafe_b64encode
 from random import Random
 
+from trimtab.errors import CorruptData
 from trimtab.storage.storage import Storage
 
 _META = "meta.properties"
 _CLUSTER_ID = "cluster.id="
+_JOURNAL = "__cluster_metadata-0"
 
 
 def find_cluster_id(storage: Storage) -> str | None:
@@ -23,6 +25,7 @@ def identify_cluster(storage: Storage, random: Random) -> str:
     """The id of the cluster whose controller's data these are; a new one if there are none.
 
     Raises:
+        CorruptData: there are, but the file with the id is damaged or gone.
         StorageError: the disk failed.
         UsageError: the directory is in use.
     """
@@ -30,6 +33,11 @@ def identify_cluster(storage: Storage, random: Random) -> str:
     try:
         cluster_id = find_cluster_id(storage)
         if cluster_id is None:
+            if storage.list(_JOURNAL):
+                raise CorruptData(
+                    f"{_META} names no cluster.id, but {_JOURNAL} is there; write the line "
+                    f"{_CLUSTER_ID}ID into it, with the ID that the {_META} of each broker names"
+                )
             cluster_id = make_cluster_id(random)
             name_cluster(storage, cluster_id)
         return cluster_id

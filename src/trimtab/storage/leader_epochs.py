@@ -7,14 +7,18 @@ log's batches are what counts.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from trimtab.storage.storage import Storage
 from trimtab.wire.batch_cy import BatchHeader
 
 EPOCHS_FILE = "leader-epoch-checkpoint"
+
+_log = logging.getLogger(__name__)
 
 
 class LeaderEpoch(NamedTuple):
@@ -114,8 +118,12 @@ class LeaderEpochs:
             pairs = [line.split() for line in lines]
             if end or int(count) != len(pairs):
                 raise ValueError("cut short")
-            self._entries = [LeaderEpoch(int(epoch), int(start)) for epoch, start in pairs]
-        except ValueError:
+            entries = [LeaderEpoch(int(epoch), int(start)) for epoch, start in pairs]
+            if not _rise(entries):
+                raise ValueError(f"{entries} do not rise")
+            self._entries = entries
+        except ValueError as error:
+            _log.warning("%s is damaged, and made again from the batches: %s", self._path, error)
             self._entries = []
 
     def check(self, last: BatchHeader | None, headers: Iterable[BatchHeader]) -> None:
@@ -148,6 +156,16 @@ class LeaderEpochs:
     @property
     def _path(self) -> str:
         return f"{self._directory}/{EPOCHS_FILE}"
+
+
+def _rise(entries: Sequence[LeaderEpoch]) -> bool:
+    """Whether both epochs and offsets do, within what there can be."""
+    return all(
+        0 <= entry.epoch < 2**31 and 0 <= entry.start_offset < 2**63 for entry in entries
+    ) and all(
+        before.epoch < after.epoch and before.start_offset < after.start_offset
+        for before, after in pairwise(entries)
+    )
 
 
 def _epoch_of(entry: LeaderEpoch) -> int:

@@ -21,7 +21,9 @@ as `flush.messages` and `flush.ms` say.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from trimtab.errors import CorruptData, KafkaError
@@ -30,12 +32,15 @@ from trimtab.storage.leader_epochs import EpochEnd, LeaderEpoch, LeaderEpochs
 from trimtab.storage.log_changes import LogChanges
 from trimtab.storage.log_config import LONG_MAX, LogConfig
 from trimtab.storage.log_files import CLEANED, list_files
+from trimtab.storage.log_loader import Loader, load_producers
 from trimtab.storage.producer_snapshots import ProducerSnapshots
 from trimtab.storage.producer_state import ProducerState
 from trimtab.storage.segment import Segment, StoredRecords, TimestampOffset
 from trimtab.storage.segment_list import SegmentList
 from trimtab.storage.storage import Storage, StorageError
 from trimtab.wire.batch_cy import BatchHeader, restamp
+
+_log = logging.getLogger(__name__)
 
 _INT32_MAX = 2**31 - 1
 _REMEMBERED_READS = 16
@@ -143,12 +148,14 @@ class Log:
 
         Args:
             now_ms: the wall clock, ms since the epoch.
-            log_start_offset: as checkpointed; records before it stay unread.
+            log_start_offset: as checkpointed; records before it stay unread. Left out of account
+                if the log ends before it.
             recovery_point: as checkpointed. From its segment on, every batch's CRC is checked,
                 the log is cut off at the first that is torn or corrupt, and the indexes are
                 rebuilt. Nothing is checked if the log ends there.
             high_watermark: as checkpointed.
-            clean: the log was closed properly: nothing is checked.
+            clean: the log was closed properly: all of it is checked unless it ends at the
+                recovery point.
             changes: where the log notes that it has changed.
             is_new: the directory is known not to exist. It is made when there is something to
                 write: ten thousand empty logs cost the disk nothing.
@@ -162,7 +169,9 @@ class Log:
             interval = config.index_interval_bytes
             log._segments.add(Segment(storage, directory, 0, interval, now_ms(), size=0))
         else:
-            log._load(log_start_offset, recovery_point, clean)
+            is_damaged = log._load(log_start_offset, recovery_point, clean)
+            if is_damaged or high_watermark > log.log_end_offset:
+                log._changes.distrusted()
             log.high_watermark = high_watermark
         return log
 
@@ -422,6 +431,11 @@ class Log:
                 self._truncate(offset)
             else:
                 self.restart_at(offset)
+        except CorruptData as error:
+            # What is cut off too much comes from the leader again.
+            lower = self._segments.since(offset - 1)[0].base_offset
+            _log.warning("%s is cut off at %d, not %d: %s", self.directory, lower, offset, error)
+            self.truncate(lower)
         except StorageError as error:
             self._fail(error)
             raise
@@ -429,9 +443,11 @@ class Log:
     def _truncate(self, offset: int) -> None:
         segment = self._segments.since(offset)[0]
         end_offset = offset
-        position = segment.locate(offset)
-        if position is not None:
-            end_offset = min(offset, next(segment.headers(position))[1].base_offset)
+        position: int | None = 0
+        if offset > segment.base_offset:
+            position = segment.locate(offset)
+            if position is not None:
+                end_offset = min(offset, next(segment.headers(position))[1].base_offset)
         self._withdraw(end_offset)
         while len(self._segments) > 1 and self._segments.active.base_offset >= offset:
             self._segments.drop_last()
@@ -440,7 +456,9 @@ class Log:
         self.log_end_offset = end_offset
         self.high_watermark = self._high_watermark
         self._forget_from(end_offset)
-        self._load_producers(end_offset)
+        self.producers = load_producers(
+            self._snapshots, self._segments, self._new_producers, end_offset, self._now_ms()
+        )
 
     def restart_at(self, offset: int) -> None:
         """Drops everything and begins at `offset`, as a follower does whose leader no longer has
@@ -456,7 +474,7 @@ class Log:
             self._segments.delete_doomed()
             while self._segments:
                 self._segments.drop_last()
-            self.producers = ProducerState(self.config.producer_id_expiration_ms)
+            self.producers = self._new_producers()
             self._forget_from(-1)
             self._begin_at(offset)
         except StorageError as error:
@@ -579,6 +597,11 @@ class Log:
             place = self._segments.locate(offset)
             if place is None:
                 return b""
+            if place[0].base_offset > offset and not self.config.compacts:
+                raise CorruptData(
+                    f"{self.directory}: no segment holds offset {offset}, and the next begins at "
+                    f"{place[0].base_offset}: a file is missing or damaged"
+                )
         segment, position = place
         data, next_offset = segment.read(
             position, max(max_bytes, 0), min_one, end_offset, self.end_of(segment), max_read_bytes
@@ -723,7 +746,8 @@ class Log:
 
     # -- opening
 
-    def _load(self, log_start_offset: int, recovery_point: int, clean: bool) -> None:
+    def _load(self, log_start_offset: int, recovery_point: int, clean: bool) -> bool:
+        """Returns whether the log lacks something that it had."""
         files = list_files(self._storage, self.directory, self._segment)
         self._snapshots = ProducerSnapshots(self._storage, self.directory, files.snapshots)
         if files.has_epochs:
@@ -732,69 +756,28 @@ class Log:
             self._segments.add(self._segment(base_offset))
         if not files.base_offsets:
             self._begin_at(log_start_offset)
-
-        is_whole = True
-        last, unchecked = self._find_end(recovery_point, clean)
-        if unchecked is None:
-            self._load_producers(self.log_end_offset)
-        else:
-            self._load_producers(self._segments[unchecked].base_offset)
-            is_whole = self._recover(unchecked)
-            last = self._segments.active.last_header()
-        if last is None and len(self._segments) > 1:
-            last = self._segments[-2].last_header()
-        self._forget_from(self.log_end_offset)
-        self._epochs.check(last, self.headers(self.first_base_offset))
-        if not is_whole or max(log_start_offset, recovery_point) > self.log_end_offset:
-            self._changes.distrusted()
-        if log_start_offset > self.log_end_offset:  # the records it pointed at are lost
-            while self._segments:
-                self._segments.drop_first()
-            self.producers = ProducerState(self.config.producer_id_expiration_ms)
-            self._begin_at(log_start_offset)
-        self.log_start_offset = max(log_start_offset, self.first_base_offset)
+        loader = Loader(
+            self.directory,
+            self._segments,
+            self._epochs,
+            partial(load_producers, self._snapshots, self._segments, self._new_producers),
+            allows_gaps=self.config.compacts,
+            now_ms=self._now_ms,
+        )
+        found = loader.load(recovery_point, clean)
+        self.log_end_offset = found.end_offset
+        self.producers = found.producers
+        self._forget_from(found.end_offset)
+        # Beyond its end nothing of it counts: who checkpointed that finds out.
+        starts_within = log_start_offset <= found.end_offset
+        self.log_start_offset = max(
+            log_start_offset if starts_within else 0, self.first_base_offset
+        )
         self._epochs.forget_before(self.log_start_offset)
         self.recovery_point = (
-            self.log_end_offset if unchecked is None else min(recovery_point, self.log_end_offset)
+            found.end_offset if found.is_whole else min(recovery_point, found.end_offset)
         )
-
-    def _find_end(self, recovery_point: int, clean: bool) -> tuple[BatchHeader | None, int | None]:
-        """The active segment's last batch; and the index of the first segment that may not have
-        reached the disk whole, None if all have: the log was closed, and not written to since."""
-        active = self._segments.active
-        unchecked = self._segments.index_of(recovery_point)
-        try:
-            last = active.last_header()
-        except CorruptData:  # a torn tail; or, if clean, somebody else has touched the files
-            return None, 0 if clean else unchecked
-        self.log_end_offset = active.base_offset if last is None else last.next_offset
-        return last, None if clean or self.log_end_offset == recovery_point else unchecked
-
-    def _recover(self, first: int) -> bool:
-        """Checks the segments from the index `first` on, and drops what comes after a gap.
-        Returns whether nothing is gone but, at most, an append that was interrupted."""
-
-        def seen(header: BatchHeader) -> None:
-            if header.producer_id >= 0:
-                self.producers.append(header, header.base_offset, now)
-
-        now = self._now_ms()
-        for index in range(first, len(self._segments)):
-            segment = self._segments[index]
-            self.log_end_offset = segment.recover(seen)
-            if segment is self._segments.active:
-                return not segment.was_damaged
-            next_base_offset = self._segments[index + 1].base_offset
-            if (
-                self.log_end_offset != next_base_offset
-                and next_base_offset - segment.base_offset <= _INT32_MAX
-            ):
-                while self._segments.active is not segment:
-                    self._segments.drop_last()
-                return False
-            segment.save_indexes()
-            segment.seal()
-        return True
+        return found.is_damaged
 
     def _begin_at(self, offset: int) -> None:
         segment = self._segment(offset)
@@ -811,21 +794,8 @@ class Log:
 
     # -- producers
 
-    def _load_producers(self, end_offset: int) -> None:
-        """What producers had stored before `end_offset`: the last snapshot before it, and the
-        headers of the batches after that."""
-        now = self._now_ms()
-        expiration_ms = self.config.producer_id_expiration_ms
-        found = self._snapshots.load(end_offset, expiration_ms, now)
-        if found is None:
-            self.producers = ProducerState(expiration_ms)
-            start_offset = self.first_base_offset
-        else:
-            self.producers, start_offset = found
-        if start_offset < end_offset:
-            for header in self.headers(start_offset, end_offset):
-                if header.producer_id >= 0:
-                    self.producers.append(header, header.base_offset, now)
+    def _new_producers(self) -> ProducerState:
+        return ProducerState(self.config.producer_id_expiration_ms)
 
     # -- leader epochs
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from random import Random
@@ -52,6 +53,8 @@ _MAX_NAME = 255
 _NO_EPOCH = -1
 _SLICE = 1000
 """Logs that are looked at before others get their turn."""
+
+_log = logging.getLogger(__name__)
 
 
 class LogDirectory:
@@ -120,7 +123,6 @@ class LogDirectory:
 
         Raises:
             UsageError: it belongs to another broker or cluster, or is in use.
-            CorruptData: a checkpoint cannot be read.
             StorageError: the disk failed, or has no room for a batch: a broker that cannot write
                 must not be elected.
         """
@@ -183,29 +185,46 @@ class LogDirectory:
         """A partition's log: opened, recovered if need be, or a new one, which gets its directory
         together with its first record.
 
-        A directory that an older topic of the same name has left is deleted first.
+        What is in the way is set aside, and logged: a directory with another topic's id, or one
+        that ends before the log start that was checkpointed.
 
         Args:
             topic_id: 16 bytes.
 
         Raises:
-            StorageError: the disk failed.
+            StorageError: the disk failed, or something else is where the log should be.
         """
         key = TopicPartition(topic, partition)
         if key in self._logs:
             raise UsageError(f"the log of {key} is open already; close or delete it first")
         name = str(key)
-        stored_id = None
         if name in self._names:
             stored_id = self._stored_topic_id(name)
-            if stored_id is not None and stored_id != topic_id:
-                self._delete_directory(key)
+            if stored_id is None:
+                self._write_topic_id(name, topic_id)
+            elif stored_id != topic_id:
+                # Of an older topic of that name, or a damaged id: who knows?
+                self._set_aside(key, f"it is of the topic with the id {encode_uuid(stored_id)}")
+        elif any(checkpoint.get(key) for checkpoint in self._checkpoints):
+            self.distrust()
+            _log.warning("%s is gone", name)
+        log = self._open(key, topic_id, config)
+        if self._log_start_offsets.get(key) > log.log_end_offset:
+            log.abandon()
+            start_offset = self._log_start_offsets.get(key)
+            self._set_aside(key, f"it ends at {log.log_end_offset}, before its start")
+            log = self._open(key, topic_id, config, start_offset)
+        self._logs[key] = log
+        return log
+
+    def _open(
+        self, key: TopicPartition, topic_id: bytes, config: LogConfig, start_offset: int = 0
+    ) -> Log:
+        name = str(key)
         is_new = name not in self._names
         if is_new:
             self._forget(key)
-        elif stored_id is None:
-            self._write_topic_id(name, topic_id)
-        log = self._logs[key] = Log.open(
+        log = Log.open(
             self._storage,
             name,
             config,
@@ -220,7 +239,14 @@ class LogDirectory:
         self._keys[log] = key
         if is_new:
             self._new[log] = topic_id
+            if start_offset:
+                log.restart_at(start_offset)
         return log
+
+    def _set_aside(self, key: TopicPartition, why: str) -> None:
+        self.distrust()
+        directory = self._move_away(key, _STRAY_SUFFIX)
+        _log.warning("set aside %s as %s: %s", key, directory, why)
 
     def delete_log(self, topic: str, partition: int) -> None:
         """Deletes a partition's log with its files, open or not. None there is no error."""
@@ -319,9 +345,10 @@ class LogDirectory:
             The number of segments deleted.
 
         Raises:
-            StorageError: a log failed; the others were looked after.
+            CorruptData: a log cannot be read; the others were looked after.
+            StorageError: a log failed; likewise.
         """
-        failure: StorageError | None = None
+        failure: StorageError | CorruptData | None = None
         deleted = since_pause = 0
         for log in list(self._logs.values()):
             if log not in self._keys:
@@ -329,8 +356,9 @@ class LogDirectory:
             try:
                 segments = log.enforce_retention(log.high_watermark)
                 log.producers.expire(self._now_ms())
-            except StorageError as error:
-                failure = failure or error
+            except (CorruptData, StorageError) as error:
+                if failure is None or isinstance(error, StorageError):
+                    failure = error
                 segments = 1
             deleted += segments
             since_pause += 1 + 10 * segments
@@ -526,7 +554,7 @@ def _read_sign(content: bytes | None) -> dict[str, Any]:
     nothing if it is damaged."""
     try:
         found = json.loads(content or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -3,9 +3,11 @@ undone, before anybody reads them."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
+from trimtab.errors import CorruptData
 from trimtab.storage.leader_epochs import EPOCHS_FILE
 from trimtab.storage.producer_snapshots import SNAPSHOT
 from trimtab.storage.segment import Segment
@@ -17,7 +19,11 @@ CLEANED = ".cleaned"
 SWAP = ".swap"
 """After the names of one that is complete: it takes the place of those that it was made of."""
 
+_INT64_MAX = 2**63 - 1
 _LEFTOVERS = {"tmp", "deleted", CLEANED[1:], SWAP[1:]}
+
+
+_log = logging.getLogger(__name__)
 
 
 class LogFiles(NamedTuple):
@@ -41,7 +47,7 @@ def list_files(storage: Storage, directory: str, find: Callable[[int, str], Segm
     by_suffix: dict[str, list[str]] = {}
     for name in storage.list(directory):
         stem, _, suffix = name.rpartition(".")
-        if stem.partition(".")[0].isdecimal() or not stem or suffix in _LEFTOVERS:
+        if suffix in _LEFTOVERS or name == EPOCHS_FILE or _is_offset(stem):
             by_suffix.setdefault(suffix, []).append(stem)
     logs = by_suffix.get("log", [])
     leftovers = by_suffix.keys() & _LEFTOVERS
@@ -49,7 +55,9 @@ def list_files(storage: Storage, directory: str, find: Callable[[int, str], Segm
     if leftovers or not indexes <= {*logs}:
         for swap in sorted(by_suffix.get(SWAP[1:], ())):
             if swap.endswith(".log"):
-                logs = _finish_swap(swap.removesuffix(".log"), logs, find)
+                stem = swap.removesuffix(".log")
+                if _is_offset(stem):
+                    logs = _finish_swap(stem, logs, find)
         for suffix in sorted(leftovers):
             for stem in by_suffix[suffix]:
                 storage.delete(f"{directory}/{stem}.{suffix}")
@@ -63,11 +71,24 @@ def list_files(storage: Storage, directory: str, find: Callable[[int, str], Segm
     )
 
 
+def _is_offset(stem: str) -> bool:
+    """Whether a file's name is an offset as we write it; others are not ours."""
+    return len(stem) == 20 and stem.isascii() and stem.isdecimal() and int(stem) <= _INT64_MAX
+
+
 def _finish_swap(stem: str, logs: list[str], find: Callable[[int, str], Segment]) -> list[str]:
     """Puts a cleaned segment in the place of what is left of those that it was made of.
     Returns the names of the segments there are then."""
     cleaned = find(int(stem), SWAP)
-    last = cleaned.last_header()
+    try:
+        last = cleaned.last_header()
+    except CorruptData as error:
+        _log.warning("what compaction had written is damaged: %s", error)
+        if stem in logs:  # the first of those that it was made of: so all of them are there
+            cleaned.delete()
+            return logs
+        cleaned.recover(lambda header: None, allows_gaps=True, next_offset=None)
+        last = cleaned.last_header()
     end_offset = cleaned.base_offset if last is None else last.next_offset
     old = [name for name in logs if cleaned.base_offset <= int(name) < end_offset]
     for name in old:

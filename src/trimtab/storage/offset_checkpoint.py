@@ -8,9 +8,12 @@ parcels 0 88
 
 from __future__ import annotations
 
-from trimtab.errors import CorruptData
+import logging
+
 from trimtab.records import TopicPartition
 from trimtab.storage.storage import Storage
+
+_log = logging.getLogger(__name__)
 
 
 class OffsetCheckpoint:
@@ -19,13 +22,11 @@ class OffsetCheckpoint:
     An offset of 0 is what a partition has that is not in the file, and is not written: a broker
     with ten thousand empty logs writes none of them.
 
-    Args:
-        durable: whether `write` waits for the disk. What is not durable can be lost with the
-            machine's power, so nobody may depend on it: a damaged file counts as empty.
+    A damaged file counts as empty, as in Kafka's `LogManager`: logs are then checked from their
+    start, and records that were deleted may be there again.
 
-    Raises:
-        CorruptData: the file of a durable checkpoint is something else. To go on without it would
-            be to lose records.
+    Args:
+        durable: whether `write` waits for the disk.
     """
 
     def __init__(self, storage: Storage, path: str, durable: bool = True) -> None:
@@ -41,10 +42,7 @@ class OffsetCheckpoint:
         try:
             self._offsets = _decode(content)
         except ValueError as error:
-            if durable:
-                raise CorruptData(
-                    f"{path}: {error}; delete the file to have every log checked from its start"
-                ) from error
+            _log.error("%s is damaged, and counts as empty: %s", path, error)
 
     def get(self, key: TopicPartition) -> int:
         return self._offsets.get(key, 0)
@@ -94,6 +92,8 @@ def _decode(content: bytes) -> dict[TopicPartition, int]:
     offsets = {}
     for line in lines:
         topic, partition, offset = line.split(" ")
+        if not (0 <= int(partition) < 2**31 and 0 <= int(offset) < 2**63):
+            raise ValueError(f"no partition has the offset {line!r}")
         offsets[TopicPartition(topic, int(partition))] = int(offset)
     if version != "0" or int(count) != len(offsets) or end:
         raise ValueError(f"version {version}, {count} entries announced, {len(offsets)} found")

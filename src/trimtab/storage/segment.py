@@ -12,6 +12,7 @@ that its binary search touches. Either can be rebuilt from the batches at any ti
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -25,6 +26,7 @@ from trimtab.storage.segment_indexes import GrowingIndexes, StoredIndexes
 from trimtab.storage.storage import BytesLike, Storage, StorageError
 from trimtab.wire.batch_cy import (
     HEADER_BYTES,
+    MAGIC,
     BatchHeader,
     read_headers,
     read_records,
@@ -46,6 +48,15 @@ _VERIFY_CHUNK = 1024 * 1024
 _BOUNDS = Struct(">qi11xi")
 _BEFORE_LENGTH_ENDS = 12
 _MIN_LENGTH = HEADER_BYTES - _BEFORE_LENGTH_ENDS
+_MAGIC_AT = 16
+_MAGIC_BYTE = bytes([MAGIC])
+_INT32_MAX = 2**31 - 1
+_SEARCHED_BYTES = 1 << 20
+"""How far beyond a batch that is not whole another one is looked for."""
+
+_NOT_THE_LAST = "its last entries are not those of the last batches"
+
+_log = logging.getLogger(__name__)
 
 
 class TimestampOffset(NamedTuple):
@@ -54,6 +65,20 @@ class TimestampOffset(NamedTuple):
     timestamp: int
     offset: int
     leader_epoch: int
+
+
+class Recovered(NamedTuple):
+    """What `Segment.recover` has found.
+
+    Attributes:
+        end_offset: the offset after the last whole batch; the base offset if there is none.
+        problem: why the file was cut off there; empty if it was not.
+        is_torn: the crash interrupted an append, and nothing else is wrong.
+    """
+
+    end_offset: int
+    problem: str = ""
+    is_torn: bool = False
 
 
 class StoredRecords:
@@ -104,7 +129,6 @@ class Segment:
         base_offset: the segment's name; no record in it has a smaller offset.
         size: bytes of whole batches.
         created_ms: when this broker opened it; stands in for the time of records without one.
-        was_damaged: `recover` has cut off more than an append that a kill may have interrupted.
         generation: raised when what has been written is taken back, and when the segment is closed.
 
     Args:
@@ -122,11 +146,11 @@ class Segment:
         "_storage",
         "_stored",
         "_suffix",
+        "_tail",
         "base_offset",
         "created_ms",
         "generation",
         "size",
-        "was_damaged",
     )
 
     def __init__(
@@ -146,10 +170,10 @@ class Segment:
         self._growing: GrowingIndexes | None = None
         self._stored: StoredIndexes | None = None
         self._first_timestamp: int | None = None
+        self._tail: tuple[int, BatchHeader] | None = None  # the last batch at a size
         self.base_offset = base_offset
         self.created_ms = created_ms
         self.generation = 0
-        self.was_damaged = False
         self._lent: WeakSet[StoredRecords] | None = None
         self._file = storage.open(self.path(".log"))
         self.size = self._file.size if size is None else size
@@ -173,7 +197,11 @@ class Segment:
         if self._first_timestamp is None:
             if not self.size:
                 return NO_TIMESTAMP
-            self._first_timestamp = next(self.headers())[1].max_timestamp
+            try:
+                self._first_timestamp = next(self.headers())[1].max_timestamp
+            except CorruptData as error:  # appends go on: who reads it learns of it
+                _log.warning("the age of a segment is not known: %s", error)
+                self._first_timestamp = NO_TIMESTAMP
         return self._first_timestamp
 
     @property
@@ -252,6 +280,7 @@ class Segment:
         # First, as the disk may fail half-way: what is on it then counts, and can still be read.
         self._growing = None
         self._forget_stored_indexes()
+        self._tail = None
         for path in self.paths[1:]:
             self._storage.delete(path)
         self._file.truncate(position)
@@ -291,14 +320,20 @@ class Segment:
         indexes = self._indexes
         entry = bisect_right(indexes.offsets, offset - self.base_offset) - 1
         position = indexes.positions[entry] if entry >= 0 else 0
-        while position < self.size:
-            chunk = self._file.read(position, _LOCATE_CHUNK)
+        is_proven = entry < 0
+        while position < self.size or not is_proven:
+            chunk = self._file.read(max(position, 0), _LOCATE_CHUNK)
+            if not is_proven:
+                if position < 0 or not self._begins_batch(chunk, 0, self.base_offset, offset):
+                    self._rebuild_indexes(f"there is no batch at position {position}")
+                    return self.locate(offset)
+                is_proven = True
             at = 0
             while at + _BOUNDS.size <= len(chunk):
                 base_offset, length, delta = _BOUNDS.unpack_from(chunk, at)
                 if base_offset + delta >= offset:
                     return position + at
-                if length < _MIN_LENGTH:
+                if not _MIN_LENGTH <= length <= self.size - position - at - _BEFORE_LENGTH_ENDS:
                     raise self._corrupt(position + at, f"length {length}")
                 at += _BEFORE_LENGTH_ENDS + length
             if not at:
@@ -353,16 +388,15 @@ class Segment:
         if position + room == self.size and end_offset >= next_offset:
             return (data if len(data) == room else memoryview(data)[:room]), next_offset
 
-        indexes = self._indexes
-        entry = min(
-            bisect_left(indexes.positions, position + room),
-            bisect_left(indexes.offsets, end_offset - self.base_offset),
-        )
-        if entry:
-            entry_at = indexes.positions[entry - 1] - position
-            if entry_at > at:  # all before it fits: look for the end from there
-                at = entry_at
-                end = _BOUNDS.unpack_from(data, at)[0]
+        entry_at = self._last_indexed(position + room, end_offset) - position
+        if entry_at > at:  # all before it fits: look for the end from there
+            if not self._begins_batch(data, entry_at, end, end_offset):
+                self._rebuild_indexes(f"there is no batch at position {position + entry_at}")
+                return self.read(
+                    position, max_bytes, min_one, end_offset, next_offset, max_read_bytes
+                )
+            at = entry_at
+            end = _BOUNDS.unpack_from(data, at)[0]
         while at + _BOUNDS.size <= len(data):
             base_offset, length, delta = _BOUNDS.unpack_from(data, at)
             if length < _MIN_LENGTH:
@@ -397,14 +431,14 @@ class Segment:
         end = last_offset + 1
         if position + room == self.size and end_offset >= next_offset:
             return self._lend(position, room), next_offset
-        indexes = self._indexes
-        entry = min(
-            bisect_left(indexes.positions, position + room),
-            bisect_left(indexes.offsets, end_offset - self.base_offset),
-        )
-        if entry and indexes.positions[entry - 1] - position > at:
-            at = indexes.positions[entry - 1] - position
-            end = self._bounds_at(position + at)[0]
+        entry_at = self._last_indexed(position + room, end_offset) - position
+        if entry_at > at:
+            head = self._file.read(position + entry_at, _BOUNDS.size)
+            if not self._begins_batch(head, 0, end, end_offset):
+                self._rebuild_indexes(f"there is no batch at position {position + entry_at}")
+                return self._find_range(position, room, min_one, end_offset, next_offset)
+            at = entry_at
+            end = _BOUNDS.unpack(head)[0]
         while position + at < self.size:
             _, size, last_offset = self._bounds_at(position + at)
             if at + size > room or last_offset >= end_offset:
@@ -413,15 +447,33 @@ class Segment:
             end = last_offset + 1
         return self._lend(position, at), end
 
+    def _last_indexed(self, before_position: int, end_offset: int) -> int:
+        """The position of the last batch in the index before a position, and all before an
+        offset."""
+        indexes = self._indexes
+        entry = min(
+            bisect_left(indexes.positions, before_position),
+            bisect_left(indexes.offsets, end_offset - self.base_offset),
+        )
+        return indexes.positions[entry - 1] if entry else 0
+
+    def _begins_batch(self, data: bytes, at: int, first: int, last: int) -> bool:
+        """Whether a batch begins there, with an offset from `first` to `last`: an index may be
+        damaged, and then points into the midst of one."""
+        if not 0 <= at <= len(data) - _BOUNDS.size:
+            return False
+        base_offset, length, _ = _BOUNDS.unpack_from(data, at)
+        return (
+            first <= base_offset <= last and length >= _MIN_LENGTH and data[at + _MAGIC_AT] == MAGIC
+        )
+
     def _bounds_at(self, position: int) -> tuple[int, int, int]:
         """Base offset, size and last offset of the batch at a position."""
         head = self._file.read(position, _BOUNDS.size)
         if len(head) < _BOUNDS.size:
             raise self._corrupt(position, "the file ends within a batch")
-        base_offset, length, delta = _BOUNDS.unpack(head)
-        if length < _MIN_LENGTH:
-            raise self._corrupt(position, f"length {length}")
-        return base_offset, _BEFORE_LENGTH_ENDS + length, base_offset + delta
+        base_offset, _, delta = _BOUNDS.unpack(head)
+        return base_offset, self._batch_size(head, position), base_offset + delta
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """Position and header of every batch from `position` on.
@@ -429,8 +481,11 @@ class Segment:
         Raises:
             CorruptData: a header cannot be right, or the file ends within a batch.
         """
+        end_offset = self.base_offset
         while position < self.size:
             for header in self.batches(position, _HEADERS_CHUNK)[1]:
+                self._check_offsets(position, header, end_offset)
+                end_offset = header.base_offset + header.last_offset_delta + 1
                 yield position, header
                 position += header.size
 
@@ -444,7 +499,10 @@ class Segment:
         wanted = max_bytes
         while True:
             chunk = self._file.read(position, wanted)
-            found = read_headers(chunk, allow_partial=True)
+            try:
+                found = read_headers(chunk, allow_partial=True)
+            except CorruptData as error:
+                raise self._corrupt(position, str(error)) from error
             if found:
                 return chunk, found
             if len(chunk) < wanted:
@@ -456,7 +514,12 @@ class Segment:
         indexes = self._indexes
         entry = bisect_left(indexes.timestamps, timestamp) - 1
         if entry >= 0:
-            start_offset = max(start_offset, self.base_offset + indexes.timestamp_offsets[entry])
+            place = self.base_offset + indexes.timestamp_offsets[entry]
+            if place > start_offset:
+                if not self._has_timestamp(place, indexes.timestamps[entry]):
+                    self._rebuild_indexes(f"no batch of its timestamp is at offset {place}")
+                    return self.find_timestamp(timestamp, start_offset)
+                start_offset = place
         position = self.locate(start_offset)
         if position is None:
             return None
@@ -473,25 +536,42 @@ class Segment:
         Raises:
             CorruptData: as `headers`.
         """
-        last = None
-        if self.size:
-            positions = self._indexes.positions
+        if not self.size:
+            return None
+        positions = self._indexes.positions
+        if self._tail is None or self._tail[0] != self.size:
             for _, header in self.headers(positions[-1] if len(positions) else 0):
-                last = header
-        return last
+                self._tail = self.size, header
+        assert self._tail is not None
+        return self._tail[1]
 
-    def recover(self, seen: Callable[[BatchHeader], None]) -> int:
+    def recover(
+        self, seen: Callable[[BatchHeader], None], allows_gaps: bool, next_offset: int | None
+    ) -> Recovered:
         """Checks every batch, rebuilds the indexes, and cuts the file off at the first that is
         torn or corrupt. Calls `seen` with each whole batch.
 
-        Returns:
-            The offset after the last whole batch; the base offset if there is none.
+        A batch's CRC does not cover its base offset. So one that leaves a gap before it must be
+        confirmed by what follows it, or it is taken for damaged itself.
+
+        Args:
+            allows_gaps: compaction may have left gaps, also before the last batch.
+            next_offset: where the next segment begins; None for the last one.
         """
         indexes = GrowingIndexes(self.base_offset, self._index_interval_bytes)
-        end_offset = self.base_offset
+        end_offset = confirmed_offset = self.base_offset
         position = 0
         wanted = _VERIFY_CHUNK
-        is_torn = False
+        problem = ""
+        last: tuple[BatchHeader, int] | None = None  # which nothing has confirmed yet
+
+        def confirm() -> None:
+            nonlocal last
+            if last is not None:
+                indexes.note(last[0], last[1], last[0].last_offset)
+                seen(last[0])
+                last = None
+
         try:
             while position < self.size:
                 chunk = self._file.read(position, wanted)
@@ -500,34 +580,89 @@ class Segment:
                     size = self._batch_size(chunk, position, at)
                     if at + size > len(chunk):
                         break
-                    header = verify(chunk, at)
-                    if header.base_offset < end_offset:
-                        raise self._corrupt(position, f"offset {header.base_offset} again")
-                    indexes.note(header, position, header.last_offset)
+                    try:
+                        header = verify(chunk, at)
+                    except CorruptData as error:
+                        raise self._corrupt(position, str(error)) from error
+                    if header.base_offset < end_offset and header.base_offset >= confirmed_offset:
+                        next_offset = header.base_offset
+                    self._check_offsets(position, header, end_offset)
+                    confirm()
+                    confirmed_offset = end_offset
+                    last = header, position
                     end_offset = header.next_offset
                     at += size
                     position += size
-                    seen(header)
                 if not at and len(chunk) < wanted:
-                    is_torn = True
                     raise self._corrupt(position, "the file ends within a batch")
                 wanted = _VERIFY_CHUNK if at else size
-        except CorruptData:  # what is whole ends here: this is what we came to find out
-            self.was_damaged = not is_torn
+        except CorruptData as error:
+            problem = str(error)
+        is_torn = bool(problem) and self._is_torn(position)
+        if last is not None and last[0].base_offset > confirmed_offset:
+            is_confirmed = allows_gaps if next_offset is None else end_offset <= next_offset
+            if not is_confirmed:
+                problem = str(
+                    self._corrupt(
+                        last[1],
+                        f"offset {last[0].base_offset} after {confirmed_offset - 1}, which nothing "
+                        "that follows confirms",
+                    )
+                )
+                end_offset, position, last, is_torn = confirmed_offset, last[1], None, False
+        confirm()
         if position < self.size:
             self.truncate(position)
         self._growing = indexes
         self._forget_stored_indexes()
-        return end_offset
+        return Recovered(end_offset, problem, is_torn)
+
+    def _is_torn(self, position: int) -> bool:
+        """Whether what is at a position, and no whole batch, is the beginning of one that a crash
+        has interrupted: the file ends within it, and nothing whole lies behind."""
+        rest = self._file.read(position, _SEARCHED_BYTES)
+        if len(rest) > _BOUNDS.size:
+            length = _BOUNDS.unpack_from(rest)[1]
+            if not self.size - position < _BEFORE_LENGTH_ENDS + length:
+                return False
+        found = rest.find(_MAGIC_BYTE, _MAGIC_AT + 1)
+        while found >= 0:
+            try:
+                verify(rest, found - _MAGIC_AT)
+            except CorruptData:
+                found = rest.find(_MAGIC_BYTE, found + 1)
+            else:
+                return False
+        return True
 
     # -- inside
 
     def _batch_size(self, chunk: bytes, position: int, at: int = 0) -> int:
         """The size of the batch at `at` in the chunk, `position` in the file."""
+        if len(chunk) - at < _BOUNDS.size:
+            raise self._corrupt(position, "the file ends within a batch")
         length: int = _BOUNDS.unpack_from(chunk, at)[1]
         if length < _MIN_LENGTH:
             raise self._corrupt(position, f"length {length}")
+        # Before anybody makes room for it.
+        if position + _BEFORE_LENGTH_ENDS + length > self.size:
+            raise self._corrupt(position, "the file ends within a batch")
         return _BEFORE_LENGTH_ENDS + length
+
+    def _check_offsets(self, position: int, header: BatchHeader, end_offset: int) -> None:
+        """A batch follows those before it, and its offsets fit into the indexes."""
+        if header.base_offset < end_offset or header.last_offset - self.base_offset > _INT32_MAX:
+            raise self._corrupt(
+                position, f"offset {header.base_offset} cannot be: those before end at {end_offset}"
+            )
+
+    def _has_timestamp(self, offset: int, timestamp: int) -> bool:
+        """Whether the batch at an offset has this as its largest timestamp."""
+        position = self.locate(offset)
+        if position is None:
+            return False
+        header = next(self.headers(position))[1]
+        return header.base_offset <= offset and header.max_timestamp == timestamp
 
     def _records(
         self, position: int, header: BatchHeader, start_offset: int
@@ -555,7 +690,9 @@ class Segment:
             stored = StoredIndexes(self._storage.open(index), self._storage.open(time_index))
             if stored.fit(self.size):
                 self._stored = stored
-                return stored
+                if not self._agrees(stored):
+                    self._rebuild_indexes(_NOT_THE_LAST)
+                return self._growing or stored
         return self._grow()
 
     def _grow(self) -> GrowingIndexes:
@@ -568,8 +705,47 @@ class Segment:
                 or time_index is None
                 or not indexes.decode(index, time_index, self.size)
             ):
-                indexes = GrowingIndexes(self.base_offset, self._index_interval_bytes)
-                for position, header in self.headers():
-                    indexes.note(header, position, header.last_offset)
+                return self._index_batches()
+            self._growing = indexes
+            return indexes if self._agrees(indexes) else self._rebuild_indexes(_NOT_THE_LAST)
+        self._growing = indexes
+        return indexes
+
+    def _agrees(self, indexes: GrowingIndexes | StoredIndexes) -> bool:
+        """Whether the indexes' last entries are those of batches, with no newer one after them."""
+        position = indexes.positions[-1] if len(indexes.positions) else 0
+        newest = NO_TIMESTAMP
+        try:
+            for at, header in self.headers(position):
+                if at == position > 0:
+                    is_entry = header.base_offset <= self.base_offset + indexes.offsets[-1]
+                    if not is_entry:
+                        return False
+                if header.record_count:
+                    newest = max(newest, header.max_timestamp)
+                self._tail = self.size, header
+        except CorruptData:
+            return False
+        timestamp = indexes.timestamps[-1]
+        if newest == timestamp:
+            return True
+        place = self.base_offset + indexes.timestamp_offsets[-1]
+        return newest < timestamp and self._has_timestamp(place, timestamp)
+
+    def _rebuild_indexes(self, why: str) -> GrowingIndexes:
+        """The indexes from the batches, as those on disk are damaged.
+
+        Raises:
+            CorruptData: as `headers`.
+        """
+        _log.warning("made the indexes of %s again: %s", self.path(".log"), why)
+        self._growing = None
+        self._forget_stored_indexes()
+        return self._index_batches()
+
+    def _index_batches(self) -> GrowingIndexes:
+        indexes = GrowingIndexes(self.base_offset, self._index_interval_bytes)
+        for position, header in self.headers():
+            indexes.note(header, position, header.last_offset)
         self._growing = indexes
         return indexes

@@ -130,14 +130,15 @@ class TestAppendReplicated:
 
     @pytest.mark.parametrize("clean", [True, False])
     def test_gaps_and_epochs_come_back(self, disk: VirtualDisk, clock: Clock, clean: bool) -> None:
-        log = Log.open(disk, DIRECTORY, SMALL, clock)
+        compacted = replace(SMALL, compacts=True)
+        log = Log.open(disk, DIRECTORY, compacted, clock)
         for i in range(20):
             replicate(log, sent((10 * i, i // 7), (10 * i + 3, i // 7)))
         epochs = [LeaderEpoch(0, 0), LeaderEpoch(1, 70), LeaderEpoch(2, 140)]
         assert log.leader_epochs == epochs
         if clean:
             log.close()
-        again = Log.open(disk, DIRECTORY, SMALL, clock, clean=clean)
+        again = Log.open(disk, DIRECTORY, compacted, clock, clean=clean)
         assert [h.base_offset for h in again.headers(0)] == sorted(
             [*range(0, 200, 10), *range(3, 200, 10)]
         )

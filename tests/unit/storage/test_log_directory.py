@@ -3,10 +3,11 @@
 import asyncio
 from errno import EIO
 from random import Random
+from typing import Any
 
 import pytest
 
-from trimtab.errors import CorruptData, UsageError
+from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
 from trimtab.sim.disk import VirtualDisk
 from trimtab.storage.log import Log
@@ -103,15 +104,46 @@ class TestLogs:
         assert list(again.stored_partitions()) == [TopicPartition("flights", 3)]
         assert again.open_log("flights", 3, TOPIC_ID, CONFIG).log_end_offset == 10
 
-    def test_of_an_older_topic_of_that_name_go(
-        self, disk: VirtualDisk, directory: LogDirectory
+    def test_of_an_older_topic_of_that_name_are_set_aside(
+        self, disk: VirtualDisk, directory: LogDirectory, caplog: pytest.LogCaptureFixture
     ) -> None:
+        """Or the id is damaged: nothing is deleted for a byte."""
         fill(directory.open_log("flights", 3, TOPIC_ID, CONFIG), 10)
         directory.close()
         again = open_directory(disk)
         log = again.open_log("flights", 3, OTHER_ID, CONFIG)
         assert log.log_end_offset == 0
         assert disk.list("flights-3") == []
+        assert again.has_lost
+        (stray,) = (name for name in disk.list("") if name.endswith("-stray"))
+        assert FIRST.rpartition("/")[2] in disk.list(stray)
+        assert f"set aside flights-3 as {stray}" in caplog.text
+
+    def test_that_are_gone_are_missed(
+        self, disk: VirtualDisk, directory: LogDirectory, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        fill(directory.open_log("flights", 3, TOPIC_ID, CONFIG), 10)
+        directory.close()
+        disk.delete("flights-3")
+        again = open_directory(disk)
+        assert again.open_log("flights", 3, TOPIC_ID, CONFIG).log_end_offset == 0
+        assert again.has_lost
+        assert "flights-3 is gone" in caplog.text
+
+    def test_that_end_before_their_start_are_set_aside_and_begin_there(
+        self, disk: VirtualDisk, directory: LogDirectory
+    ) -> None:
+        fill(directory.open_log("flights", 3, TOPIC_ID, CONFIG), 10)
+        directory.close()
+        disk.write_file("log-start-offset-checkpoint", b"0\n1\nflights 3 15\n")
+        again = open_directory(disk)
+        log = again.open_log("flights", 3, TOPIC_ID, CONFIG)
+        assert (log.log_start_offset, log.log_end_offset, log.size) == (15, 15, 0)
+        assert any(name.endswith("-stray") for name in disk.list(""))
+        fill(log, 1)
+        again.close()
+        log = open_directory(disk).open_log("flights", 3, TOPIC_ID, CONFIG)
+        assert (log.log_start_offset, log.log_end_offset) == (15, 16)
 
     def test_that_never_got_a_record_are_new_again(
         self, disk: VirtualDisk, directory: LogDirectory
@@ -436,13 +468,18 @@ class TestCheckpoint:
     @pytest.mark.parametrize(
         "content", [b"", b"0\n", b"0\n2\nflights 0 10\n", b"1\n1\nflights 0 10\n", b"0\n1\nx\n"]
     )
-    def test_that_cannot_be_read_stops_the_broker(
-        self, disk: VirtualDisk, directory: LogDirectory, content: bytes
+    def test_that_is_damaged_has_every_log_checked_from_its_start(
+        self, disk: VirtualDisk, directory: LogDirectory, content: bytes, caplog: Any
     ) -> None:
-        directory.close()
+        fill(directory.open_log("flights", 0, TOPIC_ID, CONFIG), 10)
+        asyncio.run(directory.checkpoint())
+        disk.crash()
         disk.write_file("recovery-point-offset-checkpoint", content)
-        with pytest.raises(CorruptData, match="recovery-point-offset-checkpoint"):
-            open_directory(disk)
+        corrupt(disk, FIRST)
+        again = open_directory(disk)
+        assert "recovery-point-offset-checkpoint is damaged" in caplog.text
+        assert again.open_log("flights", 0, TOPIC_ID, CONFIG).log_end_offset == 0
+        assert again.has_lost
 
 
 HIGH_WATERMARKS = "replication-offset-checkpoint"

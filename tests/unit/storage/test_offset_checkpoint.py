@@ -2,7 +2,6 @@
 
 import pytest
 
-from trimtab.errors import CorruptData
 from trimtab.records import TopicPartition
 from trimtab.sim.disk import VirtualDisk
 from trimtab.storage.offset_checkpoint import OffsetCheckpoint
@@ -74,14 +73,13 @@ def test_is_written_later_when_the_disk_fails(disk: VirtualDisk) -> None:
     assert disk.exists("x")
 
 
-@pytest.mark.parametrize("content", DAMAGED)
-def test_that_is_durable_must_be_whole(disk: VirtualDisk, content: bytes) -> None:
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize(
+    "content", [*DAMAGED, b"0\n1\nflights 3 -1\n", b"0\n1\nflights 3 1%d\n" % 2**63]
+)
+def test_that_is_damaged_is_empty_and_says_so(
+    disk: VirtualDisk, content: bytes, durable: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     disk.write_file("x", content)
-    with pytest.raises(CorruptData, match=r"^x: .*; delete the file"):
-        OffsetCheckpoint(disk, "x")
-
-
-@pytest.mark.parametrize("content", DAMAGED)
-def test_that_is_not_durable_is_empty_when_it_is_damaged(disk: VirtualDisk, content: bytes) -> None:
-    disk.write_file("x", content)
-    assert OffsetCheckpoint(disk, "x", durable=False).get(FLIGHTS) == 0
+    assert OffsetCheckpoint(disk, "x", durable).get(FLIGHTS) == 0
+    assert "x is damaged, and counts as empty" in caplog.text

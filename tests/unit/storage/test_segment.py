@@ -1,13 +1,14 @@
 """A segment: whole batches in a file, found by offset and by timestamp through sparse indexes."""
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from trimtab.errors import CorruptData
 from trimtab.sim.disk import VirtualDisk
-from trimtab.storage.segment import Segment
+from trimtab.storage.segment import Recovered, Segment
 from trimtab.wire.batch_cy import BatchBuilder, BatchHeader, read_headers, restamp
 
 BASE = 4711
@@ -189,11 +190,15 @@ class TestLookUp:
         assert list(segment.headers()) == []
 
 
+def recover(segment: Segment, seen: Callable[[BatchHeader], Any]) -> Recovered:
+    return segment.recover(seen, allows_gaps=False, next_offset=None)
+
+
 class TestRecover:
     def test_keeps_all_that_is_whole(self, disk: VirtualDisk, filler: Filler) -> None:
         segment = open_segment(disk)
         seen: list[BatchHeader] = []
-        assert segment.recover(seen.append) == filler.next_offset
+        assert recover(segment, seen.append).end_offset == filler.next_offset
         assert [header.base_offset for header in seen] == [h.base_offset for _, h in filler.placed]
         assert segment.size == filler.segment.size
         segment.save_indexes()
@@ -206,8 +211,7 @@ class TestRecover:
         position, last = filler.placed[-1]
         disk.open(filler.segment.path(".log")).truncate(position + cut)
         segment = open_segment(disk)
-        assert segment.recover(lambda header: None) == last.base_offset
-        assert not segment.was_damaged
+        assert recover(segment, lambda header: None).end_offset == last.base_offset
         assert segment.size == position
         assert disk.open(segment.path(".log")).size == position
 
@@ -221,8 +225,7 @@ class TestRecover:
         content[position + field] ^= 0x80
         disk.write_file(path, content)
         segment = open_segment(disk)
-        assert segment.recover(lambda header: None) == header.base_offset
-        assert segment.was_damaged
+        assert recover(segment, lambda header: None).end_offset == header.base_offset
         assert segment.size == position
         assert segment.locate(header.base_offset) is None
 
@@ -230,14 +233,14 @@ class TestRecover:
         size = filler.segment.size
         disk.open(filler.segment.path(".log")).append(bytes(3_000_000))
         segment = open_segment(disk)
-        assert segment.recover(lambda header: None) == filler.next_offset
+        assert recover(segment, lambda header: None).end_offset == filler.next_offset
         assert segment.size == size
 
     def test_batches_larger_than_a_chunk(self, disk: VirtualDisk) -> None:
         filler = Filler(open_segment(disk))
         for size in (10, 3_000_000, 10, 1_048_000, 1_100_000):
             filler.append(batch(value=b"x" * size))
-        assert open_segment(disk).recover(lambda header: None) == filler.next_offset
+        assert recover(open_segment(disk), lambda header: None).end_offset == filler.next_offset
 
     def test_offsets_that_go_back_are_no_log(self, disk: VirtualDisk, filler: Filler) -> None:
         size = filler.segment.size
@@ -245,7 +248,7 @@ class TestRecover:
         restamp(again, 0, BASE + 3, 0)
         disk.open(filler.segment.path(".log")).append(again)
         segment = open_segment(disk)
-        assert segment.recover(lambda header: None) == filler.next_offset
+        assert recover(segment, lambda header: None).end_offset == filler.next_offset
         assert segment.size == size
 
 
@@ -254,10 +257,11 @@ def test_damage_met_in_passing_is_reported(disk: VirtualDisk, filler: Filler) ->
     path = filler.segment.path(".log")
     content = bytearray(disk.read_file(path) or b"")
     last, header = filler.placed[-1]
+    segment = open_segment(disk)
+    assert segment.index_entries
     content[last + 8 : last + 12] = b"\0\0\0\1"
     disk.write_file(path, content)
-    segment = open_segment(disk)
-    with pytest.raises(CorruptData, match=rf"4711\.log: no batch at position {last}: length 1"):
+    with pytest.raises(CorruptData, match=r"4711\.log: no batch at position .* claims 13 bytes"):
         segment.locate(header.last_offset + 1)
     with pytest.raises(CorruptData, match="length 1"):
         segment.read(last, 1000, True, 10**9, 10**9)
@@ -265,3 +269,128 @@ def test_damage_met_in_passing_is_reported(disk: VirtualDisk, filler: Filler) ->
     disk.write_file(path, content)
     with pytest.raises(CorruptData, match="the file ends within a batch"):
         segment.read(last, 1000, True, 10**9, 10**9)
+    with pytest.raises(CorruptData, match="the file ends within a batch"):
+        segment.locate(header.last_offset + 1)
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("at", range(1, 96, 6))
+def test_a_damaged_index_is_made_again_where_it_matters(
+    disk: VirtualDisk, filler: Filler, suffix: str, at: int
+) -> None:
+    filler.segment.save_indexes()
+    path = filler.segment.path(suffix)
+    content = bytearray(disk.read_file(path) or b"")
+    for byte in (0, content[at] ^ 1, content[at] ^ 0x10):
+        disk.write_file(path, content[:at] + bytes([byte]) + content[at + 1 :])
+        segment = open_segment(disk)
+        assert segment.max_timestamp == filler.segment.max_timestamp
+        for position, header in filler.placed[::8]:
+            offset = header.base_offset
+            assert segment.locate(offset) == position
+            found = filler.segment.find_timestamp(header.max_timestamp, BASE)
+            assert segment.find_timestamp(header.max_timestamp, BASE) == found
+            data, _ = segment.read(position, 700, True, filler.next_offset, filler.next_offset)
+            expected, _ = filler.segment.read(
+                position, 700, True, filler.next_offset, filler.next_offset
+            )
+            assert bytes(data) == bytes(expected)
+
+
+def test_a_large_length_allocates_nothing(disk: VirtualDisk, filler: Filler) -> None:
+    path = filler.segment.path(".log")
+    content = bytearray(disk.read_file(path) or b"")
+    position, header = filler.placed[60]
+    content[position + 8 : position + 12] = b"\x7f\xff\xff\xff"
+    disk.write_file(path, content)
+    asked: list[int] = []
+    segment = open_segment(disk)
+    segment._file = Asked(segment._file, asked)  # type: ignore[assignment]
+    with pytest.raises(CorruptData):
+        list(segment.headers())
+    assert recover(segment, lambda header: None).end_offset == header.base_offset
+    assert max(asked) <= 1 << 20
+
+
+class Asked:
+    """A file that notes how much is asked for."""
+
+    def __init__(self, file: Any, asked: list[int]) -> None:
+        self._file = file
+        self._asked = asked
+
+    def read(self, position: int, size: int) -> bytes:
+        self._asked.append(size)
+        data: bytes = self._file.read(position, size)
+        return data
+
+    def truncate(self, size: int) -> None:
+        self._file.truncate(size)
+
+
+class TestOffsetsThatNoCrcCovers:
+    """A batch that leaves a gap before it is confirmed by what follows, or taken for damaged."""
+
+    def place(self, disk: VirtualDisk, *offsets: int) -> Segment:
+        data = bytearray()
+        for offset in offsets:
+            one = batch(2)
+            restamp(one, 0, BASE + offset, 0)
+            data += one
+        disk.write_file(f"t-0/{BASE:020d}.log", data)
+        return open_segment(disk)
+
+    @pytest.mark.parametrize(
+        ("offsets", "allows_gaps", "next_offset", "end"),
+        [
+            ((0, 2, 4), False, None, 6),
+            ((0, 9, 11), False, None, 13),  # it may have been compacted once
+            ((0, 2, 9), False, None, 4),
+            ((0, 2, 9), True, None, 11),
+            ((0, 9, 4, 6), True, None, 2),
+            ((0, 2, 4, 1, 8), True, None, 6),
+            ((0, 2, 9), True, 6, 4),
+            ((0, 2, 9), True, 11, 11),
+            ((0, 2, 2**31), True, None, 4),
+            ((9,), False, None, 0),
+        ],
+    )
+    def test_end_the_log_where_they_cannot_be(
+        self,
+        disk: VirtualDisk,
+        offsets: tuple[int, ...],
+        allows_gaps: bool,
+        next_offset: int | None,
+        end: int,
+    ) -> None:
+        segment = self.place(disk, *offsets)
+        seen: list[int] = []
+        following = None if next_offset is None else BASE + next_offset
+        found = segment.recover(
+            lambda header: seen.append(header.next_offset), allows_gaps, following
+        )
+        assert found.end_offset == BASE + end
+        assert bool(found.problem) == (end < offsets[-1] + 2)
+        assert not found.is_torn
+        assert segment.size == len(seen) * len(batch(2))
+        assert max(seen, default=BASE) == BASE + end
+
+
+@pytest.mark.parametrize(
+    ("tail", "is_torn"),
+    [
+        (lambda whole: whole[:30], True),
+        (lambda whole: whole[:-1], True),
+        (lambda whole: whole[:-1] + b"\xff", False),
+        (lambda whole: whole[:8] + b"\x7f" + whole[9:] + whole, False),
+    ],
+)
+def test_a_torn_append_is_told_from_damage(
+    disk: VirtualDisk, filler: Filler, tail: Callable[[bytes], bytes], is_torn: bool
+) -> None:
+    whole = batch(3)
+    restamp(whole, 0, filler.next_offset, 0)
+    disk.open(filler.segment.path(".log")).append(tail(bytes(whole)))
+    found = recover(open_segment(disk), lambda header: None)
+    assert (found.end_offset, found.is_torn) == (filler.next_offset, is_torn)
+    assert found.problem

@@ -1,0 +1,210 @@
+"""Opening a log: what of its files is whole, and what has to be cut off.
+
+    closed cleanly, or flushed to its end ─▶ nothing is checked but the end
+    otherwise ─▶ from the recovery point's segment on every batch is, and the log cut at the first
+                 that is not whole
+    a file contradicts another ─▶ the same, from the log's start
+
+Every cut is logged with its reason. A log of which more is missing than an append that a crash has
+interrupted is damaged: its broker must not count as one that was closed cleanly (KIP-966).
+
+Source: Kafka's `LogLoader`, which trusts more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from trimtab.errors import CorruptData
+from trimtab.storage.leader_epochs import LeaderEpochs
+from trimtab.storage.producer_snapshots import ProducerSnapshots
+from trimtab.storage.producer_state import ProducerState
+from trimtab.storage.segment_list import SegmentList
+from trimtab.wire.batch_cy import BatchHeader
+
+_INT32_MAX = 2**31 - 1
+
+_log = logging.getLogger(__name__)
+
+
+class Loaded(NamedTuple):
+    """What a log is when it has been opened.
+
+    Attributes:
+        end_offset: the offset after its last whole batch.
+        producers: what its idempotent producers have stored.
+        is_whole: nothing had to be checked: all of it is on disk.
+        is_damaged: it lacks something that it had.
+    """
+
+    end_offset: int
+    producers: ProducerState
+    is_whole: bool
+    is_damaged: bool
+
+
+def load_producers(
+    snapshots: ProducerSnapshots,
+    segments: SegmentList,
+    new: Callable[[], ProducerState],
+    end_offset: int,
+    now_ms: int,
+) -> ProducerState:
+    """What producers had stored before `end_offset`: the last snapshot before it, and the headers
+    of the batches after that.
+
+    Raises:
+        CorruptData: one of those headers cannot be right.
+        StorageError: the disk failed.
+    """
+    producers = new()
+    start_offset = segments.first_base_offset
+    found = snapshots.load(end_offset, producers.expiration_ms, now_ms)
+    if found is not None:
+        producers, start_offset = found
+    if start_offset < end_offset:
+        for header in segments.headers(start_offset, end_offset):
+            if header.producer_id >= 0:
+                producers.append(header, header.base_offset, now_ms)
+    return producers
+
+
+class Loader:
+    """Opens one log.
+
+    Args:
+        directory: of the log, for what is logged.
+        segments: of all its files; those that must go are deleted.
+        epochs: as its file has them.
+        producers_before: `load_producers` up to an offset, at a time.
+        allows_gaps: whether compaction may have left gaps between offsets.
+        now_ms: the wall clock.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        segments: SegmentList,
+        epochs: LeaderEpochs,
+        producers_before: Callable[[int, int], ProducerState],
+        allows_gaps: bool,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._directory = directory
+        self._segments = segments
+        self._epochs = epochs
+        self._producers_before = producers_before
+        self._allows_gaps = allows_gaps
+        self._now_ms = now_ms
+        self._is_damaged = False
+
+    def load(self, recovery_point: int, clean: bool) -> Loaded:
+        """
+        Args:
+            recovery_point: as checkpointed.
+            clean: the log was closed properly: it ends at the recovery point.
+
+        Raises:
+            StorageError: the disk failed.
+        """
+        first = self._find_unchecked(recovery_point, clean)
+        try:
+            end_offset, producers = self._load(first)
+        except CorruptData as error:
+            _log.warning("checks all of %s: %s", self._directory, error)
+            first = 0
+            end_offset, producers = self._load(first)
+        if end_offset < recovery_point:
+            self._is_damaged = True
+            _log.warning(
+                "%s ends at offset %d, and %d was on disk",
+                self._directory,
+                end_offset,
+                recovery_point,
+            )
+        return Loaded(end_offset, producers, first is None, self._is_damaged)
+
+    def _find_unchecked(self, recovery_point: int, clean: bool) -> int | None:
+        """The index of the first segment that may not have reached the disk whole; None if all
+        have."""
+        segments = self._segments
+        first = segments.index_of(recovery_point)
+        try:
+            end_offset = self._end_of_active()
+        except CorruptData:  # a torn tail; or, if clean, somebody else has touched the files
+            return 0 if clean else first
+        for index, segment in enumerate(segments.sealed):
+            if not segment.size:
+                return min(index, first)
+        if end_offset == recovery_point or (clean and not recovery_point):
+            return None  # of a log closed cleanly without a checkpoint nothing says otherwise
+        return 0 if clean else first
+
+    def _end_of_active(self) -> int:
+        active = self._segments.active
+        last = active.last_header()
+        return active.base_offset if last is None else last.next_offset
+
+    def _load(self, first: int | None) -> tuple[int, ProducerState]:
+        segments = self._segments
+        now = self._now_ms()
+        if first is None:
+            end_offset = self._end_of_active()
+            producers = self._producers_before(end_offset, now)
+        else:
+            producers = self._producers_before(segments[first].base_offset, now)
+            end_offset = self._recover(first, producers, now)
+        last = segments.active.last_header()
+        if last is None and len(segments) > 1:
+            last = segments[-2].last_header()
+        self._epochs.forget_from(end_offset)
+        self._epochs.check(last, segments.headers(segments.first_base_offset, end_offset))
+        return end_offset, producers
+
+    def _recover(self, first: int, producers: ProducerState, now: int) -> int:
+        """Checks the segments from the index `first` on. They must follow one another without a
+        gap: what comes after one is dropped. Returns the log's end."""
+
+        def seen(header: BatchHeader) -> None:
+            if header.producer_id >= 0:
+                producers.append(header, header.base_offset, now)
+
+        segments = self._segments
+        end_offset = segments[first].base_offset
+        for index in range(first, len(segments)):
+            segment = segments[index]
+            is_last = segment is segments.active
+            next_base_offset = None if is_last else segments[index + 1].base_offset
+            found = segment.recover(seen, self._allows_gaps, next_base_offset)
+            end_offset = found.end_offset
+            if found.problem:
+                self._is_damaged = self._is_damaged or not (is_last and found.is_torn)
+                _log.warning(
+                    "cut %s off at offset %d, %s: %s",
+                    self._directory,
+                    end_offset,
+                    "where a crash has interrupted an append" if found.is_torn else "as damaged",
+                    found.problem,
+                )
+            if next_base_offset is None:
+                break
+            if (
+                end_offset != next_base_offset
+                and next_base_offset - segment.base_offset <= _INT32_MAX
+            ):
+                self._is_damaged = True
+                _log.warning(
+                    "dropped %d segments of %s, from offset %d on: what is before them ends at %d",
+                    len(segments) - index - 1,
+                    self._directory,
+                    next_base_offset,
+                    end_offset,
+                )
+                while segments.active is not segment:
+                    segments.drop_last()
+                break
+            segment.save_indexes()
+            segment.seal()
+        return end_offset

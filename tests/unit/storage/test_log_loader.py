@@ -1,0 +1,157 @@
+"""Opening a log whose files contradict each other (`trimtab.storage.log_loader`)."""
+
+import logging
+
+import pytest
+
+from tests.unit.storage.logs import DIRECTORY, SMALL, Clock, append, batch, fill, offsets
+from trimtab.errors import CorruptData
+from trimtab.sim.disk import VirtualDisk
+from trimtab.storage import log_loader
+from trimtab.storage.log import Log
+from trimtab.storage.log_changes import LogChanges
+
+END = 10
+
+
+def path(base_offset: int, suffix: str = ".log") -> str:
+    return f"{DIRECTORY}/{base_offset:020d}{suffix}"
+
+
+def change(disk: VirtualDisk, name: str, at: int, to: bytes) -> None:
+    content = bytearray(disk.read_file(name) or b"")
+    content[at : at + len(to)] = to
+    disk.write_file(name, content)
+
+
+def reopen(
+    disk: VirtualDisk,
+    clock: Clock,
+    recovery_point: int = 0,
+    clean: bool = False,
+    high_watermark: int = 0,
+) -> tuple[Log, bool]:
+    """The log, and whether it lacks something that it had."""
+    damaged: list[bool] = []
+    log = Log.open(
+        disk,
+        DIRECTORY,
+        SMALL,
+        clock,
+        recovery_point=recovery_point,
+        high_watermark=high_watermark,
+        clean=clean,
+        changes=LogChanges(distrusted=lambda: damaged.append(True)),
+    )
+    return log, bool(damaged)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_whole_log_is_not_damaged(
+    disk: VirtualDisk, clock: Clock, rolled: Log, clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    rolled.close()
+    again, is_damaged = reopen(disk, clock, END, clean)
+    assert (again.log_end_offset, is_damaged) == (END, False)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_that_ends_before_its_recovery_point_is_damaged(
+    disk: VirtualDisk, clock: Clock, rolled: Log, clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    rolled.close()
+    disk.delete(path(8))
+    again, is_damaged = reopen(disk, clock, END, clean)
+    assert (again.log_end_offset, is_damaged) == (8, True)
+    assert "ends at offset 8, and 10 was on disk" in caplog.text
+
+
+def test_a_log_that_ends_before_its_high_watermark_is_damaged(
+    disk: VirtualDisk, clock: Clock, rolled: Log
+) -> None:
+    disk.delete(path(8))
+    again, is_damaged = reopen(disk, clock, high_watermark=9)
+    assert (again.log_end_offset, is_damaged) == (8, True)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_an_emptied_file_in_the_midst_is_an_end(
+    disk: VirtualDisk, clock: Clock, rolled: Log, clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    rolled.close()
+    disk.write_file(path(4), b"")
+    again, is_damaged = reopen(disk, clock, END, clean)
+    assert (again.log_end_offset, is_damaged) == (4, True)
+    assert "dropped 1 segments of flights-3, from offset 8 on" in caplog.text
+    assert append(again, batch()).first_offset == 4
+
+
+def test_a_file_missing_in_the_midst_is_told_when_it_is_read(
+    disk: VirtualDisk, clock: Clock, rolled: Log
+) -> None:
+    rolled.close()
+    disk.delete(path(4))
+    again, _ = reopen(disk, clock, END, clean=True)
+    assert offsets(again.read(0, 10_000))[-1] == (3, 3)
+    with pytest.raises(CorruptData, match="no segment holds offset 4, and the next begins at 8"):
+        again.read(4, 10_000)
+    assert offsets(again.read(8, 10_000))[0] == (8, 8)
+
+
+def test_an_interrupted_append_is_no_damage(
+    disk: VirtualDisk, clock: Clock, rolled: Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk.open(path(8)).append(bytes(batch())[:40])
+    again, is_damaged = reopen(disk, clock, 8)
+    assert (again.log_end_offset, is_damaged) == (END, False)
+    assert "where a crash has interrupted an append" in caplog.text
+
+
+def test_a_changed_byte_cuts_the_log_off_with_a_line(
+    disk: VirtualDisk, clock: Clock, rolled: Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    change(disk, path(4), 100, b"\xff")
+    again, is_damaged = reopen(disk, clock, 4)
+    assert (again.log_end_offset, is_damaged) == (4, True)
+    assert "cut flights-3 off at offset 4, as damaged" in caplog.text
+    assert "they changed on the way or on disk" in caplog.text
+
+
+def test_a_base_offset_out_of_this_world_does_not_keep_a_log_from_opening(
+    disk: VirtualDisk, clock: Clock, rolled: Log
+) -> None:
+    change(disk, path(8), 3, b"\1")
+    for clean in (True, False):
+        files = {
+            name: disk.read_file(f"{DIRECTORY}/{name}") or b"" for name in disk.list(DIRECTORY)
+        }
+        again, is_damaged = reopen(disk, clock, 8, clean)
+        assert (again.log_end_offset, is_damaged) == (8, True)
+        for name, content in files.items():
+            disk.write_file(f"{DIRECTORY}/{name}", content)
+
+
+def test_damage_that_is_met_before_the_recovery_point_has_all_checked(
+    disk: VirtualDisk, clock: Clock, rolled: Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The snapshots are gone, so that the headers of all batches are asked for producers."""
+    caplog.set_level(logging.WARNING, logger=log_loader.__name__)
+    rolled.close()
+    for name in disk.list(DIRECTORY):
+        if name.endswith(".snapshot"):
+            disk.delete(f"{DIRECTORY}/{name}")
+    change(disk, path(0), 16, b"\7")
+    again, is_damaged = reopen(disk, clock, END)
+    assert (again.log_end_offset, is_damaged) == (0, True)
+    assert "checks all of flights-3" in caplog.text
+
+
+def test_a_follower_that_cannot_read_where_to_cut_cuts_the_segment(
+    disk: VirtualDisk, clock: Clock, rolled: Log
+) -> None:
+    fill(rolled, 2)
+    change(disk, path(8), 16, b"\7")
+    rolled.truncate(9)
+    assert rolled.log_end_offset == 8
+    assert append(rolled, batch()).first_offset == 8
