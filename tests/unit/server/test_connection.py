@@ -481,7 +481,7 @@ def test_a_large_request_is_read_while_others_are_served(desk: Desk) -> None:
             served_meanwhile += 1
             await asyncio.sleep(0)
         assert len(other.answered()) == served_meanwhile > 10
-        await turn()
+        await turn(50)
         assert line.answered() == [1]
         assert len(desk.described[0].topics) == 5000
 
