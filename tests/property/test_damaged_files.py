@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.steps import finish
 from trimtab.controller.journal import DIRECTORY as JOURNAL
 from trimtab.controller.journal import Journal
 from trimtab.errors import CorruptData, KafkaError, UsageError
@@ -269,8 +270,8 @@ def read_log(log: Log, written: Mapping[int, bytes], checked_from: int) -> str:
 def use(log: Log) -> None:
     """What else a broker does with a log; CorruptData is an answer."""
     for ask in (
-        lambda: log.offset_for_timestamp(NOW_MS + 300),
-        log.offset_of_max_timestamp,
+        lambda: finish(log.offset_for_timestamp(NOW_MS + 300)),
+        lambda: finish(log.offset_of_max_timestamp()),
         lambda: log.end_of_epoch(1),
         lambda: log.enforce_retention(log.high_watermark),
     ):

@@ -13,6 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.steps import finish
 from trimtab.sim.disk import VirtualDisk
 from trimtab.storage.log import Log
 from trimtab.storage.log_changes import LogChanges
@@ -154,10 +155,10 @@ class LogAgainstList(RuleBasedStateMachine):
 
     @rule(timestamp=st.integers(-1, 101))
     def look_up(self, timestamp: int) -> None:
-        found = self.log.offset_for_timestamp(timestamp)
+        found = finish(self.log.offset_for_timestamp(timestamp))
         matching = [self.base + i for i, (at, _) in enumerate(self.records) if at >= timestamp]
         assert (found.offset if found else None) == (matching[0] if matching else None)
-        newest = self.log.offset_of_max_timestamp()
+        newest = finish(self.log.offset_of_max_timestamp())
         latest = max((at for at, _ in self.records), default=None)
         assert (newest.timestamp if newest else None) == latest
 

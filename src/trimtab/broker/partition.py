@@ -11,7 +11,8 @@ every record must have a key. So the timestamps that are checked are the batch's
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol, cast
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from trimtab.broker.leadership import ANY_EPOCH, Leadership
 from trimtab.broker.replication_quota import lists_replica
@@ -26,12 +27,15 @@ from trimtab.wire.batch_cy import (
     BatchHeader,
     CorruptBatch,
     read_header,
-    read_records,
+    scan_records,
     stamp_append_time,
     verify,
 )
-from trimtab.wire.compression import Compression
+from trimtab.wire.compression import Compression, TooLarge
 from trimtab.wire.types import StoredBytes
+
+if TYPE_CHECKING:
+    from trimtab.server.turns import Steps
 
 _ALL = -1
 _NO_EPOCH = -1
@@ -110,6 +114,7 @@ class Partition:
 
     Attributes:
         registration: what the controller says of the partition.
+        is_compacted: whether every record must have a key.
         leadership: what only a leader knows; None on a follower.
         is_throttled: whether, as a follower that is not in sync, it takes no more than
             `follower.replication.throttled.rate` allows.
@@ -119,7 +124,6 @@ class Partition:
     __slots__ = (
         "_after_ms",
         "_before_ms",
-        "_compacted",
         "_host",
         "_max_message_bytes",
         "_min_isr",
@@ -128,6 +132,7 @@ class Partition:
         "_throttles_leader",
         "compression_type",
         "index",
+        "is_compacted",
         "is_throttled",
         "leadership",
         "log",
@@ -167,7 +172,7 @@ class Partition:
         self._after_ms = cast(int, config["message.timestamp.after.max.ms"])
         self._before_ms = cast(int, config["message.timestamp.before.max.ms"])
         self._stamps = config["message.timestamp.type"] == "LogAppendTime"
-        self._compacted = "compact" in cast("tuple[str, ...]", config["cleanup.policy"])
+        self.is_compacted = "compact" in cast("tuple[str, ...]", config["cleanup.policy"])
         self._min_isr = cast(int, config["min.insync.replicas"])
         self._throttles_leader = lists_replica(
             cast("tuple[str, ...]", config["leader.replication.throttled.replicas"]),
@@ -254,7 +259,8 @@ class Partition:
     def append(self, records: memoryview, allows_zstd: bool, acks: int = 1) -> Appended:
         """Append the one batch of a client's produce request.
 
-        Its offset and leader epoch are stamped in place. A batch that an idempotent producer sent
+        Its offset and leader epoch are stamped in place. If the topic is compacted, `check_keys`
+        has been there before. A batch that an idempotent producer sent
         before is not stored again; the answer says where it is.
 
         Raises:
@@ -588,8 +594,6 @@ class Partition:
             )
         if not self._stamps:
             self._check_timestamps(header, records)
-        if self._compacted:
-            self._check_keys(records)
         return header
 
     def _check_timestamps(self, header: BatchHeader, records: memoryview) -> None:
@@ -617,15 +621,34 @@ class Partition:
         if header.compression is not Compression.NONE:
             return [0] if is_wrong(header.base_timestamp) else []
         try:
-            read = read_records(self.topic, self.index, records, 0)
+            read = list(chain.from_iterable(scan_records(records, 0, header, check_crcs=False)))
         except CorruptData as error:
             raise Refused(ErrorCode.CORRUPT_MESSAGE, f"{self}: {error}") from error
-        return [place for place, record in enumerate(read) if is_wrong(record.timestamp)]
+        times = (header.base_timestamp + delta for _, delta, _ in read)
+        return [place for place, time in enumerate(times) if is_wrong(time)]
 
-    def _check_keys(self, records: memoryview) -> None:
+    def check_keys(self, records: memoryview, allows_zstd: bool) -> Steps[None]:
+        """That every record of a batch for a compacted topic has a key: what `append` leaves to
+        its caller, as it may take long. Yields where others should have their turn.
+
+        Raises:
+            Refused: one has none; the batch breaks another rule, or unpacks to too much. Producers
+                split a batch that is refused as MESSAGE_TOO_LARGE (KIP-126).
+        """
+        header = self._check_batch(records, allows_zstd)
+        keyless: list[int] = []
+        place = 0
         try:
-            read = read_records(self.topic, self.index, records, 0)
-            keyless = [place for place, record in enumerate(read) if record.key is None]
+            for number, found in enumerate(scan_records(records, 0, header, check_crcs=False)):
+                if number:
+                    yield
+                keyless += [each for each, (*_, keyed) in enumerate(found, place) if not keyed]
+                place += len(found)
+        except TooLarge as error:
+            raise Refused(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"{self}: {error} of a compacted topic; send smaller ones.",
+            ) from error
         except CorruptData as error:
             raise Refused(ErrorCode.CORRUPT_MESSAGE, f"{self}: {error}") from error
         if keyless:

@@ -35,7 +35,7 @@ from trimtab.storage.log_files import CLEANED, list_files
 from trimtab.storage.log_loader import Loader, load_producers
 from trimtab.storage.producer_snapshots import ProducerSnapshots
 from trimtab.storage.producer_state import ProducerState
-from trimtab.storage.segment import Segment, StoredRecords, TimestampOffset
+from trimtab.storage.segment import Search, Segment, StoredRecords
 from trimtab.storage.segment_list import SegmentList
 from trimtab.storage.storage import Storage, StorageError
 from trimtab.wire.batch_cy import BatchHeader, restamp
@@ -631,19 +631,17 @@ class Log:
             end_offset = self.log_end_offset
         return self._segments.headers(offset, end_offset)
 
-    def offset_for_timestamp(
-        self, timestamp: int, end_offset: int | None = None
-    ) -> TimestampOffset | None:
+    def offset_for_timestamp(self, timestamp: int, end_offset: int | None = None) -> Search:
         """The first record whose timestamp (ms) is `timestamp` or later; None if there is none,
         or not before `end_offset`, such as the high watermark."""
         if end_offset is None:
             end_offset = self.log_end_offset
         return self._segments.find_timestamp(timestamp, self.log_start_offset, end_offset)
 
-    def offset_of_max_timestamp(self, end_offset: int | None = None) -> TimestampOffset | None:
+    def offset_of_max_timestamp(self, end_offset: int | None = None) -> Search:
         """The first record with the largest timestamp (KIP-734); None if no record has one, or it
         does not lie before `end_offset`, as in Kafka."""
-        found = self._segments.find_max_timestamp(self.log_start_offset)
+        found = yield from self._segments.find_max_timestamp(self.log_start_offset)
         if found is not None and end_offset is not None and found.offset >= end_offset:
             return None
         return found

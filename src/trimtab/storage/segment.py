@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 from weakref import WeakSet
 
 from trimtab.errors import CorruptData
-from trimtab.records import NO_TIMESTAMP
+from trimtab.records import NO_TIMESTAMP, TimestampType
 from trimtab.storage.segment_indexes import GrowingIndexes, StoredIndexes
 from trimtab.storage.storage import BytesLike, Storage, StorageError
 from trimtab.wire.batch_cy import (
@@ -29,9 +29,10 @@ from trimtab.wire.batch_cy import (
     MAGIC,
     BatchHeader,
     read_headers,
-    read_records,
+    scan_records,
     verify,
 )
+from trimtab.wire.compression import TooLarge
 
 LARGE_READ_BYTES = 128 * 1024
 """What `Segment.read` returns at most as bytes; more is left on disk."""
@@ -79,6 +80,10 @@ class Recovered(NamedTuple):
     end_offset: int
     problem: str = ""
     is_torn: bool = False
+
+
+Search: TypeAlias = Generator[None, None, TimestampOffset | None]
+"""The search for a record, which yields where others should have their turn, and what it finds."""
 
 
 class StoredRecords:
@@ -509,8 +514,9 @@ class Segment:
                 raise self._corrupt(position, "the file ends within a batch")
             wanted = self._batch_size(chunk, position)
 
-    def find_timestamp(self, timestamp: int, start_offset: int) -> TimestampOffset | None:
-        """The first record from `start_offset` on whose timestamp is `timestamp` or later."""
+    def find_timestamp(self, timestamp: int, start_offset: int) -> Search:
+        """The first record from `start_offset` on whose timestamp is `timestamp` or later; of a
+        batch that unpacks to more than `OPENED_LIMIT` the first of its records that may be it."""
         indexes = self._indexes
         entry = bisect_left(indexes.timestamps, timestamp) - 1
         if entry >= 0:
@@ -518,16 +524,41 @@ class Segment:
             if place > start_offset:
                 if not self._has_timestamp(place, indexes.timestamps[entry]):
                     self._rebuild_indexes(f"no batch of its timestamp is at offset {place}")
-                    return self.find_timestamp(timestamp, start_offset)
+                    return (yield from self.find_timestamp(timestamp, start_offset))
                 start_offset = place
         position = self.locate(start_offset)
         if position is None:
             return None
         for at, header in self.headers(position):
             if header.max_timestamp >= timestamp:
-                for found in self._records(at, header, start_offset):
-                    if found.timestamp >= timestamp:
-                        return found
+                found = yield from self._find_in_batch(at, header, timestamp, start_offset)
+                if found is not None:
+                    return found
+        return None
+
+    def _find_in_batch(
+        self, position: int, header: BatchHeader, timestamp: int, start_offset: int
+    ) -> Search:
+        batch = self._file.read(position, header.size)
+        append_time = (
+            header.max_timestamp if header.timestamp_type is TimestampType.LOG_APPEND_TIME else None
+        )
+        if header.is_control:
+            return None
+        try:
+            for number, records in enumerate(scan_records(batch, 0, header)):
+                if number:
+                    yield
+                for offset_delta, timestamp_delta, _ in records:
+                    offset = header.base_offset + offset_delta
+                    time = append_time
+                    if time is None:
+                        time = header.base_timestamp + timestamp_delta
+                    if time >= timestamp and offset >= start_offset:
+                        return TimestampOffset(time, offset, header.leader_epoch)
+        except TooLarge:
+            offset = max(header.base_offset, start_offset)
+            return TimestampOffset(header.max_timestamp, offset, header.leader_epoch)
         return None
 
     def last_header(self) -> BatchHeader | None:
@@ -663,13 +694,6 @@ class Segment:
             return False
         header = next(self.headers(position))[1]
         return header.base_offset <= offset and header.max_timestamp == timestamp
-
-    def _records(
-        self, position: int, header: BatchHeader, start_offset: int
-    ) -> Iterator[TimestampOffset]:
-        batch = self._file.read(position, header.size)
-        for record in read_records("", 0, batch, start_offset):
-            yield TimestampOffset(record.timestamp, record.offset, header.leader_epoch)
 
     def _corrupt(self, position: int, what: str) -> CorruptData:
         return CorruptData(f"{self.path('.log')}: no batch at position {position}: {what}")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from trimtab.records import NO_TIMESTAMP
 from trimtab.storage.log_files import SWAP
-from trimtab.storage.segment import Segment, TimestampOffset
+from trimtab.storage.segment import Search, Segment
 from trimtab.wire.batch_cy import BatchHeader
 
 
@@ -99,27 +99,25 @@ class SegmentList:
                         return
                     yield header
 
-    def find_timestamp(
-        self, timestamp: int, start_offset: int, end_offset: int
-    ) -> TimestampOffset | None:
+    def find_timestamp(self, timestamp: int, start_offset: int, end_offset: int) -> Search:
         """The first record from `start_offset` on whose timestamp is `timestamp` or later; None if
         there is none before `end_offset`."""
-        for segment in self._segments:
+        for segment in tuple(self._segments):
             if segment.base_offset >= end_offset:
                 break
             if segment.max_timestamp >= timestamp:
-                found = segment.find_timestamp(timestamp, start_offset)
+                found = yield from segment.find_timestamp(timestamp, start_offset)
                 if found is not None:
                     return found if found.offset < end_offset else None
         return None
 
-    def find_max_timestamp(self, start_offset: int) -> TimestampOffset | None:
+    def find_max_timestamp(self, start_offset: int) -> Search:
         """The first record from `start_offset` on with the largest timestamp of all; None if none
         has one."""
         newest = max(self._segments, key=lambda segment: segment.max_timestamp)
         if newest.max_timestamp == NO_TIMESTAMP:
             return None
-        return newest.find_timestamp(newest.max_timestamp, start_offset)
+        return (yield from newest.find_timestamp(newest.max_timestamp, start_offset))
 
     # -- changing
 

@@ -38,7 +38,13 @@ from trimtab.wire.batch_header import (
     verify,
 )
 from trimtab.wire.compression import compress
-from trimtab.wire.records_cy import RECORDS_LIMIT, ColumnScanner, read_records
+from trimtab.wire.records_cy import (
+    OPENED_LIMIT,
+    RECORDS_LIMIT,
+    ColumnScanner,
+    read_records,
+    scan_records,
+)
 from trimtab.wire.rows_cy import HeadersColumn, Rows
 
 if cython.compiled:
@@ -54,6 +60,7 @@ if cython.compiled:
 __all__ = [
     "HEADER_BYTES",
     "MAGIC",
+    "OPENED_LIMIT",
     "RECORDS_LIMIT",
     "BatchBuilder",
     "BatchHeader",
@@ -66,6 +73,7 @@ __all__ = [
     "record_size",
     "reset_producer",
     "restamp",
+    "scan_records",
     "stamp_append_time",
     "verify",
 ]

@@ -28,7 +28,7 @@ from trimtab.wire.batch_header import (
     stamp_crc,
 )
 from trimtab.wire.compression import compress
-from trimtab.wire.records_cy import RECORDS_LIMIT, RecordReader, open_records
+from trimtab.wire.records_cy import OPENED_LIMIT, RecordReader, open_records
 
 if cython.compiled:
     from cython.cimports.libc.stdlib import calloc, free
@@ -249,7 +249,7 @@ def note_keys(
     """
     if header.is_control or header.record_count == 0 or header.last_offset < start_offset:
         return header.next_offset
-    reader: RecordReader = open_records(memoryview(buffer), position, header, True, RECORDS_LIMIT)
+    reader: RecordReader = open_records(memoryview(buffer), position, header, True, OPENED_LIMIT)
     base_offset: cython.longlong = header.base_offset
     count: cython.int = header.record_count
     offset: cython.longlong
@@ -288,7 +288,7 @@ def compact_batch(
     Raises CorruptData for a batch that cannot be right.
     """
     view = memoryview(buffer)
-    reader: RecordReader = open_records(view, position, header, True, RECORDS_LIMIT)
+    reader: RecordReader = open_records(view, position, header, True, OPENED_LIMIT)
     base_offset: cython.longlong = header.base_offset
     base_timestamp: cython.longlong = header.base_timestamp
     attributes: cython.int = header.attributes
@@ -354,7 +354,7 @@ def set_delete_horizon(
     buffer: Any, position: cython.Py_ssize_t, header: BatchHeader, horizon_ms: cython.longlong
 ) -> bytearray:
     """The batch at `position` with a delete horizon; records and their times stay."""
-    reader: RecordReader = open_records(memoryview(buffer), position, header, True, RECORDS_LIMIT)
+    reader: RecordReader = open_records(memoryview(buffer), position, header, True, OPENED_LIMIT)
     records = _shift_timestamps(
         reader.view, header.record_count, header.base_timestamp - horizon_ms
     )

@@ -90,8 +90,12 @@ def _within(data: bytes, limit: int) -> bytes:
     return data
 
 
-def _too_large(codec: str, limit: int) -> CorruptData:
-    return CorruptData(f"{codec} data holds more than the {limit} bytes allowed for one batch")
+class TooLarge(CorruptData):
+    """The data would unpack to more than is allowed."""
+
+
+def _too_large(codec: str, limit: int) -> TooLarge:
+    return TooLarge(f"{codec} data holds more than the {limit} bytes allowed for one batch")
 
 
 # --- gzip: the standard library bounds its output itself ---------------------------------------

@@ -9,6 +9,7 @@ alone; interpreted, it is a bytearray, bytes or memoryview, and the same stateme
 """
 
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 import cython
@@ -41,6 +42,10 @@ if cython.compiled:
 
 RECORDS_LIMIT = 256 * 1024 * 1024
 """Bytes that the records of one batch may take when decompressed, where the caller does not say."""
+OPENED_LIMIT = 16 * 1024 * 1024
+"""Bytes that the records of one batch may take when a broker decompresses it: that is done at once,
+and takes the milliseconds that others can wait. Sixteen times the default `max.message.bytes`."""
+SCANNED_AT_ONCE = 2000
 
 _NATIVE_INT32 = struct.Struct("=i")
 _NATIVE_INT64 = struct.Struct("=q")
@@ -293,6 +298,34 @@ def read_records(
                 )
         reader.end_batch()
     return found
+
+
+def scan_records(
+    buffer: Any,
+    position: cython.Py_ssize_t,
+    header: BatchHeader,
+    check_crcs: bool = True,
+    limit: int = OPENED_LIMIT,
+) -> Iterator[list[tuple[int, int, bool]]]:
+    """What a broker looks for in the batch at `position`: of each record its offset delta, its
+    timestamp delta, and whether it has a key; up to `SCANNED_AT_ONCE` of them at a time.
+
+    Raises CorruptData for a batch that cannot be right.
+    """
+    reader: RecordReader = open_records(memoryview(buffer), position, header, check_crcs, limit)
+    count: cython.int = header.record_count
+    found: list[tuple[int, int, bool]] = []
+    for _ in range(count):
+        reader.read_record()
+        for _ in range(reader.header_count):
+            reader.read_header()
+        reader.end_record()
+        found.append((reader.offset_delta, reader.timestamp_delta, reader.key_size >= 0))
+        if len(found) == SCANNED_AT_ONCE:
+            yield found
+            found = []
+    reader.end_batch()
+    yield found
 
 
 def _offset_outside(header: BatchHeader, delta: int) -> CorruptBatch:

@@ -47,7 +47,7 @@ class Desk:
         self.world = world
         self.produced: list[asyncio.Future[ProduceResponse]] = []
         self.others: list[asyncio.Future[Any]] = []
-        self.described: list[MetadataRequest] = []
+        self.described: list[int] = []  # how many topics each Metadata request names
         self.at_once: Callable[[], Any] | None = None
         handlers = {
             PRODUCE: self._produce,
@@ -66,7 +66,7 @@ class Desk:
         return self.produced[-1]
 
     def _describe(self, header: Any, request: MetadataRequest) -> MetadataResponse:
-        self.described.append(request)
+        self.described.append(len(request.topics or ()))
         return MetadataResponse(brokers=[], topics=[])
 
     def _wait(self, header: Any, request: Any) -> Any:
@@ -483,7 +483,7 @@ def test_a_large_request_is_read_while_others_are_served(desk: Desk) -> None:
         assert len(other.answered()) == served_meanwhile > 10
         await turn(50)
         assert line.answered() == [1]
-        assert len(desk.described[0].topics) == 5000
+        assert desk.described == [5000]
 
     desk.run(scenario)
 

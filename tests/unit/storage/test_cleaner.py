@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from tests.steps import finish
 from trimtab.errors import CorruptData
 from trimtab.records import Record, TopicPartition
 from trimtab.sim.disk import VirtualDisk
@@ -313,11 +314,11 @@ class TestReading:
         ("timestamp", "expected"), [(0, 3), (1030, 3), (1031, 17), (1180, 18), (1191, None)]
     )
     def test_times_are_found(self, compacted: Log, timestamp: int, expected: int | None) -> None:
-        found = compacted.offset_for_timestamp(timestamp)
+        found = finish(compacted.offset_for_timestamp(timestamp))
         assert (found.offset if found else None) == expected
 
     def test_the_largest_time_is_found(self, compacted: Log) -> None:
-        assert compacted.offset_of_max_timestamp() == (1190, 19, 0)
+        assert finish(compacted.offset_of_max_timestamp()) == (1190, 19, 0)
 
     def test_after_a_restart_too(
         self, disk: VirtualDisk, clock: Clock, directory: LogDirectory, compacted: Log
@@ -325,7 +326,7 @@ class TestReading:
         directory.close()
         log = open_log(open_directory(disk, clock))
         assert offsets(log) == [3, 17, 18, 19]
-        found = log.offset_for_timestamp(1031)
+        found = finish(log.offset_for_timestamp(1031))
         assert found is not None
         assert found.offset == 17
 

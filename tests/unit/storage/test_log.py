@@ -7,6 +7,7 @@ from errno import EIO, ENOSPC
 
 import pytest
 
+from tests.steps import finish
 from tests.unit.storage.logs import (
     DIRECTORY,
     HOUR_MS,
@@ -372,30 +373,30 @@ class TestTimestamps:
         [(0, (10, 0)), (10, (10, 0)), (11, (20, 1)), (21, (30, 3)), (31, (50, 5)), (50, (50, 5))],
     )
     def test_first_at_or_after(self, timed: Log, target: int, expected: tuple[int, int]) -> None:
-        assert timed.offset_for_timestamp(target) == (*expected, 3)
+        assert finish(timed.offset_for_timestamp(target)) == (*expected, 3)
 
     def test_none_after_the_last(self, timed: Log) -> None:
-        assert timed.offset_for_timestamp(51) is None
+        assert finish(timed.offset_for_timestamp(51)) is None
 
     def test_not_before_the_start(self, timed: Log) -> None:
         timed.delete_records_before(6)
-        assert timed.offset_for_timestamp(0) == (40, 6, 3)
-        assert timed.offset_of_max_timestamp() == (50, 7, 3)
+        assert finish(timed.offset_for_timestamp(0)) == (40, 6, 3)
+        assert finish(timed.offset_of_max_timestamp()) == (50, 7, 3)
 
     def test_of_the_largest(self, timed: Log) -> None:
-        assert timed.offset_of_max_timestamp() == (50, 5, 3)
+        assert finish(timed.offset_of_max_timestamp()) == (50, 5, 3)
 
     def test_not_beyond_the_end_asked_for(self, timed: Log) -> None:
-        assert timed.offset_for_timestamp(31, end_offset=6) == (50, 5, 3)
-        assert timed.offset_for_timestamp(31, end_offset=5) is None
-        assert timed.offset_of_max_timestamp(end_offset=6) == (50, 5, 3)
-        assert timed.offset_of_max_timestamp(end_offset=5) is None
+        assert finish(timed.offset_for_timestamp(31, end_offset=6)) == (50, 5, 3)
+        assert finish(timed.offset_for_timestamp(31, end_offset=5)) is None
+        assert finish(timed.offset_of_max_timestamp(end_offset=6)) == (50, 5, 3)
+        assert finish(timed.offset_of_max_timestamp(end_offset=5)) is None
 
     def test_nothing_has_a_time(self, log: Log) -> None:
-        assert log.offset_of_max_timestamp() is None
+        assert finish(log.offset_of_max_timestamp()) is None
         append(log, batch(timestamp=-1))
-        assert log.offset_of_max_timestamp() is None
-        assert log.offset_for_timestamp(0) is None
+        assert finish(log.offset_of_max_timestamp()) is None
+        assert finish(log.offset_for_timestamp(0)) is None
 
 
 class TestRetention:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.steps import finish
 from trimtab.errors import CorruptData
 from trimtab.sim.disk import VirtualDisk
 from trimtab.storage.segment import Recovered, Segment
@@ -153,13 +154,13 @@ class TestLookUp:
         newest = max(timestamp for timestamp, _ in records)
         assert segment.max_timestamp == newest
         for target in range(990, newest + 1):
-            found = segment.find_timestamp(target, BASE)
+            found = finish(segment.find_timestamp(target, BASE))
             assert found is not None
             assert found[:2] == next(record for record in records if record[0] >= target)
-        assert segment.find_timestamp(newest + 1, BASE) is None
+        assert finish(segment.find_timestamp(newest + 1, BASE)) is None
 
     def test_timestamps_are_looked_for_from_an_offset_on(self, segment: Segment) -> None:
-        found = segment.find_timestamp(0, BASE + 7)
+        found = finish(segment.find_timestamp(0, BASE + 7))
         assert found is not None
         assert found.offset == BASE + 7
 
@@ -288,8 +289,8 @@ def test_a_damaged_index_is_made_again_where_it_matters(
         for position, header in filler.placed[::8]:
             offset = header.base_offset
             assert segment.locate(offset) == position
-            found = filler.segment.find_timestamp(header.max_timestamp, BASE)
-            assert segment.find_timestamp(header.max_timestamp, BASE) == found
+            found = finish(filler.segment.find_timestamp(header.max_timestamp, BASE))
+            assert finish(segment.find_timestamp(header.max_timestamp, BASE)) == found
             data, _ = segment.read(position, 700, True, filler.next_offset, filler.next_offset)
             expected, _ = filler.segment.read(
                 position, 700, True, filler.next_offset, filler.next_offset

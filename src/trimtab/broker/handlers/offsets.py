@@ -96,7 +96,7 @@ def list_offsets(
                     raise Refused(ErrorCode.UNSUPPORTED_VERSION)
                 partition = broker.find_partition(topic.name, wanted.partition_index)
                 partition.check_epoch(wanted.current_leader_epoch)
-                found = _find(partition, wanted, request.replica_id, header.api_version)
+                found = yield from _find(partition, wanted, request.replica_id, header.api_version)
                 if header.api_version < _EPOCHS_SINCE:
                     found.leader_epoch = _NO_EPOCH
             except Refused as refused:
@@ -118,7 +118,7 @@ def list_offsets(
 
 def _find(
     partition: Partition, wanted: ListOffsetsPartition, replica_id: int, version: int
-) -> ListOffsetsPartitionResponse:
+) -> Steps[ListOffsetsPartitionResponse]:
     timestamp, epoch = wanted.timestamp, partition.leader_epoch
     leadership = partition.leadership
     end = partition.log.log_end_offset if replica_id >= 0 else partition.high_watermark
@@ -131,9 +131,9 @@ def _find(
         return _answer(wanted)
     found = None
     if timestamp == MAX_TIMESTAMP:
-        found = partition.log.offset_of_max_timestamp(end)
+        found = yield from partition.log.offset_of_max_timestamp(end)
     elif timestamp >= 0:
-        found = partition.log.offset_for_timestamp(timestamp, end)
+        found = yield from partition.log.offset_for_timestamp(timestamp, end)
     if found is not None:
         return _answer(wanted, found.timestamp, found.offset, found.leader_epoch)
     if is_end_known:

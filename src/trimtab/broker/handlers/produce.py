@@ -85,7 +85,9 @@ def produce(
             if left < 0:
                 yield
                 left = _BYTES_AT_ONCE
-            response, partition, next_offset = _append(broker, version, request.acks, name, data)
+            response, partition, next_offset = yield from _append(
+                broker, version, request.acks, name, data
+            )
             if partition is not None:
                 # Before others have their turn: this leadership may be over after it.
                 if delayed is None:
@@ -141,7 +143,7 @@ def _append(
     acks: int,
     topic: str | None,
     data: PartitionProduceData,
-) -> tuple[PartitionProduceResponse, Partition | None, int]:
+) -> Steps[tuple[PartitionProduceResponse, Partition | None, int]]:
     """What to say of a partition; and if that holds only later, the partition, and the offset up
     to which it must have been committed."""
     log_start_offset = NO_OFFSET
@@ -153,7 +155,10 @@ def _append(
         partition = broker.find_partition(topic, data.index)
         log_start_offset = partition.log.log_start_offset
         records = cast("memoryview", _EMPTY if data.records is None else data.records)
-        appended = partition.append(records, version >= _ZSTD_SINCE, acks)
+        allows_zstd = version >= _ZSTD_SINCE
+        if partition.is_compacted and partition.is_leader:
+            yield from partition.check_keys(records, allows_zstd)
+        appended = partition.append(records, allows_zstd, acks)
     except Refused as refused:
         refusal = PartitionProduceResponse(
             index=data.index,

@@ -1,0 +1,133 @@
+"""Batches that unpack to far more than they are, and those of very many records: what a broker
+makes of them where it has to open them (`trimtab.broker.partition`, `trimtab.storage.segment`)."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from trimtab.errors import ErrorCode
+from trimtab.wire.batch_cy import OPENED_LIMIT, BatchBuilder
+from trimtab.wire.compression import Compression
+from trimtab.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from trimtab.wire.messages.metadata import MetadataRequest
+
+CODECS = [Compression.GZIP, Compression.LZ4, Compression.ZSTD]
+
+
+def bomb(codec: int, size: int = OPENED_LIMIT + 1000) -> bytearray:
+    """Two records of time 1 and 2, the second of so many bytes."""
+    builder = BatchBuilder(size + 1000, codec)
+    builder.append(1, b"k", b"v", None)
+    builder.append(2, b"k", bytes(size), None)
+    return builder.build()
+
+
+def many(count: int, keyless: tuple[int, ...] = ()) -> bytearray:
+    builder = BatchBuilder(count * 20, Compression.ZSTD)
+    for number in range(count):
+        builder.append(number, None if number in keyless else b"k", b"v", None)
+    return builder.build()
+
+
+async def ask_time(lab: Any, timestamp: int) -> Any:
+    partition = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    request = ListOffsetsRequest(
+        replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[partition])]
+    )
+    response = await lab.connect().ask(request, 9)
+    return response.topics[0].partitions[0]
+
+
+async def produce(lab: Any, batch: bytearray) -> Any:
+    response = await lab.connect().ask(lab.produce("t", batch), 9)
+    return response.responses[0].partition_responses[0]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_bomb_for_a_compacted_topic_is_refused_so_that_producers_split_it(
+    lab: Any, codec: int
+) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t", config={"cleanup.policy": "compact"})
+        batch = bomb(codec)
+        tracemalloc.start()
+        try:
+            answer = await produce(lab, batch)
+            assert tracemalloc.get_traced_memory()[1] < 3 * OPENED_LIMIT
+        finally:
+            tracemalloc.stop()
+        assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
+        assert f"more than the {OPENED_LIMIT} bytes allowed" in answer.error_message
+        assert (await produce(lab, bomb(codec, OPENED_LIMIT // 2))).error_code == 0
+
+    lab.run(scenario)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_time_in_a_bomb_is_answered_with_where_it_begins(lab: Any, codec: int) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        await lab.append("t", b"a")
+        assert (await produce(lab, bomb(codec))).error_code == 0
+        tracemalloc.start()
+        try:
+            found = await ask_time(lab, 2)
+            assert tracemalloc.get_traced_memory()[1] < 3 * OPENED_LIMIT
+        finally:
+            tracemalloc.stop()
+        assert (found.error_code, found.offset) == (0, 0), "the batch before is younger than that"
+
+    lab.run(scenario)
+
+
+def test_a_time_in_a_bomb_is_at_its_base_offset(lab: Any) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        small = BatchBuilder(1000, Compression.NONE)
+        small.append(0, b"k", b"v", None)
+        assert (await produce(lab, small.build())).error_code == 0
+        assert (await produce(lab, bomb(Compression.ZSTD))).error_code == 0
+        found = await ask_time(lab, 2)
+        assert (found.error_code, found.offset, found.timestamp) == (0, 1, 2)
+
+    lab.run(scenario)
+
+
+def test_the_keys_of_very_many_records_are_looked_at_while_others_are_served(lab: Any) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t", config={"cleanup.policy": "compact"})
+        line, other = lab.connect(), lab.connect()
+        line.send(lab.produce("t", many(20_000)), 9)
+        assert not line.responses
+        served = 0
+        while not line.responses:
+            await other.ask(MetadataRequest(topics=[]), 9)
+            served += 1
+            await asyncio.sleep(0)
+        assert served >= 3
+        refused = await produce(lab, many(20_000, keyless=(2, 19_999)))
+        assert refused.error_code == ErrorCode.INVALID_RECORD
+
+    lab.run(scenario)
+
+
+def test_a_time_is_looked_for_among_very_many_records_while_others_are_served(lab: Any) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        assert (await produce(lab, many(20_000))).error_code == 0
+        asked = asyncio.ensure_future(ask_time(lab, 19_990))
+        turns = lab.brokers[0].listener.turns
+        await asyncio.sleep(0)
+        assert len(turns) == 1, "it is not done at once"
+        assert (await asked).offset == 19_990
+        assert len(turns) == 0
+
+    lab.run(scenario)
