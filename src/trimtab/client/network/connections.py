@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from trimtab.client.network.authentication import Credentials, authenticate
 from trimtab.client.network.backoff import Backoff
+from trimtab.client.network.outages import OutageLog
 from trimtab.errors import (
     AuthenticationFailed,
     BrokerError,
@@ -528,6 +529,7 @@ class Connections:
         self._failures: dict[int, int] = {}
         self._not_before: dict[int, float] = {}
         self._errors: dict[int, KafkaError] = {}
+        self.outages = OutageLog(options.client_id)
         self._untried: dict[int, list[str]] = {}
         self._is_canonical = not options.canonical_bootstrap
         self._on_change: list[Callable[[], None]] = []
@@ -684,11 +686,14 @@ class Connections:
             self._failures.pop(node_id, None)
             self._not_before.pop(node_id, None)
             self._errors.pop(node_id, None)
+            self.outages.reached(str(node), loop.time())
             self._open[node_id] = connection
             return connection
         except KafkaError as error:
-            self._back_off(node_id)
+            wait = self._back_off(node_id)
             self._errors[node_id] = error
+            if node_id in self._nodes:
+                self.outages.failed(str(self._nodes[node_id]), error, wait, loop.time())
             if isinstance(error, Unavailable):
                 self._announce_loss()
             raise
@@ -814,11 +819,13 @@ class Connections:
             text += f" (security.protocol={self.options.security_protocol}: is its listener TLS?)"
         return text
 
-    def _back_off(self, node_id: int) -> None:
+    def _back_off(self, node_id: int) -> float:
+        """Seconds during which it is not tried again."""
         failures = self._failures.get(node_id, 0)
         self._failures[node_id] = failures + 1
         wait = self.options.backoff.wait(failures, self._random)
         self._not_before[node_id] = asyncio.get_running_loop().time() + wait
+        return wait
 
     def _lost(self, connection: Connection) -> None:
         if self._open.get(connection.node.id) is connection:

@@ -34,6 +34,8 @@ from trimtab.wire.messages.metadata import (
 logger = logging.getLogger("trimtab.client")
 
 NO_LEADER = -1
+_PATIENCE = 1.0
+"""Seconds for which a topic may be incomplete before the log says so: new ones have no leader."""
 ZERO_UUID = bytes(16)
 
 
@@ -134,6 +136,7 @@ class Metadata:
         self._last_used: Callable[[str], float] = lambda topic: math.inf
         self._on_forget: list[Callable[[str], None]] = []
         self._closed = False
+        self._is_asking = False  # whether a broker was reached and asked
         self.nodes: dict[int, Node] = {}
         self.cluster_id: str | None = None
         self.controller_id = -1
@@ -300,6 +303,7 @@ class Metadata:
 
     async def _ask(self, topics: list[str] | None, create: bool) -> MetadataResponse:
         connection = await self._connections.connect_any()
+        self._is_asking = True
         version = connection.version_of(ApiKey.METADATA)
         request = MetadataRequest(
             topics=None if topics is None else [MetadataRequestTopic(name=name) for name in topics],
@@ -371,25 +375,49 @@ class Metadata:
         Nobody is asked again who refused us, until somebody wants an update again.
         """
         self._forget_idle_topics()
+        outages, now = self._connections.outages, asyncio.get_running_loop().time
         attempt = 0
         while True:
+            missing = ""
+            self._is_asking = False
             try:
                 await self.fetch(list(self._wanted), self._create_topics)
                 complete = all(map(self._is_told, self._wanted)) and not any(
                     name in self._topics and number >= self._topics[name].partition_count
                     for name, number in self._awaited
                 )
+                missing = "" if complete else self._missing()
             except KafkaError as error:
                 logger.debug("metadata refresh failed: %s", error)
                 complete = False
+                if self._is_asking:  # else connections have said so
+                    missing = f"no metadata: {error}"
                 self._rebootstrap_if_late()
+            wait = self._backoff.wait(attempt, self._random)
+            if missing:
+                outages.failed("the metadata", missing, wait, now(), _PATIENCE)
+            elif complete:
+                outages.reached("the metadata", now())
             if complete:
                 self._age()
             self._announce()
             if complete or isinstance(self._failure, AuthenticationFailed):
                 return
-            await asyncio.sleep(self._backoff.wait(attempt, self._random))
+            await asyncio.sleep(wait)
             attempt += 1
+
+    def _missing(self) -> str:
+        """The first thing that is not known, as the log says it."""
+        for name in self._wanted:
+            if not self._is_told(name):
+                view, error = self._topics.get(name), self._errors.get(name)
+                if error is not None:
+                    return str(error)
+                if view is None:
+                    return f"topic {name}: the cluster says nothing about it"
+                leaderless = view.partition_count - len(view.available)
+                return f"topic {name}: {leaderless} of its partitions have no leader"
+        return "; ".join(f"there is no partition {name}-{n}" for name, n in list(self._awaited)[:1])
 
     def _is_told(self, name: str) -> bool:
         """Whether all is known of a topic, or that there is nothing to know."""
