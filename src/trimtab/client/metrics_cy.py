@@ -99,12 +99,18 @@ class Sampled:
     def rate(self, now: cython.double) -> float:
         """Amount a second. As in Kafka, over no less than all windows but one, full length."""
         windows = self._recent(now)
-        if not windows:
-            return 0.0
-        elapsed = now - min(window.began for window in windows)
+        return sum(window.amount for window in windows) / self._seconds(windows, now)
+
+    def frequency(self, now: cython.double) -> float:
+        """How often something came, a second, over the same time as `rate`."""
+        windows = self._recent(now)
+        return sum(window.count for window in windows) / self._seconds(windows, now)
+
+    def _seconds(self, windows: list[Any], now: cython.double) -> float:
+        """The time that some windows stand for."""
+        elapsed = now - min((window.began for window in windows), default=now)
         missing = self._samples - 1 - int(elapsed // self._length)
-        seconds = max(elapsed + max(0, missing) * self._length, self._length)
-        return sum(window.amount for window in windows) / seconds
+        return max(elapsed + max(0, missing) * self._length, self._length)
 
     def average(self, now: cython.double) -> float:
         """The mean amount; NaN if nothing came lately."""
@@ -143,7 +149,9 @@ class _Sensors:
 
 
 _PRODUCER = (
-    *("batch-size", "batch-split", "bufferpool-wait", "compression", "produce-throttle-time"),
+    *("batch-size", "batch-split", "buffer-exhausted", "bufferpool-wait", "compression"),
+    *("connection-close", "connection-creation", "failed-authentication"),
+    *("produce-throttle-time", "request-size", "successful-authentication"),
     *("record-error", "record-queue-time", "record-retry", "record-send", "record-size"),
     *("records-per-request", "request-latency"),
 )
@@ -182,6 +190,7 @@ class ProducerMetrics:
         node = self._node(node_id)
         node["outgoing-byte"].add(size, now)
         node["request-size"].add(size, now)
+        self._producer["request-size"].add(size, now)
         node["record"].add(records, now)
         node["batch"].add(batches, now)
         self._producer["records-per-request"].add(records, now)
@@ -231,6 +240,15 @@ class ProducerMetrics:
         """A send had waited this long for buffer memory."""
         self._producer["bufferpool-wait"].add(seconds, self._now())
 
+    def memory_exhausted(self) -> None:
+        """A send got no buffer memory within `max.block.ms`."""
+        self._producer["buffer-exhausted"].add(1, self._now())
+
+    def connection_event(self, what: str) -> None:
+        """One of `connection-creation`, `connection-close`, `successful-authentication`,
+        `failed-authentication`."""
+        self._producer[what].add(1, self._now())
+
     def waited(self, what: str, seconds: float) -> None:
         """A caller had waited this long for one of `flush`, `metadata-wait`, `txn-commit`, …"""
         self._waited[what] += seconds
@@ -258,13 +276,11 @@ class ProducerMetrics:
         }
 
     def _of_producer(self, now: float) -> Values:
-        sensors, nodes = self._producer, self._nodes.values()
+        sensors, nodes = self._producer, list(self._nodes.values())
         wait = sensors["bufferpool-wait"]
         values = {
             "batch-size-avg": sensors["batch-size"].average(now),
             "batch-size-max": sensors["batch-size"].maximum(now),
-            "batch-split-rate": sensors["batch-split"].rate(now),
-            "batch-split-total": sensors["batch-split"].total,
             "bufferpool-wait-ratio": wait.rate(now),
             "bufferpool-wait-time-ns-total": wait.total * 1e9,
             "compression-rate-avg": sensors["compression"].average(now),
@@ -276,10 +292,16 @@ class ProducerMetrics:
             "records-per-request-avg": sensors["records-per-request"].average(now),
             "request-latency-avg": sensors["request-latency"].average(now),
             "request-latency-max": sensors["request-latency"].maximum(now),
+            "request-size-avg": sensors["request-size"].average(now),
+            "request-size-max": sensors["request-size"].maximum(now),
         }
         for what, seconds in self._waited.items():
             values[f"{what}-time-ns-total"] = seconds * 1e9
-        for name in ("record-error", "record-retry", "record-send"):
+        for name in (
+            *("batch-split", "buffer-exhausted", "connection-close", "connection-creation"),
+            *("failed-authentication", "record-error", "record-retry", "record-send"),
+            "successful-authentication",
+        ):
             values[f"{name}-rate"] = sensors[name].rate(now)
             values[f"{name}-total"] = sensors[name].total
         for name, of, is_counted in (
@@ -290,6 +312,13 @@ class ProducerMetrics:
         ):
             values[f"{name}-total"] = sum(
                 node[of].count if is_counted else node[of].total for node in nodes
+            )
+            values[f"{name}-rate"] = sum(
+                node[of].frequency(now) if is_counted else node[of].rate(now) for node in nodes
+            )
+        for ending in ("rate", "total"):
+            values[f"network-io-{ending}"] = (
+                values[f"request-{ending}"] + values[f"response-{ending}"]
             )
         return values
 
@@ -305,7 +334,9 @@ class ProducerMetrics:
             "request-latency-max": sensors["request-latency"].maximum(now),
             "request-size-avg": sensors["request-size"].average(now),
             "request-size-max": sensors["request-size"].maximum(now),
+            "request-rate": sensors["request-size"].frequency(now),
             "request-total": sensors["request-size"].count,
+            "response-rate": sensors["request-latency"].frequency(now),
             "response-total": sensors["request-latency"].count,
         }
 

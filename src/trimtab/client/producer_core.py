@@ -101,6 +101,7 @@ class Core:
             options.seconds("metrics.sample.window.ms"),
             options.integer("metrics.num.samples"),
         )
+        self.connections.on_event = self.metrics.connection_event
         maker = make_partitioner(options, custom, random)
         self._close_partitioner = maker.close
         codec = options.text("compression.type")
@@ -203,6 +204,7 @@ class Core:
             waiting.cancel()
 
     def no_memory(self) -> Unavailable:
+        self._tell(self.metrics.memory_exhausted)
         return Unavailable(
             f"the buffer memory is full (buffer.memory={self._buffer_memory}) and nothing was freed"
             f" for {self.max_block:g} s (max.block.ms): the brokers take less than is sent"

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
+import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
 
 from trimtab.client.metrics_cy import ProducerMetrics, Sampled
+from trimtab.client.network.metadata import TopicView
+from trimtab.client.producer import Producer
+from trimtab.cluster import Cluster
+from trimtab.errors import Unavailable
 
 WINDOW = 30.0
 
@@ -144,3 +150,82 @@ def test_what_callers_waited_for_adds_up_by_call() -> None:
     assert producer["flush-time-ns-total"] == 0.75e9
     assert producer["txn-commit-time-ns-total"] == 2e9
     assert producer["txn-abort-time-ns-total"] == 0
+
+
+def test_rates_of_requests_and_responses() -> None:
+    metrics, clock = measured()
+    for node in (0, 0, 1):
+        metrics.request_sent(node, 600, records=10, batches=1)
+    metrics.response_received(0, 90, 0.02)
+    clock.now = WINDOW
+    snapshot = metrics.snapshot({})
+    producer = snapshot["producer-metrics"]
+    assert producer["request-rate"] == pytest.approx(3 / WINDOW)
+    assert producer["response-rate"] == pytest.approx(1 / WINDOW)
+    assert producer["network-io-rate"] == pytest.approx(4 / WINDOW)
+    assert producer["network-io-total"] == 4
+    assert producer["outgoing-byte-rate"] == pytest.approx(1800 / WINDOW)
+    assert producer["incoming-byte-rate"] == pytest.approx(90 / WINDOW)
+    assert producer["request-size-avg"] == producer["request-size-max"] == 600
+    node = snapshot["producer-node-metrics"]["node-0"]
+    assert isinstance(node, dict)
+    assert node["request-rate"] == pytest.approx(2 / WINDOW)
+    assert node["response-rate"] == pytest.approx(1 / WINDOW)
+
+
+JAVA = """
+batch-size-avg batch-size-max batch-split-rate batch-split-total buffer-available-bytes
+buffer-exhausted-rate buffer-exhausted-total buffer-total-bytes bufferpool-wait-ratio
+bufferpool-wait-time-ns-total compression-rate-avg connection-close-rate connection-close-total
+connection-count connection-creation-rate connection-creation-total failed-authentication-rate
+failed-authentication-total flush-time-ns-total incoming-byte-rate incoming-byte-total metadata-age
+metadata-wait-time-ns-total network-io-rate network-io-total outgoing-byte-rate outgoing-byte-total
+produce-throttle-time-avg produce-throttle-time-max record-error-rate record-error-total
+record-queue-time-avg record-queue-time-max record-retry-rate record-retry-total record-send-rate
+record-send-total record-size-avg records-per-request-avg request-latency-avg request-latency-max
+request-rate request-size-avg request-size-max request-total requests-in-flight response-rate
+response-total successful-authentication-rate successful-authentication-total
+txn-abort-time-ns-total txn-begin-time-ns-total txn-commit-time-ns-total txn-init-time-ns-total
+txn-send-offsets-time-ns-total waiting-threads
+"""
+"""`producer-metrics` of Kafka 4.4's producer, but for those that SKIPPED.md names."""
+
+
+def test_a_producer_has_the_metrics_of_javas() -> None:
+    with Cluster() as cluster, Producer(cluster.bootstrap_servers) as producer:
+        producer.send("t", b"v").result(20)
+        metrics = producer.metrics()["producer-metrics"]
+        assert set(metrics) == set(JAVA.split())
+        assert metrics["connection-creation-total"] >= 1
+        assert metrics["connection-close-total"] == 0
+        assert metrics["successful-authentication-total"] == 0
+
+
+def test_sends_that_got_no_memory_are_counted(make_view: Callable[..., TopicView]) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        Producer(
+            f"127.0.0.1:{silent.getsockname()[1]}",
+            buffer_memory=5000,
+            batch_size=1000,
+            max_block_ms=20,
+        ) as producer,
+    ):
+        producer._core.accumulator.update_topic(make_view((0,)))
+        while producer._core.accumulator.append("topic", bytes(500), *(None,) * 4) is not None:
+            pass
+        with pytest.raises(Unavailable, match="buffer memory is full"):
+            producer.send("topic", bytes(500))
+        producer.purge()
+        assert producer.metrics()["producer-metrics"]["buffer-exhausted-total"] == 1
+        producer.close(0)
+
+
+def test_connection_events_are_counted() -> None:
+    metrics, _ = measured()
+    for what in ("connection-creation", "failed-authentication", "failed-authentication"):
+        metrics.connection_event(what)
+    producer = metrics.snapshot({})["producer-metrics"]
+    assert producer["connection-creation-total"] == 1
+    assert producer["failed-authentication-total"] == 2
+    assert producer["failed-authentication-rate"] == pytest.approx(2 / WINDOW)

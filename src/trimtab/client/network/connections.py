@@ -534,6 +534,8 @@ class Connections:
         self._is_canonical = not options.canonical_bootstrap
         self._on_change: list[Callable[[], None]] = []
         self._on_loss: list[Callable[[], None]] = []
+        self.on_event: Callable[[str], object] = lambda what: None
+        """Told what happens to connections, under the names of Kafka's metrics about that."""
         self._closed = False
         self._all_lost: asyncio.Future[None] | None = None
 
@@ -687,11 +689,15 @@ class Connections:
             self._not_before.pop(node_id, None)
             self._errors.pop(node_id, None)
             self.outages.reached(str(node), loop.time())
+            if self.options.tls is not None or self.options.credentials is not None:
+                self.on_event("successful-authentication")
             self._open[node_id] = connection
             return connection
         except KafkaError as error:
             wait = self._back_off(node_id)
             self._errors[node_id] = error
+            if isinstance(error, AuthenticationFailed):
+                self.on_event("failed-authentication")
             if node_id in self._nodes:
                 self.outages.failed(str(self._nodes[node_id]), error, wait, loop.time())
             if isinstance(error, Unavailable):
@@ -744,6 +750,7 @@ class Connections:
         try:
             async with asyncio.timeout(timeout):
                 connection = await self._connect_to(node, address)
+                self.on_event("connection-creation")
                 try:
                     await connection.open()
                 except BaseException:
@@ -828,6 +835,7 @@ class Connections:
         return wait
 
     def _lost(self, connection: Connection) -> None:
+        self.on_event("connection-close")
         if self._open.get(connection.node.id) is connection:
             del self._open[connection.node.id]
             if self._all_lost is not None and not self._open and not self._all_lost.done():
