@@ -53,27 +53,24 @@ clean:
 # --- the environment: each step leaves a file, and is done again when what it depends on changes ---
 
 .venv/created:
-	@echo '[1/4] a virtual environment in .venv'
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	    echo "trimtab needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version 2>&1)." \
 	         'Name another one: make PYTHON=python3.12'; exit 1; }
-	@$(PYTHON) -m venv .venv || { \
+	@.ci/step '[1/4] a virtual environment in .venv' $(PYTHON) -m venv .venv || { \
 	    echo 'Python cannot make virtual environments here. On Debian: apt install python3-venv'; \
 	    rm -rf .venv; exit 1; }
 	@touch $@
 
 .venv/required: .venv/created requirements.lock
-	@echo '[2/4] the locked requirements, about 600 MB to download the first time'
-	@$(BIN)/python -m pip install --disable-pip-version-check --requirement requirements.lock
+	@.ci/step '[2/4] the locked requirements, 600 MB the first time' $(BIN)/python -m pip install \
+	    --disable-pip-version-check --progress-bar off --requirement requirements.lock
 	@touch $@
 
 .venv/installed: .venv/required pyproject.toml
-	@echo '[3/4] trimtab itself, from src/'
-	@TRIMTAB_PURE=1 $(BIN)/python -m pip install --disable-pip-version-check --quiet \
-	    --no-deps --no-build-isolation --editable .
+	@TRIMTAB_PURE=1 .ci/step '[3/4] trimtab itself, from src/' $(BIN)/python -m pip install \
+	    --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 .venv/built: .venv/installed setup.py $(COMPILED)
-	@echo '[4/4] the hot modules, compiled'
-	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@.ci/step '[4/4] the hot modules, compiled' $(BIN)/python setup.py build_ext --inplace
 	@touch $@

@@ -6,6 +6,7 @@ A `.pxd` beside such a module declares what other compiled modules may call and 
 error (CI sets it).
 """
 
+import multiprocessing
 import os
 import sys
 from pathlib import Path
@@ -59,6 +60,8 @@ def extensions() -> list[Extension]:
             for path in sorted(SOURCE.rglob("*_cy.py"))
         ],
         build_dir="build/cython",
+        # Processes that were spawned would run this file once more.
+        nthreads=(os.cpu_count() or 1) if multiprocessing.get_start_method() == "fork" else 0,
         include_path=[str(SOURCE)],  # where a module finds the .pxd of another
         compiler_directives={
             "language_level": 3,

@@ -35,8 +35,7 @@ STYLE = """
   --line: #333a47; --slow: #ef6f7f; --b1: #5aa2cf; --b2: #79b8b0; --b3: #8b978f; --inside: #14171d;
   --p50: #6d8291; --p95: #5aa2cf; --p99: #a9d6f5; --p999: #ef6f7f; --card: #1b1f27; } }
 svg { display: block; width: 100%; height: auto; font-size: 13px; }
-svg text { fill: var(--ink); } svg text.name { paint-order: stroke; stroke: var(--paper);
-  stroke-width: 4px; } svg .faint { fill: var(--faint); font-size: 12px; }
+svg text { fill: var(--ink); } svg .faint { fill: var(--faint); font-size: 12px; }
 svg .inside { fill: var(--inside); font-size: 12px; font-weight: 600; }
 svg .grid { stroke: var(--line); } svg .even { stroke: var(--ink); stroke-dasharray: 4 3; }
 svg .range { stroke: var(--line); stroke-width: 4; stroke-linecap: round; }
@@ -139,9 +138,13 @@ def draw_shares(
             x += length
     bottom = top + len(bars) * layout.row
     if line is not None:
-        drawn.append(
-            f'<line class="even" x1="{line:.1f}" x2="{line:.1f}" y1="14" y2="{bottom - 8}"/>'
-        )
+        # Where the rows' names stand above them, the line passes over the bars alone.
+        tops = [top + row * layout.row + layout.above for row in range(len(bars))]
+        over = [(y - 3, y + _BAR + 3) for y in tops] if layout.above else [(14, bottom - 8)]
+        drawn += [
+            f'<line class="even" x1="{line:.1f}" x2="{line:.1f}" y1="{y1}" y2="{y2}"/>'
+            for y1, y2 in over
+        ]
         drawn.append(f'<text class="faint" x="{line + 5:.1f}" y="14">even share {even:.0%}</text>')
     legend = [(colors[part], names[part]) for part in parts]
     drawn.append(_draw_legend(legend, bottom + 12, layout))

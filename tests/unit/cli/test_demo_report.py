@@ -120,26 +120,28 @@ def test_other_figures_make_other_sentences(ways: dict[str, WaySummary]) -> None
         "Round robin and uniform keep every partition within 2.0% of equal bytes, whether its "
         "broker is slow or not.",
     ]
-    ways["uniform"] = make_way("uniform", (0.6, 0.2, 0.2), 900)
-    ways["round-robin"] = make_way("round robin", (0.5, 0.2, 0.3), 900)
+    ways["uniform"] = make_way("uniform", (0.6, 0.2, 0.2), 450)
+    ways["round-robin"] = make_way("round robin", (0.5, 0.2, 0.3), 450)
     first, _, third = describe_findings(ways, 0, OFFERED)
-    assert first.endswith("longer than 900 ms; so does round robin (50%).")
+    assert first.endswith("longer than 450 ms; so does round robin (50%).")
     assert third == "No way keeps every partition within 5% of equal bytes."
 
 
 @pytest.mark.parametrize(
-    ("rate", "late", "said"),
+    ("rate", "late", "half", "said"),
     [
-        (0.9, 2.0, "1.23 MB/s offered to each way the quickest had 0.90 MB/s acknowledged"),
-        (1.22, 800.0, "records were sent 800 ms late at best, on average"),
+        (1.22, 2.0, 17.0, "even in the quickest way half of them waited longer than 17 ms"),
+        (0.9, 2.0, 1.0, "1.23 MB/s offered to each way the quickest had 0.90 MB/s acknowledged"),
+        (1.22, 800.0, 1.0, "records were sent 800 ms late at best, on average"),
     ],
 )
 def test_a_machine_that_could_not_carry_the_load_is_blamed_and_no_latency_compared(
-    ways: dict[str, WaySummary], rate: float, late: float, said: str
+    ways: dict[str, WaySummary], rate: float, late: float, half: float, said: str
 ) -> None:
     for way in ways.values():
         way["value_bytes_per_second"] = rate * 1e6
         way["send_lateness_ms"] = late
+        way["latency_ms"]["p50"] = half
     first, *others = describe_findings(ways, 0, OFFERED)
     assert first.startswith("This machine could not carry the load: ")
     assert said in first

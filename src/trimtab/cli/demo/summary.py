@@ -23,8 +23,10 @@ LEVEL = 0.05
 CARRIED = 0.95
 """Share of the offered rate from which a machine has carried it."""
 
-PROMPT_MS = 50.0
-"""How late records may be sent, on average, by a machine that has carried the load."""
+PROMPT_MS = 10.0
+"""How late records are sent at most, on average, by a machine that carries the load, and in how
+many milliseconds half of the quickest way's are acknowledged: above half of the slow broker's delay
+no broker is told from the others."""
 
 
 class PartitionLoad(TypedDict):
@@ -134,12 +136,14 @@ def _describe_machine(ways: Sequence[WaySummary], offered: float) -> str | None:
     """
     achieved = max(way["value_bytes_per_second"] for way in ways)
     late = min(way["send_lateness_ms"] for way in ways)
-    if achieved >= CARRIED * offered and late <= PROMPT_MS:
+    half = min(way["latency_ms"]["p50"] for way in ways)
+    if achieved >= CARRIED * offered and late <= PROMPT_MS and half <= PROMPT_MS:
         return None
     return (
         f"This machine could not carry the load: of {offered / 1e6:.2f} MB/s offered to each way "
-        f"the quickest had {achieved / 1e6:.2f} MB/s acknowledged, and records were sent "
-        f"{format_duration(late)} late at best, on average. The latencies are the machine's, not "
+        f"the quickest had {achieved / 1e6:.2f} MB/s acknowledged, records were sent "
+        f"{format_duration(late)} late at best, on average, and even in the quickest way half of "
+        f"them waited longer than {format_duration(half)}. The latencies are the machine's, not "
         "the ways', and the shares of ways that go by load may be too: run it again with two idle "
         "cores."
     )
