@@ -146,7 +146,7 @@ def test_errors_of_the_topic_are_the_senders(cluster: Cluster, silent: str) -> N
         with pytest.raises(UsageError, match="'never' is not known to this producer yet"):
             producer.partitioning("never")
     with Producer(silent, max_block_ms=50) as producer:
-        with pytest.raises(Unavailable, match=r"topic t is not known after 0\.05 s"):
+        with pytest.raises(Unavailable, match=r"topic t is not known after 0\.0"):
             producer.send("t", b"x")
         with pytest.raises(Unavailable, match=r"topic t is not known"):
             producer.partitions_for("t")

@@ -231,6 +231,7 @@ class Delivery:
         """Whether the outcome is known."""
         return self._holder().is_done
 
+    @cython.annotation_typing(False)
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Where the record was stored, waiting for it if need be.
 
@@ -248,6 +249,7 @@ class Delivery:
         """
         return self._metadata(self._wait(checked_seconds("timeout", timeout)))
 
+    @cython.annotation_typing(False)
     def exception(self, timeout: float | None = None) -> Exception | None:
         """The error the record ended with, None if it is stored; waits like `result`."""
         batch = self._wait(checked_seconds("timeout", timeout))
