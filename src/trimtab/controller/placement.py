@@ -60,12 +60,22 @@ class NoRoom(Exception):
 def place(rooms: Sequence[Room], partitions: int, factor: int, random: Random) -> list[list[int]]:
     """Broker ids per partition, the preferred leader first.
 
+    Ends whatever it is given: it does one step for each replica, and then moves a leader at most
+    once for each that a broker has too many.
+
     Args:
-        factor: replicas of each partition; between 1 and the number of brokers.
+        rooms: each broker once; one that has more than it may get has no room.
+        factor: replicas of each partition.
 
     Raises:
         NoRoom: there is no such assignment.
+        ValueError: less than one replica or partition, or a broker twice.
     """
+    if factor < 1 or partitions < 1:
+        raise ValueError(f"{partitions} partitions x {factor} replicas: place at least one of each")
+    if len({room.id for room in rooms}) < len(rooms):
+        raise ValueError("a broker is there twice; give each once, with the room that it has")
+    rooms = [room if room.free >= 0 else room._replace(free=0) for room in rooms]
     if sum(min(room.free, partitions) for room in rooms) < partitions * factor:
         raise NoRoom(count_placeable(rooms, partitions, factor))
     racks = _divide(rooms, partitions, factor, random)
@@ -74,7 +84,7 @@ def place(rooms: Sequence[Room], partitions: int, factor: int, random: Random) -
 
 def count_placeable(rooms: Iterable[Room], partitions: int, factor: int) -> int:
     """How many of so many partitions there is room for."""
-    free = [room.free for room in rooms]
+    free = [max(0, room.free) for room in rooms]
     fits, too_many = 0, partitions + 1
     while too_many - fits > 1:
         middle = (fits + too_many) // 2
@@ -258,9 +268,9 @@ def _level_leaders(assignments: list[list[int]], factor: int) -> None:
     most = {broker: -(-quota // factor) for broker, quota in quotas.items()}
     least = {broker: quota // factor for broker, quota in quotas.items()}
     for broker in quotas:
-        while leads[broker] > most[broker]:
+        for _ in range(leads[broker] - most[broker]):
             _pass_on(assignments, leads, broker, lambda end: leads[end] < most[end])
-        while leads[broker] < least[broker]:
+        for _ in range(least[broker] - leads[broker]):
             _pass_on(assignments, leads, broker, lambda end: leads[end] > least[end], takes=True)
 
 
