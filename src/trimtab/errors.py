@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import Any
 
 
 class ErrorCode(IntEnum):
@@ -256,7 +255,7 @@ class BrokerError(KafkaError):
             text = f"{text}: {detail}"
         super().__init__(text)
 
-    def __reduce__(self) -> tuple[type[BrokerError], tuple[ErrorCode, str, str]]:
+    def __reduce__(self) -> tuple[object, ...]:
         return BrokerError, (self.code, self.detail, self.subject)
 
     @property
@@ -277,7 +276,7 @@ class BatchRefused(BrokerError):
         super().__init__(code, detail, subject)
         self.at_fault = at_fault
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return BatchRefused, (self.code, self.detail, self.subject, self.at_fault)
 
     def of(self, place: int) -> KafkaError:

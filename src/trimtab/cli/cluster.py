@@ -3,7 +3,7 @@
 `cluster up` listens on consecutive ports of the loopback interface, prints one line
 `ready HOST:PORT,HOST:PORT,…` on standard output once every broker answers, and runs until SIGTERM
 or Ctrl-C. A process that ends by itself is started again. Each logs to `logs/<node>.log` in the
-data directory, which without --data is temporary.
+data directory, which without --data is temporary; a log of 10 MiB is put aside, and five are kept.
 """
 
 from __future__ import annotations
@@ -142,6 +142,7 @@ def list_programs(
             [
                 *(*python, "controller", "--host", _LOOPBACK, "--port", str(controller_port)),
                 *("--data", f"{data}/controller"),
+                *("--log-file", f"{data}/{_LOGS}/controller.log"),
                 *(() if metrics_port is None else ("--metrics-port", str(metrics_port))),
                 *common,
             ],
@@ -153,6 +154,7 @@ def list_programs(
             *(*python, "broker", "--id", str(broker)),
             *("--controller", f"{_LOOPBACK}:{controller_port}"),
             *("--host", host, "--port", str(port), "--data", f"{data}/{name}"),
+            *("--log-file", f"{data}/{_LOGS}/{name}.log"),
             *(("--slow", f"{slow[broker]:g}") if broker in slow else ()),
             *(("--rack", racks[broker]) if racks else ()),
             *common,
@@ -253,36 +255,23 @@ def open_data(given: str | None, brokers: int) -> Iterator[str]:
         refuse_missing_brokers(data, brokers)
         refuse_lost_controller(data)
         try:
-            os.makedirs(f"{data}/{_LOGS}", exist_ok=True)
+            os.makedirs(data, 0o700, exist_ok=True)
+            os.makedirs(f"{data}/{_LOGS}", 0o700, exist_ok=True)
         except OSError as error:
             raise Unavailable(
                 f"no data in {data}: {error.strerror}; name another --data"
             ) from error
         yield data
         return
-    from tempfile import mkdtemp
+    from trimtab.runtime.temporary import temporary_directory
 
-    data = mkdtemp(prefix="trimtab-")
-    os.mkdir(f"{data}/{_LOGS}")
-    kept: tuple[str, ...] = ()
-    try:
-        yield data
-    except Unavailable:
-        kept = (_LOGS,)
-        raise
-    finally:
-        _remove(data, kept)
-
-
-def _remove(directory: str, kept: Sequence[str]) -> None:
-    from shutil import rmtree
-
-    if not kept:
-        rmtree(directory, ignore_errors=True)
-        return
-    for name in os.listdir(directory):
-        if name not in kept:
-            rmtree(f"{directory}/{name}", ignore_errors=True)
+    with temporary_directory() as temporary:
+        os.mkdir(f"{temporary.path}/{_LOGS}", 0o700)
+        try:
+            yield temporary.path
+        except Unavailable:
+            temporary.kept = (_LOGS,)
+            raise
 
 
 def refuse_missing_brokers(data: str, brokers: int) -> None:

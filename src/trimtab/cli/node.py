@@ -10,8 +10,6 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from shutil import rmtree
-from tempfile import mkdtemp
 from typing import Protocol
 
 from trimtab.cli import FAILED, INTERRUPTED
@@ -29,6 +27,8 @@ from trimtab.errors import Unavailable, UsageError
 from trimtab.runtime.descriptors import share_out_descriptors
 from trimtab.runtime.event_loop import new_event_loop
 from trimtab.runtime.files import DirectoryStorage
+from trimtab.runtime.log_file import RotatingLog
+from trimtab.runtime.temporary import temporary_directory
 from trimtab.storage.storage import Storage
 
 _ORPHAN_SECONDS = 20.0
@@ -75,6 +75,11 @@ def add_node_options(parser: argparse.ArgumentParser, port: int) -> None:
         default=[],
         metavar="NAME=VALUE",
         help="further options, such as num.partitions=6",
+    )
+    parser.add_argument(
+        "--log-file",
+        metavar="FILE",
+        help="log there instead of to standard error; at 10 MiB it is put aside, and five are kept",
     )
     parser.add_argument(
         "--no-fsync",
@@ -177,22 +182,37 @@ def run_node(
             none that ends.
     """
     logging.basicConfig(
-        stream=sys.stderr,
+        handlers=[_open_log(arguments.log_file)],
         level=logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    temporary = None
-    if node.directory is None:
-        temporary = mkdtemp(prefix="trimtab-")
-        node = _put(node, temporary)
-        _log.info("data are temporary directory=%s; --data keeps them", temporary)
+    if node.directory is not None:
+        return _run(arguments, node, make_process, durable=not arguments.no_fsync)
+    with temporary_directory() as temporary:
+        _log.info("data are temporary directory=%s; --data keeps them", temporary.path)
+        return _run(arguments, _put(node, temporary.path), make_process, durable=False)
+
+
+def _open_log(path: str | None) -> logging.Handler:
+    if path is None:
+        return logging.StreamHandler(sys.stderr)
+    try:
+        return RotatingLog(path)
+    except OSError as error:
+        raise Unavailable(
+            f"--log-file {path}: {error.strerror}; name one that can be written"
+        ) from error
+
+
+def _run(
+    arguments: argparse.Namespace,
+    node: Node,
+    make_process: Callable[[Node, Storage, int], NodeProcess],
+    durable: bool,
+) -> int:
     assert node.directory is not None
     shares = share_out_descriptors()
-    storage = DirectoryStorage(
-        node.directory,
-        max_open_files=shares.files,
-        durable=temporary is None and not arguments.no_fsync,
-    )
+    storage = DirectoryStorage(node.directory, max_open_files=shares.files, durable=durable)
     process = make_process(node, storage, shares.connections)
     # A node with tens of thousands of partitions holds millions of objects, in no cycles: looking
     # for some at every 700 new ones, as Python does unasked, takes half of the time. Looking at
@@ -203,9 +223,6 @@ def run_node(
             return runner.run(_live(process, arguments.stop_at_eof))
     except asyncio.CancelledError:
         return INTERRUPTED
-    finally:
-        if temporary is not None:
-            rmtree(temporary, ignore_errors=True)
 
 
 class _Ending:

@@ -32,6 +32,8 @@ class DirectoryStorage:
     Where the process gets no more descriptors, because connections have them or the limit was
     lowered, half of the open files are closed, those unused for longest.
 
+    What is created here only its owner can read.
+
     Args:
         root: the directory; created if it does not exist.
         max_open_files: file descriptors held at most, at least 1.
@@ -52,7 +54,7 @@ class DirectoryStorage:
         self._open_files: OrderedDict[_DirectoryFile, None] = OrderedDict()
         self._lock: int | None = None
         try:
-            os.makedirs(self.root, exist_ok=True)
+            os.makedirs(self.root, 0o700, exist_ok=True)
         except OSError as error:
             raise _translate(self.root, "create the directory", error) from error
 
@@ -191,11 +193,11 @@ class DirectoryStorage:
 
     def _open(self, absolute: str, flags: int) -> int:
         try:
-            return os.open(absolute, flags, 0o644)
+            return os.open(absolute, flags, 0o600)
         except OSError as error:
             if error.errno not in _NO_DESCRIPTOR:
                 raise
-            return self._with_room(lambda: os.open(absolute, flags, 0o644))
+            return self._with_room(lambda: os.open(absolute, flags, 0o600))
 
     def _open_with_parents(self, absolute: str, flags: int) -> tuple[int, bool]:
         """The descriptor, and whether directories had to be made for it."""
@@ -203,7 +205,7 @@ class DirectoryStorage:
             return self._open(absolute, flags), False
         except FileNotFoundError:
             self._confirm_root()
-            os.makedirs(os.path.dirname(absolute), exist_ok=True)
+            os.makedirs(os.path.dirname(absolute), 0o700, exist_ok=True)
             return self._open(absolute, flags), True
 
     def _confirm_root(self) -> None:

@@ -27,6 +27,7 @@ _MAX_DELAY_S = 10.0
 _SETTLED_S = 3.0
 _REAP_SECONDS = 5.0
 _TAIL_BYTES = 4096
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 
 class Program:
@@ -170,7 +171,8 @@ class Supervisor:
     def _spawn(self, each: _Running) -> None:
         each.due = None
         each.began = self._now()
-        with open(self.log_of(each.program.name), "ab") as log:
+        path = self.log_of(each.program.name)
+        with os.fdopen(os.open(path, _APPEND, 0o600), "ab") as log:
             each.process = subprocess.Popen(
                 list(each.program.command),
                 stdin=subprocess.PIPE,

@@ -50,12 +50,13 @@ def test_every_node_gets_its_own_words() -> None:
     assert (controller.name, controller.rank) == ("controller", 0)
     assert controller.command[shared:] == [
         *("controller", "--host", "127.0.0.1", "--port", "9000", "--data", "/d/controller"),
-        *common,
+        *("--log-file", "/d/logs/controller.log", *common),
     ]
     assert [(each.name, each.rank) for each in brokers] == [("broker-0", 1), ("broker-1", 1)]
     assert brokers[1].command[shared:] == [
         *("broker", "--id", "1", "--controller", "127.0.0.1:9000", "--host", "h", "--port", "2"),
-        *("--data", "/d/broker-1", "--slow", "20", "--rack", "b", *common),
+        *("--data", "/d/broker-1", "--log-file", "/d/logs/broker-1.log"),
+        *("--slow", "20", "--rack", "b", *common),
     ]
     assert "--slow" not in brokers[0].command
 
