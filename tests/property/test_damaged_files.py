@@ -238,13 +238,12 @@ def read_log(log: Log, written: Mapping[int, bytes], checked_from: int) -> str:
         checked_from: from this offset on a base offset that is out of place must have been found.
     """
     offset = log.log_start_offset
-    outcome = "whole"
     try:
         while offset < log.log_end_offset:
             data = as_bytes(log.read(offset, 3000))
             if not data:
                 assert log.config.compacts, f"nothing from offset {offset} on"
-                return outcome
+                break
             for header in read_headers(data):
                 batch = data[: header.size]
                 data = data[header.size :]
@@ -252,11 +251,11 @@ def read_log(log: Log, written: Mapping[int, bytes], checked_from: int) -> str:
                     try:
                         verify(batch)
                     except CorruptData:
-                        outcome = "damaged batch, as its CRC tells"
-                    else:  # what no CRC covers
-                        (place,) = (at for at, each in written.items() if each[16:] == batch[16:])
-                        assert place < checked_from, f"offset {place} is at {header.base_offset}"
-                        return "at another offset"
+                        return "damaged batch, as its CRC tells"
+                    # What no CRC covers:
+                    (place,) = (at for at, each in written.items() if each[16:] == batch[16:])
+                    assert place < checked_from, f"offset {place} is at {header.base_offset}"
+                    return "at another offset"
                 assert header.next_offset > offset, "reading does not get ahead"
                 if offset >= checked_from and not log.config.compacts:
                     assert header.base_offset <= offset, f"nothing from offset {offset} on"
@@ -264,7 +263,7 @@ def read_log(log: Log, written: Mapping[int, bytes], checked_from: int) -> str:
         list(log.headers(log.log_start_offset))
     except CorruptData:
         return "CorruptData"
-    return outcome
+    return "whole"
 
 
 def use(log: Log) -> None:

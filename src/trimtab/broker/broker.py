@@ -507,6 +507,15 @@ class Broker:
             if isinstance(error, StorageError):
                 self.disk_failed(error)
             return None
+        if log.latest_epoch > registration.leader_epoch and not log.has_confirmed_epoch:
+            _log.error(
+                "the last batch has a leader epoch that never was: it is damaged broker=%d "
+                "partition=%s-%d epoch=%d",
+                self.id,
+                *key,
+                log.latest_epoch,
+            )
+            log.forget_epochs_after(registration.leader_epoch)
         if log.latest_epoch > registration.leader_epoch:
             self._carries_out = False  # nothing of this run is to be kept
             raise refuse_other_history(

@@ -43,15 +43,17 @@ class LeaderEpochs:
 
     Attributes:
         has_changed: the file does not know yet.
+        is_confirmed: the file had the epoch of the log's last batch when it was opened.
     """
 
-    __slots__ = ("_directory", "_entries", "_storage", "has_changed")
+    __slots__ = ("_directory", "_entries", "_storage", "has_changed", "is_confirmed")
 
     def __init__(self, storage: Storage, directory: str) -> None:
         self._storage = storage
         self._directory = directory
         self._entries: list[LeaderEpoch] = []
         self.has_changed = False
+        self.is_confirmed = True
 
     @property
     def entries(self) -> Sequence[LeaderEpoch]:
@@ -106,6 +108,12 @@ class LeaderEpochs:
             entries[0] = entries[0]._replace(start_offset=offset)
             self.has_changed = True
 
+    def forget_after(self, epoch: int) -> None:
+        """Forgets the epochs after `epoch`."""
+        while self._entries and self._entries[-1].epoch > epoch:
+            self._entries.pop()
+            self.has_changed = True
+
     def load(self) -> None:
         """Reads the file. What is torn counts as empty: `check` makes up for it.
 
@@ -135,9 +143,11 @@ class LeaderEpochs:
         """
         known = self._entries[-1].epoch if self._entries else None
         if last is not None and known != last.leader_epoch >= 0:
+            self.is_confirmed = False
             self._entries = []
             for header in headers:
-                if header.leader_epoch > self.latest:
+                # A batch whose epoch is beyond that of the last one is damaged.
+                if self.latest < header.leader_epoch <= last.leader_epoch:
                     self._entries.append(LeaderEpoch(header.leader_epoch, header.base_offset))
             self.has_changed = True
 

@@ -595,13 +595,15 @@ class Log:
         place = self._reads.get(offset)
         if place is None or place[1] >= place[0].size:  # a read ended there, before it was rolled
             place = self._segments.locate(offset)
+            if not self.config.compacts and (
+                self._ends_after(offset) if place is None else place[0].base_offset > offset
+            ):
+                raise CorruptData(
+                    f"{self.directory}: no batch has offset {offset}, and the log ends at "
+                    f"{log_end_offset}: a file is missing or damaged"
+                )
             if place is None:
                 return b""
-            if place[0].base_offset > offset and not self.config.compacts:
-                raise CorruptData(
-                    f"{self.directory}: no segment holds offset {offset}, and the next begins at "
-                    f"{place[0].base_offset}: a file is missing or damaged"
-                )
         segment, position = place
         data, next_offset = segment.read(
             position, max(max_bytes, 0), min_one, end_offset, self.end_of(segment), max_read_bytes
@@ -612,6 +614,11 @@ class Log:
             if len(reads) > _REMEMBERED_READS:
                 del reads[next(iter(reads))]
         return data
+
+    def _ends_after(self, offset: int) -> bool:
+        """Whether the last batch does. Truncation may have left the log's end beyond it."""
+        last = self._segments.active.last_header()
+        return last is not None and last.next_offset > offset
 
     def bytes_between(self, offset: int, end_offset: int) -> int:
         """Bytes of the batches from the one that holds `offset` to the one before `end_offset`."""
@@ -668,6 +675,16 @@ class Log:
     def latest_epoch(self) -> int:
         """The leader epoch that the log is in; -1 if none has begun."""
         return self._epochs.latest
+
+    @property
+    def has_confirmed_epoch(self) -> bool:
+        """Whether the latest leader epoch is in the file of leader epochs, too. No CRC covers that
+        of a batch."""
+        return self._epochs.is_confirmed
+
+    def forget_epochs_after(self, epoch: int) -> None:
+        """What was written in them counts as written in `epoch`, or before."""
+        self._epochs.forget_after(epoch)
 
     def end_of_epoch(self, epoch: int) -> EpochEnd:
         """Where a leader epoch ends here: how a follower finds where it parts from its leader.

@@ -142,6 +142,28 @@ def test_the_only_replica_serves_what_is_whole(lab: Lab) -> None:
     lab.run(scenario)
 
 
+@pytest.mark.parametrize("cleanly", [True, False], ids=["closed", "killed"])
+def test_a_leader_epoch_that_never_was_keeps_no_broker_from_serving(
+    lab: Lab, cleanly: bool
+) -> None:
+    """No CRC covers it."""
+
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        for value in (b"a", b"b"):
+            await send(lab, value)
+        size = len(disk_of(lab, 0).read_file(LOG) or b"")
+        await end(lab, 0, cleanly)
+        change(disk_of(lab, 0), size // 2 + 13)
+        broker: Broker = await start(lab, 0)
+        await until(lambda: ("t", 0) in broker.partitions and leading(lab).is_leader)
+        assert (await send(lab, b"c")).base_offset == 2
+        assert values(leading(lab)) == [b"a", b"b", b"c"]
+        assert leading(lab).log.latest_epoch == decided(lab).leader_epoch
+
+    lab.run(scenario)
+
+
 def test_what_has_rotted_at_the_leader_is_not_appended_by_a_follower(lab: Lab) -> None:
     async def scenario() -> None:
         await lab.create_topic("t", replicas=2)

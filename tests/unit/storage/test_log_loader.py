@@ -94,7 +94,7 @@ def test_a_file_missing_in_the_midst_is_told_when_it_is_read(
     disk.delete(path(4))
     again, _ = reopen(disk, clock, END, clean=True)
     assert offsets(again.read(0, 10_000))[-1] == (3, 3)
-    with pytest.raises(CorruptData, match="no segment holds offset 4, and the next begins at 8"):
+    with pytest.raises(CorruptData, match="no batch has offset 4, and the log ends at 10"):
         again.read(4, 10_000)
     assert offsets(again.read(8, 10_000))[0] == (8, 8)
 
