@@ -25,6 +25,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from trimtab import config as options
 from trimtab.broker.broker import Broker
+from trimtab.client.arguments import (
+    checked_integer,
+    checked_mapping,
+    checked_text,
+    checked_wait_ms,
+)
 from trimtab.config.node import CONTROLLER_ID, OWN_OPTIONS, format_address
 from trimtab.controller.node import ControllerNode
 from trimtab.controller.partition_limits import LimitUsage
@@ -76,8 +82,14 @@ class Cluster:
         now_ms: Callable[[], int] = wall_clock_ms,
         random: Random | None = None,
     ) -> None:
-        if brokers < 1:
-            raise UsageError(f"brokers={brokers}: a cluster has at least one")
+        brokers = checked_integer("brokers", brokers, 1)
+        if racks is not None and (isinstance(racks, str) or not isinstance(racks, Sequence)):
+            raise UsageError(f"racks={racks!r}: give a list, one for each broker")
+        for rack in racks or ():
+            if rack is not None:
+                checked_text("rack", rack)
+        if data is not None and not isinstance(data, str | Path):
+            raise UsageError(f"data={data!r}: give a directory as a str or a Path")
         if racks is not None and len(racks) != brokers:
             raise UsageError(
                 f"racks={list(racks)!r}: {len(racks)} racks for {brokers} brokers; name one each"
@@ -88,8 +100,13 @@ class Cluster:
         self._racks = [None] * brokers if racks is None else list(racks)
         self._data = data
         self._ports = _choose_ports(ports, brokers)
-        self._host = host
-        self._options = options.read_given(options.BROKER, config or {})
+        self._host = checked_text("host", host)
+        self._options = options.read_given(
+            options.BROKER,
+            checked_mapping(
+                "config", {} if config is None else config, "{'log.retention.ms': 3600000}"
+            ),
+        )
         for name in OWN_OPTIONS:
             if name in self._options:
                 raise UsageError(
@@ -129,6 +146,7 @@ class Cluster:
         Raises:
             UsageError: no such broker is up, or a negative time.
         """
+        checked_wait_ms("produce_ms", produce_ms)
         self._find(broker).broker.listener.faults.slow(produce_ms)
         self._slow_ms[broker] = produce_ms
 
@@ -199,7 +217,7 @@ class Cluster:
             StorageError: the disk failed.
             UsageError: it is up, there is no such broker, or the cluster does not run in `with`.
         """
-        if broker in self._brokers:
+        if checked_integer("broker", broker) in self._brokers:
             raise UsageError(f"broker={broker}: it is up already")
         self._run(self._start_broker, broker)
 
@@ -256,6 +274,7 @@ class Cluster:
             raise UsageError(f"the cluster is up already at {self.bootstrap_servers}")
 
     def _find(self, broker: int) -> _Member:
+        broker = checked_integer("broker", broker)
         if broker not in self._brokers:
             up = ", ".join(map(str, sorted(self._brokers))) or "none"
             raise UsageError(f"broker={broker}: brokers that are up: {up}")
@@ -457,12 +476,11 @@ async def _all(each: Iterable[Coroutine[Any, Any, None]]) -> None:
 def _choose_ports(ports: int | Sequence[int] | None, brokers: int) -> list[int]:
     if ports is None:
         return [0] * brokers
+    if isinstance(ports, str) or not isinstance(ports, int | Sequence):
+        raise UsageError(f"ports={ports!r}: give the first port, or a list of them")
     chosen = [ports + number for number in range(brokers)] if isinstance(ports, int) else ports
     if len(chosen) != brokers:
         raise UsageError(
             f"ports={list(chosen)!r}: {len(chosen)} ports for {brokers} brokers; name one each"
         )
-    for port in chosen:
-        if not 0 <= port < 65536:
-            raise UsageError(f"ports={ports!r}: {port} is no port; choose from 0 to 65535")
-    return list(chosen)
+    return [checked_integer("port", port, 0, 65535) for port in chosen]

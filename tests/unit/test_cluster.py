@@ -127,10 +127,22 @@ def test_a_start_that_fails_does_not_vouch_for_the_logs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"brokers": 0}, "at least one"),
+        ({"brokers": 0}, "brokers=0: must be from 1"),
         ({"brokers": 2, "racks": ["a"]}, "1 racks for 2 brokers"),
         ({"brokers": 2, "ports": [1]}, "1 ports for 2 brokers"),
-        ({"brokers": 2, "ports": 65535}, "65536 is no port"),
+        ({"brokers": 2, "ports": 65535}, "port=65536: must be from 0 to 65535"),
+        ({"brokers": "3"}, "brokers='3': is of type str; give an int"),
+        ({"brokers": True}, "brokers=True: is of type bool"),
+        ({"racks": "a"}, "racks='a': give a list"),
+        ({"racks": [5]}, "rack=5: is of type int; give a str"),
+        ({"data": 5}, "data=5: give a directory"),
+        ({"data": b"d"}, "give a directory as a str"),
+        ({"ports": "9092"}, "ports='9092': give the first port, or a list"),
+        ({"ports": ["9092"]}, "port='9092': is of type str"),
+        ({"ports": 1.5}, "give the first port, or a list"),
+        ({"host": 5}, "host=5: is of type int"),
+        ({"config": ["a"]}, "config=.*give a dictionary"),
+        ({"config": {5: 5}}, "the name of an option is a str"),
         ({"config": {"num.partition": 1}}, "did you mean num.partitions"),
         ({"config": {"broker.rack": "a"}}, "broker.rack differs from broker to broker"),
     ],
@@ -251,3 +263,21 @@ def test_a_cluster_runs_in_a_virtual_world() -> None:
     with World(seed=1) as world:
         assert world.run(scenario(world)) == ["127.0.0.1"] * 3
         assert world.disk("broker-2").exists("meta.properties")
+
+
+def test_wrong_arguments_of_a_clusters_methods_break_nothing() -> None:
+    wrong: list[Any] = ["0", None, True, 1.5, [0], "x"]
+    with Cluster() as cluster:
+        for broker in wrong:
+            for call in (
+                cluster.slow,
+                cluster.start_broker,
+                cluster.stop_broker,
+                cluster.kill_broker,
+            ):
+                with pytest.raises(UsageError, match="broker="):
+                    call(broker)
+        for produce_ms in ("20", None, True, [1], -1, float("nan")):
+            with pytest.raises(UsageError, match="produce_ms="):
+                cluster.slow(0, produce_ms)  # type: ignore[arg-type]
+        metadata(cluster.addresses[0])

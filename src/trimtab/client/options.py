@@ -446,9 +446,6 @@ def gather_options(
         if isinstance(bootstrap_servers, Mapping)
         else {"bootstrap.servers": checked_servers(bootstrap_servers)}
     )
-    for name in first:
-        if not isinstance(name, str):
-            raise UsageError(f"{kind} option {name!r}: the name of an option is a str")
     for name in first.keys() & named.keys():
         raise UsageError(f"{kind} option {name} is given twice: keep one of its spellings")
     return {**first, **named}

@@ -229,6 +229,8 @@ class OptionTable:
         Raises:
             UsageError: there is none; says why not, or suggests the nearest name.
         """
+        if not isinstance(name, str):
+            raise UsageError(f"{self.kind} option {name!r}: the name of an option is a str")
         option = self._options.get(self._dotted.get(name, name))
         if option is not None:
             return option
@@ -254,6 +256,8 @@ class OptionTable:
     def asks_nothing(self, name: str, value: object) -> bool:
         """Whether a client does the same without this: None leaves an option at its default, and
         some values of refused options ask for nothing."""
+        if not isinstance(name, str):
+            return False
         dotted = name.replace("_", ".")
         if name in self._options or name in self._dotted:
             return value is None
