@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal, cast
 
+from trimtab.client.arguments import checked_text
 from trimtab.client.network.backoff import Backoff
 from trimtab.client.network.bootstrap import checked_servers, parse_bootstrap_servers
 from trimtab.client.network.connection_options import connection_options, make_connection_options
@@ -375,6 +376,9 @@ class Options:
         """The dotted names of those that the user set."""
         self._values: dict[str, Value] = {option.name: option.default for option in table}
         self._values.update(set_by_user)
+        for name in ("client.id", "client.rack", "transactional.id"):  # part of requests
+            if self._values.get(name) is not None:
+                checked_text(f"{table.kind} option {name}", self._values[name])
         servers = cast(tuple[str, ...], self._values["bootstrap.servers"])
         if not servers:
             raise UsageError(

@@ -137,6 +137,20 @@ def test_the_refusals_of_both_forms_are_the_same(
     assert intake.send("topic", b"v", partition=0, timestamp=-1) is not None
 
 
+def test_wrong_arguments_of_a_delivery(cluster: Cluster) -> None:
+    with Producer(cluster.bootstrap_servers) as producer:
+        delivery = producer.send("t", b"v")
+        for wrong in ("1", True, [1], timedelta(1)):
+            for wait in (delivery.result, delivery.exception):
+                with pytest.raises(UsageError, match=r"timeout=.*must be a number of seconds"):
+                    wait(wrong)
+        for wrong in (None, 5, "print"):
+            with pytest.raises(UsageError, match=r"function=.*cannot be called"):
+                delivery.add_done_callback(wrong)  # type: ignore[arg-type]
+        assert delivery.result(20).topic == "t"
+        assert delivery.result(-1).topic == "t"
+
+
 def test_a_generator_of_headers_is_left_as_it_was(cluster: Cluster) -> None:
     with Producer(cluster.bootstrap_servers) as producer:
         pairs = (pair for pair in [("a", b"1"), ("b", b"2")])

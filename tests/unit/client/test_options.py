@@ -298,6 +298,8 @@ def test_values_as_people_write_them(given: dict[str, object], name: str, value:
         ({"compression_type": "GZIP"}, "one of none, gzip"),
         ({"client_id": 5}, r"client\.id=5: must be a string"),
         ({"client_id": "\ud800"}, "must be a string"),
+        ({"client_id": "x" * 32_768}, "has 32768 bytes; at most 32767"),
+        ({"transactional_id": "ä" * 16_384}, "has 32768 bytes; at most 32767"),
         ({"linger_ms": True}, "whole number"),
         ({"linger_ms": 5.0}, "whole number"),
         ({5: 5}, "the name of an option is a str"),
