@@ -104,6 +104,9 @@ class NoLock:
 
     def release(self) -> None: ...
 
+    def _is_owned(self) -> bool:
+        return True
+
 
 def run(runs: int, records: int) -> None:
     for per_request in PER_REQUEST:

@@ -154,7 +154,7 @@ class Story:
             make_partitioner=lambda: self._partitioner,
             now=self._now,
             wall_clock=lambda: self._now_ms / 1000,
-            lock=threading.Lock(),
+            lock=threading.RLock(),
             wake=lambda: None,
             on_callback_error=lambda error: pytest.fail(str(error)),
         )

@@ -107,7 +107,7 @@ def test_the_sticky_partition_turns_with_the_same_records(name: str) -> None:
         make_partitioner=lambda: StickyPartitioner(random),
         now=lambda: 0.0,
         wall_clock=lambda: 0.0,
-        lock=threading.Lock(),
+        lock=threading.RLock(),
         wake=lambda: None,
         on_callback_error=lambda error: pytest.fail(str(error)),
     )

@@ -102,26 +102,31 @@ class Producer(Intake):
         accumulator = self._core.accumulator
         record = (checked_topic(topic), value, key, headers, partition, timestamp, on_delivery)
         deadline = monotonic_clock() + self._core.max_block
-        while True:
-            place = self._wait(topic, partition, bound(value, key, headers), deadline)
-            if place is None:
-                delivery = accumulator.append(*record)
-            else:
-                try:
-                    delivery = accumulator.append_from(place, *record)
-                finally:
-                    accumulator.leave_line(place)
-            if delivery is not None:
-                return delivery
+        line = _Line(accumulator)
+        try:
+            try:
+                while True:
+                    self._wait(line, topic, partition, bound(value, key, headers), deadline)
+                    delivery = accumulator.append_from(line.place, *record)
+                    if delivery is not None:
+                        return delivery
+            finally:
+                line.leave()
+        except BaseException:
+            line.leave()  # Ctrl-C may have come just before that
+            raise
 
-    def _wait(self, topic: str, partition: int | None, size: int, deadline: float) -> Place | None:
+    def _wait(
+        self, line: _Line, topic: str, partition: int | None, size: int, deadline: float
+    ) -> None:
         """Wait for topic and partition to be known, or else in line for memory, and be served."""
         core = self._core
+        line.leave()
         if not core.accumulator.knows(topic, partition):
             self._thread.run(core.wait_for_topic(topic, deadline, partition))
-            return None
+            return
         since = monotonic_clock()
-        place = core.accumulator.stand_in_line(size)
+        place = line.stand(size)
         try:
             if not place.served.done() and self._thread.is_current:
                 raise UsageError(
@@ -130,14 +135,9 @@ class Producer(Intake):
                 )
             wait_for(place.served, max(0.0, deadline - since), core.loop)
         except TimeoutError:
-            core.accumulator.leave_line(place)
             raise core.no_memory() from None
-        except BaseException:
-            core.accumulator.leave_line(place)
-            raise
         finally:
             core.has_waited(since)
-        return place
 
     def send_table(
         self,
@@ -170,13 +170,17 @@ class Producer(Intake):
         table = _TableWay(self._core.accumulator, checked_topic(topic))
         columns = _columns(value, key, headers, partition, timestamp)
         try:
-            for size, row_partition in append_table(
-                table.append_rows, table.delivery, data, **columns
-            ):
-                deadline = monotonic_clock() + self._core.max_block
-                table.place = self._wait(topic, row_partition, size, deadline)
-        finally:
-            table.leave()
+            try:
+                for size, row_partition in append_table(
+                    table.append_rows, table.delivery, data, **columns
+                ):
+                    deadline = monotonic_clock() + self._core.max_block
+                    self._wait(table.line, topic, row_partition, size, deadline)
+            finally:
+                table.line.leave()
+        except BaseException:
+            table.line.leave()  # Ctrl-C may have come just before that
+            raise
         return table.delivery
 
     def flush(self, timeout: float | None = None) -> None:
@@ -358,39 +362,33 @@ class AsyncProducer(AsyncIntake):
         accumulator = self._core.accumulator
         record = (checked_topic(topic), value, key, headers, partition, timestamp, on_delivery)
         deadline = self._core.now() + self._core.max_block
-        while True:
-            place = await self._wait(topic, partition, bound(value, key, headers), deadline)
-            if place is None:
-                delivery = accumulator.append(*record)
-            else:
-                try:
-                    delivery = accumulator.append_from(place, *record)
-                finally:
-                    accumulator.leave_line(place)
-            if delivery is not None:
-                return delivery
+        line = _Line(accumulator)
+        try:
+            while True:
+                await self._wait(line, topic, partition, bound(value, key, headers), deadline)
+                delivery = accumulator.append_from(line.place, *record)
+                if delivery is not None:
+                    return delivery
+        finally:
+            line.leave()
 
     async def _wait(
-        self, topic: str, partition: int | None, size: int, deadline: float
-    ) -> Place | None:
+        self, line: _Line, topic: str, partition: int | None, size: int, deadline: float
+    ) -> None:
         core = self._core
+        line.leave()
         if not core.accumulator.knows(topic, partition):
             await core.wait_for_topic(topic, deadline, partition)
-            return None
+            return
         since = core.now()
-        place = core.accumulator.stand_in_line(size)
+        place = line.stand(size)
         try:
             async with asyncio.timeout(max(0.0, deadline - since)):
                 await asyncio.wrap_future(place.served)
         except TimeoutError:
-            core.accumulator.leave_line(place)
             raise core.no_memory() from None
-        except BaseException:
-            core.accumulator.leave_line(place)
-            raise
         finally:
             core.has_waited(since)
-        return place
 
     async def send_table(
         self,
@@ -411,9 +409,9 @@ class AsyncProducer(AsyncIntake):
                 table.append_rows, table.delivery, data, **columns
             ):
                 deadline = self._core.now() + self._core.max_block
-                table.place = await self._wait(topic, row_partition, size, deadline)
+                await self._wait(table.line, topic, row_partition, size, deadline)
         finally:
-            table.leave()
+            table.line.leave()
         return table.delivery
 
     async def flush(self, timeout: float | None = None) -> None:
@@ -498,25 +496,40 @@ class AsyncProducer(AsyncIntake):
         await self.close(_grace(error))
 
 
+class _Line:
+    """One sender in the line for memory: it owns its place before it stands there, and leaves it.
+
+    Attributes:
+        place: where it stands, served or not; None while it does not.
+    """
+
+    def __init__(self, accumulator: Accumulator) -> None:
+        self._accumulator = accumulator
+        self.place: Place | None = None
+
+    def stand(self, size: int) -> Place:
+        self.place = place = Place(size)
+        self._accumulator.stand_in_line(place)
+        return place
+
+    def leave(self) -> None:
+        if self.place is not None:
+            self._accumulator.leave_line(self.place)
+            self.place = None
+
+
 class _TableWay:
-    """A table on its way into the accumulator, and the place it holds in the line for memory."""
+    """A table on its way into the accumulator, and its place in the line for memory."""
 
     def __init__(self, accumulator: Accumulator, topic: str) -> None:
         self._accumulator = accumulator
         self.delivery = TableDelivery(topic, accumulator.loop)
-        self.place: Place | None = None
+        self.line = _Line(accumulator)
 
     def append_rows(self, topic: str, rows: Rows, first: int) -> int:
-        try:
-            taken: int = self._accumulator.append_rows(topic, rows, first, self.place)
-            return taken
-        finally:
-            self.leave()
-
-    def leave(self) -> None:
-        place, self.place = self.place, None
-        if place is not None:
-            self._accumulator.leave_line(place)
+        taken: int = self._accumulator.append_rows(topic, rows, first, self.line.place)
+        self.line.leave()
+        return taken
 
 
 def _columns(

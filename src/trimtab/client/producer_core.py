@@ -10,6 +10,7 @@ from random import Random
 from typing import Any, Protocol, cast
 
 from trimtab.client.accumulator.accumulator_cy import Accumulator
+from trimtab.client.accumulator.memory_cy import Place
 from trimtab.client.metrics_cy import ProducerMetrics, Snapshot
 from trimtab.client.network.connections import Connections
 from trimtab.client.network.metadata import Metadata, TopicView
@@ -45,6 +46,9 @@ class Lock(Protocol):
 
     def release(self) -> Any: ...
 
+    def _is_owned(self) -> bool:
+        """Whether the calling thread holds it."""
+
 
 class NoLock:
     """For a producer that lives on one event loop: nothing runs beside it."""
@@ -52,6 +56,9 @@ class NoLock:
     def acquire(self) -> None: ...
 
     def release(self) -> None: ...
+
+    def _is_owned(self) -> bool:
+        return True
 
 
 class Core:
@@ -328,7 +335,7 @@ class Core:
 
     def _check(self) -> None:
         if self.accumulator.is_abandoned:
-            self.accumulator.stand_in_line(0)  # raises what send would
+            self.accumulator.stand_in_line(Place(0))  # raises what send would
 
     # transactions
 

@@ -152,6 +152,7 @@ class LoopThread:
         """
         self._client = name
         self._close = close
+        self._engine.entrusted.add(self)
         self._finalizer = weakref.finalize(client, self._drop)
         self._finalizer.atexit = False  # `_end_all` does it, when no thread uses the client
 
@@ -266,7 +267,9 @@ class _Engine:
 
     def __init__(self, name: str) -> None:
         self.pid = os.getpid()
-        self.holds: set[LoopThread] = set()
+        # One that Ctrl-C kept from its client counts no longer once it is collected.
+        self.holds: weakref.WeakSet[LoopThread] = weakref.WeakSet()
+        self.entrusted: set[LoopThread] = set()
         self.closing: set[asyncio.Task[None]] = set()
         self.stopping = False
         self.loop = new_event_loop()
@@ -283,7 +286,8 @@ class _Engine:
     def let_go(self, hold: LoopThread) -> bool:
         """Forget a hold; returns whether that was the last. Under the lock of all."""
         self.holds.discard(hold)
-        if self.holds:
+        self.entrusted.discard(hold)
+        if len(self.holds) > 0:
             return False
         self.stopping = True
         return True
@@ -300,10 +304,11 @@ class _Engine:
 
     def close_clients(self) -> list[str]:
         """At the interpreter's exit: close those that nobody closed; returns their names."""
-        holds = [hold for hold in list(self.holds) if hold._close is not None]
+        holds = list(self.entrusted)
         if not holds or self.stopping:
             return []
-        LoopThread.__new__(LoopThread)._bind(self)  # none of theirs is the last
+        own = LoopThread.__new__(LoopThread)
+        own._bind(self)  # so that none of theirs is the last
         future = self.submit(self._close_all(holds))
         try:
             wait_for(future, EXIT_SECONDS + _CANCEL_GRACE_S)
@@ -311,6 +316,7 @@ class _Engine:
             _log.warning("clients could not be closed in %g s: gave them up", EXIT_SECONDS)
         finally:
             future.cancel()
+            del own
         return [hold._client for hold in holds]
 
     async def _close_all(self, holds: list[LoopThread]) -> None:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from math import inf
 from types import CodeType, FrameType, FunctionType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from trimtab.errors import UsageError
 from trimtab.runtime.clock import monotonic_clock
@@ -110,8 +110,8 @@ def _refuse_dead(loop: asyncio.AbstractEventLoop | None, timeout: float | None) 
         )
 
 
-def new_lock() -> threading.RLock:
-    """A lock between a client's callers and its loop thread.
+def new_lock() -> Any:
+    """A lock (`threading.RLock`) between a client's callers and its loop thread.
 
     A partitioner, which is called under it, may ask its own producer.
     """

@@ -500,7 +500,6 @@ class BatchBuilder:
                 self.max_timestamp = timestamp
         if self.size + grown > self.capacity:
             self._grow(self.size + grown)
-        self.count = count + 1
 
         position: cython.Py_ssize_t = _put_varint(self._octets, self.size, body)
         self._octets[position] = 0
@@ -510,7 +509,7 @@ class BatchBuilder:
     def _end(self, position: cython.Py_ssize_t) -> int:
         """A record is written up to here; returns its bytes."""
         grown: cython.Py_ssize_t = position - self.size
-        self.size = position
+        self.count, self.size = self.count + 1, position  # both, wherever Ctrl-C strikes
         return grown
 
     def records(self) -> list[Any]:

@@ -118,7 +118,7 @@ def test_the_refusals_of_both_forms_are_the_same(
         make_partitioner=lambda: BuiltInPartitioner(BuiltInOptions(1000, False), Random(3)),
         now=lambda: 100.0,
         wall_clock=lambda: 1_700_000_000.25,
-        lock=threading.Lock(),
+        lock=threading.RLock(),
         wake=lambda: None,
         on_callback_error=print,
     )

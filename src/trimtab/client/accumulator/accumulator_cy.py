@@ -90,14 +90,16 @@ class Accumulator(Placement):
     def call_back(self, delivery: Delivery, function: Any) -> None:
         """Have `function(delivery)` called when the outcome is known, or at once if it is."""
         self._check()
-        self._acquire()
         try:
+            self._acquire()
             batch = delivery._holder()
             is_known = batch.is_done
             if not is_known:
                 batch._call_back(function, delivery)
-        finally:
             self._release()
+        except BaseException as raised:
+            self._recover(raised)
+            raise
         if is_known:
             try:
                 function(delivery)
@@ -110,11 +112,14 @@ class Accumulator(Placement):
         Raises UsageError in a process forked from the producer's: there nothing is ever settled.
         """
         self._check()
-        self._acquire()
         try:
-            return batch.future()
-        finally:
+            self._acquire()
+            future = batch.future()
             self._release()
+        except BaseException as raised:
+            self._recover(raised)
+            raise
+        return future
 
     # memory: first come, first served
 
@@ -128,32 +133,34 @@ class Accumulator(Placement):
         """Whether somebody waits for memory: then nothing lingers."""
         return self.memory.waiting > 0
 
-    def stand_in_line(self, size: cython.longlong) -> Place:
-        """Wait for `size` bytes of memory. Whoever does calls `append_from` or `leave_line`.
+    def stand_in_line(self, place: Place) -> None:
+        """Wait for memory at this place. Who made it calls `leave_line` in the end, come what may.
 
         Raises UsageError if the producer is closed.
         """
-        place = Place(size)
         self._check()
-        self._acquire()
         try:
+            self._acquire()
             if self._refusal is not None:
                 raise copy_of(self._refusal)
             self.memory.stand(place)
-        finally:
             self._release()
+        except BaseException as raised:
+            self._recover(raised)
+            raise
         self._wake()
-        return place
 
     def leave_line(self, place: Place) -> None:
-        """Give up a place, served or not; does nothing if it was left."""
+        """Give up a place, served or not; does nothing if it was left, or never stood in."""
         if self.is_abandoned:
             return
-        self._acquire()
         try:
+            self._acquire()
             self.memory.leave(place)
-        finally:
             self._release()
+        except BaseException as raised:
+            self._recover(raised)
+            raise
 
     # the end
 
@@ -281,11 +288,15 @@ class Accumulator(Placement):
 
     def partitioning(self, topic: str) -> Partitioning:
         """How a topic's records are spread at this moment. Raises KeyError if it is not known."""
-        self._acquire()
+        self._check()
         try:
-            return describe(self._topics[topic], self._rack)
-        finally:
+            self._acquire()
+            described = describe(self._topics[topic], self._rack)
             self._release()
+        except BaseException as raised:
+            self._recover(raised)
+            raise
+        return described
 
     def topic(self, name: str) -> Any:
         """One topic's queues; None if it is not known."""

@@ -3,7 +3,6 @@
 cdef class Place:
     cdef readonly long long size
     cdef readonly object served
-    cdef bint _is_served
 
 cdef class BufferMemory:
     cdef readonly long long size
@@ -12,6 +11,7 @@ cdef class BufferMemory:
     cdef long long _set_aside
     cdef bint _is_shut
     cdef object _line
+    cdef set _served
 
     cdef bint has_room(self, long long size)
     cdef object shut(self, bint is_shut)
@@ -20,3 +20,4 @@ cdef class BufferMemory:
     cdef object leave(self, Place place)
     cdef object send_away(self, object error)
     cdef object _serve(self)
+    cdef object mend(self, long long used)

@@ -31,7 +31,6 @@ class Place:
     def __init__(self, size: cython.longlong) -> None:
         self.size = size
         self.served: Future[None] = Future()
-        self._is_served = False
 
 
 @cython.final
@@ -54,6 +53,7 @@ class BufferMemory:
         self._set_aside = 0
         self._is_shut = False
         self._line: deque[Place] = deque()
+        self._served: set[Place] = set()  # for whom memory is set aside
 
     @property
     def waiting(self) -> int:
@@ -86,8 +86,8 @@ class BufferMemory:
     @cython.cfunc
     def leave(self, place: Place) -> Any:
         """Give up a place, served or not; does nothing if it was left."""
-        if place._is_served:
-            place._is_served = False
+        if place in self._served:
+            self._served.remove(place)
             self._set_aside -= place.size
         elif place in self._line:
             self._line.remove(place)
@@ -111,11 +111,22 @@ class BufferMemory:
             held: cython.longlong = self.used + self._set_aside
             if held > 0 and held + place.size > self.size:
                 break
-            self._line.popleft()
+            self._served.add(place)
             self._set_aside += place.size
-            place._is_served = True
+            self._line.popleft()
             place.served.set_result(None)
         return self._measure()
+
+    @cython.cfunc
+    def mend(self, used: cython.longlong) -> Any:
+        """Derive all from what batches hold and who stands where: a change was interrupted."""
+        self.used = used
+        self._line = deque([place for place in self._line if place not in self._served])
+        self._set_aside = sum([place.size for place in self._served])
+        for place in self._served:
+            if not place.served.done():
+                place.served.set_result(None)
+        return self._serve()
 
     def _measure(self) -> None:
         self.room = -1 if self._is_shut or self._line else self.size - self._set_aside

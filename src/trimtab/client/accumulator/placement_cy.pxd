@@ -39,6 +39,7 @@ cdef class Placement:
     cdef object _on_callback_error
     cdef object _acquire
     cdef object _release
+    cdef object _is_owned
 
     cdef object add(
         self,
@@ -96,3 +97,5 @@ cdef class Placement:
         Py_ssize_t end,
     )
     cdef object _check(self)
+    cdef object _recover(self, object raised)
+    cdef object _mend(self)

@@ -71,6 +71,8 @@ if cython.compiled:
 
 # Of the buffer memory, this part is kept when batches give it back, for the next ones.
 _POOLED_SHARE = cython.declare(cython.longlong, 4)
+# Errors that may come from any line, as Ctrl-C does.
+_OUT_OF_ROOM = (MemoryError, RecursionError)
 # So many rows are taken from a table before other threads get their turn.
 _ROWS_AT_ONCE = cython.declare(cython.Py_ssize_t, 4096)
 
@@ -137,6 +139,7 @@ class Placement:
         self._on_callback_error = on_callback_error
         self._acquire = lock.acquire
         self._release = lock.release
+        self._is_owned = lock._is_owned
 
     @property
     def unacknowledged(self) -> int:
@@ -171,7 +174,7 @@ class Placement:
 
     def append_from(
         self,
-        place: Place,
+        place: Place | None,
         topic: Any,
         value: Any,
         key: Any,
@@ -180,7 +183,10 @@ class Placement:
         timestamp: Any,
         on_delivery: Any = None,
     ) -> Delivery | None:
-        """`append` for who has stood in line and is served; None only if the topic is gone."""
+        """`append`; with a place for who has stood in line and is served.
+
+        Then None comes back only if the topic is gone.
+        """
         return self.add(topic, value, key, headers, partition, timestamp, on_delivery, place)
 
     @cython.cfunc
@@ -233,21 +239,60 @@ class Placement:
                 return found
         if self.is_abandoned:
             raise copy_of(self._refusal)
-        self._acquire()
+        delivery = None
         try:
+            self._acquire()
             if self._refusal is not None:
                 raise copy_of(self._refusal)
             if place is not None:
                 self.memory.leave(place)
-            elif not self.memory.has_room(size):
-                return None
-            record = OutgoingRecord(key, value, headers, time, None)
-            batch = self._place(topic_queues, self._choose(topic_queues, partition), record)
-            delivery = self._deliver(batch, time, on_delivery)
-            self._follow_up(topic_queues, batch, batch.count == 1)
-            return delivery
-        finally:
+            if place is not None or self.memory.has_room(size):
+                record = OutgoingRecord(key, value, headers, time, None)
+                batch = self._place(topic_queues, self._choose(topic_queues, partition), record)
+                delivery = self._deliver(batch, time, on_delivery)
+                self._follow_up(topic_queues, batch, batch.count == 1)
             self._release()
+        except BaseException as raised:
+            self._recover(raised)
+            raise
+        return delivery
+
+    @cython.cfunc
+    def _recover(self, raised: Any) -> Any:
+        """Give up the lock if this thread holds it, and put right what Ctrl-C has left undone.
+
+        It may have come before any line: so whoever is interrupted looks whether it has the lock,
+        and what is counted is derived again from the batches that there are.
+        """
+        if self._is_owned():
+            try:
+                if not isinstance(raised, Exception) or isinstance(raised, _OUT_OF_ROOM):
+                    self._mend()
+            finally:
+                self._release()
+        return None
+
+    @cython.cfunc
+    @cython.locals(node=NodeLoad, topic_queues=TopicQueues, queue=PartitionQueue, batch=Batch)
+    def _mend(self) -> Any:
+        for node in self._nodes.values():
+            node.queued_batches = 0
+            node.queued_bytes = 0
+        batches: list[Any] = []
+        self._changed = []
+        for topic_queues in [*self._topics.values(), *self._dormant.values()]:
+            batches.extend(topic_queues._mend())
+            for queue in topic_queues.queues:
+                queue._is_noted = bool(queue.batches)
+                if queue._is_noted:
+                    self._changed.append(queue)
+        self._chain.mend(batches)
+        used: cython.longlong = 0
+        for batch in batches:
+            used += batch.memory
+        self.memory.mend(used)
+        self._wake()
+        return None
 
     @cython.cfunc
     @cython.locals(seconds=cython.double)
@@ -582,16 +627,18 @@ class Placement:
         while row < rows.length:
             end = min(row + _ROWS_AT_ONCE, rows.length)
             rows.now = self._wall_ms()
-            self._acquire()
             try:
+                self._acquire()
                 if self._refusal is not None:
                     raise copy_of(self._refusal)
                 if place is not None:
                     self.memory.leave(place)
                 row = self._append_some(topic_queues, record, row, end, place is not None)
                 place = None
-            finally:
                 self._release()
+            except BaseException as raised:
+                self._recover(raised)
+                raise
             if row < end:
                 break
             if cython.compiled:

@@ -89,6 +89,7 @@ cdef class PartitionQueue:
 
     cdef object _lead(self, NodeLoad node)
     cdef object _count(self, Batch batch, int sign)
+    cdef object _mend(self)
     cdef object _send(self, Batch batch)
     cdef object _end_flight(self, Batch batch)
 
@@ -119,6 +120,7 @@ cdef class TopicQueues:
     cdef long long _produced
     cdef long long _brought
 
+    cdef list _mend(self)
     cdef bint _is_over(self, PartitionQueue queue) noexcept
     cdef bint _may_stay(self)
     cdef PartitionQueue _turn(self)
@@ -130,4 +132,5 @@ cdef class BatchChain:
     cdef readonly Batch newest
 
     cdef object add(self, Batch batch, Batch older)
+    cdef object mend(self, list batches)
     cdef object remove(self, Batch batch)

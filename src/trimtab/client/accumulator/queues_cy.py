@@ -182,8 +182,7 @@ class Batch:
         """Have `function(delivery)` called when the batch is settled."""
         if self._callbacks is None:
             self._callbacks = []
-        self._callbacks.append(function)
-        self._callbacks.append(delivery)
+        self._callbacks.extend((function, delivery))  # both, wherever Ctrl-C strikes
         return None
 
     @cython.cfunc
@@ -510,6 +509,25 @@ class PartitionQueue:
         return None
 
     @cython.cfunc
+    @cython.locals(batch=Batch)
+    def _mend(self) -> Any:
+        """Derive what is counted from the batches that wait: a change was interrupted."""
+        self.queued_bytes = 0
+        last = None
+        for batch in self.batches:
+            last = batch
+            batch.count = batch.builder.count
+            batch.size = batch.builder.size
+            batch.memory = batch.builder.capacity
+            self.queued_bytes += batch.size
+        if last is not self._open:
+            self._open = None
+        if self.node is not None:
+            self.node.queued_batches += len(self.batches)
+            self.node.queued_bytes += self.queued_bytes
+        return None
+
+    @cython.cfunc
     def _send(self, batch: Batch) -> Any:
         self.in_flight.append(batch)
         batch._sent_to = self.node
@@ -589,6 +607,22 @@ class TopicQueues:
         if self.current < 0 or not self._is_in_rack(self.current):
             return self._rack_bytes
         return self._rack_bytes + self._produced - self._brought
+
+    @cython.cfunc
+    @cython.locals(queue=PartitionQueue)
+    def _mend(self) -> list[Any]:
+        """Derive all that is counted from the batches: a change was interrupted. Returns those."""
+        found: list[Any] = []
+        for queue in self.queues:
+            queue._mend()
+            found.extend(queue.batches)
+            found.extend(queue.in_flight)
+            self._resized.add(queue.partition)
+            if queue.batches:
+                self._used[queue.partition] = None
+        self._unsettled = len(found)
+        self._is_in_doubt = True
+        return found
 
     # what partitioners ask
 
@@ -719,6 +753,15 @@ class BatchChain:
             newer._older = older
         return None
 
+    @cython.cfunc
+    @cython.locals(batch=Batch)
+    def mend(self, batches: list[Any]) -> Any:
+        """Chain exactly these, by their age: a change was interrupted."""
+        self.oldest = self.newest = None
+        for batch in sorted(batches, key=_age):
+            self.add(batch, self.newest)
+        return None
+
     @cython.locals(batch=Batch)
     def all(self) -> list[Batch]:
         found: list[Batch] = []
@@ -727,3 +770,7 @@ class BatchChain:
             found.append(batch)
             batch = batch._newer
         return found
+
+
+def _age(batch: Batch) -> tuple[float, int]:
+    return batch.created, batch.serial

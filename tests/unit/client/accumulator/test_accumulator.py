@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from array import array
 from collections import Counter
@@ -73,6 +74,13 @@ class Bench:
         return read_records("topic", batch.queue.partition, batch.builder.build(-1, -1, -1), 0)
 
 
+def stand(accumulator: Any, size: int) -> Place:
+    """A place in the line for memory, of the form that the accumulator has."""
+    place: Place = sys.modules[type(accumulator.memory).__module__].Place(size)
+    accumulator.stand_in_line(place)
+    return place
+
+
 @pytest.fixture
 def make_bench(make_view: MakeView, in_form: Callable[[str], ModuleType]) -> Callable[..., Bench]:
     form = in_form("trimtab.client.accumulator.accumulator_cy")
@@ -96,7 +104,7 @@ def make_bench(make_view: MakeView, in_form: Callable[[str], ModuleType]) -> Cal
             or (lambda: BuiltInPartitioner(BuiltInOptions(max(1, batch_size), False), Random(3))),
             now=lambda: time[0],
             wall_clock=lambda: 1_700_000_000.25,
-            lock=threading.Lock(),
+            lock=threading.RLock(),
             wake=lambda: wakes.append(None),
             on_callback_error=errors.append,
         )
@@ -155,7 +163,7 @@ def test_a_partition_that_is_not_known_is_waited_for(
     rows = rows_of(form, [b"1", b"2"], lambda share: None, partitions=[0, 3])
     assert accumulator.append("topic", b"", None, None, 3, 0) is None
     assert accumulator.append_rows("topic", rows, 0) == 1
-    place = accumulator.stand_in_line(100)
+    place = stand(accumulator, 100)
     assert accumulator.append_from(place, "topic", b"", None, None, 3, 0) is None
     assert [accumulator.knows("topic", partition) for partition in (None, 2, 3)] == [1, 1, 0]
     assert not accumulator.knows("other", 0)
@@ -528,7 +536,7 @@ def test_who_waits_for_memory_is_served_in_order_and_nobody_overtakes(
     accumulator = bench.accumulator
     while accumulator.append("topic", b"x" * 900, None, None, None, 0) is not None:
         pass
-    first, second = accumulator.stand_in_line(1000), accumulator.stand_in_line(1500)
+    first, second = stand(accumulator, 1000), stand(accumulator, 1500)
     assert accumulator.is_waited_for
     accumulator.fail(bench.take_all()[0], Unavailable("gone"))
     assert first.served.done()
@@ -550,8 +558,7 @@ def test_a_place_that_is_left_unused_is_the_next_ones(make_bench: Callable[..., 
     bench = make_bench(leaders=(0,), batch_size=1000, buffer_memory=1000)
     accumulator = bench.accumulator
     bench.send(b"x" * 900)
-    first: Place = accumulator.stand_in_line(500)
-    second: Place = accumulator.stand_in_line(700)
+    first, second = stand(accumulator, 500), stand(accumulator, 700)
     accumulator.fail(bench.take_all()[0], Unavailable("gone"))
     assert (first.served.done(), second.served.done()) == (True, False)
     accumulator.leave_line(first)
@@ -770,7 +777,7 @@ def test_rows_stop_where_memory_is_used_up_and_go_on_from_there(
     while (first := bench.accumulator.append_rows("topic", rows, first)) < 200:
         rounds += 1
         rows.seek(first)
-        place = bench.accumulator.stand_in_line(rows.bound)
+        place = stand(bench.accumulator, rows.bound)
         for batch in bench.take_all():
             seen += [record.value for record in bench.records(batch)]
             bench.accumulator.complete(batch, 0, -1)

@@ -35,7 +35,7 @@ def accumulator(in_form: Callable[[str], ModuleType], make_view: Callable[..., T
         make_partitioner=lambda: BuiltInPartitioner(BuiltInOptions(1000, False), Random(3)),
         now=lambda: 100.0,
         wall_clock=lambda: 1_700_000_000.25,
-        lock=threading.Lock(),
+        lock=threading.RLock(),
         wake=lambda: None,
         on_callback_error=lambda error: pytest.fail(str(error)),
     )

@@ -38,7 +38,7 @@ def make_accumulator(make_view: MakeView, in_form: Callable[[str], ModuleType]) 
             ),
             now=lambda: 100.0,
             wall_clock=lambda: 1.0,
-            lock=threading.Lock(),
+            lock=threading.RLock(),
             wake=lambda: None,
             on_callback_error=lambda error: pytest.fail(str(error)),
             **options,

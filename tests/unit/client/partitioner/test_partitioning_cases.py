@@ -118,7 +118,7 @@ class Bench:
             make_partitioner=lambda: made,
             now=lambda: self.now,
             wall_clock=lambda: 0.0,
-            lock=threading.Lock(),
+            lock=threading.RLock(),
             wake=lambda: None,
             on_callback_error=lambda error: pytest.fail(str(error)),
         )
