@@ -13,6 +13,7 @@ from typing import Any
 from trimtab import config
 from trimtab.config import BROKER
 from trimtab.controller.controller import Answer, Controller
+from trimtab.controller.large_requests import Parts, decide_in_parts
 from trimtab.controller.quorum import describe_cluster, describe_quorum
 from trimtab.controller.sessions import Probe
 from trimtab.server.listener import Listener
@@ -154,15 +155,22 @@ class ControllerNode:
         def ask(decide: Callable[[Any], Any]) -> Callable[[RequestHeader, Any], Any]:
             return lambda header, request: decide(request)
 
+        def cut(decide: Callable[[Any], Any], *parts: str) -> Callable[[RequestHeader, Any], Any]:
+            return lambda header, request: decide_in_parts(decide, Parts(*parts), request)
+
+        elections = ("topic_partitions", "replica_election_results", "partitions")
         return {
             1: self._fetch,
-            19: ask(controller.create_topics),
-            20: ask(controller.delete_topics),
-            33: ask(controller.alter_configs),
-            37: ask(controller.create_partitions),
-            43: ask(controller.elect_leaders),
-            44: ask(controller.incremental_alter_configs),
-            45: ask(controller.alter_partition_reassignments),
+            19: cut(controller.create_topics, "topics", "topics"),
+            20: cut(controller.delete_topics, "topics", "responses"),
+            33: cut(controller.alter_configs, "resources", "responses"),
+            37: cut(controller.create_partitions, "topics", "results"),
+            43: cut(controller.elect_leaders, *elections, "partition_result"),
+            44: cut(controller.incremental_alter_configs, "resources", "responses"),
+            45: cut(
+                controller.alter_partition_reassignments,
+                *("topics", "responses", "partitions", "partitions"),
+            ),
             46: ask(controller.list_partition_reassignments),
             55: self._describe_quorum,
             56: ask(controller.alter_partition),

@@ -23,6 +23,7 @@ from trimtab.errors import CorruptData
 from trimtab.wire.codec import (
     LARGE_RECORDS_BYTES,
     decode,
+    decode_in_turns,
     encode_parts,
     encode_parts_in_turns,
 )
@@ -68,15 +69,30 @@ class RequestHeader(NamedTuple):
 
 
 def encode_request(
-    message: object, version: int, correlation_id: int, client_id: str | None
+    message: object,
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    limit: int = MAX_INT64,
 ) -> list[BytesLike]:
     """A request as a whole frame, length included, in parts for `transport.writelines`.
 
     Raises:
         UsageError: the message cannot be encoded in `version`.
+        Exceeded: its arrays have more than `limit` elements.
     """
-    kind = schema(type(message))
-    parts = encode_parts(message, version)
+    parts = encode_parts(message, version, limit)
+    return frame_request(schema(type(message)), version, correlation_id, client_id, parts)
+
+
+def frame_request(
+    kind: Schema,
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    parts: list[BytesLike],
+) -> list[BytesLike]:
+    """The whole frame of a request of this kind that has been encoded already."""
     client = b"" if client_id is None else client_id.encode()
     tags = b"\0" if kind.flexible.includes(version) else b""
     header_bytes = _request_start.size + len(client) + len(tags)
@@ -176,7 +192,7 @@ def decode_correlation_id(frame: BytesLike) -> int:
         raise CorruptData(f"response header in {len(frame)} bytes: {error}") from error
 
 
-def decode_response(cls: type[M], version: int, frame: BytesLike) -> M:
+def decode_response(cls: type[M], version: int, frame: BytesLike, limit: int = MAX_INT64) -> M:
     """The response in a frame whose length prefix has been taken off.
 
     An ApiVersionsResponse may also be one of version 0: a broker answers so when it does not know
@@ -185,20 +201,38 @@ def decode_response(cls: type[M], version: int, frame: BytesLike) -> M:
     Raises:
         CorruptData: the frame holds no such response.
         UsageError: the class has no such version.
+        Exceeded: it would take more than `limit` bytes of memory.
     """
-    kind = schema(cls)
-    position = _length.size
     if cls is ApiVersionsResponse:
         try:
-            return decode(cls, version, frame, position)
+            return decode(cls, version, frame, _length.size)
         except CorruptData:
-            return decode(cls, 0, frame, position)
-    if kind.flexible.includes(version):
+            return decode(cls, 0, frame, _length.size)
+    return decode(cls, version, frame, _response_body(cls, version, frame), limit=limit)
+
+
+def decode_response_in_turns(
+    cls: type[M], version: int, frame: BytesLike
+) -> Generator[None, None, M]:
+    """As `decode_response`, of any size, yielding every millisecond; not for ApiVersions.
+
+    Raises:
+        CorruptData: the frame holds no such response.
+        UsageError: the class has no such version.
+    """
+    body = _response_body(cls, version, frame)
+    return (yield from decode_in_turns(cls, version, frame, body, MAX_INT64))
+
+
+def _response_body(cls: type, version: int, frame: BytesLike) -> int:
+    """Where a response begins after its header."""
+    position = _length.size
+    if schema(cls).flexible.includes(version):
         try:
             position = _skip_tags(frame, position)
         except IndexError as error:
             raise CorruptData(f"response header in {len(frame)} bytes: {error}") from error
-    return decode(cls, version, frame, position)
+    return position
 
 
 def _skip_tags(frame: BytesLike, position: int) -> int:

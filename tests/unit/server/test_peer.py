@@ -14,7 +14,12 @@ from trimtab.wire.messages.allocate_producer_ids import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
 )
-from trimtab.wire.messages.metadata import MetadataRequest
+from trimtab.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
 
 REQUEST = AllocateProducerIdsRequest(broker_id=1, broker_epoch=11)
 
@@ -198,6 +203,36 @@ def test_a_length_that_is_none_costs_the_connection(stage: Stage) -> None:
         asked = peer.ask(REQUEST)
         await asyncio.sleep(0.1)
         stage.node.transport.write(b"\xff\xff\xff\xff")
+        with pytest.raises(PeerLost):
+            await asked
+
+    stage.run(scenario)
+
+
+def test_a_large_request_is_written_in_turns_and_a_smaller_one_overtakes_it(stage: Stage) -> None:
+    async def scenario() -> None:
+        peer = await stage.connect()
+        topics = [MetadataRequestTopic(name=f"{n}") for n in range(5000)]
+        large = peer.ask(MetadataRequest(topics=topics))
+        small = peer.ask(REQUEST)
+        await asyncio.sleep(0.1)
+        assert [each.api_key for each in stage.node.requests()] == [67, 3]
+        stage.node.answer(1, first=7)
+        parts = [MetadataResponseTopic(name=f"{n}", partitions=[]) for n in range(5000)]
+        response = MetadataResponse(brokers=[], topics=parts)
+        stage.node.transport.writelines(encode_response(response, 13, 2))
+        assert (await small).producer_id_start == 7
+        assert (await large).topics == parts
+
+    stage.run(scenario)
+
+
+def test_a_connection_that_is_lost_fails_a_large_request_too(stage: Stage) -> None:
+    async def scenario() -> None:
+        peer = await stage.connect()
+        topics = [MetadataRequestTopic(name=f"{n}") for n in range(5000)]
+        asked = peer.ask(MetadataRequest(topics=topics))
+        peer.close()
         with pytest.raises(PeerLost):
             await asked
 

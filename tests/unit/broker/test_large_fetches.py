@@ -1,0 +1,107 @@
+"""Fetches of very many partitions (`trimtab.broker.handlers.fetch`): passes in steps, between which
+the partitions go on, and what sessions may keep (`trimtab.broker.fetch_session`)."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, cast
+
+import pytest
+
+from tests.steps import finish
+from tests.unit.broker.test_fetch_session import Desk, request, virtual
+from trimtab.broker.fetch_session import (
+    EVICTABLE_AFTER_S,
+    PASSED_AT_ONCE,
+    FetchSession,
+    FetchSessionCache,
+    Reader,
+)
+from trimtab.broker.handlers.fetch import fetch
+from trimtab.server.turns import Pace, Steps
+from trimtab.wire.framing import RequestHeader
+
+PARTITIONS = [f"t{n:04}" for n in range(5 * PASSED_AT_ONCE)]
+FIRST, LAST = PARTITIONS[0], PARTITIONS[-1]
+
+
+def begin(desk: Desk, epoch: int) -> Steps[Any]:
+    """A fetch of all partitions that would wait for an hour."""
+    wanted = request(dict.fromkeys(PARTITIONS, 0), session_epoch=epoch)
+    wanted.max_wait_ms = 3_600_000
+    wanted.min_bytes = 1
+    return fetch(cast(Any, desk), RequestHeader(1, 12, 0, "t", 0), wanted)
+
+
+def pass_over_first(desk: Desk, steps: Steps[Any]) -> None:
+    while not desk.partitions[FIRST].looks:
+        next(steps)
+    assert not desk.partitions[LAST].looks, "the pass is not over"
+
+
+@pytest.mark.parametrize("epoch", [-1, 0])
+@virtual
+async def test_what_comes_behind_a_pass_ends_the_wait(epoch: int) -> None:
+    desk = Desk()
+    desk.add(*PARTITIONS)
+    steps = begin(desk, epoch)
+    pass_over_first(desk, steps)
+    desk.partitions[FIRST].append()
+    response = finish(steps)
+    assert not response.error_code, "it is answered, not left to wait"
+
+
+@virtual
+async def test_what_comes_behind_a_pass_is_in_the_next_answer_of_the_session() -> None:
+    desk = Desk()
+    desk.add(*PARTITIONS)
+    steps = begin(desk, 0)
+    pass_over_first(desk, steps)
+    desk.partitions[FIRST].append()
+    desk.session_id, desk.epoch = finish(steps).session_id, 1
+    (topic,) = desk.ask().responses
+    assert topic.topic == FIRST
+    assert topic.partitions[0].records
+
+
+@pytest.mark.parametrize("epoch", [-1, 0])
+@virtual
+async def test_whose_connection_is_lost_within_a_pass_watches_nothing(epoch: int) -> None:
+    desk = Desk()
+    desk.add(*PARTITIONS)
+    steps = begin(desk, epoch)
+    pass_over_first(desk, steps)
+    steps.close()
+    assert not any(each.watchers for each in desk.partitions.values())
+    assert len(desk.fetch_sessions) == 0
+
+
+def session_of(partitions: int) -> FetchSession:
+    asked = request({f"t{n}": 0 for n in range(partitions)})
+    session = FetchSession(Reader(cast(Any, Desk()), 12, asked), 12)
+    finish(session.name(asked.topics, Pace()))
+    return session
+
+
+def test_sessions_keep_so_many_partitions_together_and_no_more() -> None:
+    cache = FetchSessionCache(1000, Random(1), partitions=10)
+    first = session_of(6)
+    assert cache.keep(first, 0.0)
+    assert not cache.keep(session_of(5), 1.0)
+    assert cache.keep(session_of(4), 1.0)
+    assert cache.keep(session_of(5), EVICTABLE_AFTER_S + 0.5), "what was idle for long gives way"
+    assert not first.is_kept
+    assert len(cache) == 2
+
+
+def test_a_session_that_outgrows_them_is_kept_no_more() -> None:
+    cache = FetchSessionCache(1000, Random(1), partitions=10)
+    session = session_of(6)
+    cache.keep(session, 0.0)
+    finish(session.name(request({f"u{n}": 0 for n in range(4)}).topics, Pace()))
+    cache.check_size(session)
+    assert session.is_kept
+    finish(session.name(request({"v": 0}).topics, Pace()))
+    cache.check_size(session)
+    assert not session.is_kept
+    assert len(cache) == 0
