@@ -1,5 +1,5 @@
-# The verbs: demo test check bench sim clean. Each sets up what it needs on first use, into .venv.
-# Variables: PYTHON (3.11 or later), STAGE (bench), ARGS (handed to pytest, or to the demo),
+# The verbs: demo test check bench figures sim clean. Each sets up what it needs on first use, into .venv.
+# Variables: PYTHON (3.11 or later), STAGE (bench), ARGS (handed to pytest, the demo or figures),
 # SEEDS FIRST_SEED JOBS SEED (sim).
 
 PYTHON ?= python3
@@ -8,13 +8,14 @@ COMPILED := $(shell find src -name '*_cy.py')
 # TRIMTAB_PURE=1 in the environment interprets these; what was compiled stays as it is.
 READY := .venv/$(if $(filter 1,$(TRIMTAB_PURE)),installed,built)
 
-.PHONY: help demo test check bench sim clean
+.PHONY: help demo test check bench figures sim clean
 
 help:
 	@echo 'make demo    real flights through an embedded cluster and Spark; results in demo-out/'
 	@echo 'make test    every test          (ARGS="tests/unit -k wire" for some)'
 	@echo 'make check   format, lint, types, which room imports which'
 	@echo 'make bench   measurements beside Apache Kafka, one JSON object a line (STAGE=broker for one)'
+	@echo 'make figures all of that into docs/figures.json, and from there into README.md and docs'
 	@echo 'make sim     the cluster and its clients in virtual time; SEEDS=200 runs of it under faults,'
 	@echo '             from FIRST_SEED=n on, in JOBS=2 processes; SEED=n repeats one with its trace'
 	@echo 'make clean   back to a fresh clone'
@@ -39,6 +40,9 @@ endif
 
 bench: $(READY)
 	@$(BIN)/python -m benchmarks $(STAGE)
+
+figures: .venv/built
+	@$(BIN)/python -m benchmarks.figures $(ARGS)
 
 check: .venv/installed
 	$(BIN)/ruff format --check .

@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 import statistics
 import sys
-from dataclasses import astuple
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from benchmarks.partitioning_model import Death, Model, Outcome, Policy, Scenario, serve
 from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
@@ -142,16 +144,29 @@ def _median(outcomes: list[Outcome]) -> Outcome:
 
 
 def print_table(results: dict[str, dict[str, Outcome]]) -> None:
-    print("| brokers | partitioner | average ms | p99 ms | bytes there | uneven | kept | batch |")
-    print("|---|---|--:|--:|--:|--:|--:|--:|")
-    for scenario, outcomes in results.items():
-        for name, outcome in outcomes.items():
-            print(
-                f"| {scenario} | {name} | {_digits(outcome.average)} | {_digits(outcome.p99)} |"
-                f" {outcome.share:.1%} | {outcome.spread:.1%} | {outcome.kept:.1%} |"
-                f" {outcome.batch:.1f} |"
-            )
-            scenario = ""
+    rows = [
+        {"scenario": scenario, "policy": policy, **asdict(outcome)}
+        for scenario, outcomes in results.items()
+        for policy, outcome in outcomes.items()
+    ]
+    print("\n".join(word_table(rows)))
+
+
+def word_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The lines of the table; a row is an `Outcome` with its scenario and policy."""
+    lines = [
+        "| brokers | partitioner | average ms | p99 ms | bytes there | uneven | kept | batch |"
+    ]
+    lines.append("|---|---|--:|--:|--:|--:|--:|--:|")
+    before = ""
+    for row in rows:
+        scenario = "" if row["scenario"] == before else row["scenario"]
+        before = row["scenario"]
+        lines.append(
+            f"| {scenario} | {row['policy']} | {_digits(row['average'])} | {_digits(row['p99'])} |"
+            f" {row['share']:.1%} | {row['spread']:.1%} | {row['kept']:.1%} | {row['batch']:.1f} |"
+        )
+    return lines
 
 
 def _digits(milliseconds: float) -> str:

@@ -1,0 +1,217 @@
+"""Every table of figures in README.md and docs, measured by one command and typed by nobody.
+
+    python -m benchmarks.figures                       run all stages, store, write the tables
+    python -m benchmarks.figures --only producer demo  some of them; the others stay as stored
+    python -m benchmarks.figures --write-only          the tables from what is stored
+
+`docs/figures.json` keeps each stage's rows with the commit, the day and the machine. A table
+stands between `<!-- figures: NAME -->` and `<!-- end of figures -->`; one whose stages were never
+stored is left as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from benchmarks.partitioning import measure, word_table
+from benchmarks.report import progress
+from trimtab.cli.latency import format_duration
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+STORE: Final = "docs/figures.json"
+
+Row = Mapping[str, Any]
+Stored = dict[str, dict[str, Any]]
+"""By stage: commit, date, machine, and rows."""
+
+
+class Table(NamedTuple):
+    """A table between two marks.
+
+    Attributes:
+        render: its lines from what is stored, which has all of its stages.
+    """
+
+    file: str
+    stages: Sequence[str]
+    render: Callable[[Stored, Sequence[str]], list[str]]
+
+
+def render_stages(stored: Stored, stages: Sequence[str], wanted: str = "") -> list[str]:
+    """A line for each measurement, beside its rival."""
+    lines = ["| stage | | trimtab | beside | | |", "|---|---|--:|--:|--:|---|"]
+    for stage in stages:
+        label = f"`{stage}`"
+        for row in stored[stage]["rows"]:
+            if not re.search(wanted, row["metric"]):
+                continue
+            missing = row.get("note") or "not measured"
+            beside = missing if row["rival_value"] is None else _value(row, "rival_value")
+            ratio = "" if row["ratio"] is None else f"{row['ratio']:g} x"
+            ours = "" if row["value"] is None else f"**{_value(row, 'value')}**"
+            cells = (label, row["metric"], ours, beside, ratio, row["rival"])
+            lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+            label = ""
+    return lines
+
+
+def render_kip794(stored: Stored, stages: Sequence[str]) -> list[str]:
+    return render_stages(stored, stages, r"^(average_ms|p99_ms|megabytes_per_s), on trimtab")
+
+
+def render_demo(stored: Stored, stages: Sequence[str]) -> list[str]:
+    (stage,) = stages
+    lines = ["| way | bytes to slow broker 0 | broker 1 | broker 2 | p50 | p99 |"]
+    lines.append("|---|--:|--:|--:|--:|--:|")
+    for way in stored[stage]["rows"]:
+        shares = " | ".join(f"{way['share_by_broker'][broker]:.1%}" for broker in "012")
+        times = " | ".join(format_duration(way["latency_ms"][mark]) for mark in ("p50", "p99"))
+        lines.append(f"| {way['title']} ({way['kip']}) | {shares} | {times} |")
+    return lines
+
+
+def render_partitioning(stored: Stored, stages: Sequence[str]) -> list[str]:
+    (stage,) = stages
+    return word_table(stored[stage]["rows"])
+
+
+TABLES: Final = {
+    "producer": Table("README.md", ("producer", "table", "java"), render_stages),
+    "kip794": Table("README.md", ("kip794",), render_kip794),
+    "cluster": Table("README.md", ("broker", "startup", "spark"), render_stages),
+    "replication": Table("README.md", ("replication",), render_stages),
+    "partitions": Table("README.md", ("partitions",), render_stages),
+    "demo": Table("README.md", ("demo",), render_demo),
+    "partitioning": Table("docs/partitioning.md", ("partitioning",), render_partitioning),
+}
+STAGES: Final = tuple(dict.fromkeys(stage for table in TABLES.values() for stage in table.stages))
+
+
+def _value(row: Row, key: str) -> str:
+    return f"{row[key]:,g} {row['unit']}" if row[key] < 1000 else f"{row[key]:,.0f} {row['unit']}"
+
+
+def render(table: Table, stored: Stored) -> str | None:
+    """The table and where its figures are from; None if a stage was never stored."""
+    if any(stage not in stored for stage in table.stages):
+        return None
+    lines = table.render(stored, table.stages)
+    origins: dict[str, list[str]] = {}
+    for stage in table.stages:
+        of = stored[stage]
+        origin = f"{of['date']} at commit {of['commit']} on {of['machine']}"
+        origins.setdefault(origin, []).append(f"`{stage}`")
+    said = "; ".join(f"{', '.join(names)}: {origin}" for origin, names in origins.items())
+    return "\n".join([*lines, "", f"Measured by `make figures`. {said}."])
+
+
+def marks(name: str) -> re.Pattern[str]:
+    """Finds a table with its marks; what is between them is the second group."""
+    begin, end = re.escape(f"<!-- figures: {name} -->\n"), re.escape("\n<!-- end of figures -->")
+    return re.compile(f"({begin})(.*?)({end})", re.S)
+
+
+def write_tables(root: Path, stored: Stored) -> None:
+    """Put every table that can be rendered between its marks.
+
+    Raises:
+        ValueError: a table has no marks.
+    """
+    for name, table in TABLES.items():
+        path = root / table.file
+        text = path.read_text(encoding="utf-8")
+        found = marks(name).search(text)
+        if found is None:
+            raise ValueError(f"{table.file} has no marks <!-- figures: {name} -->")
+        drawn = render(table, stored)
+        if drawn is not None:
+            begin, end = found.span(2)
+            path.write_text(text[:begin] + drawn + text[end:], encoding="utf-8")
+
+
+def load(root: Path) -> Stored:
+    path = root / STORE
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def run_stage(stage: str, runs: int | None, records: int | None) -> list[Any]:
+    """The rows of one stage.
+
+    Raises:
+        CalledProcessError: it failed; it has said why.
+    """
+    if stage == "partitioning":
+        return [
+            {"scenario": scenario, "policy": policy, **asdict(outcome)}
+            for scenario, outcomes in measure(runs or 3).items()
+            for policy, outcome in outcomes.items()
+        ]
+    if stage == "demo":
+        with tempfile.TemporaryDirectory() as out:
+            more = [] if records is None else ["--records", str(records)]
+            command = [sys.executable, "-m", "trimtab", "demo", "--out", out, *more]
+            subprocess.run(command, check=True, stdout=sys.stderr)
+            summary = json.loads((Path(out) / "summary.json").read_text(encoding="utf-8"))
+        return list(summary["ways"].values())
+    command = [sys.executable, "-m", "benchmarks", stage]
+    command += [] if runs is None else ["--runs", str(runs)]
+    command += [] if records is None else ["--records", str(records)]
+    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    return [json.loads(line) for line in printed.stdout.splitlines() if line.startswith("{")]
+
+
+def describe_place() -> dict[str, str]:
+    """The commit, the day and the machine."""
+    commit = _git("rev-parse", "--short", "HEAD")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", "src", "benchmarks")
+    python = platform.python_version()
+    return {
+        "commit": f"{commit} (changed)" if changed else commit,
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
+        f"Python {python}",
+    }
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.figures",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--only", nargs="+", choices=STAGES, default=STAGES, metavar="STAGE")
+    parser.add_argument("--write-only", action="store_true", help="run nothing")
+    parser.add_argument("--runs", type=int, metavar="N", help="of each side (default: the stage's)")
+    parser.add_argument("--records", type=int, metavar="N", help="default: the stage's")
+    parser.add_argument("--root", type=Path, default=ROOT, help="of the tree that is written")
+    arguments = parser.parse_args(argv)
+    stored = load(arguments.root)
+    for stage in () if arguments.write_only else arguments.only:
+        progress(f"figures: {stage}")
+        place = describe_place()
+        stored[stage] = {**place, "rows": run_stage(stage, arguments.runs, arguments.records)}
+        text = json.dumps(stored, indent=1, sort_keys=True) + "\n"
+        (arguments.root / STORE).write_text(text, encoding="utf-8")
+    write_tables(arguments.root, stored)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""No figure in the tables of README.md and docs is typed by hand."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarks import figures
+from benchmarks.figures import ROOT, STAGES, TABLES, Stored, load, marks, render, write_tables
+
+ROW = {
+    "metric": "send, tuned",
+    "value": 3_180_000,
+    "unit": "records/s",
+    "rival": "confluent-kafka",
+    "rival_value": 1_410_000,
+    "ratio": 2.255,
+}
+WAY = {
+    "title": "sticky",
+    "kip": "KIP-480",
+    "share_by_broker": {"0": 0.772, "1": 0.1, "2": 0.128},
+    "latency_ms": {"p50": 8300.0, "p99": 22_600.0},
+}
+OUTCOME = {
+    "scenario": "all well",
+    "policy": "queue",
+    "average": 1.2,
+    "p99": 2000.0,
+    "share": 0.01,
+    "spread": 0.047,
+    "kept": 1.0,
+    "batch": 31.0,
+}
+
+
+def place(rows: list[object], commit: str = "abc1234") -> dict[str, object]:
+    return {"commit": commit, "date": "2026-01-02", "machine": "Linux, 2 cores", "rows": rows}
+
+
+def everything() -> Stored:
+    rows = {"demo": [WAY], "partitioning": [OUTCOME]}
+    stored: Stored = {stage: place(rows.get(stage, [ROW])) for stage in STAGES}
+    stored["kip794"] = place([{**ROW, "metric": "p99_ms, on trimtab, series 1, old"}])
+    return stored
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    (tmp_path / "docs").mkdir()
+    for file in {table.file for table in TABLES.values()}:
+        shutil.copy(ROOT / file, tmp_path / file)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_each_table_is_what_the_stored_figures_render(name: str) -> None:
+    found = marks(name).search((ROOT / TABLES[name].file).read_text(encoding="utf-8"))
+    assert found is not None, f"no marks for {name}"
+    drawn = render(TABLES[name], load(ROOT))
+    assert drawn is None or found[2] == drawn, "run: python -m benchmarks.figures --write-only"
+
+
+def test_tables_are_written_between_their_marks_and_the_rest_stays(tree: Path) -> None:
+    before = (tree / "README.md").read_text()
+    write_tables(tree, everything())
+    after = (tree / "README.md").read_text()
+    for name, table in TABLES.items():
+        found = marks(name).search((tree / table.file).read_text())
+        assert found is not None
+        assert found[2] == render(table, everything())
+        before, after = marks(name).sub("", before), marks(name).sub("", after)
+    assert before == after
+    assert "| sticky (KIP-480) | 77.2% | 10.0% | 12.8% | 8.3 s | 22.6 s |" in (
+        (tree / "README.md").read_text()
+    )
+
+
+def test_what_was_never_stored_stays_as_it_is(tree: Path) -> None:
+    before = (tree / "README.md").read_text()
+    stored = everything()
+    write_tables(tree, {"producer": stored["producer"]})  # `table` and `java` are missing
+    assert (tree / "README.md").read_text() == before
+
+
+def test_stages_of_different_commits_say_so_and_a_missing_rival_is_marked() -> None:
+    stored = everything()
+    stored["java"] = place([{**ROW, "rival_value": None, "ratio": None, "note": "no Java"}], "fff")
+    drawn = render(TABLES["producer"], stored)
+    assert drawn is not None
+    assert "| `java` | send, tuned | **3,180,000 records/s** | no Java |  | " in drawn
+    assert "`producer`, `table`: 2026-01-02 at commit abc1234 on Linux, 2 cores; `java`:" in drawn
+    assert "at commit fff" in drawn
+
+
+def test_a_table_without_marks_is_an_error(tree: Path) -> None:
+    (tree / "README.md").write_text("nothing")
+    with pytest.raises(ValueError, match=r"README.md has no marks <!-- figures: producer -->"):
+        write_tables(tree, everything())
+
+
+def test_one_stage_is_measured_stored_and_written(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "run_stage", lambda stage, runs, records: [WAY])
+    assert figures.main(["--only", "demo", "--root", str(tree)]) == 0
+    stored = json.loads((tree / "docs" / "figures.json").read_text())
+    assert list(stored) == ["demo"]
+    assert stored["demo"]["commit"]
+    assert "77.2%" in (tree / "README.md").read_text()
+    assert figures.main(["--write-only", "--root", str(tree)]) == 0
