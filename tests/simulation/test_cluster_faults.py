@@ -18,17 +18,21 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
+import trimtab.broker.partition
 from trimtab.broker.leadership import Leadership
 from trimtab.broker.partition import Partition
-from trimtab.controller import election
-from trimtab.metadata.image import NO_LEADER
+from trimtab.controller import completion, election
+from trimtab.metadata.image import NO_LEADER, PartitionRegistration
+from trimtab.sim.disk import Mount
 from trimtab.sim.reliability import Violation, run_seed
+from trimtab.storage.log import Log
 from trimtab.storage.producer_state import ACCEPTED, ProducerState
+from trimtab.wire.batch_cy import BatchHeader, read_header, verify
 
 SEEDS = int(os.environ.get("CLUSTER_SEEDS", "8"))
 SEARCHED = 200
@@ -82,12 +86,56 @@ def _join_early(leadership: Leadership, broker_id: int) -> bool:
     )
 
 
+def _cut_where_the_leader_says(partition: Partition, epoch: int, end_offset: int) -> int:
+    """A follower that ignores where its own epochs end (KIP-279)."""
+    log = partition.log
+    log.truncate(max(0, min(end_offset, log.log_end_offset)))
+    partition.tell_changed()
+    return log.log_end_offset
+
+
+def _complete_early(
+    partition: PartitionRegistration, isr: Sequence[int]
+) -> completion.Completion | None:
+    """A move that is over before those that it adds are in sync."""
+    removing = partition.removing_replicas
+    in_sync = tuple(each for each in isr if each not in removing)
+    replicas = tuple(each for each in partition.replicas if each not in removing)
+    if not partition.is_reassigning or not in_sync:
+        return None
+    return completion.Completion(replicas, in_sync)
+
+
+def _keep_recovery_point(log: Log, offset: int) -> None:
+    """A log that goes on calling durable what it cuts off, and so what it writes there next."""
+    log.log_start_offset = min(log.log_start_offset, offset)
+    log.cuts += 1
+    log._reads.clear()
+
+
+def _trust(records: memoryview, position: int = 0, is_client_batch: bool = False) -> BatchHeader:
+    """A follower that looks at no CRC."""
+    if is_client_batch:
+        return verify(records, position, is_client_batch=True)
+    return read_header(records, position)
+
+
+def _same_life(mount: Mount) -> str:
+    """A machine that does not tell that it has lost its power: so that is taken for a kill."""
+    return "the same"
+
+
 PLANTED: dict[str, tuple[int, object, str, object]] = {
     "high watermark ahead": (0, Leadership, "committed_offset", _ignore_the_slowest),
     "no truncation": (1, Partition, "diverging_epoch", _never_part),
     "election of anybody": (3, election, "_elect", _elect_anybody),
     "early join": (8, Leadership, "can_join", _join_early),
     "no sequences": (1, ProducerState, "check", lambda *_: ACCEPTED),
+    "cut without own epochs": (31, Partition, "truncate_to_leader", _cut_where_the_leader_says),
+    "power loss taken for a kill": (94, Mount, "boot_id", _same_life),
+    "early completion": (81, election, "complete_reassignment", _complete_early),
+    "recovery point not withdrawn": (80, Log, "_withdraw", _keep_recovery_point),
+    "no CRC check": (21, trimtab.broker.partition, "verify", _trust),
 }
 
 

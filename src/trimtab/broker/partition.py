@@ -412,6 +412,7 @@ class Partition:
         """
         log = self.log
         position, size = 0, len(records)
+        start = log.log_start_offset
         if size:
             headers = []
             while position < size:
@@ -421,13 +422,12 @@ class Partition:
             first = headers[0]
             if first.base_offset < log.log_end_offset == log.log_start_offset < first.next_offset:
                 # The leader's log begins within a batch, as DeleteRecords may have it, and this
-                # one is empty: it takes the batch whole, and begins where the leader's does.
+                # one is empty: it takes the batch whole, and still begins where it did.
                 log.restart_at(first.base_offset)
             log.append_replicated(records, headers)
         end = log.log_end_offset
-        has_deleted = log_start_offset > log.log_start_offset
-        if has_deleted:
-            log.delete_records_before(min(log_start_offset, end))
+        has_deleted = log_start_offset > start
+        log.delete_records_before(min(max(log_start_offset, start), end))
         if size:
             for watcher in tuple(self.watchers):
                 watcher.appended(self)

@@ -348,13 +348,13 @@ class ReplicaFetcher:
                         self._touch(followed)
                     return
                 records = data.records
-                log_start_offset = partition.log.log_start_offset
+                before = partition.log.log_start_offset, partition.log.cuts
                 partition.append_replicated(
                     cast(memoryview, records) if records else _NOTHING,
                     data.high_watermark,
                     data.log_start_offset,
                 )
-                if partition.log.log_start_offset != log_start_offset:
+                if (partition.log.log_start_offset, partition.log.cuts) != before:
                     self._has_deleted = True
                     self._touch(followed)  # the leader waits to hear that the records are gone
                 if records:

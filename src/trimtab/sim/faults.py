@@ -120,6 +120,7 @@ class FaultSchedule:
             (self._kill_broker, 6),
             (self._crash_broker, 5),
             (self._close_broker, 3),
+            (self._run_down, 2),
             (self._kill_controller, 2),
             (self._crash_controller, 2),
             (self._cut_pair, 5),
@@ -300,6 +301,47 @@ class FaultSchedule:
             return ""
         self._run(self._restart(node, self._some_s(0.05, 1, 5, 20)))
         return "clean end of a broker"
+
+    def _run_down(self) -> str:
+        """One broker after the other ends, the next one when the one before is back, but has not
+        caught up: whom the controller elects then must have everything."""
+        ending = [each for each in self._cluster.brokers if each.is_serving]
+        self._random.shuffle(ending)
+        if len(ending) < 2:
+            return ""
+        self._run(self._end_in_turn(ending))
+        return "run-down of brokers"
+
+    async def _end_in_turn(self, ending: list[VirtualBroker]) -> None:
+        random, network = self._random, self._world.network
+        *away, lame, last = ending
+        others = [each.host for each in self._cluster.brokers if each is not lame]
+        for node in away:
+            self._end_for(node, self._some_s(5, 20))
+        await asyncio.sleep(self._some_s(0.1, 1, 5))
+        for host in others:
+            network.cut(lame.host, host)
+        if random.random() < 0.7 and self._may_end(lame) and self._may_lose(lame):
+            self._note_end(lame)
+            self._losses[lame.id] = self._ends[lame.id]
+            lame.crash()
+            lame.start()
+        else:
+            self._end_for(lame, 0.01)
+        for _ in range(50):
+            await asyncio.sleep(0.1)
+            if lame.is_serving and self._may_end(last):
+                self._end_for(last, self._some_s(2, 10))
+                break
+        await asyncio.sleep(self._some_s(0.5, 2))
+        for host in others:
+            network.heal(lame.host, host)
+
+    def _end_for(self, node: VirtualBroker, seconds: float) -> None:
+        if node.life is not None and self._may_end(node):
+            self._note_end(node)
+            node.kill()
+            self._later(seconds, self._start, node, node.lives)
 
     async def _restart(self, node: VirtualBroker, after_s: float = 0) -> None:
         if node.life is None:
@@ -521,7 +563,9 @@ class FaultSchedule:
             return ""
         log = random.choice(logs)
         path = random.choice([each for each in log._segments if each.size]).paths[0]
-        batches = _batches_of(node, path)
+        batches = [each for each in _batches_of(node, path) if each[1] > _RECORDS_AT]
+        if not batches:
+            return ""
         at, size = batches[-1] if random.random() < 0.3 else random.choice(batches)
         position = random.randrange(at + _RECORDS_AT, at + size)
         lasts = random.random() < 0.7

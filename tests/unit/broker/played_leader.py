@@ -118,6 +118,7 @@ class Follower:
 
     Attributes:
         is_too_fast: whether it has had what it may take of throttled replicas.
+        noted: how often it was asked to note where its logs begin.
     """
 
     id = 1
@@ -130,11 +131,16 @@ class Follower:
         self.taken = 0
         self.disk_failures: list[StorageError] = []
         self.disk_failed = self.disk_failures.append
+        self.logs = self
+        self.noted = 0
         self.move("leader")
         self.replication = Replication(cast(Broker, self))
 
     def move(self, host: str) -> None:
         self.image.brokers[LEADER] = BrokerRegistration(LEADER, 12, bytes(16), host, 9092, None)
+
+    def checkpoint_starts(self) -> None:
+        self.noted += 1
 
     def follows_too_fast(self) -> bool:
         return self.is_too_fast

@@ -248,6 +248,29 @@ def test_a_follower_that_its_leader_has_deleted_begins_at_its_start(play: Play) 
     play.run(scenario)
 
 
+@pytest.mark.kip(107)
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_where_a_log_begins_is_noted_before_the_leader_hears_of_it(
+    play: Play, is_empty: bool
+) -> None:
+    async def scenario() -> None:
+        log = play.stands[0].log
+        if is_empty:
+            log.restart_at(3)  # where the leader's begins, within a batch
+        play.follow(0)
+        await play.leader.next(data(0, records=bytes(sent(0, 5, 5)), high_watermark=5))
+        if is_empty:
+            assert log.log_start_offset == 3
+        else:
+            await play.leader.next(data(0, high_watermark=5, log_start_offset=3))
+        request, _ = await play.leader.fetches.get()
+        (partition,) = request.topics[0].partitions
+        assert (partition.fetch_offset, partition.log_start_offset) == (5, 3)
+        assert play.follower.noted == 1
+
+    play.run(scenario)
+
+
 def test_an_answer_for_a_partition_that_was_left_meanwhile_is_passed_over(play: Play) -> None:
     async def scenario() -> None:
         play.follow(0, 1)
