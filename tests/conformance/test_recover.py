@@ -12,6 +12,7 @@ from trimtab import Admin, Cluster, Consumer, Producer, TopicPartition
 from trimtab.cli import main
 from trimtab.cli.cluster import open_data
 from trimtab.errors import CorruptData, UsageError
+from trimtab.wire.batch_cy import read_headers, restamp
 
 PARTITIONS = 4
 PATIENCE_S = 30
@@ -147,6 +148,21 @@ def test_a_copy_that_grew_as_long_as_what_was_lost_is_refused_too(
     shutil.rmtree(data / "controller")
     shutil.copytree(other / "controller", data / "controller")
     with pytest.raises(CorruptData, match="has replayed another"), Cluster(brokers=3, data=data):
+        pass
+
+
+def test_a_log_of_a_later_leader_epoch_is_evidence_enough(data: Path, tmp_path: Path) -> None:
+    """The brokers' notes are lost, too."""
+    shutil.copytree(tmp_path / "copy", data / "controller")
+    for broker in range(3):
+        (data / f"broker-{broker}" / ".trimtab_replayed").unlink()
+    *_, segment = sorted((data / "broker-0" / "flights-0").glob("*.log"))
+    content = bytearray(segment.read_bytes())
+    *_, last = read_headers(bytes(content))
+    restamp(content, len(content) - last.size, last.base_offset, 99)
+    segment.write_bytes(content)
+    (data / "broker-0" / ".kafka_cleanshutdown").unlink()
+    with pytest.raises(CorruptData, match="leader epoch 99"), Cluster(brokers=3, data=data):
         pass
 
 

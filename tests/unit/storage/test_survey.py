@@ -75,6 +75,7 @@ def test_what_follows_a_damaged_batch_is_not_counted(tmp_path: Path, at: int) ->
 def test_the_epoch_of_an_empty_last_segment_is_that_of_the_one_before(tmp_path: Path) -> None:
     write(tmp_path)
     (tmp_path / "flights-3" / LAST).write_bytes(b"")
+    (tmp_path / "flights-3" / "leader-epoch-checkpoint").unlink()
     assert look(tmp_path) == ("flights", 3, TOPIC_ID, 3, 8, -1)
 
 
