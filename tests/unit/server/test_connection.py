@@ -501,16 +501,21 @@ def test_a_handler_in_steps_is_finished_before_the_next_request_of_its_connectio
             return RESPONSE
 
         line = desk.connect()
+
+        def handle_next() -> ProduceResponse:
+            steps.append(99)
+            return RESPONSE
+
         desk.at_once = handle
         line.produce()
-        desk.at_once = lambda: RESPONSE
+        desk.at_once = handle_next
         line.produce()
         line.find()
         assert steps == [0]
         assert line.answered() == []
         await turn()
         await turn()
-        assert steps == [0, 1, 2]
+        assert steps == [0, 1, 2, 99]
         assert line.answered() == [1, 2, 3]
 
     desk.run(scenario)
