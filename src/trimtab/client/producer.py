@@ -58,7 +58,13 @@ class Producer(Intake):
             `(topic, key, value, partitions, available) -> partition`, a class with that as its
             method `partition`, or None for Kafka's logic.
 
-    Every method raises UsageError in a process that was forked from the producer's own.
+    Close it, by `with` or `close()`: that sends what waits. One that is never closed is closed when
+    the interpreter exits, which waits up to 30 s for all producers together, and one that is
+    collected in the background, with a ResourceWarning. The log says how many records were lost.
+    An open transaction is then aborted.
+
+    A delivery callback or a partitioner must not wait for a client: what would is refused with a
+    UsageError. Every method raises it in a process that was forked from the producer's own.
 
     Raises:
         UsageError: an unknown option, or a value that is out of range.
@@ -322,6 +328,9 @@ class Producer(Intake):
 
 class AsyncProducer(AsyncIntake):
     """`Producer` for an event loop: the same names, awaited. Make it while the loop is running.
+
+    One that is never closed is closed on its loop when it is collected, or when `asyncio.run` ends;
+    once the loop is closed it cannot be, and the log says how many records were lost.
 
     Arguments and errors are those of `Producer`'s methods.
 
