@@ -28,22 +28,30 @@ NOW_MS = 1_700_000_000_250
 
 
 @pytest.fixture
-def accumulator(in_form: Callable[[str], ModuleType], make_view: Callable[..., TopicView]) -> Any:
-    made = in_form("trimtab.client.accumulator.accumulator_cy").Accumulator(
-        batch_size=1000,
-        buffer_memory=1 << 20,
-        max_request_size=1 << 20,
-        compression=0,
-        ignores_keys=False,
-        make_partitioner=lambda: BuiltInPartitioner(BuiltInOptions(1000, False), Random(3)),
-        now=lambda: 100.0,
-        wall_clock=lambda: NOW_MS / 1000,
-        lock=threading.RLock(),
-        wake=lambda: None,
-        on_callback_error=lambda error: pytest.fail(str(error)),
-    )
-    made.update_topic(make_view((0, 1)))
+def make(in_form: Callable[[str], ModuleType], make_view: Callable[..., TopicView]) -> Make:
+    def made(compression: int = 0) -> Any:
+        accumulator = in_form("trimtab.client.accumulator.accumulator_cy").Accumulator(
+            batch_size=1000,
+            buffer_memory=1 << 20,
+            max_request_size=1 << 20,
+            compression=compression,
+            ignores_keys=False,
+            make_partitioner=lambda: BuiltInPartitioner(BuiltInOptions(1000, False), Random(3)),
+            now=lambda: 100.0,
+            wall_clock=lambda: NOW_MS / 1000,
+            lock=threading.RLock(),
+            wake=lambda: None,
+            on_callback_error=lambda error: pytest.fail(str(error)),
+        )
+        accumulator.update_topic(make_view((0, 1)))
+        return accumulator
+
     return made
+
+
+@pytest.fixture
+def accumulator(make: Make) -> Any:
+    return make()
 
 
 def send(accumulator: Any, number: int, on_delivery: Any = None) -> Any:
@@ -108,6 +116,20 @@ def test_the_records_of_a_batch_that_was_split_are_found_in_its_parts(accumulato
     ]
 
 
+def test_parts_of_several_records_have_each_its_own(make: Make) -> None:
+    accumulator = make(compression=1)
+    queue = accumulator.topic("topic").queues[1]
+    queue.topic_queues.compression_ratio = 0.1  # so that a batch is larger than batch.size
+    deliveries = [send(accumulator, number) for number in range(100)]
+    accumulator.split(accumulator.take(queue))
+    counts = [batch.count for batch in queue.batches]
+    assert len(counts) > 1
+    assert min(counts[:-1]) > 1
+    for _ in counts:
+        accumulator.fail(accumulator.take(queue), Unavailable("gone"))
+    assert [delivery.record for delivery in deliveries] == [record(n) for n in range(100)]
+
+
 def test_what_is_not_acknowledged_is_counted_through_splits_and_failures(accumulator: Any) -> None:
     queue = accumulator.topic("topic").queues[1]
     for number in range(5):
@@ -159,6 +181,15 @@ def test_purge_drops_what_waits_and_says_how_much(idle: Producer) -> None:
     assert [d.record.value for d in deliveries if d.record] == [b"%d" % n for n in range(30)]
     assert idle.metrics()["producer-metrics"]["buffer-available-bytes"] == 33_554_432  # type: ignore[index]
     assert idle.send("topic", b"more").done() is False
+
+
+def test_purge_leaves_what_is_in_a_request(idle: Producer) -> None:
+    under_way = idle.send("topic", b"under way", partition=0)
+    accumulator = idle._core.accumulator
+    accumulator.take(accumulator.topic("topic").queues[0])
+    waiting = idle.send("topic", b"waiting", partition=0)
+    assert idle.purge() == 1
+    assert (under_way.done(), waiting.done()) == (False, True)
 
 
 def test_purge_in_a_callback(idle: Producer) -> None:
