@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import array
 import re
-import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -24,6 +23,7 @@ from trimtab.client.accumulator.accumulator_cy import Accumulator
 from trimtab.client.accumulator.intake_cy import Intake
 from trimtab.client.accumulator.queues_cy import Delivery
 from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
+from trimtab.runtime.waiting import new_lock
 
 
 class Index:
@@ -125,7 +125,7 @@ def make_accumulator(**options: Any) -> Accumulator:
         make_partitioner=lambda: BuiltInPartitioner(BuiltInOptions(1000), Random(3)),
         now=lambda: 100.0,
         wall_clock=lambda: 1_700_000_000.25,
-        lock=threading.Lock(),
+        lock=new_lock(),
         wake=lambda: None,
         on_callback_error=lambda error: None,
         **options,
