@@ -21,7 +21,7 @@ COMMANDS = {
     "controller": ("trimtab.cli.controller", "run a cluster's controller by hand"),
     "recover": (
         "trimtab.cli.recover",
-        "make the controller's lost directory anew from the brokers'",
+        "rebuild the controller's lost directory from the brokers'",
     ),
     "topics": ("trimtab.cli.topics", "list, create, describe, alter and delete topics"),
     "configs": ("trimtab.cli.configs", "show and change options of topics and brokers"),

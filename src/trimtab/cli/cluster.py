@@ -305,7 +305,7 @@ def refuse_lost_controller(data: str) -> None:
     if is_used and not os.path.exists(f"{data}/controller/meta.properties"):
         raise UsageError(
             f"{data} holds the data of brokers, and {data}/controller is lost: put it back, or "
-            f"make it anew with `trimtab recover --data {data}`"
+            f"rebuild it with `trimtab recover --data {data}`"
         )
 
 

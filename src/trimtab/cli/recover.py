@@ -1,4 +1,4 @@
-"""Make a controller's directory anew, from what the brokers have on disk.
+"""Rebuild a controller's directory from what the brokers have on disk.
 
 For when that directory is lost, or there is only an old copy of it. All nodes must be stopped, and
 all brokers' directories be there. An old copy that lies in the controller's place is used for what

@@ -56,5 +56,5 @@ def refuse_other_history(broker_id: int, what: str) -> CorruptData:
     return CorruptData(
         f"broker {broker_id} has followed another log of the controller: {what}. The controller's "
         "directory was lost, is an old copy, or is that of another cluster. No log was touched: "
-        "put the newest copy back, or stop all nodes and make it anew with `trimtab recover`"
+        "put the newest copy back, or stop all nodes and rebuild it with `trimtab recover`"
     )

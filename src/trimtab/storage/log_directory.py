@@ -568,7 +568,7 @@ def _identify(storage: Storage, node_id: int, cluster_id: str, random: Random) -
             raise UsageError(
                 f"{_META} says {name}={theirs}, but this broker has {name}={ours}; "
                 "choose the data directory that belongs to it, or an empty one; if the controller "
-                "has lost its directory, `trimtab recover` makes it anew"
+                "has lost its directory, `trimtab recover` rebuilds it"
             )
     directory_id = decode_uuid(meta.get("directory.id", ""))
     if directory_id is not None and {"node.id", "cluster.id"} <= meta.keys():
