@@ -82,7 +82,7 @@ def broker_file(directory: Path, number: int, port: int, controller: int) -> str
         f"process.roles=broker\nnode.id={number}\nbroker.rack=r{number}\n"
         f"listeners=PLAINTEXT://127.0.0.1:{port}\nlog.dirs={directory}/broker-{number}\n"
         f"controller.quorum.voters=100@127.0.0.1:{controller}\n"
-        "controller.listener.names=CONTROLLER\nmin.insync.replicas=1\n"
+        "controller.listener.names=CONTROLLER\nmin.insync.replicas=1\na.plugin=1\n"
     )
     return str(path)
 
@@ -95,6 +95,7 @@ def test_nodes_find_each_other_and_a_broker_hands_over_what_it_leads(tmp_path: P
         started(tmp_path, "broker-0", "broker", files[0]) as early,
         started(tmp_path, "broker-1", "broker", files[1]) as other,
     ):
+        early.await_line("ignoring an unknown option")
         early.await_line("waits for the controller")
         with started(tmp_path, "one", "controller", controller_file(tmp_path, ports[2])) as one:
             assert one.stdout.readline() == f"ready 127.0.0.1:{ports[2]}\n"

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from trimtab.cli import FAILED, INTERRUPTED
 from trimtab.cli.options import read_pairs, read_properties
+from trimtab.config import BROKER
 from trimtab.config.node import (
     ANY_HOST,
     LOOPBACK,
@@ -98,16 +99,26 @@ def read_node_options(
 ) -> Node:
     """What the process is to be: the command line over --config over the file.
 
+    Options of the file that nobody knows are ignored, as Kafka does: they may be a plugin's.
+
     Args:
         flags: values of the role's own flags, by `--flag option.name`.
 
     Raises:
-        UsageError: an option is unknown, does not fit, or asks for what there is not.
+        UsageError: an option of the command line is unknown, or one does not fit, or asks for what
+            there is not.
     """
     given: dict[str, Given] = {}
+    ignored = []
     if arguments.file is not None:
         for name, (value, line) in read_properties(arguments.file).items():
-            given[name] = Given(value, f"{arguments.file}, line {line}")
+            place = f"{arguments.file}, line {line}"
+            if BROKER.knows(name):
+                given[name] = Given(value, place)
+            else:
+                near = BROKER.nearest(name)
+                hint = f"; did you mean {near}?" if near else ""
+                ignored.append(f"{place}: {name}{hint}")
     for name, value in read_pairs(arguments.config).items():
         given[name.replace("_", ".")] = Given(value, "--config")
     for flag, value in {"--id node.id": arguments.id, **flags}.items():
@@ -116,7 +127,7 @@ def read_node_options(
             given[name] = Given(str(value), place)
     if arguments.id is not None:
         given.pop("broker.id", None)
-    node = read_node(role, given)
+    node = read_node(role, given)._replace(ignored=tuple(ignored))
     host = node.listen[0] if arguments.host is None else arguments.host
     port = node.listen[1] if arguments.port is None else arguments.port
     if not 0 <= port < 65536:
@@ -186,6 +197,8 @@ def run_node(
         level=logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
+    for each in node.ignored:
+        _log.warning("ignoring an unknown option %s", each)
     if node.directory is not None:
         return _run(arguments, node, make_process, durable=not arguments.no_fsync)
     with temporary_directory() as temporary:

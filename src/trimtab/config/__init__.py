@@ -6,12 +6,15 @@ over as it is.
     options.py      what an option is; reading given values
     topic.py        the options of topics
     broker.py       the options of brokers and controllers
+    group.py        the options of groups
+    client_metrics.py  the options of subscriptions to clients' metrics
     effective.py    which of the values counts: given, set for all brokers, for one, for a topic
 """
 
 from __future__ import annotations
 
 from trimtab.config.broker import BROKER
+from trimtab.config.client_metrics import CLIENT_METRICS
 from trimtab.config.effective import (
     Setting,
     Settings,
@@ -22,6 +25,7 @@ from trimtab.config.effective import (
     resolve,
     resolve_topic,
 )
+from trimtab.config.group import GROUP
 from trimtab.config.options import (
     BOOLEAN,
     CLASS,
@@ -55,8 +59,10 @@ __all__ = [
     "BOOLEAN",
     "BROKER",
     "CLASS",
+    "CLIENT_METRICS",
     "CLUSTER_WIDE",
     "DOUBLE",
+    "GROUP",
     "INT",
     "INT_MAX",
     "LIST",

@@ -38,6 +38,8 @@ class Source(IntEnum):
     ALL_BROKERS = 3
     GIVEN = 4
     DEFAULT = 5
+    CLIENT_METRICS = 7
+    GROUP = 8
 
 
 class Setting(NamedTuple):
@@ -60,7 +62,8 @@ class Settings(NamedTuple):
         cls, given: Mapping[str, Value], all_brokers: Mapping[str, str], broker: Mapping[str, str]
     ) -> Settings:
         """Checks what the metadata holds. What does not fit is as if it were not set, with a
-        warning: this broker may be older than the controller that took it."""
+        warning: this broker may be older than the controller that took it. Options that nobody
+        knows are passed over: setting one is no mistake (it may be a plugin's)."""
         return cls(
             dict(_usable(broker, for_all=False)), dict(_usable(all_brokers, for_all=True)), given
         )
@@ -158,8 +161,10 @@ def inherited(option: Option, broker: Mapping[str, Value]) -> Value:
 
 def _usable(texts: Mapping[str, str], for_all: bool) -> Iterator[tuple[str, Value]]:
     for name, text in texts.items():
+        if name not in BROKER:
+            continue
+        option = BROKER[name]
         try:
-            option = BROKER.find(name)
             if option.dynamic is READ_ONLY or (for_all and option.dynamic is not CLUSTER_WIDE):
                 raise UsageError(f"broker option {name} cannot be set there")
             value = option.check(text, BROKER.kind)

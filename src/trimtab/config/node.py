@@ -64,6 +64,7 @@ class Node(NamedTuple):
         controller: a broker's way to the controller; None for the controller.
         directory: where its data lie; None if nothing says.
         options: all that was given, as `Broker` and `ControllerNode` take it.
+        ignored: what is to be said in the log of options of its file that nobody knows.
     """
 
     id: int
@@ -72,6 +73,7 @@ class Node(NamedTuple):
     controller: Address | None
     directory: str | None
     options: dict[str, Value]
+    ignored: tuple[str, ...] = ()
 
 
 def read_node(role: str, given: Mapping[str, Given]) -> Node:

@@ -102,7 +102,7 @@ NOT_NEGATIVE = Range(0)
 
 
 class Form(NamedTuple):
-    """What every word of a list looks like, unless the list is one certain word.
+    """What a string, or every word of a list, looks like, unless it is one certain word.
 
     Attributes:
         pattern: a regular expression that the whole word matches.
@@ -124,8 +124,8 @@ class Option(NamedTuple):
     """One option.
 
     Attributes:
-        valid: a `Range` for numbers; the allowed words for strings and lists, or the `Form` of a
-            list's; None if anything of the type will do.
+        valid: a `Range` for numbers; the allowed words for strings and lists, or their `Form`;
+            None if anything of the type will do.
         unit: `ms`, `bytes`, … or empty.
         kip: the proposal that introduced it, such as `KIP-794`; empty if older than the KIPs.
         synonyms: for topic options, the broker options its default comes from, the strongest first.
@@ -165,7 +165,7 @@ class Option(NamedTuple):
             if value not in self.valid.also and not self.valid.low <= value <= self.valid.high:  # type: ignore[operator]
                 raise UsageError(f"{kind} {self.name}={given!r}: must be {self.valid}")
         elif isinstance(self.valid, Form):
-            if not self.valid.fits(value):  # type: ignore[arg-type]
+            if not self.valid.fits(value if isinstance(value, tuple) else (str(value),)):
                 raise UsageError(f"{kind} {self.name}={given!r}: must be {self.valid.says}")
         elif self.valid is not None:
             for word in value if isinstance(value, tuple) else (value,):
@@ -235,16 +235,28 @@ class OptionTable:
         if option is not None:
             return option
         dotted = name.replace("_", ".")
-        instead = self._why_refused(dotted)
-        if instead is not None:
+        if self.refuses(dotted):
+            instead = self._why_refused(dotted)
             raise UsageError(f"{self.kind} option {dotted} is not for trimtab: {instead}")
         if dotted in self._foreign:
             raise UsageError(f"unknown {self.kind} option {name!r}: {self._foreign[dotted]}")
+        near = self.nearest(dotted)
+        fix = f"did you mean {near}?" if near else f"known: {', '.join(sorted(self._options))}"
+        raise UsageError(f"unknown {self.kind} option {name!r}: {fix}")
+
+    def knows(self, name: str) -> bool:
+        """Whether `find` has an option of this name, or a reason to refuse it."""
+        return name in self._options or name in self._dotted or self.refuses(name.replace("_", "."))
+
+    def nearest(self, dotted: str) -> str | None:
+        """The option whose name is most like this one; None if none is."""
         import difflib  # only on the way to an error: importing it costs a start-up millisecond
 
-        near = difflib.get_close_matches(dotted, self._options, n=1)
-        fix = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(self._options))}"
-        raise UsageError(f"unknown {self.kind} option {name!r}: {fix}")
+        return next(iter(difflib.get_close_matches(dotted, self._options, n=1)), None)
+
+    def refuses(self, dotted: str) -> bool:
+        """Whether it is an option of Kafka's that has no meaning here."""
+        return self._why_refused(dotted) is not None
 
     def _why_refused(self, dotted: str) -> str | None:
         """What to do instead of an option that is refused; None if it is not."""

@@ -3,8 +3,8 @@
 IncrementalAlterConfigs (KIP-339) says what to do to single options, AlterConfigs (KIP-133) what all
 of them shall be. Answers and their order of checks are those of Kafka: what its brokers check
 before they pass a request on (`ConfigAdminManager`), then what its controller checks
-(`ConfigurationControlManager`). What differs: brokers' options that Kafka does not know are taken
-there, as some plugin may, and refused here; any broker may be asked about any other.
+(`ConfigurationControlManager`). Brokers' options that nobody knows are taken, as they may be a
+plugin's. What differs: any broker may be asked about any other.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from typing import Any, Protocol, TypeVar
 
 from trimtab.config import (
     BROKER,
+    CLIENT_METRICS,
     CLUSTER_WIDE,
+    GROUP,
     LIST,
     READ_ONLY,
     TOPIC,
@@ -24,6 +26,7 @@ from trimtab.config import (
     OptionTable,
     Value,
     check_topic,
+    read_given,
     resolve,
     resolve_topic,
     write,
@@ -33,7 +36,13 @@ from trimtab.controller.partition_limits import PER_BROKER, PER_CLUSTER
 from trimtab.controller.topic_rules import MIN_ISR
 from trimtab.controller.topics import MAX_RECORDS
 from trimtab.errors import ErrorCode, UsageError
-from trimtab.metadata.image import CONFIG_BROKER, CONFIG_TOPIC, ClusterImage
+from trimtab.metadata.image import (
+    CONFIG_BROKER,
+    CONFIG_CLIENT_METRICS,
+    CONFIG_GROUP,
+    CONFIG_TOPIC,
+    ClusterImage,
+)
 from trimtab.metadata.topic_name import find_fault
 from trimtab.wire.messages import alter_configs, incremental_alter_configs
 from trimtab.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
@@ -50,7 +59,13 @@ SUBTRACT = 3
 """What IncrementalAlterConfigs does to an option, as `AlterConfigOp.OpType` numbers it."""
 
 _ALL_BROKERS = ""
-_WITHOUT_CONFIGS = {8: "loggers of brokers", 16: "client metrics", 32: "groups"}
+_BROKER_LOGGER = 8
+_TABLES: Mapping[int, OptionTable] = {
+    CONFIG_TOPIC: TOPIC,
+    CONFIG_BROKER: BROKER,
+    CONFIG_CLIENT_METRICS: CLIENT_METRICS,
+    CONFIG_GROUP: GROUP,
+}
 _OPERATIONS = {APPEND: "append", SUBTRACT: "subtract"}
 
 _log = logging.getLogger(__name__)
@@ -187,13 +202,14 @@ def _operate(
 
 def _find_list(resource_type: int, name: str, operation: int) -> Option:
     word = _OPERATIONS[operation]
-    if resource_type == CONFIG_TOPIC:
-        if name not in TOPIC or TOPIC[name].type is not LIST:
+    if resource_type != CONFIG_BROKER:
+        table = _TABLES[resource_type]
+        if name not in table or table[name].type is not LIST:
             raise Refusal(
                 ErrorCode.INVALID_CONFIG,
                 f"Can't {word.upper()} to key {name} because its type is not LIST.",
             )
-        return TOPIC[name]
+        return table[name]
     if name not in BROKER:
         raise Refusal(ErrorCode.INVALID_CONFIG, f"Unknown config name: {name}")
     if BROKER[name].type is not LIST:
@@ -259,13 +275,13 @@ class _Changes:
                 ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}"
             )
         kind = resource.resource_type
-        if kind in _WITHOUT_CONFIGS:
+        if kind == _BROKER_LOGGER:
             raise Refusal(
                 ErrorCode.INVALID_REQUEST,
-                f"Resource type {kind} ({_WITHOUT_CONFIGS[kind]}) has no configs here; alter "
-                f"topics ({CONFIG_TOPIC}) or brokers ({CONFIG_BROKER}).",
+                f"Resource type {kind} (loggers of brokers) has no configs here: the levels of a "
+                "running broker's loggers cannot be changed.",
             )
-        if kind not in (CONFIG_TOPIC, CONFIG_BROKER):
+        if kind not in _TABLES:
             raise Refusal(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
 
     def _alter(self, resource: R, plan: Callable[[R, Texts], dict[str, str]]) -> None:
@@ -277,8 +293,11 @@ class _Changes:
             self._check_broker(name, before, after)
         else:
             after = plan(resource, before)
-            self._check_topic(name, after)
-        table = BROKER if kind == CONFIG_BROKER else TOPIC
+            if kind == CONFIG_TOPIC:
+                self._check_topic(name, after)
+            else:
+                _check_unserved(kind, name, after)
+        table = _TABLES[kind]
         records: list[Any] = [
             ConfigRecord(resource_type=kind, resource_name=name, name=option, value=text)
             for option in dict.fromkeys((*after, *before))
@@ -317,17 +336,21 @@ class _Changes:
 
     def _check_broker(self, name: str, before: Texts, after: Texts) -> None:
         changed = {option: text for option, text in after.items() if text != before.get(option)}
-        for option in changed:
-            if option not in BROKER:
-                raise Refusal(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {option}")
-        fixed = sorted(option for option in changed if BROKER[option].dynamic is READ_ONLY)
+        known = {option: text for option, text in changed.items() if option in BROKER}
+        unknown = sorted(changed.keys() - known.keys())
+        for option in filter(BROKER.refuses, unknown):
+            try:
+                BROKER.find(option)
+            except UsageError as error:
+                raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from error
+        fixed = sorted(option for option in known if BROKER[option].dynamic is READ_ONLY)
         if fixed:
             raise Refusal(
                 ErrorCode.INVALID_REQUEST,
                 f"Cannot update these configs dynamically: [{', '.join(fixed)}]",
             )
         values = {}
-        for option, text in changed.items():
+        for option, text in known.items():
             try:
                 values[option] = BROKER[option].check(text, "broker")
             except UsageError as error:
@@ -335,7 +358,7 @@ class _Changes:
                 is_ours = option in (PER_BROKER, PER_CLUSTER)
                 code = ErrorCode.INVALID_CONFIG if is_ours else ErrorCode.INVALID_REQUEST
                 raise Refusal(code, str(error)) from error
-        own = sorted(option for option in changed if BROKER[option].dynamic is not CLUSTER_WIDE)
+        own = sorted(option for option in known if BROKER[option].dynamic is not CLUSTER_WIDE)
         if name == _ALL_BROKERS and own:
             raise Refusal(
                 ErrorCode.INVALID_REQUEST,
@@ -350,6 +373,37 @@ class _Changes:
         if name != _ALL_BROKERS and int(name) not in self._nodes:
             raise Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No node with id {name} found.")
         _warn(BROKER, f"broker={name or 'all'}", values)
+        if unknown:  # their values may be secrets
+            _log.warning(
+                "configs are kept but nobody knows them broker=%s count=%d first=%.100r",
+                name or "all",
+                len(unknown),
+                unknown[0],
+            )
+
+
+def _check_unserved(kind: int, name: str, after: Texts) -> None:
+    """Options of a group or of a subscription to clients' metrics."""
+    table = _TABLES[kind]
+    if not name:
+        what = (
+            "Default group resources are not allowed."
+            if kind == CONFIG_GROUP
+            else "Subscription name can't be empty"
+        )
+        raise Refusal(ErrorCode.INVALID_REQUEST, what)
+    for option in after:
+        if option not in table:
+            if kind == CONFIG_GROUP:
+                raise Refusal(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {option}")
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {option}"
+            )
+    try:
+        values = read_given(table, after)
+    except UsageError as error:
+        raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from error
+    _warn(table, f"{table.kind.replace(' ', '_')}={name!r:.100}", values)
 
 
 def _check_broker_name(name: str) -> None:

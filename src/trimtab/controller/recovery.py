@@ -23,6 +23,8 @@ from trimtab.errors import UsageError
 from trimtab.metadata.batches import SnapshotId, write_snapshot
 from trimtab.metadata.image import (
     CONFIG_BROKER,
+    CONFIG_CLIENT_METRICS,
+    CONFIG_GROUP,
     CONFIG_TOPIC,
     NO_LEADER,
     ClusterImage,
@@ -169,6 +171,9 @@ class _Recovery:
             self._recover_topic(name)
         for broker in ("", *map(str, self._brokers)):
             self._take_options(CONFIG_BROKER, broker)
+        for kind in (CONFIG_CLIENT_METRICS, CONFIG_GROUP):
+            for name in old.configured(kind):
+                self._take_options(kind, name)
         next_producer_id = max(old.next_producer_id, self._max_producer_id + 1)
         replay(
             ProducerIdsRecord(

@@ -40,6 +40,8 @@ RECOVERING = 1
 
 CONFIG_TOPIC = 2
 CONFIG_BROKER = 4
+CONFIG_CLIENT_METRICS = 16
+CONFIG_GROUP = 32
 """Kinds of things that have configs, as `ConfigResource.Type` numbers them."""
 
 METADATA_VERSION = "metadata.version"
@@ -165,8 +167,12 @@ class ClusterImage:
         self._names: dict[str, str] = {}
 
     def configs(self, kind: int, name: str) -> Mapping[str, str]:
-        """What was set on a topic or broker, `kind` being `CONFIG_TOPIC` or `CONFIG_BROKER`."""
+        """What was set on one thing of a kind, such as `CONFIG_TOPIC`."""
         return self._configs.get((kind, name), _NOTHING)
+
+    def configured(self, kind: int) -> list[str]:
+        """The names of what has options set, of one kind."""
+        return [name for each, name in self._configs if each == kind]
 
     def colliding(self, name: str) -> str | None:
         """The topic whose name is this one or differs in '.' and '_' only, if any."""

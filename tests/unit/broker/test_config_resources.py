@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.unit.broker.conftest import Lab
 from trimtab.errors import ErrorCode
+from trimtab.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from trimtab.wire.messages.list_config_resources import ListConfigResourcesRequest
 
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
@@ -60,5 +67,34 @@ def test_a_kind_that_nobody_knows_is_not_supported(lab: Lab, kinds: list[int]) -
         response = await lab.connect().ask(ListConfigResourcesRequest(resource_types=kinds), 1)
         assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
         assert response.config_resources == []
+
+    lab.run(scenario)
+
+
+@pytest.mark.kip(1142)
+def test_groups_and_client_metrics_are_there_while_they_have_options(lab: Lab) -> None:
+    async def scenario() -> None:
+        client = lab.connect()
+        for kind, name, option in (
+            (CLIENT_METRICS, "m", "interval.ms"),
+            (GROUP, "g", "share.record.lock.duration.ms"),
+        ):
+            for operation, found in ((0, [(name, kind)]), (1, [])):
+                value = "20000" if operation == 0 else None
+                change = AlterableConfig(name=option, config_operation=operation, value=value)
+                resource = AlterConfigsResource(
+                    resource_type=kind, resource_name=name, configs=[change]
+                )
+                altered = await client.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+                assert [each.error_code for each in altered.responses] == [ErrorCode.NONE]
+                assert await listed(client, [kind]) == found
+                if kind == CLIENT_METRICS:
+                    assert await listed(client, None) == found
+
+    async def listed(client: Any, kinds: list[int] | None) -> list[tuple[str, int]]:
+        """In version 0 if no kinds are given."""
+        request = ListConfigResourcesRequest(resource_types=kinds or [])
+        response = await client.ask(request, 0 if kinds is None else 1)
+        return [(each.resource_name, each.resource_type) for each in response.config_resources]
 
     lab.run(scenario)

@@ -11,7 +11,13 @@ import pytest
 from tests.steps import finish
 from trimtab.broker.handlers.configs import describe_configs
 from trimtab.config import BROKER, PASSWORD, TOPIC, Option, read_given
-from trimtab.metadata.image import CONFIG_BROKER, CONFIG_TOPIC, ClusterImage
+from trimtab.metadata.image import (
+    CONFIG_BROKER,
+    CONFIG_CLIENT_METRICS,
+    CONFIG_GROUP,
+    CONFIG_TOPIC,
+    ClusterImage,
+)
 from trimtab.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -134,6 +140,57 @@ def test_a_value_and_everything_it_could_come_from_what_counts_first(
     assert entry.synonyms == []
 
 
+def test_options_of_brokers_that_nobody_knows_are_shown_as_kafka_shows_them(broker: Any) -> None:
+    for name, option in (("", "a.plugin"), ("1", "a.plugin"), ("", "b.plugin")):
+        broker.image.replay(
+            ConfigRecord(
+                resource_type=CONFIG_BROKER, resource_name=name, name=option, value="s3cret"
+            )
+        )
+
+    def shown(name: str, *keys: str) -> list[tuple[Any, ...]]:
+        found = describe(broker, CONFIG_BROKER, name, *keys, include_synonyms=True).configs
+        assert not [each for each in found if each.documentation]
+        return [
+            (
+                *(each.name, each.value, each.config_source, each.config_type),
+                *(each.read_only, each.is_sensitive),
+                [(synonym.name, synonym.value, synonym.source) for synonym in each.synonyms],
+            )
+            for each in found
+            if each.name.endswith(".plugin")
+        ]
+
+    of_all = [("a.plugin", None, 3)]
+    of_one = [("a.plugin", None, 2), *of_all]
+    a = ("a.plugin", None, 2, 0, True, True, of_one)
+    b = ("b.plugin", None, 3, 0, True, True, [("b.plugin", None, 3)])
+    assert shown("1") == [a, b]
+    assert shown("1", "b.plugin", "num.partitions") == [b]
+    assert shown("") == [("a.plugin", None, 3, 0, True, True, of_all), b]
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "option", "default", "value"),
+    [
+        (CONFIG_GROUP, 8, "consumer.session.timeout.ms", "45000", "50000"),
+        (CONFIG_CLIENT_METRICS, 7, "interval.ms", "300000", "1000"),
+    ],
+)
+def test_options_of_groups_and_client_metrics(
+    broker: Any, kind: int, source: int, option: str, default: str, value: str
+) -> None:
+    assert values(describe(broker, kind, "it", option)) == {option: (default, 5)}
+    broker.image.replay(
+        ConfigRecord(resource_type=kind, resource_name="it", name=option, value=value)
+    )
+    assert values(describe(broker, kind, "it"))[option] == (value, source)
+    (entry,) = describe(broker, kind, "it", option, include_synonyms=True).configs
+    assert [(each.value, each.source) for each in entry.synonyms] == [(value, source), (default, 5)]
+    assert not entry.read_only
+    assert values(describe(broker, kind, "other", option)) == {option: (default, 5)}
+
+
 def test_all_options_of_a_topic_and_of_a_broker_are_shown(broker: Any) -> None:
     assert len(values(describe(broker, CONFIG_TOPIC, "t"))) == len(TOPIC)
     assert len(values(describe(broker, CONFIG_BROKER, "1"))) == len(BROKER)
@@ -193,6 +250,8 @@ def test_the_documentation_says_what_has_no_effect(broker: Any) -> None:
         (CONFIG_TOPIC, "a b", 17, "a b"),
         (CONFIG_BROKER, "2", 42, "expected 1 or empty string, but received 2"),
         (CONFIG_BROKER, "x", 42, "expected 1 or empty string, but received x"),
+        (CONFIG_GROUP, "", 42, "Group name must not be empty"),
+        (CONFIG_CLIENT_METRICS, "", 42, "subscription name must not be empty"),
         (8, "1", 42, "Resource type 8 has no configs here"),
     ],
 )

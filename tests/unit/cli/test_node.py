@@ -91,6 +91,20 @@ def test_an_error_names_where_the_option_stands(file: str) -> None:
         read_broker(file)
 
 
+def test_what_nobody_knows_is_ignored_in_a_file_and_refused_on_the_command_line(file: str) -> None:
+    with open(file, "a") as more:
+        more.write("a.plugin=1\nnum.partitons=4\n")
+    node = read_broker(file)
+    assert node.options["num.partitions"] == 2
+    assert "a.plugin" not in node.options
+    assert node.ignored == (
+        f"{file}, line 8: a.plugin",
+        f"{file}, line 9: num.partitons; did you mean num.partitions?",
+    )
+    with pytest.raises(UsageError, match=r"unknown broker option 'num\.partitons': did you mean"):
+        read_broker(file, "--config", "num.partitons=4")
+
+
 def test_others_are_told_an_address_that_they_can_come_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

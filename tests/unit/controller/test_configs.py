@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trimtab.config import BROKER, INT, PER_BROKER, Option, read
+from trimtab.config import BROKER, INT, PER_BROKER, Option, read, resolve
 from trimtab.controller.configs import (
     APPEND,
     DELETE,
@@ -21,6 +21,8 @@ from trimtab.controller.topics import MAX_RECORDS
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import (
     CONFIG_BROKER,
+    CONFIG_CLIENT_METRICS,
+    CONFIG_GROUP,
     CONFIG_TOPIC,
     BrokerRegistration,
     ClusterImage,
@@ -35,6 +37,7 @@ from trimtab.wire.messages.incremental_alter_configs import (
 from trimtab.wire.messages.metadata_records import ClearElrRecord, ConfigRecord, TopicRecord
 
 TOPIC, BROKERS = CONFIG_TOPIC, CONFIG_BROKER
+METRICS, GROUP = CONFIG_CLIENT_METRICS, CONFIG_GROUP
 Operation = tuple[str, int, str | None]
 
 
@@ -217,8 +220,17 @@ def test_words_are_added_to_lists_and_taken_away(
         (TOPIC, "t", [("remote.storage.enable", SET, "true")], 40, "no tiered storage"),
         (TOPIC, "t", [("max.compaction.lag.ms", SET, "1")], 40, "min.compaction.lag.ms=2"),
         (8, "0", [("root", SET, "DEBUG")], 42, "(loggers of brokers) has no configs here"),
-        (16, "m", [("interval.ms", SET, "1")], 42, "(client metrics) has no configs here"),
-        (32, "g", [("x", SET, "1")], 42, "(groups) has no configs here"),
+        (METRICS, "m", [("foo", SET, "1")], 42, "Unknown client metrics configuration: foo"),
+        (METRICS, "m", [("interval.ms", SET, "99")], 40, "must be between 100 and 3600000"),
+        (METRICS, "m", [("match", SET, "client_id")], 40, "must be a list of name=pattern"),
+        (METRICS, "m", [("match", SET, "foo=1")], 40, "must be a list of name=pattern"),
+        (METRICS, "", [("interval.ms", SET, "100")], 42, "Subscription name can't be empty"),
+        (METRICS, "m", [("interval.ms", APPEND, "9")], 40, "Can't APPEND to key interval.ms"),
+        (GROUP, "g", [("foo", SET, "1")], 40, "Unknown group config name: foo"),
+        (GROUP, "g", [("consumer.session.timeout.ms", SET, "9")], 40, "between 45000 and 60000"),
+        (GROUP, "g", [("share.auto.offset.reset", SET, "by_duration:P")], 40, "by_duration:PnDTn"),
+        (GROUP, "g", [("share.isolation.level", APPEND, "x")], 40, "Can't APPEND to key share.iso"),
+        (GROUP, "", [("foo", SET, "1")], 42, "Default group resources are not allowed."),
         (99, "t", [("x", SET, "1")], 42, "Unknown resource type 99"),
         (BROKERS, "7", [("max.connections", SET, "9")], 102, "No node with id 7 found."),
         (BROKERS, "", [("max.partitions", SET, "-9")], 40, "max.partitions='-9'"),
@@ -226,7 +238,7 @@ def test_words_are_added_to_lists_and_taken_away(
         (BROKERS, "01", [("max.connections", SET, "9")], 42, "must be an integer, but it is: 01"),
         (BROKERS, "-1", [("max.connections", SET, "9")], 42, "Invalid negative broker ID."),
         (BROKERS, "", [("max.connections", SET, "-8")], 42, "max.connections='-8'"),
-        (BROKERS, "", [("foo.bar", SET, "1")], 40, "Unknown broker config name: foo.bar"),
+        (BROKERS, "", [("ssl.key.password", SET, "1")], 40, "ssl.key.password is not for trimtab"),
         (BROKERS, "", [("foo.bar", APPEND, "1")], 40, "Unknown config name: foo.bar"),
         (
             BROKERS,
@@ -284,6 +296,61 @@ def test_a_resource_that_cannot_be_altered_is_refused_alone(
     assert message in refused.error_message
     assert image.configs(kind, name) == before
     assert image.configs(BROKERS, "1") == {"max.connections": "9"}
+
+
+@pytest.mark.kip(226)
+def test_options_of_brokers_that_nobody_knows_are_kept(
+    image: ClusterImage, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("", "0"):
+        decision = alter(
+            image,
+            resource(BROKERS, name, ("a.plugin", SET, "s3cret"), ("max.connections", SET, "9")),
+        )
+        assert codes(decision) == [0]
+        assert image.configs(BROKERS, name) == {"a.plugin": "s3cret", "max.connections": "9"}
+    assert "nobody knows them broker=0 count=1 first='a.plugin'" in caplog.text
+    assert "s3cret" not in caplog.text
+    # Nor do they stand in the way of those that are known, in either spelling of theirs.
+    decision = alter(image, resource(BROKERS, "0", ("max_connections", SET, "7")))
+    assert codes(decision) == [0]
+    caplog.clear()
+    assert resolve({}, {}, image.configs(BROKERS, "0"))["max.connections"] == 9
+    assert not caplog.text
+    decision = alter(
+        image,
+        resource(BROKERS, "0", ("a.plugin", DELETE, None), ("max_connections", DELETE, None)),
+    )
+    assert codes(decision) == [0]
+    assert image.configs(BROKERS, "0") == {"max.connections": "9"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "value", "kept"),
+    [
+        (GROUP, "consumer.session.timeout.ms", " 50000", "50000"),
+        (GROUP, "share.auto.offset.reset", "earliest", "earliest"),
+        (GROUP, "share.auto.offset.reset", "latest", "latest"),
+        (GROUP, "share.auto.offset.reset", "by_duration:PT1H30M", "by_duration:PT1H30M"),
+        (GROUP, "share.renew.acknowledge.enable", "FALSE", "false"),
+        (METRICS, "metrics", "a,b", "a,b"),
+        (
+            METRICS,
+            "match",
+            "client_id=x.*, client_source_port=1",
+            "client_id=x.*,client_source_port=1",
+        ),
+        (METRICS, "match", "", ""),
+    ],
+)
+def test_groups_and_client_metrics_have_options_that_are_kept(
+    image: ClusterImage, kind: int, option: str, value: str, kept: str
+) -> None:
+    assert codes(alter(image, resource(kind, "it", (option, SET, value)))) == [0]
+    assert image.configs(kind, "it") == {option: kept}
+    assert image.configured(kind) == ["it"]
+    assert codes(alter(image, resource(kind, "it", (option, DELETE, None)))) == [0]
+    assert image.configured(kind) == []
 
 
 def test_a_resource_that_is_named_twice_is_refused_twice(image: ClusterImage) -> None:

@@ -12,6 +12,8 @@ from trimtab.controller.recovery import Recovered, recover, write_journal
 from trimtab.errors import UsageError
 from trimtab.metadata.image import (
     CONFIG_BROKER,
+    CONFIG_CLIENT_METRICS,
+    CONFIG_GROUP,
     CONFIG_TOPIC,
     NO_LEADER,
     ClusterImage,
@@ -86,9 +88,12 @@ class TestOldJournal:
             ),
             **{"retention.ms": "5"},
         )
-        scene.image.replay(
+        for each in (
             _config(CONFIG_BROKER, "", "max.broker.partitions", "100"),
-        )
+            _config(CONFIG_GROUP, "g", "share.delivery.count.limit", "9"),
+            _config(CONFIG_CLIENT_METRICS, "m", "interval.ms", "100"),
+        ):
+            scene.image.replay(each)
         return scene
 
     def test_gives_options_partitions_and_order(self) -> None:
@@ -102,6 +107,8 @@ class TestOldJournal:
         assert third.leader_epoch > 7
         assert found.image.value(CONFIG_TOPIC, "f", "retention.ms") == "5"
         assert found.image.value(CONFIG_BROKER, "", "max.broker.partitions") == "100"
+        assert found.image.value(CONFIG_GROUP, "g", "share.delivery.count.limit") == "9"
+        assert found.image.value(CONFIG_CLIENT_METRICS, "m", "interval.ms") == "100"
         assert found.notes == []
 
     def test_a_replica_that_has_moved_since_is_where_its_log_is(self) -> None:

@@ -1,6 +1,6 @@
 """ListConfigResources (74), versions 0-1: what has options of its own (KIP-1142).
 
-Version 0 asks for client metrics alone, of which there are none here.
+Version 0 asks for client metrics alone. Groups and client metrics are there if they have options.
 """
 
 from __future__ import annotations
@@ -8,7 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trimtab.errors import ErrorCode
-from trimtab.metadata.image import CONFIG_BROKER, CONFIG_TOPIC
+from trimtab.metadata.image import (
+    CONFIG_BROKER,
+    CONFIG_CLIENT_METRICS,
+    CONFIG_GROUP,
+    CONFIG_TOPIC,
+)
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.list_config_resources import (
     ConfigResource,
@@ -20,19 +25,18 @@ if TYPE_CHECKING:
     from trimtab.broker.broker import Broker
 
 _BROKER_LOGGER = 8
-_CLIENT_METRICS = 16
-_GROUP = 32
-_KNOWN = (CONFIG_TOPIC, CONFIG_BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP)
+_KNOWN = (CONFIG_TOPIC, CONFIG_BROKER, _BROKER_LOGGER, CONFIG_CLIENT_METRICS, CONFIG_GROUP)
 _TYPES_SINCE = 1
 
 
 def list_config_resources(
     broker: Broker, header: RequestHeader, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    """Topics and brokers, as far as they are asked for."""
+    """What there is of the kinds that are asked for."""
     if header.api_version < _TYPES_SINCE:
-        return ListConfigResourcesResponse(error_code=ErrorCode.NONE, config_resources=[])
-    wanted = set(request.resource_types) or set(_KNOWN)
+        wanted = {CONFIG_CLIENT_METRICS}
+    else:
+        wanted = set(request.resource_types) or set(_KNOWN)
     if any(each not in _KNOWN for each in wanted):
         return ListConfigResourcesResponse(
             error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=[]
@@ -48,5 +52,11 @@ def list_config_resources(
             found += [
                 ConfigResource(resource_name=str(number), resource_type=kind)
                 for number in sorted(broker.image.brokers)
+            ]
+    for kind in (CONFIG_CLIENT_METRICS, CONFIG_GROUP):
+        if kind in wanted:
+            found += [
+                ConfigResource(resource_name=name, resource_type=kind)
+                for name in broker.image.configured(kind)
             ]
     return ListConfigResourcesResponse(error_code=ErrorCode.NONE, config_resources=found)

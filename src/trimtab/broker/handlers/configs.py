@@ -1,20 +1,24 @@
-"""DescribeConfigs (32), versions 1-4: the options of topics, of this broker, and of all brokers.
+"""DescribeConfigs (32), versions 1-4: the options of topics, of this broker, of all brokers, of
+groups and of subscriptions to clients' metrics.
 
 Every option of the table is given, with its value, type, where the value comes from, where it would
 come from otherwise (synonyms) and what it means. Of all brokers (the one whose name is empty) only
-what is set for them. Options that change nothing say so in their documentation. Loggers, client
-metrics and groups have no options here.
+what is set for them. A broker's option that nobody knows is shown without its value and type, as it
+may be a secret. Options that change nothing say so in their documentation. Loggers have no options
+here.
 
 Unlike Kafka, a topic's value that comes from an option in hours or minutes has that one's source.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from trimtab.config import (
     BROKER,
+    CLIENT_METRICS,
+    GROUP,
     PASSWORD,
     READ_ONLY,
     TOPIC,
@@ -24,11 +28,17 @@ from trimtab.config import (
     Settings,
     Source,
     Value,
+    read_given,
     resolve_topic,
     write,
 )
 from trimtab.errors import ErrorCode
-from trimtab.metadata.image import CONFIG_BROKER, CONFIG_TOPIC
+from trimtab.metadata.image import (
+    CONFIG_BROKER,
+    CONFIG_CLIENT_METRICS,
+    CONFIG_GROUP,
+    CONFIG_TOPIC,
+)
 from trimtab.metadata.topic_name import find_fault
 from trimtab.server.turns import Pace, Steps
 from trimtab.wire.framing import RequestHeader
@@ -45,6 +55,15 @@ if TYPE_CHECKING:
     from trimtab.broker.broker import Broker
 
 _ALL_BROKERS = ""
+_UNSERVED: Mapping[int, tuple[OptionTable, Source, str]] = {
+    CONFIG_CLIENT_METRICS: (
+        CLIENT_METRICS,
+        Source.CLIENT_METRICS,
+        "Client metrics subscription name must not be empty",
+    ),
+    CONFIG_GROUP: (GROUP, Source.GROUP, "Group name must not be empty"),
+}
+_UNKNOWN_TYPE = 0
 _NOT_HONOURED = " (Described for Kafka's sake: it has no effect here.)"
 
 
@@ -69,11 +88,9 @@ class _Description:
     def __init__(self, broker: Broker, request: DescribeConfigsRequest) -> None:
         self._broker = broker
         self._request = request
-        self._settings = Settings.read(
-            broker.given,
-            broker.image.configs(CONFIG_BROKER, _ALL_BROKERS),
-            broker.image.configs(CONFIG_BROKER, str(broker.id)),
-        )
+        self._set = broker.image.configs(CONFIG_BROKER, str(broker.id))
+        self._set_for_all = broker.image.configs(CONFIG_BROKER, _ALL_BROKERS)
+        self._settings = Settings.read(broker.given, self._set_for_all, self._set)
 
     def describe(self, resource: DescribeConfigsResource) -> DescribeConfigsResult:
         kind, name = resource.resource_type, resource.resource_name
@@ -87,11 +104,17 @@ class _Description:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 configs = self._topic(resource)
+        elif kind in _UNSERVED:
+            if name:
+                configs = self._unserved(resource)
+            else:
+                code, message = ErrorCode.INVALID_REQUEST, _UNSERVED[kind][2]
         elif kind != CONFIG_BROKER:
             code = ErrorCode.INVALID_REQUEST
             message = (
-                f"Resource type {kind} has no configs here; ask for topics ({CONFIG_TOPIC}) or "
-                f"brokers ({CONFIG_BROKER})."
+                f"Resource type {kind} has no configs here; ask for topics ({CONFIG_TOPIC}), "
+                f"brokers ({CONFIG_BROKER}), client metrics ({CONFIG_CLIENT_METRICS}) or groups "
+                f"({CONFIG_GROUP})."
             )
         elif name == _ALL_BROKERS:
             configs = self._all_brokers(resource)
@@ -124,7 +147,9 @@ class _Description:
         return [
             self._entry(option, values[option.name], self._settings.of(option))
             for option in _wanted(BROKER, resource)
-        ]
+        ] + self._unknown(
+            resource, {Source.BROKER: self._set, Source.ALL_BROKERS: self._set_for_all}
+        )
 
     def _all_brokers(
         self, resource: DescribeConfigsResource
@@ -138,6 +163,59 @@ class _Description:
             )
             for option in _wanted(BROKER, resource)
             if option.name in values
+        ] + self._unknown(resource, {Source.ALL_BROKERS: self._set_for_all})
+
+    def _unknown(
+        self, resource: DescribeConfigsResource, places: Mapping[Source, Mapping[str, str]]
+    ) -> list[DescribeConfigsResourceResult]:
+        """What is set that nobody knows.
+
+        Args:
+            places: where it may be set, what counts first.
+        """
+        wanted = set(resource.configuration_keys or ())
+        names = dict.fromkeys(name for texts in places.values() for name in texts)
+        return [
+            DescribeConfigsResourceResult(
+                name=name,
+                value=None,
+                read_only=True,
+                config_source=found[0],
+                is_sensitive=True,
+                synonyms=[
+                    DescribeConfigsSynonym(name=name, value=None, source=source) for source in found
+                ]
+                if self._request.include_synonyms
+                else [],
+                config_type=_UNKNOWN_TYPE,
+                documentation=None,
+            )
+            for name in names
+            if name not in BROKER
+            and (not wanted or name in wanted)
+            and (found := [source for source, texts in places.items() if name in texts])
+        ]
+
+    def _unserved(self, resource: DescribeConfigsResource) -> list[DescribeConfigsResourceResult]:
+        table, source, _ = _UNSERVED[resource.resource_type]
+        given = read_given(
+            table, self._broker.image.configs(resource.resource_type, resource.resource_name)
+        )
+        return [
+            self._entry(
+                option,
+                given.get(option.name, option.default),
+                [
+                    Setting(option.name, value, place)
+                    for value, place in (
+                        (given.get(option.name), source),
+                        (option.default, Source.DEFAULT),
+                    )
+                    if value is not None
+                ],
+                False,
+            )
+            for option in _wanted(table, resource)
         ]
 
     def _entry(

@@ -1,0 +1,135 @@
+"""The options of groups (KIP-848, KIP-932, KIP-1071): Kafka's `GroupConfig`.
+
+There are no groups here. Their options are taken, kept and described as Kafka 4.3 does, and change
+nothing. The bounds are those that Kafka's brokers have by default.
+"""
+
+from __future__ import annotations
+
+from trimtab.config.options import (
+    BOOLEAN,
+    INT,
+    INT_MAX,
+    STRING,
+    Form,
+    Option,
+    OptionTable,
+    OptionType,
+    Range,
+    Value,
+)
+
+_RESET = Form(
+    r"earliest|by_duration:(?i:P(?!$)(\d+D)?(T(?!$)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?)",
+    "latest",
+    "earliest, latest or by_duration:PnDTnHnMn.nS",
+)
+
+
+def _unserved(
+    name: str,
+    kind: OptionType,
+    default: Value,
+    doc: str,
+    valid: Range | Form | tuple[str, ...] | None = None,
+    unit: str = "",
+) -> Option:
+    kip = {"consumer": "KIP-848", "share": "KIP-932", "streams": "KIP-1071"}[name.partition(".")[0]]
+    return Option(name, kind, default, doc, valid, unit, kip, honoured=False)
+
+
+def _of_every_group(kind: str) -> tuple[Option, ...]:
+    """The options that consumer, share and streams groups all have."""
+    return (
+        _unserved(
+            f"{kind}.assignment.interval.ms",
+            INT,
+            1000,
+            "Least time between two computations of the assignment.",
+            Range(0, 15_000),
+            "ms",
+        ),
+        _unserved(
+            f"{kind}.heartbeat.interval.ms",
+            INT,
+            5000,
+            "How often a member sends a heartbeat.",
+            Range(5000, 15_000),
+            "ms",
+        ),
+        _unserved(
+            f"{kind}.session.timeout.ms",
+            INT,
+            45_000,
+            "A member that sends no heartbeat for this long leaves the group.",
+            Range(45_000, 60_000),
+            "ms",
+        ),
+    )
+
+
+GROUP = OptionTable(
+    "group",
+    (
+        *_of_every_group("consumer"),
+        *_of_every_group("share"),
+        _unserved(
+            "share.auto.offset.reset",
+            STRING,
+            "latest",
+            "Where a share group begins to read a partition.",
+            _RESET,
+        ),
+        _unserved(
+            "share.delivery.count.limit",
+            INT,
+            5,
+            "How often a record is delivered at most.",
+            Range(2, 10),
+        ),
+        _unserved(
+            "share.isolation.level",
+            STRING,
+            "read_uncommitted",
+            "Whether records of open and aborted transactions are delivered.",
+            ("read_committed", "read_uncommitted"),
+        ),
+        _unserved(
+            "share.partition.max.record.locks",
+            INT,
+            2000,
+            "How many records of a partition are out for delivery at most.",
+            Range(100, 4000),
+        ),
+        _unserved(
+            "share.record.lock.duration.ms",
+            INT,
+            30_000,
+            "How long a record stays with the member that has it.",
+            Range(15_000, 60_000),
+            "ms",
+        ),
+        _unserved(
+            "share.renew.acknowledge.enable",
+            BOOLEAN,
+            True,
+            "Whether a member may keep a record for longer.",
+        ),
+        *_of_every_group("streams"),
+        _unserved(
+            "streams.initial.rebalance.delay.ms",
+            INT,
+            3000,
+            "How long the first computation of the assignment waits for members.",
+            Range(0, INT_MAX),
+            "ms",
+        ),
+        _unserved(
+            "streams.num.standby.replicas",
+            INT,
+            0,
+            "Standby replicas of each task.",
+            Range(0, 2),
+        ),
+    ),
+)
