@@ -16,6 +16,7 @@ from trimtab import config
 from trimtab.broker.controller_link import ControllerLink
 from trimtab.broker.fetch_session import FetchSessionCache
 from trimtab.broker.handlers import HANDLERS
+from trimtab.broker.handlers.auto_creation import RefusedCreations
 from trimtab.broker.isr_proposals import IsrProposals
 from trimtab.broker.leadership import ANY_EPOCH
 from trimtab.broker.lifecycle import Lifecycle
@@ -118,6 +119,7 @@ class Broker:
         self.fetch_sessions = FetchSessionCache(
             cast(int, self.config["max.incremental.fetch.session.cache.slots"]), random
         )
+        self.refused_creations = RefusedCreations()
         name = f"broker-{broker_id}"
         self.controller = ControllerLink(*controller, name)
         self._links = [

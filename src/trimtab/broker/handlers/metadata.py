@@ -3,8 +3,7 @@
 - No topics (null; in version 0 also none) asks for all of them.
 - A topic that does not exist is created if the request allows it (always before version 4) and
   `auto.create.topics.enable` does, with `num.partitions` partitions. Unlike Kafka, which answers
-  with UNKNOWN_TOPIC_OR_PARTITION or LEADER_NOT_AVAILABLE first, the answer is that of the created
-  topic.
+  with UNKNOWN_TOPIC_OR_PARTITION first, the answer is that of the created topic, or why it was not.
 - Brokers that are fenced are left out, and a partition whose leader is one has none.
 - The broker that is asked is named as the controller: it passes requests on, as with KRaft.
 - Authorized operations are given if they are asked for.
@@ -15,15 +14,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING
 
+from trimtab.broker.handlers.auto_creation import create_missing, is_creatable
 from trimtab.broker.handlers.operations import NOT_ASKED, ON_CLUSTER, ON_TOPIC
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import NO_LEADER, TopicImage
 from trimtab.metadata.replica_counts import INTERNAL_TOPICS
 from trimtab.metadata.topic_name import find_fault
-from trimtab.server.peer import PeerLost
 from trimtab.server.turns import Pace, Steps, in_turns
 from trimtab.wire.framing import RequestHeader
-from trimtab.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from trimtab.wire.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
@@ -35,9 +33,6 @@ from trimtab.wire.types import ZERO_UUID
 
 if TYPE_CHECKING:
     from trimtab.broker.broker import Broker
-
-_BY_DEFAULT = -1
-_CREATE_TIMEOUT_S = 5.0
 
 
 def describe_metadata(
@@ -68,7 +63,7 @@ def describe_metadata(
             and name is not None
             and topic_id == ZERO_UUID
             and name not in broker.image.topics
-            and find_fault(name) is None
+            and is_creatable(name)
         ):
             missing.append(name)
     if missing:
@@ -93,23 +88,7 @@ async def _create(
     missing: list[str],
     wanted: list[tuple[str | None, bytes]],
 ) -> MetadataResponse:
-    creation = CreateTopicsRequest(
-        topics=[
-            CreatableTopic(
-                name=name,
-                num_partitions=_BY_DEFAULT,
-                replication_factor=_BY_DEFAULT,
-                assignments=[],
-                configs=[],
-            )
-            for name in missing
-        ]
-    )
-    try:
-        created = await broker.controller.ask(creation, _CREATE_TIMEOUT_S)
-        codes = {result.name: result.error_code for result in created.topics}
-    except PeerLost:
-        codes = {}
+    codes = await create_missing(broker, missing)
     topics = await in_turns(_find_all(broker, version, wanted, Pace()))
     for (name, _), topic in zip(wanted, topics, strict=True):
         if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and name is not None:
@@ -162,7 +141,11 @@ def _find(
 
 def _refuse(code: ErrorCode, name: str | None, topic_id: bytes) -> MetadataResponseTopic:
     return MetadataResponseTopic(
-        error_code=code, name=name, topic_id=topic_id, is_internal=False, partitions=[]
+        error_code=code,
+        name=name,
+        topic_id=topic_id,
+        is_internal=name in INTERNAL_TOPICS,
+        partitions=[],
     )
 
 

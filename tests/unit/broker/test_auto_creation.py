@@ -1,0 +1,113 @@
+"""Topics that are created by asking for them (`trimtab.broker.handlers.auto_creation`)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from trimtab.errors import ErrorCode
+from trimtab.metadata.replica_counts import INTERNAL_TOPICS
+from trimtab.wire.messages.create_topics import (
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from trimtab.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+
+
+def wanted(*names: str) -> MetadataRequest:
+    return MetadataRequest(
+        topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=True
+    )
+
+
+@pytest.mark.kip(578)
+@pytest.mark.parametrize(
+    ("config", "code", "reason"),
+    [
+        ({"max.broker.partitions": 0}, ErrorCode.POLICY_VIOLATION, "max.broker.partitions=0"),
+        ({"default.replication.factor": 3}, ErrorCode.INVALID_REPLICATION_FACTOR, "only 1 broker"),
+    ],
+)
+def test_why_a_topic_was_not_created_is_the_answer_and_once_a_minute_in_the_log(
+    lab: Any,
+    caplog: pytest.LogCaptureFixture,
+    config: dict[str, int],
+    code: ErrorCode,
+    reason: str,
+) -> None:
+    async def scenario() -> None:
+        client = lab.connect()
+        for _ in range(3):
+            answer = await client.ask(wanted("t", "u"), 9)
+            assert [topic.error_code for topic in answer.topics] == [code, code]
+        assert [each.partition(" error=")[0] for each in refusals()] == [
+            f"a topic that a client asked for was not created topic={name}" for name in "tu"
+        ]
+        assert all(f"error={code.name} reason=" in each for each in refusals())
+        assert all(reason in each for each in refusals())
+        await asyncio.sleep(61)
+        await client.ask(wanted("u"), 9)
+        assert len(refusals()) == 3
+
+    def refusals() -> list[str]:
+        return [each.getMessage() for each in caplog.records if "asked for" in each.getMessage()]
+
+    lab.run(scenario, config=config)
+
+
+def test_a_storm_of_refused_creations_does_not_fill_the_log(
+    lab: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        client = lab.connect()
+        for batch in range(3):
+            await client.ask(wanted(*(f"t-{batch}-{n}" for n in range(60))), 9)
+        lines = [each for each in caplog.records if "asked for" in each.getMessage()]
+        assert len(lines) == 100
+
+    lab.run(scenario, config={"max.partitions": 0})
+
+
+def test_clients_that_ask_for_a_topic_at_the_same_time_are_never_told_that_it_exists(
+    lab: Any,
+) -> None:
+    async def scenario() -> None:
+        clients = [lab.connect(number % 3) for number in range(12)]
+        answers = await asyncio.gather(*(client.ask(wanted("t"), 9) for client in clients))
+        codes = {answer.topics[0].error_code for answer in answers}
+        assert codes <= {ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE}, codes
+        assert ErrorCode.NONE in codes
+
+    lab.run(scenario, brokers=3)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT])
+def test_a_topic_that_the_broker_has_not_learnt_of_yet_has_no_leader_yet(
+    lab: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: ErrorCode
+) -> None:
+    async def scenario() -> None:
+        async def ask(request: CreateTopicsRequest, timeout_s: float) -> CreateTopicsResponse:
+            return CreateTopicsResponse(
+                topics=[
+                    CreatableTopicResult(name=each.name, error_code=code) for each in request.topics
+                ]
+            )
+
+        monkeypatch.setattr(lab.brokers[0].controller, "ask", ask)
+        (topic,) = (await lab.connect().ask(wanted("t"), 9)).topics
+        assert topic.error_code == ErrorCode.LEADER_NOT_AVAILABLE
+        assert "not created" not in caplog.text
+
+    lab.run(scenario)
+
+
+@pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
+def test_asking_for_a_topic_of_the_clusters_own_does_not_create_it(lab: Any, name: str) -> None:
+    async def scenario() -> None:
+        (topic,) = (await lab.connect().ask(wanted(name), 9)).topics
+        assert (topic.error_code, topic.is_internal) == (3, True)
+
+    lab.run(scenario)
