@@ -493,33 +493,59 @@ async def test_a_fetch_that_waits_is_answered_when_its_session_is_closed() -> No
     assert not desk.partitions["a"].watchers
 
 
-@pytest.mark.parametrize(
-    "senseless",
-    [
-        {"max_bytes": -1},
-        {"isolation_level": 2},
-        {"isolation_level": -1},
-    ],
-)
-def test_a_request_that_makes_no_sense_is_refused_as_by_kafka(
-    lab: Any, senseless: dict[str, int]
+@pytest.mark.parametrize("level", [2, -1])
+def test_an_isolation_level_that_does_not_exist_fails_the_whole_request(
+    lab: Any, level: int
 ) -> None:
     async def scenario() -> None:
         topic_id = await lab.create_topic("t")
         await lab.append("t", b"v")
         client = lab.connect()
-        for version in (4, 12):
-            response = await client.ask(fetch([("t", 0, 0, BIG)], **senseless), version)
-            codes = [part.error_code for part in response.responses[0].partitions]
-            assert codes == [ErrorCode.UNKNOWN_SERVER_ERROR]
-        asked = fetch([("t", 0, 0, BIG)], topic_ids={"t": topic_id}, **senseless)
-        for topic in asked.topics:
-            topic.topic = ""
+        code = ErrorCode.UNKNOWN_SERVER_ERROR
+        for version, offset in ((4, 0), (7, 1), (12, 0)):
+            for epoch in (-1, 0) if version >= 7 else (-1,):
+                asked = fetch([("t", 0, offset, BIG)], isolation_level=level, session_epoch=epoch)
+                response = await client.ask(asked, version)
+                (part,) = response.responses[0].partitions
+                assert (part.error_code, part.high_watermark) == (code, -1)
+                assert (response.error_code, response.session_id) == (
+                    code if version >= 7 else 0,
+                    0,
+                )
+        asked = fetch([("t", 0, 0, BIG)], topic_ids={"t": topic_id}, isolation_level=level)
         response = await client.ask(asked, 13)
-        assert (response.error_code, response.responses) == (ErrorCode.UNKNOWN_SERVER_ERROR, [])
-        response = await client.ask(fetch([("t", 0, 0, -1)]), 12)
-        (part,) = response.responses[0].partitions
-        assert part.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert (response.error_code, response.responses) == (code, [])
+
+    lab.run(scenario)
+
+
+@pytest.mark.parametrize("version", [4, 7, 12, 13])
+def test_a_negative_limit_is_an_error_where_there_is_something_to_read(
+    lab: Any, version: int
+) -> None:
+    async def scenario() -> None:
+        topic_id = await lab.create_topic("t")
+        await lab.append("t", b"v")
+        client = lab.connect()
+
+        async def ask(offset: int, partition_bytes: int, **more: Any) -> tuple[int, int, int]:
+            named = {"t": topic_id}
+            request = fetch([("t", 0, offset, partition_bytes)], topic_ids=named, **more)
+            if version >= 13:
+                request.topics[0].topic = ""
+            response = await client.ask(request, version)
+            (part,) = response.responses[0].partitions
+            return response.error_code, part.error_code, part.high_watermark
+
+        for partition_bytes, max_bytes in ((-1, BIG), (BIG, -1), (-1, -1)):
+            assert await ask(0, partition_bytes, max_bytes=max_bytes) == (0, -1, -1)
+            assert await ask(1, partition_bytes, max_bytes=max_bytes) == (0, 0, 1)
+        # Of less than nothing there is enough at once; of one partition's limit nothing is known.
+        loop = asyncio.get_running_loop()
+        for partition_bytes, max_bytes, waits in ((BIG, -1, False), (-1, BIG, True)):
+            begun = loop.time()
+            await ask(1, partition_bytes, max_bytes=max_bytes, max_wait_ms=3000, min_bytes=1)
+            assert (loop.time() - begun > 2) is waits
 
     lab.run(scenario)
 

@@ -10,8 +10,8 @@
 - A request that continues a session (KIP-227) is answered with what has changed, at a cost that
   goes by that alone: see `trimtab.broker.fetch_session`.
 - A follower reads to the log's end, and tells by where it goes on how far it has come.
-- A negative limit, or an isolation level that does not exist, is answered with
-  UNKNOWN_SERVER_ERROR, as by Kafka, which has no check of its own there.
+- An isolation level that does not exist, or a negative limit where there is something to read, is
+  answered with UNKNOWN_SERVER_ERROR, as by Kafka 4.3, which has no check of its own there.
 - Until there are transactions everything committed is decided: both isolation levels read the same.
 
 Versions 0-3 are not served: they would have batches turned into the formats before v2.
@@ -92,6 +92,8 @@ def fetch(
     broker: Broker, header: RequestHeader, request: FetchRequest
 ) -> Steps[FetchResponse | Awaitable[FetchResponse]]:
     """Read, now or when there is enough."""
+    if request.isolation_level not in _ISOLATIONS:
+        return (yield from _refuse_all(header.api_version, request))
     try:
         fetching = _Fetch(broker, header.api_version, request)
     except Refused as refused:
@@ -105,6 +107,32 @@ def fetch(
         fetching.give_up()
         raise
     return fetching.wait()
+
+
+def _refuse_all(version: int, request: FetchRequest) -> Steps[FetchResponse]:
+    code = ErrorCode.UNKNOWN_SERVER_ERROR
+    responses = []
+    pace = Pace()
+    for topic in request.topics if version < _ONE_CODE_SINCE else ():
+        partitions = []
+        for each in topic.partitions:
+            partitions.append(_failed(each.partition, code, None))
+            if pace.spend():
+                yield
+        responses.append(FetchableTopicResponse(topic=topic.topic, partitions=partitions))
+    return FetchResponse(error_code=code, session_id=NO_SESSION, responses=responses)
+
+
+def _failed(
+    partition: int, code: ErrorCode, aborted: list[AbortedTransaction] | None
+) -> PartitionData:
+    return PartitionData(
+        partition_index=partition,
+        error_code=code,
+        high_watermark=NO_OFFSET,
+        aborted_transactions=aborted,
+        records=b"",
+    )
 
 
 class _Fetch:
@@ -124,7 +152,6 @@ class _Fetch:
         "_ends_wait",
         "_epoch",
         "_is_full",
-        "_is_senseless",
         "_leaders",
         "_left",
         "_min_bytes",
@@ -143,13 +170,8 @@ class _Fetch:
         self._broker = broker
         self._version = version
         self._request = request
-        self._is_senseless = request.max_bytes < 0 or request.isolation_level not in _ISOLATIONS
-        if self._is_senseless and version >= _ONE_CODE_SINCE:
-            raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR)
         self._reader = Reader(broker, version, request)
-        self._byte_limit = max(
-            0, min(request.max_bytes, cast(int, broker.config["fetch.max.bytes"]))
-        )
+        self._byte_limit = min(request.max_bytes, cast(int, broker.config["fetch.max.bytes"]))
         self._min_bytes = min(request.min_bytes, self._byte_limit)
         self._aborted: list[AbortedTransaction] | None = (
             [] if request.isolation_level == _READ_COMMITTED else None
@@ -265,8 +287,6 @@ class _Fetch:
                 self._ends_wait = slot.stays_ready = True
                 high_watermark = partition.high_watermark
                 return self._data(slot, partition, high_watermark, b"", preferred=preferred)
-        if wanted.partition_max_bytes < 0 or self._is_senseless:
-            raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR)
         if self._version < _ZSTD_SINCE and partition.compression_type == "zstd":
             raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         is_checked = slot.checked_epoch == leader_epoch
@@ -294,12 +314,14 @@ class _Fetch:
         records: BytesLike | StoredBytes = b""
         if slot.stays_ready and not (reader.is_follower and reader.is_throttled(partition)):
             room = min(wanted.partition_max_bytes, self._left)
+            if room < 0:
+                raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR)
             if room > 0 or self._min_one:
                 records = partition.read(offset, room, self._min_one, end_offset, self._unread)
             self._counted.append((slot, partition, end_offset))
         if records:
             self._min_one = False
-            self._left -= len(records)
+            self._left = max(0, self._left - len(records))
             if isinstance(records, bytes | memoryview):
                 self._unread -= len(records)
             reader.note_sent(partition, len(records))
@@ -358,13 +380,7 @@ class _Fetch:
         slot.stays_ready = True
         if code is ErrorCode.KAFKA_STORAGE_ERROR and self._version < _STORAGE_ERROR_SINCE:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        data = PartitionData(
-            partition_index=slot.wanted.partition,
-            error_code=code,
-            high_watermark=NO_OFFSET,
-            aborted_transactions=self._aborted,
-            records=b"",
-        )
+        data = _failed(slot.wanted.partition, code, self._aborted)
         if code in _UNKNOWN:
             self._unknown.append((slot, data))
             return
