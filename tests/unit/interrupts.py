@@ -13,6 +13,7 @@ def interrupt_at(
     call: Callable[[], object],
     is_target: Callable[[CodeType], bool],
     by_opcode: bool = False,
+    handler: Callable[[str], object] | None = None,
 ) -> str | None:
     """Make a call, and raise KeyboardInterrupt before the `step`-th line of what it runs.
 
@@ -20,6 +21,7 @@ def interrupt_at(
         step: from 1.
         is_target: whether the lines of this code count.
         by_opcode: counts instructions instead.
+        handler: what is called there instead, with the place, as a signal's handler is.
 
     Returns: where it was raised; None if the call ended before.
     """
@@ -35,7 +37,9 @@ def interrupt_at(
             seen += 1
             if seen == step:
                 place = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
-                raise KeyboardInterrupt(place)
+                if handler is None:
+                    raise KeyboardInterrupt(place)
+                handler(place)
         return trace
 
     before = sys.gettrace()

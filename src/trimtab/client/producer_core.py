@@ -15,11 +15,7 @@ from trimtab.client.metrics_cy import ProducerMetrics, Snapshot
 from trimtab.client.network.connections import Connections
 from trimtab.client.network.metadata import Metadata, TopicView
 from trimtab.client.options import Options
-from trimtab.client.partitioner.partitioner import (
-    CallablePartitioner,
-    ToldPartitioner,
-    make_partitioner,
-)
+from trimtab.client.partitioner.partitioner import make_partitioner
 from trimtab.client.partitioner.partitioning import Partitioning
 from trimtab.client.sender.identity import Anonymous, Identity
 from trimtab.client.sender.sender import Sender, SenderOptions
@@ -32,7 +28,7 @@ from trimtab.client.sender.transactions import (
 from trimtab.errors import Unavailable, UsageError
 from trimtab.records import TopicPartition
 from trimtab.runtime.loop_thread import EXIT_SECONDS, call_in_forked_child
-from trimtab.runtime.waiting import never_wait_in, new_gate
+from trimtab.runtime.waiting import new_gate
 from trimtab.wire.compression import Compression
 
 logger = logging.getLogger("trimtab.client")
@@ -481,11 +477,6 @@ def _partitioner_metrics(partitioning: Partitioning) -> dict[str, float]:
 
 def _closed() -> UsageError:
     return UsageError("the producer is closed; send before closing it, or make a new one")
-
-
-# They are called under the accumulator's lock.
-never_wait_in(CallablePartitioner.partition)
-never_wait_in(ToldPartitioner.on_new_batch)
 
 
 def _log_callback_error(error: BaseException) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import sys
 import threading
+import weakref
 from collections.abc import Callable
 from math import inf
-from types import CodeType, FrameType, FunctionType
 from typing import Any, TypeVar
 
 from trimtab.errors import UsageError
@@ -24,8 +23,8 @@ def refuse_waiting(loop: asyncio.AbstractEventLoop | None) -> None:
     """Refuse to wait for what this loop does, where it would never be done.
 
     Raises:
-        UsageError: the caller is on the loop, or in a function given to `never_wait_in`; says how
-            it can be done.
+        UsageError: the caller is on the loop, or holds a lock of `new_lock` for which the loop
+            would wait; says how it can be done.
     """
     try:
         is_on_loop = loop is not None and asyncio.get_running_loop() is loop
@@ -37,31 +36,15 @@ def refuse_waiting(loop: asyncio.AbstractEventLoop | None) -> None:
             " end: in a coroutine `await` it; from a delivery callback, where it would stop every"
             " client of this process, hand it to another thread, by a queue or an executor"
         )
-    if _is_below(_waitless):
+    # Their list is made at once: other threads add and drop some meanwhile.
+    locks = [reference() for reference in _locks.valuerefs()]
+    if any(lock is not None and lock._is_owned() for lock in locks):
         raise UsageError(
-            "a partitioner is called while its producer is locked: waiting there would stop every"
-            " client of this process for ever. Find out before, or on another thread, what the"
-            " partitioner needs to know"
+            "a partitioner is called while its producer is locked, and a signal handler may be:"
+            " waiting there would stop every client of this process for ever. A partitioner must"
+            " find out before, or on another thread, what it needs to know; a signal handler must"
+            " raise, as sys.exit does, or set a flag, and leave flush and close to the program"
         )
-
-
-_waitless: set[CodeType] = set()
-
-
-def never_wait_in(function: Callable[..., object]) -> None:
-    """Have `refuse_waiting` refuse what this function, or what it calls, wants to wait for."""
-    assert isinstance(function, FunctionType)
-    _waitless.add(function.__code__)
-
-
-def _is_below(codes: set[CodeType]) -> bool:
-    # Asked of the stack by who is about to wait, so that who is never about to pays nothing.
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code in codes:
-            return True
-        frame = frame.f_back
-    return False
 
 
 def wait_for(
@@ -113,9 +96,15 @@ def _refuse_dead(loop: asyncio.AbstractEventLoop | None, timeout: float | None) 
 def new_lock() -> Any:
     """A lock (`threading.RLock`) between a client's callers and its loop thread.
 
-    A partitioner, which is called under it, may ask its own producer.
+    A partitioner, which is called under it, may ask its own producer. Who holds it must not wait
+    for the loop: `refuse_waiting` sees to that.
     """
-    return threading.RLock()
+    lock = threading.RLock()
+    _locks[id(lock)] = lock
+    return lock
+
+
+_locks: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def guarded(lock: threading.RLock, function: Callable[..., T], *args: object) -> T:

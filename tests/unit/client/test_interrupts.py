@@ -19,7 +19,7 @@ from tests.unit.interrupts import interrupt_at
 from trimtab.client.admin import Admin
 from trimtab.client.producer import Producer
 from trimtab.cluster import Cluster
-from trimtab.errors import Unavailable
+from trimtab.errors import Unavailable, UsageError
 
 # An interrupt between a coroutine and what runs it.
 pytestmark = [
@@ -86,6 +86,7 @@ def verify(producer: Producer) -> None:
     for partition in (0, 1):
         producer.send("t", b"after", partition=partition).result(20)
     producer.flush(20)
+    assert len(producer) == 0
     assert accumulator.used == 0
     assert accumulator.memory.waiting == 0
     assert accumulator.incomplete_batches() == []
@@ -291,9 +292,60 @@ def test_a_table(cluster: Cluster) -> None:
         )
 
 
+class SoftTimeout(Exception):
+    """What a handler of SIGALRM raises."""
+
+
+def test_a_signal_handler_that_raises_any_other_error(cluster: Cluster) -> None:
+    def handler(place: str) -> None:
+        raise SoftTimeout(place)
+
+    with Producer(cluster.bootstrap_servers, linger_ms=1, batch_size=1000) as producer:
+        producer.partitions_for("t")
+        for step in range(1, ENOUGH):
+            producer.flush(20)
+            try:
+                place = interrupt_at(
+                    step, lambda: producer.send("t", b"x" * 600), is_ours, handler=handler
+                )
+            except SoftTimeout as raised:
+                place = str(raised)
+            try:
+                verify(producer)
+            except BaseException as error:
+                error.add_note(f"interrupted at {place}")
+                raise
+            if place is None:
+                break
+        assert step > 4
+
+
+def test_a_signal_handler_that_waits_is_served_or_refused(cluster: Cluster) -> None:
+    """In a send, the lock that the loop takes may be held: to wait for the loop has no end then."""
+    refused: list[str] = []
+
+    def handler(place: str) -> None:
+        try:
+            producer.flush(20)
+        except UsageError as error:
+            refused.append(str(error))
+
+    with Producer(cluster.bootstrap_servers, linger_ms=1, batch_size=1000) as producer:
+        producer.partitions_for("t")
+        for step in range(1, ENOUGH):
+            producer.flush(20)
+            if not interrupt_at(
+                step, lambda: producer.send("t", b"x" * 600), is_ours, handler=handler
+            ):
+                break
+        assert step > len(refused) > 0
+        assert [text for text in refused if "a signal handler must raise" not in text] == []
+        verify(producer)
+
+
 @pytest.mark.skipif(os.environ.get("TRIMTAB_PURE") == "1", reason="this is it")
 def test_sending_holds_interpreted() -> None:
-    which = ["-k", "fills or is_open or gives_up"]
+    which = ["-k", "fills or is_open or gives_up or handler"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__, *which],
         env={**os.environ, "TRIMTAB_PURE": "1"},

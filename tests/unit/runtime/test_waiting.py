@@ -8,8 +8,7 @@ import pytest
 
 from tests.unit.interrupts import interrupt_at
 from trimtab.errors import UsageError
-from trimtab.runtime import waiting
-from trimtab.runtime.waiting import guarded, never_wait_in, new_gate, refuse_waiting, wait_for
+from trimtab.runtime.waiting import guarded, new_gate, new_lock, refuse_waiting, wait_for
 
 
 class _Slow(concurrent.futures.Future[str]):
@@ -81,21 +80,18 @@ def test_a_wait_ends_when_the_loop_is_closed_meanwhile() -> None:
         wait_for(Closing(), 60, loop)
 
 
-def test_a_wait_below_a_function_that_must_not_wait_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(waiting, "_waitless", set())
-
-    def partition() -> None:
-        (lambda: refuse_waiting(None))()
-
-    partition()
-    never_wait_in(partition)
-    with pytest.raises(UsageError, match="a partitioner is called while its producer is locked"):
-        partition()
-    thread = threading.Thread(target=refuse_waiting, args=(None,))
-    thread.start()
-    thread.join()
+def test_who_holds_a_lock_that_the_loop_takes_must_not_wait() -> None:
+    before = new_lock()
+    lock = new_lock()
+    refuse_waiting(None)
+    with lock:
+        with pytest.raises(UsageError, match="a partitioner is called while its producer is lock"):
+            refuse_waiting(None)
+        del before  # others come and go meanwhile
+        thread = threading.Thread(target=refuse_waiting, args=(None,))
+        thread.start()
+        thread.join()
+    refuse_waiting(None)
 
 
 @pytest.mark.parametrize("by_opcode", [False, True])

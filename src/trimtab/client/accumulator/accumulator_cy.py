@@ -141,8 +141,7 @@ class Accumulator(Placement):
         self._check()
         try:
             self._acquire()
-            if self._refusal is not None:
-                raise copy_of(self._refusal)
+            self._refuse()
             self.memory.stand(place)
             self._release()
         except BaseException as raised:

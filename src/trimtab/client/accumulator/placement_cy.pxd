@@ -19,6 +19,7 @@ cdef class Placement:
     cdef long long _settled
     cdef long long _unseen
     cdef object _refusal
+    cdef object _harmless
     cdef BatchChain _chain
     cdef list _changed
     cdef dict _topics
@@ -97,5 +98,6 @@ cdef class Placement:
         Py_ssize_t end,
     )
     cdef object _check(self)
+    cdef object _refuse(self)
     cdef object _recover(self, object raised)
     cdef object _mend(self)

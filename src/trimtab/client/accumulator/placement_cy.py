@@ -71,8 +71,6 @@ if cython.compiled:
 
 # Of the buffer memory, this part is kept when batches give it back, for the next ones.
 _POOLED_SHARE = cython.declare(cython.longlong, 4)
-# Errors that may come from any line, as Ctrl-C does.
-_OUT_OF_ROOM = (MemoryError, RecursionError)
 # So many rows are taken from a table before other threads get their turn.
 _ROWS_AT_ONCE = cython.declare(cython.Py_ssize_t, 4096)
 
@@ -114,6 +112,7 @@ class Placement:
         self.records = 0
         self._settled = 0
         self._refusal: Exception | None = None
+        self._harmless: BaseException | None = None  # raised before anything was changed
         self.is_abandoned = False
         self._changed: list[PartitionQueue] = []
         self._unseen = 0
@@ -242,8 +241,7 @@ class Placement:
         delivery = None
         try:
             self._acquire()
-            if self._refusal is not None:
-                raise copy_of(self._refusal)
+            self._refuse()
             if place is not None:
                 self.memory.leave(place)
             if place is not None or self.memory.has_room(size):
@@ -258,15 +256,25 @@ class Placement:
         return delivery
 
     @cython.cfunc
-    def _recover(self, raised: Any) -> Any:
-        """Give up the lock if this thread holds it, and put right what Ctrl-C has left undone.
+    def _refuse(self) -> Any:
+        """Raises what `refuse` was given. Under the lock."""
+        if self._refusal is not None:
+            self._harmless = copy_of(self._refusal)
+            raise self._harmless
+        return None
 
-        It may have come before any line: so whoever is interrupted looks whether it has the lock,
-        and what is counted is derived again from the batches that there are.
+    @cython.cfunc
+    def _recover(self, raised: Any) -> Any:
+        """Give up the lock if this thread holds it, and put right what an interrupt left undone.
+
+        A signal handler, Ctrl-C's or one that raises any other error, may come before any line: so
+        whoever is interrupted looks whether it has the lock, and what is counted is derived again
+        from the batches that there are.
         """
         if self._is_owned():
+            harmless, self._harmless = self._harmless, None
             try:
-                if not isinstance(raised, Exception) or isinstance(raised, _OUT_OF_ROOM):
+                if raised is not harmless:
                     self._mend()
             finally:
                 self._release()
@@ -288,8 +296,10 @@ class Placement:
                     self._changed.append(queue)
         self._chain.mend(batches)
         used: cython.longlong = 0
+        self._settled = self.records
         for batch in batches:
             used += batch.memory
+            self._settled -= batch.count
         self.memory.mend(used)
         self._wake()
         return None
@@ -448,9 +458,13 @@ class Placement:
     @cython.cfunc
     @cython.locals(chosen=cython.Py_ssize_t)
     def _told(self, topic_queues: TopicQueues, record: OutgoingRecord) -> PartitionQueue:
-        chosen = topic_queues.partitioner.partition(
-            topic_queues.view, record.key_bytes(), record.value_bytes()
-        )
+        try:
+            chosen = topic_queues.partitioner.partition(
+                topic_queues.view, record.key_bytes(), record.value_bytes()
+            )
+        except Exception as raised:
+            self._harmless = raised
+            raise
         if chosen < 0 or chosen >= topic_queues._partition_count:
             raise _no_partition(topic_queues, chosen, "")
         return topic_queues.queues[chosen]
@@ -629,8 +643,7 @@ class Placement:
             rows.now = self._wall_ms()
             try:
                 self._acquire()
-                if self._refusal is not None:
-                    raise copy_of(self._refusal)
+                self._refuse()
                 if place is not None:
                     self.memory.leave(place)
                 row = self._append_some(topic_queues, record, row, end, place is not None)
