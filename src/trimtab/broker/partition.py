@@ -24,6 +24,7 @@ from trimtab.storage.log import Log
 from trimtab.storage.producer_state import ACCEPTED
 from trimtab.storage.storage import BytesLike
 from trimtab.wire.batch_cy import (
+    OPENED_LIMIT,
     BatchHeader,
     CorruptBatch,
     read_header,
@@ -638,8 +639,10 @@ class Partition:
         header = self._check_batch(records, allows_zstd)
         keyless: list[int] = []
         place = 0
+        # A batch may always be as large unpacked as it may be as it is.
+        limit = max(OPENED_LIMIT, self._max_message_bytes)
         try:
-            for number, found in enumerate(scan_records(records, 0, header, check_crcs=False)):
+            for number, found in enumerate(scan_records(records, 0, header, False, limit)):
                 if number:
                     yield
                 keyless += [each for each, (*_, keyed) in enumerate(found, place) if not keyed]

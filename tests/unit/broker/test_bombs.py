@@ -71,6 +71,20 @@ def test_a_bomb_for_a_compacted_topic_is_refused_so_that_producers_split_it(
     lab.run(scenario)
 
 
+def test_a_batch_may_be_as_large_unpacked_as_the_topic_takes_it_packed(lab: Any) -> None:
+    async def scenario() -> None:
+        limit = OPENED_LIMIT * 5 // 4
+        config = {"cleanup.policy": "compact", "max.message.bytes": str(limit)}
+        await lab.create_topic("t", config=config)
+        for codec in (Compression.NONE, Compression.ZSTD):
+            assert (await produce(lab, bomb(codec, limit - 1000))).error_code == 0
+        refused = await produce(lab, bomb(Compression.ZSTD, limit))
+        assert refused.error_code == ErrorCode.MESSAGE_TOO_LARGE
+        assert f"more than the {limit} bytes allowed" in refused.error_message
+
+    lab.run(scenario)
+
+
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_time_in_a_bomb_is_answered_with_where_it_begins(lab: Any, codec: int) -> None:
     async def scenario() -> None:
