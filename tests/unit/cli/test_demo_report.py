@@ -127,6 +127,16 @@ def test_other_figures_make_other_sentences(ways: dict[str, WaySummary]) -> None
     assert third == "No way keeps every partition within 5% of equal bytes."
 
 
+def test_what_the_slow_broker_gets_by_key_is_said_too(ways: dict[str, WaySummary]) -> None:
+    ways["by-key"] = make_way("by key", (0.57, 0.18, 0.25), 1200, keyed=True)
+    assert describe_findings(ways, 0, OFFERED)[0].endswith("than 5.7 s; by key it gets 57%.")
+    del ways["sticky"]
+    assert describe_findings(ways, 0, OFFERED)[0] == (
+        "Without keys no way overloads the slow broker 0: the most it gets is 34% of the bytes by "
+        "uniform, where 33% is even; by key it gets 57%."
+    )
+
+
 @pytest.mark.parametrize(
     ("rate", "late", "half", "said"),
     [

@@ -115,12 +115,18 @@ def describe_findings(
     spared = [way for way in spreading if way["share_by_broker"][slow] < SPARED * even]
     level = [way for way in spreading if _distance_from_level(way) <= LEVEL]
     fullest = spreading[-1]
+    tilted = [way for way in keyed if way["share_by_broker"][slow] > OVERLOADED * even]
     return [
         *([] if too_much is None else [too_much]),
-        _describe_overload(fullest, over[:-1], slow, even, is_carried)
-        if over
-        else f"No way of choosing a partition overloads the slow broker {slow}: the most it gets "
-        f"is {_share(fullest, slow)} of the bytes by {fullest['title']}, where {even:.0%} is even.",
+        (
+            _describe_overload(fullest, over[:-1], slow, even, is_carried)
+            if over
+            else f"{'Without keys no way' if tilted else 'No way of choosing a partition'} "
+            f"overloads the slow broker {slow}: the most it gets is {_share(fullest, slow)} of the "
+            f"bytes by {fullest['title']}, where {even:.0%} is even"
+        )
+        + "".join(f"; {way['title']} it gets {_share(way, slow)}" for way in tilted)
+        + ".",
         _describe_sparing(spared, fullest, slow, is_carried)
         if spared
         else f"No way avoids broker {slow}: none sends it clearly less than an even share.",
@@ -161,7 +167,7 @@ def _describe_overload(
     if is_carried:
         wait = format_duration(worst["latency_ms"]["p99"])
         sentence += f", and one record in a hundred waits longer than {wait}"
-    return sentence + (f"; so do{'es' if len(others) == 1 else ''} {also}." if also else ".")
+    return sentence + (f"; so do{'es' if len(others) == 1 else ''} {also}" if also else "")
 
 
 def _describe_sparing(

@@ -70,9 +70,13 @@ def show_moves(moves: Sequence[Move], partitions: int, throttle: int | None) -> 
     else:
         seconds = estimate_seconds(moves, throttle)
         lines.append(
-            f"At {show_bytes(throttle)}/s for each broker that takes {seconds / 60:.1f} minutes."
+            f"At {show_bytes(throttle)}/s for each broker that takes {_show_time(seconds)}."
         )
     return "\n".join(lines)
+
+
+def _show_time(seconds: float) -> str:
+    return f"{seconds:.1f} seconds" if seconds < 60 else f"{seconds / 60:.1f} minutes"
 
 
 def show_bytes(count: float) -> str:

@@ -31,6 +31,14 @@ def test_people_see_the_largest_moves_first_and_how_many_there_are() -> None:
 
 
 @pytest.mark.parametrize(
+    ("throttle", "said"),
+    [(2500, "takes 0.4 seconds."), (1000, "1.0 seconds."), (10, "1.7 minutes.")],
+)
+def test_how_long_it_takes_is_said_in_the_unit_that_fits(throttle: int, said: str) -> None:
+    assert show_moves([move(0, (1,), (2,), 1000)], 1, throttle).endswith(said)
+
+
+@pytest.mark.parametrize(
     ("count", "text"),
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1.5e9, "1.5 GB"), (2e18, "2000.0 PB")],
 )
