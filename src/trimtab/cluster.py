@@ -30,6 +30,7 @@ from trimtab.client.arguments import (
     checked_mapping,
     checked_text,
     checked_wait_ms,
+    refuse_copying,
 )
 from trimtab.config.node import CONTROLLER_ID, OWN_OPTIONS, format_address
 from trimtab.controller.node import ControllerNode
@@ -126,6 +127,8 @@ class Cluster:
         self._controller_address = ("", 0)
         self._bound: dict[int, int] = {}
         self._slow_ms: dict[int, float] = {}
+
+    __reduce_ex__ = refuse_copying
 
     @property
     def addresses(self) -> list[tuple[str, int]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from operator import index
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, SupportsIndex, TypeAlias
 
 from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
@@ -28,6 +28,15 @@ _LONGEST_TEXT = 32_767
 _LONGEST_WAIT = 1e8
 """Seconds, three years: an event loop's timers take no more."""
 _BYTES = (bytes, bytearray, memoryview)
+
+
+def refuse_copying(thing: object, protocol: SupportsIndex) -> NoReturn:
+    """The `__reduce_ex__` of clients and deliveries: who pickles or copies one is refused."""
+    raise UsageError(
+        f"{type(thing).__name__} cannot be pickled or copied: it works only in the process that"
+        " made it; make one in each process from the same options, and instead of a delivery pass"
+        " its result()"
+    )
 
 
 def shown(value: object) -> str:

@@ -26,6 +26,7 @@ from trimtab.client.arguments import (
     checked_partitions,
     checked_time,
     checked_wait_ms,
+    refuse_copying,
     shown,
 )
 from trimtab.client.fetcher.fetcher import RESETS, Batches, Fetched, Fetcher, FetchOptions, Wish
@@ -126,6 +127,8 @@ class _Reader:
         self._epoch = 0
         self._has_new_wishes = False
         self._closed = False
+
+    __reduce_ex__ = refuse_copying
 
     def _make_fetcher(self) -> Fetcher:
         session, options = self._session, self._session.options

@@ -23,7 +23,7 @@ from trimtab.client.accumulator.memory_cy import Place
 from trimtab.client.accumulator.outgoing_cy import bound
 from trimtab.client.accumulator.queues_cy import Delivery
 from trimtab.client.accumulator.table import Column, TableDelivery, append_table
-from trimtab.client.arguments import checked_seconds, checked_topic
+from trimtab.client.arguments import checked_seconds, checked_topic, refuse_copying
 from trimtab.client.metrics_cy import Snapshot
 from trimtab.client.network.metadata import TopicView
 from trimtab.client.options import producer_options
@@ -90,6 +90,8 @@ class Producer(Intake):
             self._thread.give_up()
             raise
         super().__init__(self._core.accumulator)
+
+    __reduce_ex__ = refuse_copying
 
     def _hand_over(self) -> None:
         if not self._thread.is_current:
@@ -357,6 +359,8 @@ class AsyncProducer(AsyncIntake):
         self._keep_open = close_when_collected(self, name, core.close_dropped, core.unsent)
         self._is_closed = False
         super().__init__(self._core.accumulator)
+
+    __reduce_ex__ = refuse_copying
 
     async def _send_when_possible(
         self,

@@ -259,6 +259,8 @@ class LoopThread:
             raise self._stopped()
 
     def _stopped(self) -> UsageError:
+        if self._client:
+            return UsageError(f"{self._client} is closed; make a new one")
         return UsageError(f"loop thread {self.name!r} was stopped; start a new one")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -11,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trimtab.client.accumulator.queues_cy import Delivery
+from trimtab.client.accumulator.table import TableDelivery
 from trimtab.client.admin import Admin, AsyncAdmin, NewTopic
 from trimtab.client.arguments import (
     checked_integer,
@@ -356,3 +360,47 @@ def test_numbers_and_names() -> None:
     with pytest.raises(UsageError) as refusal:
         checked_topic(["x" * 1000])
     assert len(str(refusal.value)) < 200
+
+
+@pytest.mark.parametrize("duplicate", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_what_belongs_to_its_process_is_neither_pickled_nor_copied(
+    cluster: Cluster, duplicate: Callable[[object], object]
+) -> None:
+    servers = cluster.bootstrap_servers
+
+    async def refuse_on_a_loop() -> None:
+        async with (
+            AsyncProducer(servers) as producer,
+            AsyncAdmin(servers) as admin,
+            AsyncConsumer(servers) as consumer,
+        ):
+            for thing in (producer, admin, consumer):
+                with pytest.raises(UsageError, match="works only in the process that made it"):
+                    duplicate(thing)
+
+    asyncio.run(refuse_on_a_loop())
+    with Producer(servers) as producer, Consumer(servers) as consumer, Admin(servers) as admin:
+        delivery = producer.send("t", b"x")
+        for thing in (producer, consumer, admin, cluster, delivery, TableDelivery("t")):
+            with pytest.raises(UsageError, match=f"{type(thing).__name__} cannot be pickled or co"):
+                duplicate(thing)
+        duplicate(delivery.result(30))
+
+
+def test_a_delivery_comes_from_send_alone() -> None:
+    with pytest.raises(UsageError, match="a Delivery is what send returns"):
+        Delivery()
+
+
+def test_a_closed_producer_says_so_by_its_name(cluster: Cluster) -> None:
+    producer = Producer(cluster.bootstrap_servers)
+    producer.close()
+    calls: list[Callable[[], object]] = [
+        producer.flush,
+        producer.purge,
+        lambda: producer.partitions_for("t"),
+        lambda: producer.send("new", b"x"),
+    ]
+    for call in calls:
+        with pytest.raises(UsageError, match=r"^Producer\('127.*'\) is closed; make a new one"):
+            call()

@@ -11,12 +11,12 @@ under its lock; what is public is read by partitioners and the sender.
 from collections import deque
 from collections.abc import Callable, Collection, Generator
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, SupportsIndex
 
 import cython
 
-from trimtab.client.arguments import checked_callable, checked_seconds
-from trimtab.errors import BatchRefused
+from trimtab.client.arguments import checked_callable, checked_seconds, refuse_copying
+from trimtab.errors import BatchRefused, UsageError
 from trimtab.records import NO_OFFSET, NO_TIMESTAMP, Record, RecordMetadata
 from trimtab.runtime.waiting import wait_for
 
@@ -215,6 +215,12 @@ class Delivery:
     _batch: Batch
     _index: cython.int
     _timestamp: cython.longlong
+
+    def __init__(self) -> None:
+        raise UsageError("a Delivery is what send returns; it cannot be made otherwise")
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        return refuse_copying(self, protocol)
 
     def __eq__(self, other: object) -> bool:
         """Whether both are of the same record: a callback is handed a delivery of its own."""

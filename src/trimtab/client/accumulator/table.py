@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from itertools import count
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from trimtab.client.arguments import checked_callable, checked_seconds
+from trimtab.client.arguments import checked_callable, checked_seconds, refuse_copying
 from trimtab.errors import KafkaError, UsageError
 from trimtab.records import NO_OFFSET, Record, TopicPartition
 from trimtab.runtime.waiting import wait_for
@@ -120,6 +120,8 @@ class TableDelivery:
         self._lost: list[BatchShare] = []
         self._future: Future[TableSummary] = Future()
         self._endings = count()
+
+    __reduce_ex__ = refuse_copying
 
     def settle(self, share: BatchShare) -> None:
         """A batch that has rows of the table is done; on the client's thread only."""

@@ -25,7 +25,7 @@ from trimtab.client.admin.answers import (
     Reassignment,
 )
 from trimtab.client.admin.async_admin import AsyncAdmin, Moment
-from trimtab.client.arguments import Partition
+from trimtab.client.arguments import Partition, refuse_copying
 from trimtab.client.fetcher.offsets import OffsetAndTimestamp
 from trimtab.client.network.metadata import TopicView
 from trimtab.errors import UsageError
@@ -58,6 +58,8 @@ class Admin:
         self._admin = admin = AsyncAdmin(bootstrap_servers, random=Random(), **options)
         self._thread: LoopThread = shared()
         self._thread.entrust(self, admin.options.name_of(self), lambda timeout: admin.close())
+
+    __reduce_ex__ = refuse_copying
 
     def topics(self, include_internal: bool = False) -> list[str]:
         """The names of all topics, sorted."""

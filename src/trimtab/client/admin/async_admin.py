@@ -30,6 +30,7 @@ from trimtab.client.arguments import (
     checked_partitions,
     checked_time,
     checked_topic,
+    refuse_copying,
     shown,
 )
 from trimtab.client.fetcher.offsets import (
@@ -70,6 +71,8 @@ class AsyncAdmin:
         self._session = session = Session(ADMIN, bootstrap_servers, options, random or Random())
         self._calls = Calls(session)
         self._keep_open = close_when_collected(self, session.options.name_of(self), session.close)
+
+    __reduce_ex__ = refuse_copying
 
     @property
     def options(self) -> Options:
