@@ -11,7 +11,6 @@ every record must have a key. So the timestamps that are checked are the batch's
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from trimtab.broker.leadership import ANY_EPOCH, Leadership
@@ -32,6 +31,7 @@ from trimtab.wire.batch_cy import (
     stamp_append_time,
     verify,
 )
+from trimtab.wire.batch_header import is_cut_short
 from trimtab.wire.compression import Compression, TooLarge
 from trimtab.wire.types import StoredBytes
 
@@ -41,22 +41,32 @@ if TYPE_CHECKING:
 _ALL = -1
 _NO_EPOCH = -1
 
+MAX_AT_FAULT = 10_000
+"""Records of a refused batch that are named: a batch of few bytes may hold millions."""
+
 
 class Refused(Exception):
     """A batch or a read that this partition refuses. Becomes a code in the response.
 
     Attributes:
-        at_fault: the records because of which the batch is refused, by their places in it, as far
-            as they are known (KIP-467).
+        at_fault: the records because of which the batch is refused, by their places in it
+            (KIP-467): the first `MAX_AT_FAULT` of them.
+        is_wrong_time: where they are not known yet: whether a record's time makes it one of them.
+            `Partition.find_times` looks for them.
     """
 
     def __init__(
-        self, code: ErrorCode, message: str | None = None, at_fault: Sequence[int] = ()
+        self,
+        code: ErrorCode,
+        message: str | None = None,
+        at_fault: Sequence[int] = (),
+        is_wrong_time: Callable[[int], bool] | None = None,
     ) -> None:
         super().__init__(message or code.name)
         self.code = code
         self.message = message
         self.at_fault = at_fault
+        self.is_wrong_time = is_wrong_time
 
 
 class Appended(NamedTuple):
@@ -564,7 +574,9 @@ class Partition:
         try:
             header = verify(records, is_client_batch=True)
         except CorruptBatch as error:
-            raise Refused(error.code, f"{self}: {error}") from error
+            # Sending it again would mend damage, but makes nothing whole.
+            code = ErrorCode.INVALID_RECORD if is_cut_short(records, 0) else error.code
+            raise Refused(code, f"{self}: {error}") from error
         if header.size != len(records):
             raise Refused(
                 ErrorCode.INVALID_RECORD,
@@ -594,10 +606,10 @@ class Partition:
                 "yet; use a producer without transactional.id.",
             )
         if not self._stamps:
-            self._check_timestamps(header, records)
+            self._check_timestamps(header)
         return header
 
-    def _check_timestamps(self, header: BatchHeader, records: memoryview) -> None:
+    def _check_timestamps(self, header: BatchHeader) -> None:
         """By the header alone: the first record's time, and the largest of all."""
         now = self._now_ms()
         if header.max_timestamp - now > self._after_ms:
@@ -605,28 +617,37 @@ class Partition:
                 ErrorCode.INVALID_TIMESTAMP,
                 f"{self}: timestamp {header.max_timestamp} is more than "
                 f"message.timestamp.after.max.ms={self._after_ms} ahead of the broker's {now}.",
-                self._find_times(header, records, lambda time: time - now > self._after_ms),
+                is_wrong_time=lambda time: time - now > self._after_ms,
             )
         if header.base_timestamp != NO_TIMESTAMP and now - header.base_timestamp > self._before_ms:
             raise Refused(
                 ErrorCode.INVALID_TIMESTAMP,
                 f"{self}: timestamp {header.base_timestamp} is more than "
                 f"message.timestamp.before.max.ms={self._before_ms} behind the broker's {now}.",
-                self._find_times(header, records, lambda time: now - time > self._before_ms),
+                is_wrong_time=lambda time: now - time > self._before_ms,
             )
 
-    def _find_times(
-        self, header: BatchHeader, records: memoryview, is_wrong: Callable[[int], bool]
-    ) -> list[int]:
-        """The records with such times; of a compressed batch the first, if it is one of them."""
-        if header.compression is not Compression.NONE:
-            return [0] if is_wrong(header.base_timestamp) else []
+    def find_times(self, records: memoryview, is_wrong: Callable[[int], bool]) -> Steps[list[int]]:
+        """The records of a refused batch with such times, as far as it can be read. Yields where
+        others should have their turn."""
+        header = read_header(records, 0)
+        base = header.base_timestamp
+        found: list[int] = []
+        place = 0
         try:
-            read = list(chain.from_iterable(scan_records(records, 0, header, check_crcs=False)))
-        except CorruptData as error:
-            raise Refused(ErrorCode.CORRUPT_MESSAGE, f"{self}: {error}") from error
-        times = (header.base_timestamp + delta for _, delta, _ in read)
-        return [place for place, time in enumerate(times) if is_wrong(time)]
+            limit = self._unpacked_limit
+            for number, read in enumerate(scan_records(records, 0, header, False, limit)):
+                if number:
+                    yield
+                found += [
+                    each for each, (_, time, _) in enumerate(read, place) if is_wrong(base + time)
+                ]
+                place += len(read)
+                if len(found) >= MAX_AT_FAULT:
+                    break
+        except CorruptData:
+            pass  # the batch is refused anyway, and none of its records is blamed for it
+        return found[:MAX_AT_FAULT]
 
     def check_keys(self, records: memoryview, allows_zstd: bool) -> Steps[None]:
         """That every record of a batch for a compacted topic has a key: what `append` leaves to
@@ -639,14 +660,15 @@ class Partition:
         header = self._check_batch(records, allows_zstd)
         keyless: list[int] = []
         place = 0
-        # A batch may always be as large unpacked as it may be as it is.
-        limit = max(OPENED_LIMIT, self._max_message_bytes)
+        limit = self._unpacked_limit
         try:
             for number, found in enumerate(scan_records(records, 0, header, False, limit)):
                 if number:
                     yield
                 keyless += [each for each, (*_, keyed) in enumerate(found, place) if not keyed]
                 place += len(found)
+                if len(keyless) >= MAX_AT_FAULT:
+                    break
         except TooLarge as error:
             raise Refused(
                 ErrorCode.MESSAGE_TOO_LARGE,
@@ -658,5 +680,10 @@ class Partition:
             raise Refused(
                 ErrorCode.INVALID_RECORD,
                 f"{self}: Compacted topic cannot accept message without key.",
-                keyless,
+                keyless[:MAX_AT_FAULT],
             )
+
+    @property
+    def _unpacked_limit(self) -> int:
+        """A batch may always be as large unpacked as it may be as it is."""
+        return max(OPENED_LIMIT, self._max_message_bytes)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from trimtab.broker.partition import MAX_AT_FAULT
 from trimtab.errors import ErrorCode
 from trimtab.wire.batch_cy import OPENED_LIMIT, BatchBuilder
 from trimtab.wire.compression import Compression
@@ -143,5 +144,33 @@ def test_a_time_is_looked_for_among_very_many_records_while_others_are_served(la
         assert len(turns) == 1, "it is not done at once"
         assert (await asked).offset == 19_990
         assert len(turns) == 0
+
+    lab.run(scenario)
+
+
+@pytest.mark.parametrize("what", ["keys", "times"])
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
+def test_of_very_many_records_at_fault_the_first_are_named_while_others_are_served(
+    lab: Any, codec: Compression, what: str
+) -> None:
+    async def scenario() -> None:
+        limits = {"max.message.bytes": "2000000", "message.timestamp.before.max.ms": "1000"}
+        policy = {"cleanup.policy": "compact" if what == "keys" else "delete"}
+        await lab.create_topic("t", config={**limits, **policy})
+        builder = BatchBuilder(2_000_000, codec)
+        time = lab.world.now_ms() - (2000 if what == "times" else 0)
+        for _ in range(MAX_AT_FAULT + 5000):
+            builder.append(time, None, b"", None)
+        batch = builder.build()
+        line, other = lab.connect(), lab.connect()
+        line.send(lab.produce("t", batch), 9)
+        served = 0
+        while not line.responses:
+            await other.ask(MetadataRequest(topics=[]), 9)
+            served += 1
+            await asyncio.sleep(0)
+        assert served >= 3
+        refused = await produce(lab, batch)
+        assert [each.batch_index for each in refused.record_errors] == list(range(MAX_AT_FAULT))
 
     lab.run(scenario)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from trimtab.server.turns import Steps
 
 _ZSTD_SINCE = 7
+_RECORD_ERRORS_SINCE = 8
 _LEADERS_SINCE = 10
 _TOPIC_IDS_SINCE = 13
 _ALL = -1
@@ -160,6 +161,9 @@ def _append(
             yield from partition.check_keys(records, allows_zstd)
         appended = partition.append(records, allows_zstd, acks)
     except Refused as refused:
+        at_fault = refused.at_fault
+        if refused.is_wrong_time is not None and version >= _RECORD_ERRORS_SINCE:
+            at_fault = yield from partition.find_times(records, refused.is_wrong_time)
         refusal = PartitionProduceResponse(
             index=data.index,
             error_code=refused.code,
@@ -169,7 +173,7 @@ def _append(
             record_errors=[
                 # The message of each is that of the batch.
                 BatchIndexAndErrorMessage(batch_index=place)
-                for place in refused.at_fault
+                for place in at_fault
             ],
             error_message=refused.message,
         )
