@@ -421,10 +421,12 @@ class Connection(FrameProtocol):
 
     def _release(self) -> None:
         held, self._held = self._held, []
-        if not held or self.transport is None:
+        transport = self.transport
+        # A transport that closes takes nothing more, and uvloop's raises.
+        if not held or transport is None or transport.is_closing():
             return
         if len(held) == 1 or all(isinstance(part, _IN_MEMORY) for part in held):
-            self.transport.writelines(held)
+            transport.writelines(held)
         else:
             # Nothing follows before all of it is with the kernel: no other request is served.
             self._outgoing.extend(held)

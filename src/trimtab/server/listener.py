@@ -110,6 +110,7 @@ class Listener:
         self.stop()
         for connection in tuple(self.connections):
             connection.abort()
+        self.turns.close()
 
     async def close(self) -> None:
         """Close the connections, after what is written to them."""
@@ -122,6 +123,7 @@ class Listener:
             for connection in tuple(self.connections):
                 connection.abort()
             await self._closed
+        self.turns.close()
 
     def open_from(self, host: str) -> int:
         """Connections that are open from this address."""

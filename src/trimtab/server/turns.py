@@ -59,11 +59,11 @@ class Turns:
     """Runs steps: one piece of work after the other, so that what is in memory of them is bounded
     by one, however many clients have asked."""
 
-    __slots__ = ("_is_running", "_work")
+    __slots__ = ("_next", "_work")
 
     def __init__(self) -> None:
         self._work: deque[tuple[Steps[Any], asyncio.Future[Any]]] = deque()
-        self._is_running = False
+        self._next: asyncio.Handle | None = None
 
     def __len__(self) -> int:
         """How many are not finished."""
@@ -81,60 +81,83 @@ class Turns:
             self._work.appendleft((steps, done))
         else:
             self._work.append((steps, done))
-        if not self._is_running:
-            self._is_running = True
-            _collector.hold()
-            loop.call_soon(self._step)
+        if self._next is None:
+            _collector.hold(self)
+            self._next = loop.call_soon(self._step)
         return done
 
+    def close(self) -> None:
+        """End what is not finished: it is cancelled for those who wait for it."""
+        work, self._work = self._work, deque()
+        for steps, done in work:
+            steps.close()
+            done.cancel()
+        self._rest()
+
     def _step(self) -> None:
-        work = self._work
-        steps, done = work[0]
+        steps, done = self._work.popleft()
         try:
             if done.done():  # cancelled
                 steps.close()
-                work.popleft()
             else:
                 next(steps)
+                if self._next is not None:
+                    self._work.appendleft((steps, done))
+                else:  # closed within the step
+                    steps.close()
+                    done.cancel()
         except StopIteration as end:
-            work.popleft()
             done.set_result(end.value)
         except Exception as error:  # is whose who has asked for it
-            work.popleft()
             done.set_exception(error)
-        self._is_running = bool(work)
-        if work:
-            asyncio.get_running_loop().call_soon(self._step)
-        else:
-            _collector.release()
+        except BaseException:  # an interrupt: nothing of this is gone on with
+            done.cancel()
+            self.close()
+            raise
+        if not self._work:
+            self._rest()
+        elif self._next is not None:
+            self._next = asyncio.get_running_loop().call_soon(self._step)
+
+    def _rest(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+            _collector.release(self)
 
 
 class _Collector:
-    """Puts off full collections while large work is done anywhere in the process.
+    """Puts off full collections of garbage while large work is done anywhere in the process.
 
     Hundreds of thousands of objects that are about to go again would have Python look through all
     there are, several times, at a cost that nobody can share out. Young objects are collected as
-    ever.
+    ever, fewer at a time.
+
+    The thresholds are the process's, so nodes in several threads share this, and so may a user
+    who embeds them: what somebody else has set meanwhile is left alone. There is no lock, as the
+    order of what is done here makes up for it: whoever holds is among the holders first, and what
+    is restored is never what was set here.
     """
 
+    _YOUNG = 2000
     _NEVER = 1 << 30
 
     def __init__(self) -> None:
-        self._holders = 0
-        self._threshold = 0
+        self._holders: set[int] = set()
+        self._before = self._held = (0, 0, 0)
 
-    def hold(self) -> None:
-        self._holders += 1
-        if self._holders == 1:
-            young, middle, self._threshold = gc.get_threshold()
-            gc.set_threshold(young, middle, self._NEVER)
+    def hold(self, holder: object) -> None:
+        self._holders.add(id(holder))
+        before = gc.get_threshold()
+        if before[2] != self._NEVER:
+            self._before = before
+            self._held = min(before[0], self._YOUNG), before[1], self._NEVER
+            gc.set_threshold(*self._held)
 
-    def release(self) -> None:
-        self._holders -= 1
-        if not self._holders:
-            young, middle, full = gc.get_threshold()
-            if full == self._NEVER:  # nobody else has set it meanwhile
-                gc.set_threshold(young, middle, self._threshold)
+    def release(self, holder: object) -> None:
+        self._holders.discard(id(holder))
+        if not self._holders and gc.get_threshold() == self._held:
+            gc.set_threshold(*self._before)
 
 
 _collector = _Collector()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -106,3 +107,132 @@ def test_steps_can_be_awaited(world: World) -> None:
         assert await in_turns(count(3, "a", [])) == "a"
 
     world.run(scenario())
+
+
+def test_what_is_not_finished_ends_when_it_is_closed(world: World) -> None:
+    seen: list[str] = []
+
+    def steps(name: str) -> Steps[None]:
+        try:
+            yield from count(9, name, seen)
+        finally:
+            seen.append(f"{name} closed")
+
+    async def scenario() -> None:
+        turns = Turns()
+        works = turns.run(steps("a")), turns.run(steps("b"))
+        await asyncio.sleep(0)
+        turns.close()
+        await asyncio.sleep(0)
+        assert all(work.cancelled() for work in works)
+        assert len(turns) == 0
+        assert await turns.run(count(1, "c", seen)) == "c", "it can go on"
+
+    world.run(scenario())
+    assert seen == ["a0", "a closed", "c0"]  # "b" had not begun
+
+
+def test_work_may_close_what_runs_it(world: World) -> None:
+    seen: list[str] = []
+
+    async def scenario() -> None:
+        turns = Turns()
+
+        def steps() -> Steps[None]:
+            turns.close()
+            yield
+            seen.append("went on")
+
+        first, second = turns.run(steps()), turns.run(count(2, "b", seen))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert first.cancelled() and second.cancelled()
+
+    world.run(scenario())
+    assert seen == []
+
+
+@pytest.fixture
+def thresholds() -> Iterator[tuple[int, int, int]]:
+    before = gc.get_threshold()
+    gc.set_threshold(5000, 7, 9)
+    yield 5000, 7, 9
+    gc.set_threshold(*before)
+
+
+def test_garbage_is_not_collected_whole_while_large_work_is_done(
+    world: World, thresholds: tuple[int, int, int]
+) -> None:
+    async def scenario() -> None:
+        one, other = Turns(), Turns()
+        first, second = one.run(count(1, "a", [])), other.run(count(3, "b", []))
+        assert gc.get_threshold()[2] > 1_000_000
+        await first
+        assert gc.get_threshold()[2] > 1_000_000, "the other goes on"
+        await second
+        assert gc.get_threshold() == thresholds
+
+    world.run(scenario())
+
+
+def test_what_a_user_sets_for_the_garbage_is_left_alone(
+    world: World, thresholds: tuple[int, int, int]
+) -> None:
+    async def scenario() -> None:
+        turns = Turns()
+        work = turns.run(count(3, "a", []))
+        gc.set_threshold(700, 10, 10)
+        more = Turns().run(count(3, "b", []))
+        await work
+        await more
+        assert gc.get_threshold() == (700, 10, 10)
+        gc.set_threshold(0, 10, 10)  # off
+        work = turns.run(count(1, "c", []))
+        assert gc.get_threshold()[0] == 0
+        await work
+        assert gc.get_threshold() == (0, 10, 10)
+
+    world.run(scenario())
+
+
+@pytest.mark.parametrize("end", ["close", "fault", "cancel"])
+def test_garbage_is_collected_as_before_however_the_work_ends(
+    world: World, thresholds: tuple[int, int, int], end: str
+) -> None:
+    def steps() -> Steps[None]:
+        yield
+        if end == "fault":
+            raise ValueError("broken")
+        yield
+
+    async def scenario() -> None:
+        turns = Turns()
+        work = turns.run(steps())
+        await asyncio.sleep(0)
+        assert gc.get_threshold() != thresholds
+        if end == "close":
+            turns.close()
+        elif end == "cancel":
+            work.cancel()
+        for _ in range(4):
+            await asyncio.sleep(0)
+        assert work.done()
+        assert gc.get_threshold() == thresholds
+
+    world.run(scenario())
+
+
+def test_an_interrupt_ends_what_is_under_way(thresholds: tuple[int, int, int]) -> None:
+    def steps() -> Steps[None]:
+        yield
+        raise KeyboardInterrupt
+
+    async def scenario() -> None:
+        turns = Turns()
+        turns.run(steps())
+        turns.run(count(1, "a", []))
+        await asyncio.sleep(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(scenario())
+    assert gc.get_threshold() == thresholds
