@@ -10,7 +10,6 @@ plugin's. What differs: any broker may be asked about any other.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -26,15 +25,14 @@ from trimtab.config import (
     OptionTable,
     Value,
     check_topic,
+    inherit,
     read_given,
     resolve,
-    resolve_topic,
     write,
 )
-from trimtab.controller.decision import Decision, Refusal
+from trimtab.controller.decision import MAX_RECORDS, Decision, Refusal, Whole
 from trimtab.controller.partition_limits import PER_BROKER, PER_CLUSTER
 from trimtab.controller.topic_rules import MIN_ISR
-from trimtab.controller.topics import MAX_RECORDS
 from trimtab.errors import ErrorCode, UsageError
 from trimtab.metadata.image import (
     CONFIG_BROKER,
@@ -103,12 +101,14 @@ def decide_incremental_alter_configs(
     request: IncrementalAlterConfigsRequest,
     broker_config: Mapping[str, Value],
     controller_id: int,
+    whole: Whole | None = None,
 ) -> Decision:
     """Change the options that are named, of each resource all of them or none.
 
     Args:
         broker_config: the static broker options, all of them, for what topics inherit.
         controller_id: may have options of its own, like a broker.
+        whole: what it shares with the other parts of a large request.
     """
 
     def plan(
@@ -122,7 +122,7 @@ def decide_incremental_alter_configs(
     def is_null(config: incremental_alter_configs.AlterableConfig) -> bool:
         return config.value is None and config.config_operation != DELETE
 
-    changes = _Changes(image, broker_config, controller_id)
+    changes = _Changes(image, broker_config, controller_id, whole or Whole())
     responses = [
         incremental_alter_configs.AlterConfigsResourceResponse(
             error_code=code,
@@ -147,14 +147,16 @@ def decide_alter_configs(
     request: AlterConfigsRequest,
     broker_config: Mapping[str, Value],
     controller_id: int,
+    whole: Whole | None = None,
 ) -> Decision:
     """Replace all options of each resource; those that are not named go back to their defaults.
 
     Args:
         broker_config: the static broker options, all of them, for what topics inherit.
         controller_id: may have options of its own, like a broker.
+        whole: what it shares with the other parts of a large request.
     """
-    changes = _Changes(image, broker_config, controller_id)
+    changes = _Changes(image, broker_config, controller_id, whole or Whole())
     responses = [
         alter_configs.AlterConfigsResourceResponse(
             error_code=code,
@@ -231,11 +233,18 @@ class _Changes:
     """
 
     def __init__(
-        self, image: ClusterImage, broker_config: Mapping[str, Value], controller_id: int
+        self,
+        image: ClusterImage,
+        broker_config: Mapping[str, Value],
+        controller_id: int,
+        whole: Whole,
     ) -> None:
         self._image = image
+        self._whole = whole
         self._nodes = {controller_id, *image.brokers}
-        self._broker_config = resolve(broker_config, image.configs(CONFIG_BROKER, _ALL_BROKERS), {})
+        self._inherited = inherit(
+            resolve(broker_config, image.configs(CONFIG_BROKER, _ALL_BROKERS), {})
+        )
         self.records: list[Any] = []
 
     def alter(
@@ -250,7 +259,7 @@ class _Changes:
             plan: what a resource's options shall be, from what they are.
             find_nulls: names of the options that lack a value.
         """
-        times = Counter((each.resource_type, each.resource_name) for each in resources)
+        times = self._whole.count((each.resource_type, each.resource_name) for each in resources)
         results: list[tuple[R, ErrorCode, str | None]] = []
         for resource in resources:
             code, message = ErrorCode.NONE, None
@@ -259,18 +268,24 @@ class _Changes:
                     raise Refusal(
                         ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."
                     )
-                self._check_request(resource, find_nulls(resource))
+                self._check_request(resource, find_nulls)
                 self._alter(resource, plan)
             except Refusal as refusal:
                 code, message = refusal.code, refusal.message
             results.append((resource, code, message))
         return results
 
-    def _check_request(self, resource: _Resource, nulls: list[str]) -> None:
+    def _check_request(self, resource: R, find_nulls: Callable[[R], list[str]]) -> None:
+        if len(resource.configs) > MAX_RECORDS:
+            raise Refusal(
+                ErrorCode.POLICY_VIOLATION,
+                f"{len(resource.configs)} configs lead to more than the {MAX_RECORDS} records "
+                "that a request may; name each config once.",
+            )
         names = [config.name for config in resource.configs]
         if len(set(names)) != len(names):
             raise Refusal(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-        if nulls:
+        if nulls := find_nulls(resource):
             raise Refusal(
                 ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}"
             )
@@ -307,11 +322,12 @@ class _Changes:
         if any(record.name == MIN_ISR for record in records):
             # Who is eligible under one minimum need not have all that is committed under another.
             records.append(ClearElrRecord(topic_name=name if kind == CONFIG_TOPIC else ""))
-        if len(self.records) + len(records) > MAX_RECORDS:
+        if self._whole.records + len(records) > MAX_RECORDS:
             raise Refusal(
                 ErrorCode.POLICY_VIOLATION,
                 f"The request would write more than {MAX_RECORDS} records; alter less at a time.",
             )
+        self._whole.records += len(records)
         self.records += records
 
     def _check_topic(self, name: str, after: Texts) -> None:
@@ -324,7 +340,7 @@ class _Changes:
             if option not in TOPIC:
                 raise Refusal(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {option}")
         try:
-            values = resolve_topic(self._broker_config, after)
+            values = {**self._inherited, **read_given(TOPIC, after)}
             check_topic(values)
         except UsageError as error:
             raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from error

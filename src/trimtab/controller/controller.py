@@ -25,7 +25,7 @@ from trimtab.controller.broker_states import (
     is_current,
 )
 from trimtab.controller.configs import decide_alter_configs, decide_incremental_alter_configs
-from trimtab.controller.decision import Decision
+from trimtab.controller.decision import Decision, Whole
 from trimtab.controller.isr_changes import decide_isr_changes
 from trimtab.controller.journal import Journal
 from trimtab.controller.leader_changes import (
@@ -49,6 +49,7 @@ from trimtab.controller.topic_rules import UNCLEAN, TopicRules
 from trimtab.controller.topics import decide_create, decide_delete
 from trimtab.errors import ErrorCode, KafkaError
 from trimtab.metadata.image import ELR_VERSION, METADATA_LEVEL, METADATA_VERSION, ClusterImage
+from trimtab.server.turns import Steps
 from trimtab.storage.storage import Storage
 from trimtab.wire.messages.allocate_producer_ids import (
     AllocateProducerIdsRequest,
@@ -282,61 +283,81 @@ class Controller:
 
     # Partitions
 
-    def alter_partition(self, request: AlterPartitionRequest) -> Answer[AlterPartitionResponse]:
-        """AlterPartition."""
-        return self._carry_out(decide_isr_changes(self.image, self._rules, request))
+    # Of a request that is cut, these methods decide a part and return its response, which nobody
+    # is told before `reach` (`large_requests.py`).
 
-    def elect_leaders(self, request: ElectLeadersRequest) -> Answer[ElectLeadersResponse]:
+    def alter_partition(
+        self, request: AlterPartitionRequest, whole: Whole | None = None
+    ) -> Answer[AlterPartitionResponse]:
+        """AlterPartition."""
+        return self._carry_out(decide_isr_changes(self.image, self._rules, request), 0, whole)
+
+    def elect_leaders(
+        self, request: ElectLeadersRequest, whole: Whole | None = None
+    ) -> Answer[ElectLeadersResponse]:
         """ElectLeaders: brokers know the new leaders before the answer."""
         decision = decide_elections(self.image, self._rules, request)
-        return self._carry_out(decision, request.timeout_ms)
+        return self._carry_out(decision, request.timeout_ms, whole)
 
     def alter_partition_reassignments(
-        self, request: AlterPartitionReassignmentsRequest
+        self, request: AlterPartitionReassignmentsRequest, whole: Whole | None = None
     ) -> Answer[AlterPartitionReassignmentsResponse]:
         """AlterPartitionReassignments: begun, not done."""
-        return self._carry_out(
-            decide_alter_reassignments(self.image, self._rules, self._allowance(), request)
+        decision = decide_alter_reassignments(
+            self.image, self._rules, self._allowance(), request, whole
         )
+        return self._carry_out(decision, 0, whole)
 
     def list_partition_reassignments(
         self, request: ListPartitionReassignmentsRequest
-    ) -> Answer[ListPartitionReassignmentsResponse]:
+    ) -> Steps[Answer[ListPartitionReassignmentsResponse]]:
         """ListPartitionReassignments."""
-        return self._carry_out(Decision([], list_reassignments(self.image, request)))
+        response = yield from list_reassignments(self.image, request)
+        return self._carry_out(Decision([], response))
 
     # Topics and options
 
-    def create_topics(self, request: CreateTopicsRequest) -> Answer[CreateTopicsResponse]:
+    def create_topics(
+        self, request: CreateTopicsRequest, whole: Whole | None = None
+    ) -> Answer[CreateTopicsResponse]:
         """CreateTopics: brokers have the new partitions before the answer."""
-        decision = decide_create(self.image, request, self._given, self._allowance(), self._random)
-        return self._carry_out(decision, request.timeout_ms)
+        allowance = self._allowance(request.validate_only, whole)
+        decision = decide_create(self.image, request, self._given, allowance, self._random, whole)
+        return self._carry_out(decision, request.timeout_ms, whole)
 
-    def delete_topics(self, request: DeleteTopicsRequest) -> Answer[DeleteTopicsResponse]:
+    def delete_topics(
+        self, request: DeleteTopicsRequest, whole: Whole | None = None
+    ) -> Answer[DeleteTopicsResponse]:
         """DeleteTopics: brokers know before the answer."""
         enabled = bool(self._config["delete.topic.enable"])
-        decision = decide_delete(self.image, request, enabled)
-        return self._carry_out(decision, request.timeout_ms)
+        decision = decide_delete(self.image, request, enabled, whole)
+        return self._carry_out(decision, request.timeout_ms, whole)
 
     def create_partitions(
-        self, request: CreatePartitionsRequest
+        self, request: CreatePartitionsRequest, whole: Whole | None = None
     ) -> Answer[CreatePartitionsResponse]:
         """CreatePartitions: brokers have the new partitions before the answer."""
-        decision = decide_create_partitions(self.image, request, self._allowance(), self._random)
-        return self._carry_out(decision, request.timeout_ms)
+        allowance = self._allowance(request.validate_only, whole)
+        decision = decide_create_partitions(self.image, request, allowance, self._random, whole)
+        return self._carry_out(decision, request.timeout_ms, whole)
 
-    def alter_configs(self, request: AlterConfigsRequest) -> Answer[AlterConfigsResponse]:
+    def alter_configs(
+        self, request: AlterConfigsRequest, whole: Whole | None = None
+    ) -> Answer[AlterConfigsResponse]:
         """AlterConfigs: brokers know before the answer."""
         return self._configure(
-            decide_alter_configs(self.image, request, self._config, self.node_id)
+            decide_alter_configs(self.image, request, self._config, self.node_id, whole), whole
         )
 
     def incremental_alter_configs(
-        self, request: IncrementalAlterConfigsRequest
+        self, request: IncrementalAlterConfigsRequest, whole: Whole | None = None
     ) -> Answer[IncrementalAlterConfigsResponse]:
         """IncrementalAlterConfigs: brokers know before the answer."""
         return self._configure(
-            decide_incremental_alter_configs(self.image, request, self._config, self.node_id)
+            decide_incremental_alter_configs(
+                self.image, request, self._config, self.node_id, whole
+            ),
+            whole,
         )
 
     def limits(self) -> PartitionLimits:
@@ -354,10 +375,15 @@ class Controller:
             self.rejections.copy(),
         )
 
-    def _allowance(self) -> Allowance:
-        return Allowance(self.image, self.limits(), self.rejections)
+    def _allowance(self, validate_only: bool = False, whole: Whole | None = None) -> Allowance:
+        """What a request may still have: for a part of one, what the parts before have left."""
+        if whole is None or not validate_only:  # what was granted before is in the image
+            return Allowance(self.image, self.limits(), self.rejections)
+        if whole.allowance is None:
+            whole.allowance = Allowance(self.image, self.limits(), self.rejections)
+        return whole.allowance
 
-    def _configure(self, decision: Decision) -> Answer[Any]:
+    def _configure(self, decision: Decision, whole: Whole | None) -> Answer[Any]:
         self._commit(decision.records)
         for each in decision.records:
             if isinstance(each, ConfigRecord) and is_ignored(each, self.node_id):
@@ -373,7 +399,7 @@ class Controller:
         ):
             self._commit(elect_unclean_where_missing(self.image, self._rules))
         limit_s = MAX_REACH_S if decision.records else 0
-        return self._answer(decision.response, self.journal.next_offset, limit_s)
+        return self._respond(decision.response, limit_s, whole)
 
     # How decisions come about
 
@@ -382,12 +408,24 @@ class Controller:
             self.journal.append(records)
             self.feed.check()
 
-    def _carry_out(self, decision: Decision, reach_ms: int = 0) -> Answer[Any]:
+    def _carry_out(
+        self, decision: Decision, reach_ms: int = 0, whole: Whole | None = None
+    ) -> Answer[Any]:
         """The answer, for whoever awaits it: also one that changes nothing may tell of what is
         not on disk yet."""
         self._commit(decision.records)
         limit_s = min(reach_ms / 1000, MAX_REACH_S) if decision.records else 0
-        return self._answer(decision.response, self.journal.next_offset, limit_s)
+        return self._respond(decision.response, limit_s, whole)
+
+    def _respond(self, response: Any, limit_s: float, whole: Whole | None) -> Answer[Any]:
+        if whole is None or not whole.is_cut:
+            return self._answer(response, self.journal.next_offset, limit_s)
+        whole.reach_s = max(whole.reach_s, limit_s)
+        return response  # type: ignore[no-any-return]
+
+    def reach(self, response: Any, whole: Whole) -> Answer[Any]:
+        """The response to a request that was decided in parts, when it may be told."""
+        return self._answer(response, self.journal.next_offset, whole.reach_s)
 
     async def _answer(self, response: Any, offset: int, limit_s: float) -> Any:
         await self.journal.reach(offset)

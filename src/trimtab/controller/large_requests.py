@@ -1,23 +1,30 @@
-"""Requests about very many things, decided a hundred at a time.
+"""Requests about very many things, decided a part at a time.
 
-What is decided of a topic, partition or resource does not depend on the others of its request. So a
-large request is cut into parts, others have their turn between two of them, and the answers are put
-together. Each part is written to the journal by itself. Where a request names something twice, more
-than a hundred apart, the second finds what the first has done; Kafka refuses both.
+A large request is cut into parts, each of which is decided and appended to the journal by itself,
+and others have their turn between two of them. What concerns all of it is shared by the parts
+(`Whole`): what it names twice, how many records it leads to, and what `validate_only` has granted.
+It is answered once, when all of it is on disk and known to the brokers.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Hashable, Iterator
+from copy import copy
 from typing import Any, NamedTuple
 
+from trimtab.controller.decision import Whole
 from trimtab.errors import ErrorCode
 from trimtab.server.turns import Steps
 
-AT_ONCE = 100
+AT_ONCE = 50
 """What is decided between two turns: some milliseconds."""
+_COUNTED_AT_ONCE = 4000
+
+Decide = Callable[[Any, Whole], Any]
+"""Decides about a request. If `Whole.is_cut`, what it returns is the response, which is not to be
+sent before `Reach`; else it is what awaits the response."""
+Reach = Callable[[Any, Whole], Coroutine[Any, Any, Any]]
+"""Awaits that what was decided may be told: the response, and the request that it answers."""
 
 
 class Parts(NamedTuple):
@@ -28,16 +35,20 @@ class Parts(NamedTuple):
         answered: of the response.
         asked_inner: of an element that is asked about; none if it stands for one thing.
         answered_inner: of an element of the answer.
+        name: what an element must not share with another of the request.
+        answers_once: whether what is named twice is answered once, at its first place.
     """
 
     asked: str
     answered: str
     asked_inner: str = ""
     answered_inner: str = ""
+    name: Callable[[Any], Hashable] | None = None
+    answers_once: bool = False
 
 
 def decide_in_parts(
-    decide: Callable[[Any], Coroutine[Any, Any, Any]], parts: Parts, request: Any
+    decide: Decide, reach: Reach, parts: Parts, request: Any
 ) -> Steps[Coroutine[Any, Any, Any]] | Coroutine[Any, Any, Any]:
     """What awaits the answer to a request, after it has been decided: at once if it is small."""
     elements = getattr(request, parts.asked)
@@ -45,32 +56,49 @@ def decide_in_parts(
         len(elements) <= AT_ONCE
         and sum(len(getattr(each, parts.asked_inner, None) or ()) for each in elements) <= AT_ONCE
     ):
-        return decide(request)
-    return _decide(decide, parts, request)
+        return decide(request, Whole())  # type: ignore[no-any-return]
+    return _decide(decide, reach, parts, request, elements)
 
 
 def _decide(
-    decide: Callable[[Any], Coroutine[Any, Any, Any]], parts: Parts, request: Any
+    decide: Decide, reach: Reach, parts: Parts, request: Any, elements: list[Any]
 ) -> Steps[Coroutine[Any, Any, Any]]:
-    answers: list[Coroutine[Any, Any, Any]] = []
-    try:
-        for part in _cut(getattr(request, parts.asked), parts.asked_inner):
-            answers.append(decide(replace(request, **{parts.asked: part})))
+    whole = Whole(is_cut=True)
+    if parts.name is not None:
+        for start in range(0, len(elements), _COUNTED_AT_ONCE):
+            whole.times.update(map(parts.name, elements[start : start + _COUNTED_AT_ONCE]))
             yield
-    except GeneratorExit:  # nobody waits for the answers any more
-        for answer in answers:
-            answer.close()
-        raise
-    return _put_together(answers, parts)
+    response: Any = None
+    for part in _cut(elements, parts, whole):
+        if part:
+            answer = decide(_with(request, parts.asked, part), whole)
+            if response is None:
+                response = answer
+            else:
+                _add(response, answer, parts)
+        yield
+    return reach(response, whole)
 
 
-def _cut(elements: list[Any], inner: str) -> Iterator[list[Any]]:
+def _cut(elements: list[Any], parts: Parts, whole: Whole) -> Iterator[list[Any]]:
+    """The elements, some at a time; none where very many were only named again."""
     part: list[Any] = []
     size = 0
+    answered: set[Hashable] = set()
     for element in elements:
-        for piece in _cut_inner(element, inner):
+        if parts.answers_once and parts.name is not None:
+            name = parts.name(element)
+            if name in answered:
+                size += 1
+                if size >= _COUNTED_AT_ONCE:
+                    yield part
+                    part, size = [], 0
+                continue
+            if whole.times[name] > 1:
+                answered.add(name)
+        for piece in _cut_inner(element, parts.asked_inner):
             part.append(piece)
-            size += 1 + len(getattr(piece, inner, None) or ())
+            size += 1 + len(getattr(piece, parts.asked_inner, None) or ())
             if size >= AT_ONCE:
                 yield part
                 part, size = [], 0
@@ -79,31 +107,38 @@ def _cut(elements: list[Any], inner: str) -> Iterator[list[Any]]:
 
 
 def _cut_inner(element: Any, inner: str) -> Iterator[Any]:
-    things = getattr(element, inner, None) or ()
+    things: list[Any] = getattr(element, inner, None) or []
     if len(things) <= AT_ONCE:
         yield element
         return
     for start in range(0, len(things), AT_ONCE):
-        yield replace(element, **{inner: things[start : start + AT_ONCE]})
+        yield _with(element, inner, things[start : start + AT_ONCE])
 
 
-async def _put_together(answers: list[Coroutine[Any, Any, Any]], parts: Parts) -> Any:
-    first, *others = await asyncio.gather(*answers)
-    whole: list[Any] = getattr(first, parts.answered)
-    for number, other in enumerate(others, 1):
-        if getattr(first, "error_code", other) == ErrorCode.NONE:
-            first.error_code = other.error_code
-        for element in getattr(other, parts.answered):
-            last = whole[-1] if whole else None
-            if parts.answered_inner and last is not None and _names(last) == _names(element):
-                getattr(last, parts.answered_inner).extend(getattr(element, parts.answered_inner))
-            else:
-                whole.append(element)
-        if not number % 10:
-            await asyncio.sleep(0)
-    return first
+def _with(message: Any, name: str, things: list[Any]) -> Any:
+    """The message with other things in one of its arrays."""
+    changed = copy(message)
+    setattr(changed, name, things)
+    return changed
 
 
-def _names(element: Any) -> str | None:
-    name: str | None = getattr(element, "name", None) or getattr(element, "topic", None)
+def _add(response: Any, answer: Any, parts: Parts) -> None:
+    """Put the answer about a part behind what has been answered before."""
+    if getattr(response, "error_code", answer) == ErrorCode.NONE:
+        response.error_code = answer.error_code
+    whole: list[Any] = getattr(response, parts.answered)
+    for element in getattr(answer, parts.answered):
+        last = whole[-1] if whole else None
+        if parts.answered_inner and last is not None and _names(last) == _names(element):
+            getattr(last, parts.answered_inner).extend(getattr(element, parts.answered_inner))
+        else:
+            whole.append(element)
+
+
+def _names(element: Any) -> Hashable:
+    name: Hashable = (
+        getattr(element, "name", None)
+        or getattr(element, "topic", None)
+        or getattr(element, "topic_id", None)
+    )
     return name

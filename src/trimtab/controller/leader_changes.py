@@ -19,6 +19,7 @@ from trimtab.wire.messages.elect_leaders import (
     ElectLeadersResponse,
     PartitionResult,
     ReplicaElectionResult,
+    TopicPartitions,
 )
 from trimtab.wire.messages.metadata_records import PartitionChangeRecord
 
@@ -120,38 +121,57 @@ def elect_unclean_where_missing(image: ClusterImage, rules: TopicRules) -> list[
     return _change(image, rules, partitions, active_brokers(image)) if partitions else []
 
 
+def name_partitions(image: ClusterImage, request: ElectLeadersRequest) -> ElectLeadersRequest:
+    """The request with the partitions that it is about: if it names none, those of the cluster
+    where something is to be done."""
+    election = _ELECTIONS.get(request.election_type)
+    if request.topic_partitions is not None or election is None:
+        return request
+    return ElectLeadersRequest(
+        election_type=request.election_type,
+        timeout_ms=request.timeout_ms,
+        topic_partitions=[
+            TopicPartitions(
+                topic=topic.name,
+                partitions=[each.id for each in topic.partitions if _is_needed(each, election)],
+            )
+            for topic in image.topics.values()
+        ],
+    )
+
+
 def decide_elections(
     image: ClusterImage, rules: TopicRules, request: ElectLeadersRequest
 ) -> Decision:
-    """ElectLeaders: a result for each partition; for all of the cluster's, if none is named, only
-    where something was to be done."""
+    """ElectLeaders: a result for each partition."""
     election = _ELECTIONS.get(request.election_type)
     if election is None:
         return Decision([], ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
-    names_all = request.topic_partitions is None
-    wanted: Iterable[tuple[str, Iterable[int]]]
-    if request.topic_partitions is None:
-        wanted = [(topic.name, range(len(topic.partitions))) for topic in image.topics.values()]
-    else:
-        wanted = [(topic.topic, topic.partitions) for topic in request.topic_partitions]
+    wanted = name_partitions(image, request).topic_partitions or ()
     active = active_brokers(image)
     records: list[Any] = []
     results = []
-    for name, indexes in wanted:
-        result = ReplicaElectionResult(topic=name, partition_result=[])
+    for topic in wanted:
+        result = ReplicaElectionResult(topic=topic.topic, partition_result=[])
         results.append(result)
-        for index in dict.fromkeys(indexes):
+        for index in dict.fromkeys(topic.partitions):
             code, message = ErrorCode.NONE, None
             try:
-                records.append(_elect(image, rules, name, index, election, active.__contains__))
+                records.append(
+                    _elect(image, rules, topic.topic, index, election, active.__contains__)
+                )
             except Refusal as refusal:
-                if names_all and refusal.code is ErrorCode.ELECTION_NOT_NEEDED:
-                    continue
                 code, message = refusal.code, refusal.message
             result.partition_result.append(
                 PartitionResult(partition_id=index, error_code=code, error_message=message)
             )
     return Decision(records, ElectLeadersResponse(replica_election_results=results))
+
+
+def _is_needed(partition: PartitionRegistration, election: Election) -> bool:
+    if election is Election.PREFERRED:
+        return partition.leader != partition.preferred_leader
+    return partition.leader == NO_LEADER
 
 
 def _elect(
@@ -168,13 +188,7 @@ def _elect(
     partition = image.partition(topic.id, index)
     if partition is None:
         raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}")
-    if election is Election.PREFERRED:
-        if partition.leader == partition.preferred_leader:
-            raise Refusal(
-                ErrorCode.ELECTION_NOT_NEEDED,
-                "Leader election not needed for topic partition.",
-            )
-    elif partition.leader != NO_LEADER:
+    if not _is_needed(partition, election):
         raise Refusal(
             ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
         )

@@ -5,13 +5,12 @@ Answers and their order of checks are those of Kafka's `ReplicationControlManage
 
 from __future__ import annotations
 
-from collections import Counter
 from random import Random
 from typing import Any
 
-from trimtab.controller.decision import Decision, Refusal
+from trimtab.controller.decision import MAX_RECORDS, Decision, Refusal, Whole
 from trimtab.controller.partition_limits import Allowance
-from trimtab.controller.topics import MAX_RECORDS, assign, check_replicas, new_partition
+from trimtab.controller.topics import assign, check_replicas, new_partition
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import ClusterImage, TopicImage, partition_record
 from trimtab.wire.messages.create_partitions import (
@@ -23,14 +22,22 @@ from trimtab.wire.messages.create_partitions import (
 
 
 def decide_create_partitions(
-    image: ClusterImage, request: CreatePartitionsRequest, allowance: Allowance, random: Random
+    image: ClusterImage,
+    request: CreatePartitionsRequest,
+    allowance: Allowance,
+    random: Random,
+    whole: Whole | None = None,
 ) -> Decision:
     """Add partitions to each topic that can have them; with `validate_only` write nothing.
 
     Unlike Kafka, which writes what fits of it, a request for more than `MAX_RECORDS` partitions
     adds none of those that are too many for one topic.
+
+    Args:
+        whole: what it shares with the other parts of a large request.
     """
-    times = Counter(topic.name for topic in request.topics)
+    whole = whole or Whole()
+    times = whole.count(topic.name for topic in request.topics)
     records: list[Any] = []
     results: dict[str, CreatePartitionsTopicResult] = {}
     for topic in request.topics:
@@ -40,7 +47,9 @@ def decide_create_partitions(
         try:
             if times[topic.name] > 1:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            records += _extend(image, topic, allowance, MAX_RECORDS - len(records), random)
+            added = _extend(image, topic, allowance, MAX_RECORDS - whole.records, random)
+            whole.records += len(added)
+            records += added
         except Refusal as refusal:
             code, message = refusal.code, refusal.message
         results[topic.name] = CreatePartitionsTopicResult(

@@ -7,23 +7,29 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from errno import EADDRNOTAVAIL, EAFNOSUPPORT
 from functools import partial
+from operator import attrgetter
 from random import Random
 from typing import Any
 
 from trimtab import config
 from trimtab.config import BROKER
 from trimtab.controller.controller import Answer, Controller
-from trimtab.controller.large_requests import Parts, decide_in_parts
+from trimtab.controller.large_requests import Decide, Parts, decide_in_parts
+from trimtab.controller.leader_changes import name_partitions
 from trimtab.controller.quorum import describe_cluster, describe_quorum
 from trimtab.controller.sessions import Probe
 from trimtab.server.listener import Listener
 from trimtab.server.request import CloseConnection
+from trimtab.server.turns import Steps
 from trimtab.storage.storage import Storage
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from trimtab.wire.messages.delete_topics import DeleteTopicsRequest
 from trimtab.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from trimtab.wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from trimtab.wire.messages.elect_leaders import ElectLeadersRequest
 from trimtab.wire.messages.fetch import FetchRequest, FetchResponse
+from trimtab.wire.types import ZERO_UUID
 
 _PROBE_TIMEOUT_S = 1.0
 _STREAM = 1
@@ -33,6 +39,24 @@ _FETCH_SINCE = 12
 _NODES_SINCE = 2
 _NOT_HERE = (EADDRNOTAVAIL, EAFNOSUPPORT)
 """This machine has no address of that kind: a name may have others."""
+
+_NAME = attrgetter("name")
+_CREATION = Parts("topics", "topics", name=_NAME, answers_once=True)
+_MORE_PARTITIONS = Parts("topics", "results", name=_NAME, answers_once=True)
+_DELETION = Parts(
+    "topics", "responses", name=lambda topic: (topic.name, topic.topic_id), answers_once=True
+)
+_DELETION_BY_NAME = Parts(
+    "topic_names", "responses", name=lambda name: (name, ZERO_UUID), answers_once=True
+)
+_CONFIGS = Parts(
+    "resources", "responses", name=lambda each: (each.resource_type, each.resource_name)
+)
+_ELECTION = Parts(
+    *("topic_partitions", "replica_election_results", "partitions", "partition_result")
+)
+_REASSIGNMENT = Parts("topics", "responses", "partitions", "partitions")
+_ISR_CHANGE = Parts("topics", "topics", "partitions", "partitions")
 
 _log = logging.getLogger(__name__)
 
@@ -155,25 +179,21 @@ class ControllerNode:
         def ask(decide: Callable[[Any], Any]) -> Callable[[RequestHeader, Any], Any]:
             return lambda header, request: decide(request)
 
-        def cut(decide: Callable[[Any], Any], *parts: str) -> Callable[[RequestHeader, Any], Any]:
-            return lambda header, request: decide_in_parts(decide, Parts(*parts), request)
+        def cut(decide: Decide, parts: Parts) -> Callable[[RequestHeader, Any], Any]:
+            return lambda header, request: decide_in_parts(decide, controller.reach, parts, request)
 
-        elections = ("topic_partitions", "replica_election_results", "partitions")
         return {
             1: self._fetch,
-            19: cut(controller.create_topics, "topics", "topics"),
-            20: cut(controller.delete_topics, "topics", "responses"),
-            33: cut(controller.alter_configs, "resources", "responses"),
-            37: cut(controller.create_partitions, "topics", "results"),
-            43: cut(controller.elect_leaders, *elections, "partition_result"),
-            44: cut(controller.incremental_alter_configs, "resources", "responses"),
-            45: cut(
-                controller.alter_partition_reassignments,
-                *("topics", "responses", "partitions", "partitions"),
-            ),
+            19: cut(controller.create_topics, _CREATION),
+            20: self._delete_topics,
+            33: cut(controller.alter_configs, _CONFIGS),
+            37: cut(controller.create_partitions, _MORE_PARTITIONS),
+            43: self._elect_leaders,
+            44: cut(controller.incremental_alter_configs, _CONFIGS),
+            45: cut(controller.alter_partition_reassignments, _REASSIGNMENT),
             46: ask(controller.list_partition_reassignments),
             55: self._describe_quorum,
-            56: ask(controller.alter_partition),
+            56: cut(controller.alter_partition, _ISR_CHANGE),
             59: ask(controller.feed.fetch_snapshot),
             60: self._describe_cluster,
             62: ask(controller.register_broker),
@@ -191,6 +211,16 @@ class ControllerNode:
             )
         return self.controller.feed.fetch(request)
 
+    def _delete_topics(self, header: RequestHeader, request: DeleteTopicsRequest) -> Any:
+        parts = _DELETION if request.topics else _DELETION_BY_NAME
+        controller = self.controller
+        return decide_in_parts(controller.delete_topics, controller.reach, parts, request)
+
+    def _elect_leaders(self, header: RequestHeader, request: ElectLeadersRequest) -> Any:
+        controller = self.controller
+        request = name_partitions(controller.image, request)
+        return decide_in_parts(controller.elect_leaders, controller.reach, _ELECTION, request)
+
     def _heartbeat(
         self, header: RequestHeader, request: BrokerHeartbeatRequest
     ) -> Answer[BrokerHeartbeatResponse]:
@@ -201,8 +231,10 @@ class ControllerNode:
 
     def _describe_quorum(
         self, header: RequestHeader, request: DescribeQuorumRequest
-    ) -> DescribeQuorumResponse:
-        response = describe_quorum(self.controller, self._address, self._now_ms(), request)
+    ) -> Steps[DescribeQuorumResponse]:
+        response = yield from describe_quorum(
+            self.controller, self._address, self._now_ms(), request
+        )
         if header.api_version < _NODES_SINCE:
             response.nodes = []
         return response

@@ -5,6 +5,7 @@ from __future__ import annotations
 from trimtab.controller.controller import Controller
 from trimtab.errors import ErrorCode
 from trimtab.metadata.batches import TOPIC
+from trimtab.server.turns import Pace, Steps
 from trimtab.wire.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -28,19 +29,33 @@ _NEVER = -1
 
 def describe_quorum(
     controller: Controller, address: tuple[str, int], now_ms: int, request: DescribeQuorumRequest
-) -> DescribeQuorumResponse:
-    """DescribeQuorum: the controller votes, brokers observe."""
-    return DescribeQuorumResponse(
-        topics=[
-            TopicDataResponse(
-                topic_name=topic.topic_name,
-                partitions=[
-                    _describe_partition(controller, now_ms, topic.topic_name, asked.partition_index)
-                    for asked in topic.partitions
-                ],
+) -> Steps[DescribeQuorumResponse]:
+    """DescribeQuorum: the controller votes, brokers observe. As with Kafka's, no request may name
+    anything beside the one partition there is."""
+    pace = Pace()
+    is_valid = [
+        (topic.topic_name, [each.partition_index for each in topic.partitions[:2]])
+        for topic in request.topics[:2]
+    ] == [(TOPIC, [0])]
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for asked in topic.partitions:
+            partitions.append(
+                _describe_partition(controller, now_ms)
+                if is_valid
+                else PartitionDataResponse(
+                    partition_index=asked.partition_index,
+                    error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                )
             )
-            for topic in request.topics
-        ],
+            if pace.spend():
+                yield
+        topics.append(TopicDataResponse(topic_name=topic.topic_name, partitions=partitions))
+        if pace.spend():
+            yield
+    return DescribeQuorumResponse(
+        topics=topics,
         nodes=[
             Node(
                 node_id=controller.node_id,
@@ -71,16 +86,10 @@ def describe_cluster(
     )
 
 
-def _describe_partition(
-    controller: Controller, now_ms: int, topic: str, index: int
-) -> PartitionDataResponse:
-    if topic != TOPIC or index != 0:
-        return PartitionDataResponse(
-            partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        )
+def _describe_partition(controller: Controller, now_ms: int) -> PartitionDataResponse:
     journal = controller.journal
     return PartitionDataResponse(
-        partition_index=index,
+        partition_index=0,
         leader_id=controller.node_id,
         leader_epoch=journal.epoch,
         high_watermark=journal.end_offset,

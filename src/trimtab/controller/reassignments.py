@@ -15,14 +15,15 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-from trimtab.controller.decision import Decision, Refusal
+from trimtab.controller.decision import MAX_RECORDS, Decision, Refusal, Whole
 from trimtab.controller.election import Election, change_partition
 from trimtab.controller.leader_changes import active_brokers
 from trimtab.controller.partition_limits import Allowance
 from trimtab.controller.topic_rules import TopicRules
-from trimtab.controller.topics import MAX_RECORDS, check_replicas
+from trimtab.controller.topics import check_replicas
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import ClusterImage, PartitionRegistration, TopicImage
+from trimtab.server.turns import Pace, Steps
 from trimtab.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -46,9 +47,21 @@ def decide_alter_reassignments(
     rules: TopicRules,
     allowance: Allowance,
     request: AlterPartitionReassignmentsRequest,
+    whole: Whole | None = None,
 ) -> Decision:
-    """AlterPartitionReassignments: each partition that can, begins to move, or gives it up."""
-    moves = _Moves(image, rules, allowance, request.allow_replication_factor_change)
+    """AlterPartitionReassignments: each partition that can, begins to move, or gives it up.
+
+    Args:
+        whole: what it shares with the other parts of a large request.
+    """
+    whole = whole or Whole()
+    moves = _Moves(
+        image,
+        rules,
+        allowance,
+        request.allow_replication_factor_change,
+        MAX_RECORDS - whole.records,
+    )
     responses = [
         ReassignableTopicResponse(
             name=topic.name,
@@ -56,6 +69,7 @@ def decide_alter_reassignments(
         )
         for topic in request.topics
     ]
+    whole.records += len(moves.records)
     if moves.records:
         _log.info("altering reassignments partitions=%d", len(moves.records))
     return Decision(
@@ -70,31 +84,35 @@ def decide_alter_reassignments(
 
 def list_reassignments(
     image: ClusterImage, request: ListPartitionReassignmentsRequest
-) -> ListPartitionReassignmentsResponse:
+) -> Steps[ListPartitionReassignmentsResponse]:
     """ListPartitionReassignments: of those that are named, or of all, the ones on the move."""
+    pace = Pace(1000)
     wanted: Iterable[tuple[str, Iterable[int]]]
     if request.topics is None:
         wanted = [(topic.name, range(len(topic.partitions))) for topic in image.topics.values()]
     else:
-        wanted = [(topic.name, dict.fromkeys(topic.partition_indexes)) for topic in request.topics]
+        wanted = ((topic.name, topic.partition_indexes) for topic in request.topics)
     topics = []
     for name, indexes in wanted:
         topic = image.topics.get(name)
         if topic is None:
+            if pace.spend():
+                yield
             continue
-        moving = [
-            OngoingPartitionReassignment(
-                partition_index=index,
-                replicas=list(partition.replicas),
-                adding_replicas=list(partition.adding_replicas),
-                removing_replicas=list(partition.removing_replicas),
-            )
-            for index in indexes
-            if (partition := image.partition(topic.id, index)) is not None
-            and partition.is_reassigning
-        ]
+        moving: dict[int, OngoingPartitionReassignment] = {}
+        for index in indexes:
+            if pace.spend():
+                yield
+            partition = image.partition(topic.id, index)
+            if partition is not None and partition.is_reassigning:
+                moving[index] = OngoingPartitionReassignment(
+                    partition_index=index,
+                    replicas=list(partition.replicas),
+                    adding_replicas=list(partition.adding_replicas),
+                    removing_replicas=list(partition.removing_replicas),
+                )
         if moving:
-            topics.append(OngoingTopicReassignment(name=name, partitions=moving))
+            topics.append(OngoingTopicReassignment(name=name, partitions=list(moving.values())))
     return ListPartitionReassignmentsResponse(error_message=None, topics=topics)
 
 
@@ -134,11 +152,13 @@ class _Moves:
         rules: TopicRules,
         allowance: Allowance,
         allows_other_factor: bool,
+        room: int,
     ) -> None:
         self._image = image
         self._rules = rules
         self._allowance = allowance
         self._allows_other_factor = allows_other_factor
+        self._room = room
         self._active = active_brokers(image)
         self._changed: dict[tuple[bytes, int], PartitionRegistration] = {}
         self.records: list[Any] = []
@@ -163,7 +183,7 @@ class _Moves:
             record = self._change(topic, partition, begin(partition, wanted.replicas))
         if record is None:
             return
-        if len(self.records) >= MAX_RECORDS:
+        if len(self.records) >= self._room:
             raise Refusal(
                 ErrorCode.POLICY_VIOLATION,
                 f"The request would change more than {MAX_RECORDS} partitions; move fewer at a "

@@ -7,14 +7,13 @@ Answers and their order of checks are those of Kafka's `ReplicationControlManage
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any
 
 from trimtab import config
 from trimtab.config import Source, Value
-from trimtab.controller.decision import Decision, Refusal
+from trimtab.controller.decision import MAX_RECORDS, Decision, Refusal, Whole
 from trimtab.controller.partition_limits import Allowance
 from trimtab.controller.topic_rules import WHOLE_CLUSTER
 from trimtab.errors import ErrorCode, UsageError
@@ -43,9 +42,6 @@ from trimtab.wire.messages.delete_topics import (
 from trimtab.wire.messages.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
 from trimtab.wire.types import ZERO_UUID
 
-MAX_RECORDS = 10_000
-"""Records that one request may lead to, as in Kafka (`MAX_RECORDS_PER_USER_OP`)."""
-
 NOT_GIVEN = -1
 
 _log = logging.getLogger(__name__)
@@ -57,28 +53,29 @@ def decide_create(
     given: Mapping[str, Value],
     allowance: Allowance,
     random: Random,
+    whole: Whole | None = None,
 ) -> Decision:
     """Create each topic of the request that can be created; with `validate_only` write nothing.
 
     Args:
         given: the static broker options that were set, for what topics inherit.
+        whole: what it shares with the other parts of a large request.
     """
-    settings = config.Settings.read(given, image.configs(CONFIG_BROKER, WHOLE_CLUSTER), {})
-    broker_config = settings.resolve()
-    times = Counter(topic.name for topic in request.topics)
+    whole = whole or Whole()
+    defaults = _Defaults(
+        config.Settings.read(given, image.configs(CONFIG_BROKER, WHOLE_CLUSTER), {})
+    )
+    times = whole.count(topic.name for topic in request.topics)
     records: list[Any] = []
     results: dict[str, CreatableTopicResult] = {}
-    taken: dict[str, str] = {}
     for topic in request.topics:
         if topic.name in results:
             continue
         try:
             if times[topic.name] > 1:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            room = MAX_RECORDS - len(records)
-            created = _Creation(
-                image, topic, settings, broker_config, allowance, random, taken, room
-            )
+            room = MAX_RECORDS - whole.records
+            created = _Creation(image, topic, defaults, allowance, random, whole.taken, room)
         except Refusal as refusal:
             results[topic.name] = CreatableTopicResult(
                 name=topic.name,
@@ -88,11 +85,31 @@ def decide_create(
                 configs=[],
             )
             continue
-        taken[collision_key(topic.name)] = topic.name
+        whole.taken[collision_key(topic.name)] = topic.name
+        whole.records += len(created.records)
         records += created.records
         results[topic.name] = created.result
     response = CreateTopicsResponse(throttle_time_ms=0, topics=list(results.values()))
     return Decision([] if request.validate_only else records, response)
+
+
+class _Defaults:
+    """What topics inherit, found out once for all topics of a request.
+
+    Attributes:
+        broker_config: the options of all brokers.
+        values: of the options of a topic that sets none.
+        described: these options, as DescribeConfigs has them.
+    """
+
+    def __init__(self, settings: config.Settings) -> None:
+        self.broker_config = settings.resolve()
+        self.values = config.inherit(self.broker_config)
+        self.described: dict[str, CreatableTopicConfigs] = {}
+        for option in sorted(config.TOPIC, key=lambda option: option.name):
+            found = settings.of_topic(option, {})
+            source = found[0].source if found else Source.DEFAULT
+            self.described[option.name] = _describe(option.name, self.values[option.name], source)
 
 
 class _Creation:
@@ -102,22 +119,21 @@ class _Creation:
         self,
         image: ClusterImage,
         topic: CreatableTopic,
-        settings: config.Settings,
-        broker_config: Mapping[str, Value],
+        defaults: _Defaults,
         allowance: Allowance,
         random: Random,
         taken: Mapping[str, str],
         max_records: int,
     ) -> None:
         _check_name(image, topic.name, taken)
-        configs = _check_configs(topic, broker_config)
+        configs = _check_configs(topic, defaults)
         max_partitions = max_records - 1 - len(configs)
         if topic.assignments:
+            _check_count(len(topic.assignments), max_partitions)
             assignment = _check_assignment(image, topic)
-            _check_count(len(assignment), max_partitions)
             allowance.check(topic.name, assignment)
         else:
-            partitions, factor = _read_counts(topic, broker_config)
+            partitions, factor = _read_counts(topic, defaults.broker_config)
             _check_count(partitions, max_partitions)
             assignment = assign(image, allowance, topic.name, partitions, factor, random)
         topic_id = new_topic_id(random)
@@ -142,7 +158,10 @@ class _Creation:
             error_message=None,
             num_partitions=len(assignment),
             replication_factor=len(assignment[0]),
-            configs=_describe_configs(settings, configs, broker_config),
+            configs=[
+                _describe(name, configs[name], Source.TOPIC) if name in configs else described
+                for name, described in defaults.described.items()
+            ],
         )
 
 
@@ -183,7 +202,13 @@ def _check_name(image: ClusterImage, name: str, taken: Mapping[str, str]) -> Non
         )
 
 
-def _check_configs(topic: CreatableTopic, broker_config: Mapping[str, Value]) -> dict[str, Value]:
+def _check_configs(topic: CreatableTopic, defaults: _Defaults) -> dict[str, Value]:
+    if len(topic.configs) > MAX_RECORDS:
+        raise Refusal(
+            ErrorCode.POLICY_VIOLATION,
+            f"{len(topic.configs)} configs lead to more than the {MAX_RECORDS} records that a "
+            "request may; name each config once.",
+        )
     given: dict[str, object] = {}
     for entry in topic.configs:
         if entry.value is None:
@@ -195,7 +220,7 @@ def _check_configs(topic: CreatableTopic, broker_config: Mapping[str, Value]) ->
         given[entry.name] = entry.value
     try:
         values = config.read_given(config.TOPIC, given)
-        config.check_topic({**config.inherit(broker_config), **values})
+        config.check_topic({**defaults.values, **values})
     except UsageError as error:
         raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from error
     for name, value in values.items():
@@ -258,6 +283,8 @@ def check_replicas(image: ClusterImage, index: int, brokers: Sequence[int]) -> N
         raise Refusal(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{where} includes an empty replica list."
         )
+    # Among more than there are, the first ones show that one is unknown or named twice.
+    brokers = brokers[: len(image.brokers) + 1]
     for broker in brokers:
         if broker not in image.brokers:
             raise Refusal(
@@ -340,28 +367,15 @@ def usable_brokers(image: ClusterImage) -> list[BrokerRegistration]:
     ]
 
 
-def _describe_configs(
-    settings: config.Settings, configs: Mapping[str, Value], broker_config: Mapping[str, Value]
-) -> list[CreatableTopicConfigs]:
-    """As DescribeConfigs has them."""
-    described = []
-    for option in sorted(config.TOPIC, key=lambda option: option.name):
-        if option.name in configs:
-            value, source = configs[option.name], Source.TOPIC
-        else:
-            value = config.inherited(option, broker_config)
-            found = settings.of_topic(option, {})
-            source = found[0].source if found else Source.DEFAULT
-        described.append(
-            CreatableTopicConfigs(
-                name=option.name,
-                value=config.write(value),
-                read_only=False,
-                config_source=source,
-                is_sensitive=False,
-            )
-        )
-    return described
+def _describe(name: str, value: Value, source: Source) -> CreatableTopicConfigs:
+    """An option as DescribeConfigs has it."""
+    return CreatableTopicConfigs(
+        name=name,
+        value=config.write(value),
+        read_only=False,
+        config_source=source,
+        is_sensitive=False,
+    )
 
 
 def new_topic_id(random: Random) -> bytes:
@@ -374,14 +388,20 @@ def new_topic_id(random: Random) -> bytes:
             return bytes(drawn)
 
 
-def decide_delete(image: ClusterImage, request: DeleteTopicsRequest, enabled: bool) -> Decision:
-    """Delete each topic named by name or by id."""
+def decide_delete(
+    image: ClusterImage, request: DeleteTopicsRequest, enabled: bool, whole: Whole | None = None
+) -> Decision:
+    """Delete each topic named by name or by id.
+
+    Args:
+        whole: what it shares with the other parts of a large request.
+    """
     wanted: list[tuple[str | None, bytes]] = [(name, ZERO_UUID) for name in request.topic_names]
     wanted += [(topic.name, topic.topic_id) for topic in request.topics]
-    times = Counter(wanted)
+    times = (whole or Whole()).count(wanted)
     records: list[Any] = []
     responses = []
-    for name, topic_id in times:
+    for name, topic_id in dict.fromkeys(wanted):
         code, message = _find_deletable(image, name, topic_id, times, enabled)
         if code is ErrorCode.NONE:
             topic = image.topics[name] if name is not None else image.topics_by_id[topic_id]
@@ -401,7 +421,7 @@ def _find_deletable(
     image: ClusterImage,
     name: str | None,
     topic_id: bytes,
-    times: Mapping[tuple[str | None, bytes], int],
+    times: Mapping[Hashable, int],
     enabled: bool,
 ) -> tuple[ErrorCode, str | None]:
     if not enabled:

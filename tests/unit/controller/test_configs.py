@@ -16,8 +16,7 @@ from trimtab.controller.configs import (
     decide_alter_configs,
     decide_incremental_alter_configs,
 )
-from trimtab.controller.decision import Decision
-from trimtab.controller.topics import MAX_RECORDS
+from trimtab.controller.decision import MAX_RECORDS, Decision
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import (
     CONFIG_BROKER,

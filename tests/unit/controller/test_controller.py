@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from tests.steps import finish
 from trimtab.config import BROKER, read
 from trimtab.controller.controller import Controller
 from trimtab.errors import ErrorCode
@@ -538,8 +539,8 @@ def test_partitions_are_added_and_moved(lab: Lab) -> None:
             )
         )
         assert response.responses[0].partitions[0].error_code == 0
-        response = await controller.list_partition_reassignments(
-            ListPartitionReassignmentsRequest(topics=None)
+        response = await finish(
+            controller.list_partition_reassignments(ListPartitionReassignmentsRequest(topics=None))
         )
         (moving,) = response.topics[0].partitions
         assert (moving.adding_replicas, moving.removing_replicas) == ([target], [1 - target])

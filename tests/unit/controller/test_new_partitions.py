@@ -7,9 +7,8 @@ from random import Random
 import pytest
 
 from tests.unit.controller.conftest import Scene
-from trimtab.controller.decision import Decision
+from trimtab.controller.decision import MAX_RECORDS, Decision
 from trimtab.controller.new_partitions import decide_create_partitions
-from trimtab.controller.topics import MAX_RECORDS
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import PartitionRegistration
 from trimtab.wire.messages.create_partitions import (

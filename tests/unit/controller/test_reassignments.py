@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.steps import finish
 from tests.unit.controller.conftest import Scene
 from trimtab.controller.reassignments import (
     begin,
@@ -78,16 +79,18 @@ def alter(
 
 def ask(scene: Scene, **wanted: list[int]) -> dict[str, list[tuple[Any, ...]]]:
     """The moves of these partitions, or all."""
-    response = list_reassignments(
-        scene.image,
-        ListPartitionReassignmentsRequest(
-            topics=[
-                ListPartitionReassignmentsTopics(name=name, partition_indexes=indexes)
-                for name, indexes in wanted.items()
-            ]
-            if wanted
-            else None
-        ),
+    response = finish(
+        list_reassignments(
+            scene.image,
+            ListPartitionReassignmentsRequest(
+                topics=[
+                    ListPartitionReassignmentsTopics(name=name, partition_indexes=indexes)
+                    for name, indexes in wanted.items()
+                ]
+                if wanted
+                else None
+            ),
+        )
     )
     assert (response.error_code, response.error_message) == (0, None)
     return {

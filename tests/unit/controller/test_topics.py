@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from trimtab.config import BROKER, LONG_MAX, read
-from trimtab.controller.decision import Decision
+from trimtab.controller.decision import MAX_RECORDS, Decision
 from trimtab.controller.partition_limits import Allowance, PartitionLimits
-from trimtab.controller.topics import MAX_RECORDS, decide_create, decide_delete
+from trimtab.controller.topics import decide_create, decide_delete
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import (
     CONFIG_BROKER,

@@ -11,11 +11,14 @@ thing that was asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from itertools import chain
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trimtab.errors import ErrorCode
 from trimtab.server.peer import PeerLost
+from trimtab.server.turns import Pace, Steps, in_turns
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.alter_configs import AlterConfigsResourceResponse, AlterConfigsResponse
 from trimtab.wire.messages.alter_partition_reassignments import (
@@ -57,122 +60,88 @@ async def forward(broker: Broker, header: RequestHeader, request: Any) -> Any:
     try:
         return await broker.controller.ask_when_there(request, timeout_s, header.api_version)
     except PeerLost:
-        return _TIME_OUTS[header.api_key](request)
+        return await in_turns(_time_out(_TIME_OUTS[header.api_key], request))
 
 
-def _create_topics(request: Any) -> CreateTopicsResponse:
-    return CreateTopicsResponse(
-        throttle_time_ms=0,
-        topics=[
-            CreatableTopicResult(
-                name=topic.name,
-                topic_id=ZERO_UUID,
-                error_code=_TIMED_OUT,
-                error_message=_MESSAGE,
-                configs=[],
-            )
-            for topic in request.topics
-        ],
+class _TimeOut(NamedTuple):
+    """How a request is answered that the controller does not answer.
+
+    Attributes:
+        response: its class.
+        fields: of the response, beside `throttle_time_ms` and `answers`.
+        answers: the response's array of answers; none if it has none.
+        things: what the request asks for.
+        answer: the answer to one thing.
+    """
+
+    response: type
+    fields: dict[str, Any]
+    answers: str = ""
+    things: Callable[[Any], Iterable[Any]] = lambda request: ()
+    answer: Callable[[Any], Any] = lambda thing: thing
+
+
+def _time_out(how: _TimeOut, request: Any) -> Steps[Any]:
+    pace = Pace()
+    answers = []
+    for thing in how.things(request):
+        answers.append(how.answer(thing))
+        if pace.spend():
+            yield
+    array = {how.answers: answers} if how.answers else {}
+    return how.response(**how.fields, **array)
+
+
+_CODE: dict[str, Any] = {"error_code": _TIMED_OUT}
+_FAULT: dict[str, Any] = {"error_code": _TIMED_OUT, "error_message": _MESSAGE}
+_UNTHROTTLED: dict[str, Any] = {"throttle_time_ms": 0}
+
+
+def _create_topic(topic: Any) -> CreatableTopicResult:
+    return CreatableTopicResult(name=topic.name, topic_id=ZERO_UUID, configs=[], **_FAULT)
+
+
+def _delete_topic(topic: Any) -> DeletableTopicResult:
+    name, topic_id = (topic, ZERO_UUID) if isinstance(topic, str) else (topic.name, topic.topic_id)
+    return DeletableTopicResult(name=name, topic_id=topic_id, **_FAULT)
+
+
+def _alter_configs(resource: Any) -> AlterConfigsResourceResponse:
+    return AlterConfigsResourceResponse(
+        resource_type=resource.resource_type, resource_name=resource.resource_name, **_FAULT
     )
 
 
-def _delete_topics(request: Any) -> DeleteTopicsResponse:
-    wanted = [(name, ZERO_UUID) for name in request.topic_names]
-    wanted += [(topic.name, topic.topic_id) for topic in request.topics]
-    return DeleteTopicsResponse(
-        throttle_time_ms=0,
-        responses=[
-            DeletableTopicResult(
-                name=name, topic_id=topic_id, error_code=_TIMED_OUT, error_message=_MESSAGE
-            )
-            for name, topic_id in wanted
-        ],
+def _incremental_alter_configs(resource: Any) -> IncrementalResourceResponse:
+    return IncrementalResourceResponse(
+        resource_type=resource.resource_type, resource_name=resource.resource_name, **_FAULT
     )
 
 
-def _alter_configs(request: Any) -> AlterConfigsResponse:
-    return AlterConfigsResponse(
-        throttle_time_ms=0,
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=_TIMED_OUT,
-                error_message=_MESSAGE,
-                resource_type=each.resource_type,
-                resource_name=each.resource_name,
-            )
-            for each in request.resources
-        ],
-    )
+def _create_partitions(topic: Any) -> CreatePartitionsTopicResult:
+    return CreatePartitionsTopicResult(name=topic.name, **_FAULT)
 
 
-def _incremental_alter_configs(request: Any) -> IncrementalAlterConfigsResponse:
-    return IncrementalAlterConfigsResponse(
-        throttle_time_ms=0,
-        responses=[
-            IncrementalResourceResponse(
-                error_code=_TIMED_OUT,
-                error_message=_MESSAGE,
-                resource_type=each.resource_type,
-                resource_name=each.resource_name,
-            )
-            for each in request.resources
-        ],
-    )
-
-
-def _create_partitions(request: Any) -> CreatePartitionsResponse:
-    return CreatePartitionsResponse(
-        throttle_time_ms=0,
-        results=[
-            CreatePartitionsTopicResult(
-                name=topic.name, error_code=_TIMED_OUT, error_message=_MESSAGE
-            )
-            for topic in request.topics
-        ],
-    )
-
-
-def _elect_leaders(request: Any) -> ElectLeadersResponse:
-    return ElectLeadersResponse(
-        throttle_time_ms=0, error_code=_TIMED_OUT, replica_election_results=[]
-    )
-
-
-def _alter_reassignments(request: Any) -> AlterPartitionReassignmentsResponse:
-    return AlterPartitionReassignmentsResponse(
-        throttle_time_ms=0, error_code=_TIMED_OUT, error_message=_MESSAGE, responses=[]
-    )
-
-
-def _list_reassignments(request: Any) -> ListPartitionReassignmentsResponse:
-    return ListPartitionReassignmentsResponse(
-        throttle_time_ms=0, error_code=_TIMED_OUT, error_message=_MESSAGE, topics=[]
-    )
-
-
-def _describe_quorum(request: Any) -> DescribeQuorumResponse:
-    return DescribeQuorumResponse(
-        error_code=_TIMED_OUT, error_message=_MESSAGE, topics=[], nodes=[]
-    )
-
-
-def _unregister_broker(request: Any) -> UnregisterBrokerResponse:
-    return UnregisterBrokerResponse(
-        throttle_time_ms=0, error_code=_TIMED_OUT, error_message=_MESSAGE
-    )
-
-
-_TIME_OUTS: dict[int, Callable[[Any], Any]] = {
-    19: _create_topics,
-    20: _delete_topics,
-    33: _alter_configs,
-    37: _create_partitions,
-    43: _elect_leaders,
-    44: _incremental_alter_configs,
-    45: _alter_reassignments,
-    46: _list_reassignments,
-    55: _describe_quorum,
-    64: _unregister_broker,
+_TOPICS = attrgetter("topics")
+_RESOURCES = attrgetter("resources")
+_TIME_OUTS = {
+    19: _TimeOut(CreateTopicsResponse, _UNTHROTTLED, "topics", _TOPICS, _create_topic),
+    20: _TimeOut(
+        *(DeleteTopicsResponse, _UNTHROTTLED, "responses"),
+        lambda request: chain(request.topic_names, request.topics),
+        _delete_topic,
+    ),
+    33: _TimeOut(AlterConfigsResponse, _UNTHROTTLED, "responses", _RESOURCES, _alter_configs),
+    37: _TimeOut(CreatePartitionsResponse, _UNTHROTTLED, "results", _TOPICS, _create_partitions),
+    43: _TimeOut(ElectLeadersResponse, _UNTHROTTLED | _CODE, "replica_election_results"),
+    44: _TimeOut(
+        *(IncrementalAlterConfigsResponse, _UNTHROTTLED, "responses", _RESOURCES),
+        _incremental_alter_configs,
+    ),
+    45: _TimeOut(AlterPartitionReassignmentsResponse, _UNTHROTTLED | _FAULT, "responses"),
+    46: _TimeOut(ListPartitionReassignmentsResponse, _UNTHROTTLED | _FAULT, "topics"),
+    55: _TimeOut(DescribeQuorumResponse, _FAULT, "topics"),
+    64: _TimeOut(UnregisterBrokerResponse, _UNTHROTTLED | _FAULT),
 }
 
 FORWARDED = tuple(_TIME_OUTS)
