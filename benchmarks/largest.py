@@ -5,10 +5,12 @@ request with as many elements in that array as a node reads (`MAX_OBJECT_BYTES`)
 can be, and the same with bytes behind it up to `socket.request.max.bytes`. Then those that are
 refused: as many elements as 100 MB can claim, and tagged fields by the million.
 
-Beside each of them one client asks for ApiVersions all the time, one request after the other. Each
-line says how long it waited: at worst, and the 99.9th percentile; and how much the broker's and the
-controller's memory rose, also as a multiple of the frame. Environment: `ONLY` (names of APIs, with
-commas), `WITHIN_MS` (50; a longer wait makes the exit code 1).
+What only brokers ask of the controller goes to it directly. Beside each of them two clients ask for
+ApiVersions all the time, one request after the other: one the broker, one the controller. Each line
+says how long they waited: at worst, and the 99.9th percentile; and how much the memory of both
+nodes rose, also as a multiple of the frame. Environment: `ONLY` (names of APIs, with commas),
+`SIZES` (`own`, or `own,largest`: frames as long as they must be, and as long as they may be),
+`WITHIN_MS` (50; a longer wait makes the exit code 1).
 """
 
 from __future__ import annotations
@@ -37,6 +39,12 @@ from trimtab.wire.schema import Field, Schema, schema
 
 ONLY = tuple(filter(None, os.environ.get("ONLY", "").split(",")))
 WITHIN_MS = float(os.environ.get("WITHIN_MS", "50"))
+SIZES = [
+    MAX_FRAME_BYTES if size == "largest" else 0
+    for size in os.environ.get("SIZES", "own,largest").split(",")
+]
+TO_CONTROLLER = (56, 59, 62, 63, 67)
+"""AlterPartition, FetchSnapshot, BrokerRegistration, BrokerHeartbeat, AllocateProducerIds."""
 PATIENCE_S = 120.0
 KEPT = {"timeout_ms": 1000, "validate_only": True, "replication_factor": 1, "num_partitions": 1}
 """Fields whose value matters: nothing is to be created in earnest."""
@@ -50,15 +58,16 @@ def run(runs: int, records: int) -> None:
         with Admin(cluster.address) as admin:
             admin.create_topic("t", 100)
         for line in _measure_all(cluster):
-            is_late |= line["p99.9_ms"] > WITHIN_MS
+            is_late |= max(line["p99.9_ms"], line["controller_p99.9_ms"]) > WITHIN_MS
             print(json.dumps(line), flush=True)
     if is_late:
         raise SystemExit(1)
 
 
 def _measure_all(cluster: Beset) -> Iterator[dict[str, Any]]:
-    for key in HANDLERS:
+    for key in (*HANDLERS, *TO_CONTROLLER):
         api = APIS[key]
+        place = cluster.controller if key in TO_CONTROLLER else cluster.place
         if ONLY and api.name not in ONLY:
             continue
         for path in _arrays(schema(api.request), api.max_version):
@@ -68,9 +77,9 @@ def _measure_all(cluster: Beset) -> Iterator[dict[str, Any]]:
                 _build(schema(api.request), api.max_version, path, elements), api.max_version
             )
             frame = _head(api) + body
-            for size in (0, MAX_FRAME_BYTES):
+            for size in SIZES:
                 case = {"api": api.name, "array": ".".join(path), "elements": elements}
-                yield case | _measure(cluster, frame, max(size, len(frame)))
+                yield case | _measure(cluster, frame, max(size, len(frame)), place)
     if not ONLY or "tags" in ONLY:
         api = APIS[10]
         tags = _head(api) + bytes(4) + b"\xa0\xcb\x98\x01" + b"\x63\x00" * 2_500_000
@@ -162,20 +171,19 @@ def _cost(api: Api, path: Path_, count: int) -> int:
 # -- what it costs the others
 
 
-def _measure(cluster: Beset, frame: bytes, size: int) -> dict[str, Any]:
+def _measure(
+    cluster: Beset, frame: bytes, size: int, place: tuple[str, int] | None = None
+) -> dict[str, Any]:
     """Send `frame`, with bytes behind it up to `size`, and see what comes back."""
+    place = place or cluster.place
     pids = list(nodes_of(cluster.supervisor_pid).values())
     before = [resident_mib(pid) for pid in pids]
     for pid in pids:
         Path(f"/proc/{pid}/clear_refs").write_text("5")  # the highest is as it is now
-    context = get_context("spawn")
-    ours, theirs = context.Pipe()
-    probe = context.Process(target=_probe, args=(cluster.place, theirs))
-    probe.start()
-    ours.recv()
+    probes = [_Probe(each) for each in (cluster.place, cluster.controller)]
     began = time.perf_counter()
     answer = 0
-    with socket.create_connection(cluster.place, PATIENCE_S) as connection:
+    with socket.create_connection(place, PATIENCE_S) as connection:
         try:
             connection.sendall(size.to_bytes(4, "big") + frame)
             rest = memoryview(bytes(size - len(frame)))
@@ -184,17 +192,17 @@ def _measure(cluster: Beset, frame: bytes, size: int) -> dict[str, Any]:
         except ConnectionError:
             pass
     seconds = time.perf_counter() - began
-    ours.send(None)
-    waits = sorted(ours.recv())
-    probe.join()
+    broker, controller = (probe.end() for probe in probes)
     rise = sum(_highest_mib(pid) - mib for pid, mib in zip(pids, before, strict=True))
     return {
         "frame_mib": round(size / 2**20, 1),
         "answer_mib": round(answer / 2**20, 1) if answer else "refused",
         "seconds": round(seconds, 2),
-        "probes": len(waits),
-        "worst_ms": round(waits[-1] * 1000, 1),
-        "p99.9_ms": round(waits[int(len(waits) * 0.999)] * 1000, 1),
+        "probes": len(broker),
+        "worst_ms": round(broker[-1] * 1000, 1),
+        "p99.9_ms": round(broker[int(len(broker) * 0.999)] * 1000, 1),
+        "controller_worst_ms": round(controller[-1] * 1000, 1),
+        "controller_p99.9_ms": round(controller[int(len(controller) * 0.999)] * 1000, 1),
         "memory_mib": round(rise, 1),
         "memory_to_frame": round(rise / (size / 2**20), 2),
     }
@@ -212,6 +220,24 @@ def _read(connection: socket.socket) -> int:
 def _highest_mib(pid: int) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+class _Probe:
+    """A client in a process of its own, which asks all the time until it is ended."""
+
+    def __init__(self, place: tuple[str, int]) -> None:
+        context = get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_probe, args=(place, theirs))
+        self._process.start()
+        self._pipe.recv()
+
+    def end(self) -> list[float]:
+        """How long it waited each time, in seconds, in order of length."""
+        self._pipe.send(None)
+        waits: list[float] = sorted(self._pipe.recv())
+        self._process.join()
+        return waits
 
 
 def _probe(place: tuple[str, int], pipe: Any) -> None:

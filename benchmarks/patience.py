@@ -39,7 +39,7 @@ from benchmarks.besiegers import (
     SlowReaders,
     serves,
 )
-from benchmarks.processes import Trimtab, nodes_of, resident_mib
+from benchmarks.processes import Trimtab, nodes_of, resident_mib, words_of
 from benchmarks.report import progress, report
 from benchmarks.workload import Topics, run_producer_loop
 from trimtab import Admin, Consumer, Producer, TopicPartition
@@ -94,6 +94,13 @@ class Beset(Trimtab):
     @property
     def place(self) -> tuple[str, int]:
         return "127.0.0.1", self.port
+
+    @property
+    def controller(self) -> tuple[str, int]:
+        """Where the controller listens."""
+        words = words_of(self.broker_pid)
+        host, port = words[words.index("--controller") + 1].split(":")
+        return host, int(port)
 
     @property
     def broker_pid(self) -> int:
