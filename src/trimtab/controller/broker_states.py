@@ -142,7 +142,7 @@ def decide_heartbeat(
     is_caught_up = request.current_metadata_offset >= broker.epoch
     records: list[Any] = []
     is_fenced, ends = broker.fenced, False
-    if any(each in broker.log_dirs for each in request.offline_log_dirs):
+    if not set(broker.log_dirs).isdisjoint(request.offline_log_dirs):
         # KIP-858: of its one directory. What is in it may be less than it has acknowledged.
         _log.warning("a log directory has failed broker=%d epoch=%d", broker.id, broker.epoch)
         records = remove_for_good(image, rules, broker.id)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trimtab.controller.journal import Journal
 from trimtab.errors import ErrorCode
@@ -113,19 +113,19 @@ class MetadataFeed:
         """At once if there is something to say; else when there is, or after `max_wait_ms`."""
         if request.cluster_id not in (None, self._cluster_id):
             return FetchResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, responses=[])
+        if not _names_one(request.topics):
+            return FetchResponse(error_code=ErrorCode.INVALID_REQUEST, responses=[])
         follower = max(request.replica_id, request.replica_state.replica_id)
+        asked = request.topics[0].partitions[0]
         response = self._fetch(request)
-        waits_for = -1
-        for topic, answered in zip(request.topics, response.responses, strict=True):
-            for asked, data in zip(topic.partitions, answered.partitions, strict=True):
-                if data.error_code == ErrorCode.NONE and data.snapshot_id.end_offset < 0:
-                    if follower >= 0:
-                        self.note(follower, asked.fetch_offset)
-                    if not data.records:
-                        waits_for = asked.fetch_offset
-        if waits_for < 0 or request.max_wait_ms <= 0:
+        data = response.responses[0].partitions[0]
+        if data.error_code or data.snapshot_id.end_offset >= 0:
             return response
-        return self._fetch_later(request, waits_for)
+        if follower >= 0:
+            self.note(follower, asked.fetch_offset)
+        if data.records or request.max_wait_ms <= 0:
+            return response
+        return self._fetch_later(request, asked.fetch_offset)
 
     async def _fetch_later(self, request: FetchRequest, offset: int) -> FetchResponse:
         try:
@@ -136,23 +136,17 @@ class MetadataFeed:
         return self._fetch(request)
 
     def _fetch(self, request: FetchRequest) -> FetchResponse:
-        return FetchResponse(
-            responses=[
-                FetchableTopicResponse(
-                    topic=topic.topic,
-                    topic_id=topic.topic_id,
-                    partitions=[
-                        self._read(
-                            asked,
-                            is_known=topic.topic == TOPIC or topic.topic_id == TOPIC_ID,
-                            max_bytes=min(request.max_bytes, asked.partition_max_bytes),
-                        )
-                        for asked in topic.partitions
-                    ],
-                )
-                for topic in request.topics
-            ]
+        topic = request.topics[0]
+        asked = topic.partitions[0]
+        data = self._read(
+            asked,
+            is_known=topic.topic == TOPIC or topic.topic_id == TOPIC_ID,
+            max_bytes=min(request.max_bytes, asked.partition_max_bytes),
         )
+        answered = FetchableTopicResponse(
+            topic=topic.topic, topic_id=topic.topic_id, partitions=[data]
+        )
+        return FetchResponse(responses=[answered])
 
     def _read(self, asked: FetchPartition, is_known: bool, max_bytes: int) -> PartitionData:
         journal = self._journal
@@ -201,17 +195,12 @@ class MetadataFeed:
         """A piece of a snapshot."""
         if request.cluster_id not in (None, self._cluster_id):
             return FetchSnapshotResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
+        if not _names_one(request.topics):
+            return FetchSnapshotResponse(error_code=ErrorCode.INVALID_REQUEST)
+        topic = request.topics[0]
+        data = self._read_snapshot(topic.partitions[0], topic.name == TOPIC, request.max_bytes)
         return FetchSnapshotResponse(
-            topics=[
-                TopicSnapshotResponse(
-                    name=topic.name,
-                    partitions=[
-                        self._read_snapshot(asked, topic.name == TOPIC, request.max_bytes)
-                        for asked in topic.partitions
-                    ],
-                )
-                for topic in request.topics
-            ]
+            topics=[TopicSnapshotResponse(name=topic.name, partitions=[data])]
         )
 
     def _read_snapshot(
@@ -247,3 +236,8 @@ class MetadataFeed:
             data.error_code = ErrorCode.POSITION_OUT_OF_RANGE
         data.unaligned_records = memoryview(piece)
         return data
+
+
+def _names_one(topics: list[Any]) -> bool:
+    """Whether a request is about one partition, as every one of a follower is."""
+    return len(topics) == 1 and len(topics[0].partitions) == 1

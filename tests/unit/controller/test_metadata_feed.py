@@ -209,6 +209,25 @@ def test_brokers_are_waited_for_but_not_for_ever(desk: Desk) -> None:
     desk.run(scenario)
 
 
+def test_a_request_is_about_one_partition(desk: Desk) -> None:
+    """As with Kafka's quorum, anything else is refused, however much it names."""
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
+    topic = FetchTopic(topic_id=TOPIC_ID, partitions=[partition] * 2)
+    one = FetchTopic(topic_id=TOPIC_ID, partitions=[partition])
+    piece = TopicSnapshot(name=TOPIC, partitions=[])
+
+    async def scenario() -> None:
+        for topics in ([], [topic], [one, one]):
+            response = desk.feed.fetch(FetchRequest(topics=topics, max_wait_ms=9, min_bytes=1))
+            assert isinstance(response, FetchResponse)
+            assert (response.error_code, response.responses) == (ErrorCode.INVALID_REQUEST, [])
+        for pieces in ([], [piece]):
+            refused = desk.feed.fetch_snapshot(FetchSnapshotRequest(topics=pieces))
+            assert (refused.error_code, refused.topics) == (ErrorCode.INVALID_REQUEST, [])
+
+    desk.run(scenario)
+
+
 # Snapshots
 
 

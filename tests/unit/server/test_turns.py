@@ -146,7 +146,8 @@ def test_work_may_close_what_runs_it(world: World) -> None:
         first, second = turns.run(steps()), turns.run(count(2, "b", seen))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert first.cancelled() and second.cancelled()
+        assert first.cancelled()
+        assert second.cancelled()
 
     world.run(scenario())
     assert seen == []
