@@ -8,8 +8,9 @@ frame ─▶ header ─▶ request ─▶ handler ─▶ response ─▶ frame
 Except for Produce: while produce requests wait for replicas, those that follow them are served
 already, as a producer sends several at a time and their order is kept by appending them in it.
 
-No client takes the loop, or the memory, for itself. After `MAX_AT_ONCE` requests, or a large one,
-others have their turn; a request or response of many elements is done in turns (`turns.py`), and
+No client takes the loop, or the memory, for itself. After `MAX_AT_ONCE` requests, or a long one,
+others have their turn, and of long ones only some are served between two turns, whose ever they
+are; a request or response of many elements is done in turns (`turns.py`), and
 what a request may be read into is bounded; while a request waits, or its answer is not taken, the
 connection is not read from; what an answer holds of the log is read from disk as the client takes
 it; and for a frame no more is allocated than has come of it, or came before.
@@ -69,7 +70,8 @@ MAX_PIPELINED = 32
 MAX_AT_ONCE = 8
 """Requests of one connection that are served before the others have their turn."""
 _LONG_BYTES = 2048
-"""A request longer than this, other than Produce, is the last one before others have their turn."""
+"""A request longer than this, other than Produce, is the last one of its connection before others
+have their turn, and all connections share what is served of such requests between two turns."""
 
 _log = logging.getLogger(__name__)
 
@@ -127,6 +129,7 @@ class Connection(FrameProtocol):
         self._served = 0  # since others had their turn
         self._is_in_turns = False  # a request is not handled yet
         self._turn: asyncio.Handle | None = None
+        self._is_in_line = False
 
     # What the event loop calls
 
@@ -190,7 +193,7 @@ class Connection(FrameProtocol):
             self._listener.heard(self)
         if len(frame) > self.trusted_bytes:
             self.trusted_bytes = min(len(frame), TRUSTED_BYTES)
-        if self._waiting or self._served >= MAX_AT_ONCE or not self._is_free_for(frame):
+        if self._waiting or self._served >= MAX_AT_ONCE or not self._may_serve(frame):
             self._waiting.append(frame)
             if self._reading and self.transport is not None:
                 self._reading = False
@@ -232,6 +235,23 @@ class Connection(FrameProtocol):
             and frame[:2] == _PRODUCE_KEY
         )
 
+    def _may_serve(self, frame: memoryview) -> bool:
+        """Whether it may be served now. If it only is not its turn, `has_turn` is called later."""
+        if not self._is_free_for(frame):
+            return False
+        if len(frame) <= _LONG_BYTES or frame[:2] == _PRODUCE_KEY or self._listener.admits(self):
+            return True
+        if not self._is_in_line:
+            self._is_in_line = True
+            self._listener.stand_in_line(self)
+        return False
+
+    def has_turn(self) -> None:
+        """Serve a long request, if it still can be."""
+        self._is_in_line = False
+        self._served = 0
+        self._serve_waiting()
+
     def _serve(self, frame: memoryview) -> None:
         transport = self.transport
         if transport is None or transport.is_closing():
@@ -255,6 +275,7 @@ class Connection(FrameProtocol):
                 return
             if len(frame) > _LONG_BYTES and header.api_key != PRODUCE:
                 self._served = MAX_AT_ONCE
+                listener.spend(len(frame))
             request: Any = decode(
                 api.request, header.api_version, frame, header.body, True, AT_ONCE_BYTES
             )
@@ -463,6 +484,8 @@ class Connection(FrameProtocol):
         while waiting and self._is_free_for(waiting[0]):
             if self._served >= MAX_AT_ONCE:
                 self._take_turns()
+                return
+            if not self._may_serve(waiting[0]):
                 return
             self._served += 1
             self._serve(waiting.popleft())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from typing import cast
 
@@ -20,6 +20,8 @@ _CLOSE_GRACE_S = 1.0
 """How long a client may take to read its last responses when the node closes."""
 _SILENCE_S = 1.0
 """After so long without a request a connection gives way to another, if there are too many."""
+_LONG_AT_ONCE = 16 * 1024
+"""Bytes of long requests that are served between two turns of the loop: some ten milliseconds."""
 _COMPLAINTS = 10
 """Refusals that are logged in a second; of the others, how many they were."""
 
@@ -66,6 +68,10 @@ class Listener:
         self.counts = ServerCounts()
         self.faults = Faults()
         self.turns = Turns()
+        self._line: deque[Connection] = deque()
+        self._whose_turn: Connection | None = None
+        self._long_left = _LONG_AT_ONCE
+        self._next_turn: asyncio.Handle | None = None
         self.connections: dict[Connection, None] = {}
         self.capacity = INT_MAX
         self._open_by_host: Counter[str] = Counter()
@@ -156,6 +162,37 @@ class Listener:
         del self._silent[oldest]
         oldest.give_way(f"{reason}, and this one has asked for nothing yet")
         return ""
+
+    # Long requests. So many connections may send them that one of each is too much between two
+    # turns of the loop, for those that send short ones.
+
+    def admits(self, connection: Connection) -> bool:
+        """Whether a long request of this connection may be served in this turn of the loop."""
+        return self._long_left > 0 and (not self._line or connection is self._whose_turn)
+
+    def spend(self, size: int) -> None:
+        """A long request of so many bytes is served."""
+        self._long_left -= size
+        if self._next_turn is None:
+            self._next_turn = asyncio.get_running_loop().call_soon(self._begin_turn)
+
+    def stand_in_line(self, connection: Connection) -> None:
+        """Have `has_turn` called when those before it have had their turn."""
+        self._line.append(connection)
+        if self._next_turn is None:
+            self._next_turn = asyncio.get_running_loop().call_soon(self._begin_turn)
+
+    def _begin_turn(self) -> None:
+        self._next_turn = None
+        self._long_left = _LONG_AT_ONCE
+        for _ in range(len(self._line)):
+            if self._long_left <= 0:
+                break
+            self._whose_turn = self._line.popleft()
+            self._whose_turn.has_turn()
+        self._whose_turn = None
+        if self._line and self._next_turn is None:
+            self._next_turn = asyncio.get_running_loop().call_soon(self._begin_turn)
 
     def heard(self, connection: Connection) -> None:
         """A connection's first request has come."""

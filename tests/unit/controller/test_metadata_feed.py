@@ -14,7 +14,13 @@ from trimtab.controller.metadata_feed import MetadataFeed
 from trimtab.errors import ErrorCode
 from trimtab.metadata.batches import TOPIC, TOPIC_ID, read_batches, read_snapshot
 from trimtab.sim.world import World
-from trimtab.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
+from trimtab.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ReplicaState,
+)
 from trimtab.wire.messages.fetch_snapshot import (
     FetchSnapshotRequest,
     PartitionSnapshot,

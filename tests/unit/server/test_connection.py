@@ -267,6 +267,54 @@ def test_after_so_many_requests_the_others_have_their_turn(desk: Desk) -> None:
     desk.run(scenario)
 
 
+def test_many_who_send_long_requests_share_a_turn(desk: Desk) -> None:
+    """Of their requests some are served between two turns; short ones are not kept waiting."""
+    long = MetadataRequest(
+        topics=[MetadataRequestTopic(name="x" * 30 + str(n)) for n in range(120)]
+    )
+
+    async def scenario() -> None:
+        lines, other = [desk.connect() for _ in range(50)], desk.connect()
+        for _ in range(2):
+            for line in lines:
+                line.send(long, 9)
+        served = len(desk.described)
+        assert 1 <= served < 10
+        other.find()
+        assert other.answered() == [1]
+        assert sum(not line.transport.reading for line in lines) >= 40
+        await asyncio.sleep(0)
+        assert served < len(desk.described) <= 2 * served
+        lines[-1].transport.close()
+        await turn(60)
+        # In the order in which they stand in line, so that each has had one before one has two.
+        assert [len(line.answered()) for line in lines] == [2] * 49 + [0]
+        assert all(line.transport.reading for line in lines[:-1])
+
+    desk.run(scenario)
+
+
+def test_nothing_is_written_to_a_connection_that_closes(desk: Desk) -> None:
+    """uvloop raises then, where asyncio writes nothing."""
+
+    async def scenario() -> None:
+        line = desk.connect()
+        line.wait()
+        line.transport.writelines = _refuse  # type: ignore[method-assign]
+        line.transport.closed = True  # the other end has reset it; nobody has been told yet
+        desk.others[0].set_result(InitProducerIdResponse(producer_epoch=0))
+        await turn()
+        assert not desk.others[0].cancelled()
+
+    failures: list[Any] = []
+
+    def _refuse(parts: Any) -> None:
+        failures.append(parts)
+
+    desk.run(scenario)
+    assert failures == []
+
+
 def test_a_turn_that_is_due_is_not_taken_by_who_has_gone(desk: Desk) -> None:
     async def scenario() -> None:
         line = desk.connect()
