@@ -19,6 +19,7 @@ from trimtab.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from trimtab.wire.messages.metadata import MetadataRequest
+from trimtab.wire.records_cy import SCANNED_AT_ONCE
 
 CODECS = [Compression.GZIP, Compression.LZ4, Compression.ZSTD]
 
@@ -162,6 +163,9 @@ def test_of_very_many_records_at_fault_the_first_are_named_while_others_are_serv
         for _ in range(MAX_AT_FAULT + 5000):
             builder.append(time, None, b"", None)
         batch = builder.build()
+        partition = lab.brokers[0].partitions["t", 0]
+        steps = partition.find_times(memoryview(batch), lambda time: True)
+        assert len(list(steps)) == MAX_AT_FAULT // SCANNED_AT_ONCE - 1
         line, other = lab.connect(), lab.connect()
         line.send(lab.produce("t", batch), 9)
         served = 0
