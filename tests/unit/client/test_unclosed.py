@@ -288,6 +288,31 @@ def test_a_client_whose_loop_stands_still_says_what_that_loses(
     assert closed == ["closed"]
 
 
+def test_a_client_of_a_loop_that_is_collected_in_a_forked_process_is_the_parents(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Client: ...
+
+    closed: list[str] = []
+
+    async def close() -> None:
+        closed.append("closed")
+
+    async def collect() -> None:
+        client = Client()
+        close_when_collected(client, "Client('a:1')", close, lambda: 3)
+        with monkeypatch.context() as forked:
+            pid = os.getpid()
+            forked.setattr(os, "getpid", lambda: pid + 1)
+            del client
+        await asyncio.sleep(0)
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        asyncio.run(collect())
+    assert (closed, warned, caplog.messages) == ([], [], [])
+
+
 def test_an_open_transaction_is_aborted_and_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
     with World(29) as world:
         bank = make_bank(world, 2)
