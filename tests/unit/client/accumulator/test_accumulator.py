@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.interrupts import interrupt_at
 from trimtab.client.accumulator.accumulator_cy import Accumulator
 from trimtab.client.accumulator.memory_cy import Place
 from trimtab.client.accumulator.queues_cy import Batch, Delivery, PartitionQueue
@@ -563,6 +564,30 @@ def test_a_place_that_is_left_unused_is_the_next_ones(make_bench: Callable[..., 
     assert (first.served.done(), second.served.done()) == (True, False)
     accumulator.leave_line(first)
     assert second.served.done()
+
+
+def test_an_interrupt_where_a_place_is_served_leaves_nobody_in_line(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench = make_bench(leaders=(0,), batch_size=1000, buffer_memory=1000)
+    memory = bench.accumulator.memory
+    place = stand(bench.accumulator, 500)
+    kind = type(place)
+    for step in range(1, 1000):
+        bench.accumulator.leave_line(place)
+        place = kind(500)
+        where = interrupt_at(
+            step,
+            lambda place=place: bench.accumulator.stand_in_line(place),  # type: ignore[misc]
+            lambda code: "/trimtab/" in code.co_filename,
+        )
+        assert memory.waiting == 0, where  # there is room
+        if where is None:
+            break
+    assert place.served.done()
+    bench.accumulator.leave_line(place)
+    # Nothing is set aside: then one record may be larger than all the memory.
+    assert bench.accumulator.append("topic", b"x" * 2000, None, None, 0, None) is not None
 
 
 def test_memory_stays_within_its_limit_but_for_one_batch(make_bench: Callable[..., Bench]) -> None:
