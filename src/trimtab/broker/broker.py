@@ -246,7 +246,8 @@ class Broker:
             if interval_s:
                 self._tasks.append(asyncio.create_task(self._repeat(interval_s, look_after)))
         await self.lifecycle.unfenced.wait()
-        while self.image.brokers[self.id].fenced:  # so that our clients are told of us, too
+        # So that our clients are told of us, too. An operator may unregister a broker at any time.
+        while (own := self.image.brokers.get(self.id)) is None or own.fenced:
             await self.metadata.advance()
 
     def _set_aside_strays(self) -> None:
@@ -695,7 +696,8 @@ class Broker:
         if not selector or not selector.endswith("RackAwareReplicaSelector"):
             return -1
         brokers = self.image.brokers
-        if brokers[self.id].rack == rack:
+        own = brokers.get(self.id)
+        if own is None or own.rack == rack:
             return -1
         assert partition.leadership is not None
         near = [

@@ -311,6 +311,15 @@ def test_librdkafka_finds_a_coordinator_of_its_group_which_refuses_it(lab: Any) 
     lab.run(scenario)
 
 
+def test_a_broker_that_was_unregistered_is_no_coordinator_for_the_moment(lab: Any) -> None:
+    async def scenario() -> None:
+        del lab.brokers[0].image.brokers[0]  # as UnregisterBroker does
+        response = await lab.connect().ask(FindCoordinatorRequest(key="g"), 2)
+        assert (response.error_code, response.node_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+
+    lab.run(scenario)
+
+
 def test_producer_ids_are_never_given_twice(lab: Any) -> None:
     async def scenario() -> set[int]:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)

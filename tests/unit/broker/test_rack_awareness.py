@@ -175,3 +175,14 @@ def test_a_consumer_before_a_followers_own_start_is_not_sent_there(lab: Lab) -> 
         assert (found.preferred_read_replica, read(found)) == (-1, [b"1", b"2"])
 
     lab.run(scenario, brokers=3, config={**AWARE, "log.retention.check.interval.ms": 1000})
+
+
+def test_a_leader_that_was_unregistered_sends_nobody_elsewhere(lab: Lab) -> None:
+    async def scenario() -> None:
+        topic_id = await led_by_1(lab)
+        del lab.brokers[1].image.brokers[1]  # as UnregisterBroker does
+        data = await fetch(lab, topic_id, rack="c")
+        assert data.preferred_read_replica == -1
+        assert read(data) == [b"0", b"1", b"2"]
+
+    lab.run(scenario, brokers=3, config=AWARE)

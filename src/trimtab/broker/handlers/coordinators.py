@@ -56,7 +56,16 @@ def find_coordinator(
     """A refusal for each key."""
     version, kind = header.api_version, request.key_type
     if version == _LIBRDKAFKA and kind == _GROUP:
-        own = broker.image.brokers[broker.id]
+        own = broker.image.brokers.get(broker.id)
+        if own is None:  # unregistered by an operator, until its next heartbeat
+            return FindCoordinatorResponse(
+                throttle_time_ms=0,
+                error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                error_message=f"Broker {broker.id} is not registered at the moment.",
+                node_id=_NOWHERE,
+                host="",
+                port=_NOWHERE,
+            )
         return FindCoordinatorResponse(
             throttle_time_ms=0, error_message=None, node_id=own.id, host=own.host, port=own.port
         )
