@@ -9,7 +9,7 @@ from errno import EADDRNOTAVAIL, EAFNOSUPPORT
 from functools import partial
 from operator import attrgetter
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from trimtab import config
 from trimtab.config import BROKER
@@ -18,12 +18,14 @@ from trimtab.controller.large_requests import Decide, Parts, decide_in_parts
 from trimtab.controller.leader_changes import name_partitions
 from trimtab.controller.quorum import describe_cluster, describe_quorum
 from trimtab.controller.sessions import Probe
+from trimtab.controller.topics import is_excessive, refuse_excess
 from trimtab.server.listener import Listener
 from trimtab.server.request import CloseConnection
 from trimtab.server.turns import Steps
 from trimtab.storage.storage import Storage
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from trimtab.wire.messages.create_topics import CreateTopicsRequest
 from trimtab.wire.messages.delete_topics import DeleteTopicsRequest
 from trimtab.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from trimtab.wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
@@ -184,7 +186,7 @@ class ControllerNode:
 
         return {
             1: self._fetch,
-            19: cut(controller.create_topics, _CREATION),
+            19: self._create_topics,
             20: self._delete_topics,
             33: cut(controller.alter_configs, _CONFIGS),
             37: cut(controller.create_partitions, _MORE_PARTITIONS),
@@ -210,6 +212,12 @@ class ControllerNode:
                 f"the controller serves Fetch from version {_FETCH_SINCE} on, to its followers"
             )
         return self.controller.feed.fetch(request)
+
+    def _create_topics(self, header: RequestHeader, request: CreateTopicsRequest) -> Any:
+        if is_excessive(request, cast(int, self.config["num.partitions"])):
+            return refuse_excess(request)
+        controller = self.controller
+        return decide_in_parts(controller.create_topics, controller.reach, _CREATION, request)
 
     def _delete_topics(self, header: RequestHeader, request: DeleteTopicsRequest) -> Any:
         parts = _DELETION if request.topics else _DELETION_BY_NAME

@@ -27,6 +27,7 @@ from trimtab.metadata.image import (
     partition_record,
 )
 from trimtab.metadata.topic_name import collision_key, find_fault
+from trimtab.server.turns import Pace, Steps
 from trimtab.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -44,7 +45,48 @@ from trimtab.wire.types import ZERO_UUID
 
 NOT_GIVEN = -1
 
+_EXCESS = (
+    f"Excessively large number of partitions per request: at most {MAX_RECORDS} are created at a "
+    "time; ask for fewer in each request."
+)
+_EXPLAINED = 1000
+"""Topics of a request that the message is repeated for."""
+
 _log = logging.getLogger(__name__)
+
+
+def is_excessive(request: CreateTopicsRequest, by_default: int) -> bool:
+    """Whether a request is for more than `MAX_RECORDS` partitions in all, which Kafka refuses whole
+    (`ReplicationControlManager.validateTotalNumberOfPartitions`).
+
+    Args:
+        by_default: partitions of a topic that does not say how many.
+    """
+    wanted = 0
+    for topic in request.topics:
+        given = by_default if topic.num_partitions == NOT_GIVEN else topic.num_partitions
+        wanted += max(1, len(topic.assignments) or given)
+        if len(request.topics) > 1 and wanted > MAX_RECORDS:
+            return True
+    return False
+
+
+def refuse_excess(request: CreateTopicsRequest) -> Steps[CreateTopicsResponse]:
+    """The answer to an excessive request."""
+    pace = Pace()
+    results: list[CreatableTopicResult] = []
+    for topic in request.topics:
+        results.append(
+            CreatableTopicResult(
+                name=topic.name,
+                error_code=ErrorCode.POLICY_VIOLATION,
+                error_message=_EXCESS if len(results) < _EXPLAINED else None,
+                configs=[],
+            )
+        )
+        if pace.spend():
+            yield
+    return CreateTopicsResponse(throttle_time_ms=0, topics=results)
 
 
 def decide_create(

@@ -111,3 +111,15 @@ def test_asking_for_a_topic_of_the_clusters_own_does_not_create_it(lab: Any, nam
         assert (topic.error_code, topic.is_internal) == (3, True)
 
     lab.run(scenario)
+
+
+def test_a_request_for_too_many_topics_creates_none_of_them(lab: Any) -> None:
+    """As CreateTopics: 10,000 partitions are created at a time."""
+
+    async def scenario() -> None:
+        names = [f"t-{number}" for number in range(201)]
+        answer = await lab.connect().ask(wanted(*names), 9)
+        assert {topic.error_code for topic in answer.topics} == {ErrorCode.POLICY_VIOLATION}
+        assert not lab.brokers[0].image.topics
+
+    lab.run(scenario, config={"num.partitions": 50})

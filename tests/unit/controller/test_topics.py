@@ -12,7 +12,7 @@ import pytest
 from trimtab.config import BROKER, LONG_MAX, read
 from trimtab.controller.decision import MAX_RECORDS, Decision
 from trimtab.controller.partition_limits import Allowance, PartitionLimits
-from trimtab.controller.topics import decide_create, decide_delete
+from trimtab.controller.topics import decide_create, decide_delete, is_excessive
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import (
     CONFIG_BROKER,
@@ -295,3 +295,32 @@ def test_deletion_can_be_switched_off(image: ClusterImage) -> None:
     decision = decide_delete(image, request, enabled=False)
     assert decision.response.responses[0].error_code == ErrorCode.TOPIC_DELETION_DISABLED
     assert not decision.records
+
+
+@pytest.mark.parametrize(
+    ("topics", "excessive"),
+    [
+        ([(5000, 0), (5000, 0)], False),
+        ([(5000, 0), (5000, 0), (1, 0)], True),
+        ([(-1, 0)] * 3334, True),
+        ([(-1, 0)] * 3333, False),
+        ([(-1, 5000), (1, 5000)], False),
+        ([(0, 0)] * 10_001, True),
+    ],
+)
+def test_a_request_for_too_many_partitions_in_all_is_excessive(
+    topics: list[tuple[int, int]], excessive: bool
+) -> None:
+    assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=[0])
+    request = CreateTopicsRequest(
+        topics=[
+            CreatableTopic(
+                name=str(number),
+                num_partitions=partitions,
+                replication_factor=1,
+                assignments=[assignment] * assigned,
+            )
+            for number, (partitions, assigned) in enumerate(topics)
+        ]
+    )
+    assert is_excessive(request, 3) is excessive
