@@ -29,7 +29,9 @@ from trimtab.broker.leadership import Leadership
 from trimtab.broker.partition import Partition
 from trimtab.controller import completion, election
 from trimtab.metadata.image import NO_LEADER, PartitionRegistration
+from trimtab.sim.disk import Mount
 from trimtab.sim.reliability import Violation, run_seed
+from trimtab.storage.log import Log
 from trimtab.storage.producer_state import ACCEPTED, ProducerState
 from trimtab.wire.batch_cy import BatchHeader, read_header, verify
 
@@ -112,15 +114,24 @@ def _trust(records: memoryview, position: int = 0, is_client_batch: bool = False
     return read_header(records, position)
 
 
+def _keep_recovery_point(log: Log, offset: int) -> None:
+    """A cut after which the recovery point still says that what comes there is on disk."""
+    log.log_start_offset = min(log.log_start_offset, offset)
+    log.cuts += 1
+    log._reads.clear()
+
+
 PLANTED: dict[str, tuple[int | None, object, str, object]] = {
     "high watermark ahead": (0, Leadership, "committed_offset", _ignore_the_slowest),
     "no truncation": (1, Partition, "diverging_epoch", _never_part),
-    "election of anybody": (3, election, "_elect", _elect_anybody),
-    "early join": (8, Leadership, "can_join", _join_early),
+    "election of anybody": (0, election, "_elect", _elect_anybody),
+    "early join": (0, Leadership, "can_join", _join_early),
     "no sequences": (1, ProducerState, "check", lambda *_: ACCEPTED),
-    "cut without own epochs": (12, Partition, "truncate_to_leader", _cut_where_the_leader_says),
+    "cut without own epochs": (None, Partition, "truncate_to_leader", _cut_where_the_leader_says),
     "early completion": (None, election, "complete_reassignment", _complete_early),
     "no CRC check": (None, trimtab.broker.partition, "verify", _trust),
+    "power loss taken for a kill": (0, Mount, "boot_id", lambda _: "the same"),
+    "recovery point kept at a cut": (9, Log, "_withdraw", _keep_recovery_point),
 }
 
 

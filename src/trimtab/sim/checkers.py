@@ -155,6 +155,7 @@ class Checkers:
                     if before is not None:
                         self._check_election(key, kind, before, partition)
                         self._check_move(f"{topic.name}-{partition.id}", before, partition)
+                        self._check_join(image, key, kind, before, partition)
                     self._tell(
                         f"controller: {topic.name}-{partition.id}",
                         (
@@ -241,6 +242,37 @@ class Checkers:
                     f"a move of {name} is over before {sorted(needed)} are in sync: {before}, {now}"
                 )
 
+    def _check_join(
+        self,
+        image: ClusterImage,
+        key: PartitionKey,
+        kind: TopicKind,
+        before: PartitionRegistration,
+        now: PartitionRegistration,
+    ) -> None:
+        """Who joins the ISR of a leader has all that is committed."""
+        history = self.histories.get(key)
+        if (
+            not kind.keeps
+            or history is None
+            or now.leader_epoch != before.leader_epoch
+            or now.partition_epoch <= before.partition_epoch
+        ):
+            return
+        for member in set(now.isr).difference(before.isr):
+            node = self._cluster.brokers[member]
+            if node.broker is None or node.broker.epoch != image.brokers[member].epoch:
+                continue
+            topic = image.topics_by_id[key[0]].name
+            replica = node.broker.partitions.get((topic, key[1]))
+            if replica is None or replica.log.has_failed:
+                continue
+            if replica.log.log_end_offset < history.end_offset:
+                self.fail(
+                    f"{node.life} joins the ISR of {topic}-{key[1]} with "
+                    f"{replica.log.log_end_offset}, and {history.end_offset} are committed: {now}"
+                )
+
     # What replicas have
 
     def _look_at(self, view: ReplicaView) -> None:
@@ -280,6 +312,8 @@ class Checkers:
         view.leadership = partition.leadership
         if self._is_comparable(view, history):
             self._compare(view, history, log.high_watermark)
+        elif partition.leadership is not None and partition.leader_epoch < history.lossy_epoch:
+            history.commit_late(log.high_watermark)
 
     def _check_start(self, view: ReplicaView, history: History, before: int) -> None:
         """Records go from the front, and only those that may."""

@@ -67,7 +67,8 @@ class VirtualDisk:
     def crash(self, random: Random | None = None) -> None:
         """Pulls the plug: unflushed bytes are lost, open files are dead, the lock is free.
 
-        With `random`, each file keeps a random part of its unflushed bytes, perhaps torn, and each
+        With `random`, each file keeps a random part of its unflushed bytes, perhaps torn (all of
+        them now and then, if the disk is lazy: the system has written them back), and each
         directory, if the disk is lazy, a random part of its unflushed changes.
         """
         self._root.crash(random, random if self._is_lazy else None)
@@ -356,6 +357,8 @@ class _Content:
         if self.cut is not None and lazily and lazily.random() < 0.3:
             self.data[:] = self.cut
             self.flushed = len(self.data)
+        if lazily and lazily.random() < 0.4:
+            self.flushed = len(self.data)  # the system has written it back meanwhile
         unflushed = len(self.data) - self.flushed
         kept = random.randint(0, unflushed) if random and unflushed else 0
         del self.data[self.flushed + kept :]

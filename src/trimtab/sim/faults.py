@@ -26,9 +26,11 @@ from collections.abc import Callable, Coroutine, Mapping
 from errno import EIO, ENOSPC
 from typing import Any
 
-from trimtab.metadata.image import NO_LEADER, ClusterImage
+from trimtab.metadata.image import NO_LEADER
 from trimtab.server.peer import Peer, PeerLost
 from trimtab.sim.checkers import Checkers
+from trimtab.sim.fault_chains import FaultChains
+from trimtab.sim.losses import Losses
 from trimtab.sim.network import ANY, Link
 from trimtab.sim.topic_kinds import TopicKind
 from trimtab.sim.virtual_cluster import (
@@ -108,8 +110,9 @@ class FaultSchedule:
         self._guarded = [name for name, kind in kinds.items() if kind.keeps]
         self._hosts = [*(node.host for node in cluster.nodes), *hosts]
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._ends: dict[int, int] = {}
-        self._losses: dict[int, int] = {}
+        self._losses = Losses(cluster, self._guarded)
+        self._chains = FaultChains(cluster, self._losses, random, self._start_later)
+        self._alone: asyncio.Task[None] | None = None
         self._worn_out: dict[VirtualNode, None] = {}
         self._passing = 0
         self._is_healing = False
@@ -121,6 +124,7 @@ class FaultSchedule:
             (self._crash_broker, 5),
             (self._close_broker, 3),
             (self._run_down, 2),
+            (self._strand_leader, 2),
             (self._kill_controller, 2),
             (self._crash_controller, 2),
             (self._cut_pair, 5),
@@ -155,6 +159,9 @@ class FaultSchedule:
             name = fault()
             if name:
                 self.counts[name] += 1
+            if self._alone is not None:
+                await asyncio.wait([self._alone])
+                self._alone = None
 
     def heal(self) -> None:
         """No more faults: the network and the disks are well again, and every node runs."""
@@ -205,7 +212,7 @@ class FaultSchedule:
                 node.is_serving
                 and node.disk.fault is None
                 and node.has_failed_logs
-                and self._may_end(node)
+                and self._losses.may_end(node)
             ):
                 self._run(self._restart(node))
 
@@ -213,9 +220,8 @@ class FaultSchedule:
         self._worn_out.pop(node, None)
         node.disk.fault = None
         node.disk.flush_s = None
-        if isinstance(node, VirtualBroker) and self._ends.get(node.id) == node.lives and node.life:
-            self._ends.pop(node.id)  # nothing has failed
-            self._losses.pop(node.id, None)
+        if isinstance(node, VirtualBroker):
+            self._losses.note_escape(node)
 
     def _is_worn_out(self, node: VirtualNode) -> bool:
         """Whether nothing but another disk will do."""
@@ -227,13 +233,12 @@ class FaultSchedule:
 
     def _replace_disk(self, node: VirtualBroker) -> bool:
         """An operator puts in an empty one, if the cluster can do without the old one."""
-        if not self._may_end(node) or not self._may_lose(node):
+        if not self._losses.may_lose(node):
             return False
         self._world.trace.append(f"{node.host} gets a new disk")
         if node.life is not None:
             node.kill()
-        self._note_end(node)
-        self._losses[node.id] = self._ends[node.id]
+        self._losses.note_loss(node)
         node.disk.replace()
         self._checkers.disk_replaced(node.id)
         self._worn_out.pop(node, None)
@@ -251,10 +256,16 @@ class FaultSchedule:
 
     # What comes later
 
-    def _run(self, what: Coroutine[Any, Any, None]) -> None:
+    def _run(self, what: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(what)
         self._tasks[task] = None
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled():
+            task.result()  # what it raises fails the run
 
     def _later(self, seconds: float, what: Callable[..., object], *args: object) -> None:
         async def wait() -> None:
@@ -272,82 +283,57 @@ class FaultSchedule:
         if node.life is None and node.lives == lives:
             node.start()
 
+    def _start_later(self, node: VirtualNode, seconds: float) -> None:
+        self._later(seconds, self._start, node, node.lives)
+
     def _pick_broker(self) -> VirtualBroker | None:
         running = [broker for broker in self._cluster.brokers if broker.life is not None]
         return self._random.choice(running) if running else None
 
     def _kill_broker(self) -> str:
         node = self._pick_broker()
-        if node is None or not self._may_end(node):
+        if node is None or not self._losses.may_end(node):
             return ""
-        self._note_end(node)
+        self._losses.note_end(node)
         node.kill()
-        self._later(self._some_s(0.05, 1, 5, 20), self._start, node, node.lives)
+        self._start_later(node, self._some_s(0.05, 1, 5, 20))
         return "kill of a broker"
 
     def _crash_broker(self) -> str:
         node = self._pick_broker()
-        if node is None or not self._may_end(node) or not self._may_lose(node):
+        if node is None or not self._losses.may_lose(node):
             return ""
-        self._note_end(node)
-        self._losses[node.id] = self._ends[node.id]
+        self._losses.note_loss(node)
         node.crash()
-        self._later(self._some_s(0.05, 1, 5, 20), self._start, node, node.lives)
+        self._start_later(node, self._some_s(0.05, 1, 5, 20))
         return "power loss of a broker"
 
     def _close_broker(self) -> str:
         node = self._pick_broker()
-        if node is None or not self._may_end(node):
+        if node is None or not self._losses.may_end(node):
             return ""
         self._run(self._restart(node, self._some_s(0.05, 1, 5, 20)))
         return "clean end of a broker"
 
     def _run_down(self) -> str:
-        """One broker after the other ends, the next one when the one before is back, but has not
-        caught up: whom the controller elects then must have everything."""
-        ending = [each for each in self._cluster.brokers if each.is_serving]
-        self._random.shuffle(ending)
-        if len(ending) < 2:
-            return ""
-        self._run(self._end_in_turn(ending))
+        self._in_steps(self._chains.run_down())
         return "run-down of brokers"
 
-    async def _end_in_turn(self, ending: list[VirtualBroker]) -> None:
-        random, network = self._random, self._world.network
-        *away, lame, last = ending
-        others = [each.host for each in self._cluster.brokers if each is not lame]
-        for node in away:
-            self._end_for(node, self._some_s(5, 20))
-        await asyncio.sleep(self._some_s(0.1, 1, 5))
-        for host in others:
-            network.cut(lame.host, host)
-        if random.random() < 0.7 and self._may_end(lame) and self._may_lose(lame):
-            self._note_end(lame)
-            self._losses[lame.id] = self._ends[lame.id]
-            lame.crash()
-            lame.start()
-        else:
-            self._end_for(lame, 0.01)
-        for _ in range(50):
-            await asyncio.sleep(0.1)
-            if lame.is_serving and self._may_end(last):
-                self._end_for(last, self._some_s(2, 10))
-                break
-        await asyncio.sleep(self._some_s(0.5, 2))
-        for host in others:
-            network.heal(lame.host, host)
+    def _strand_leader(self) -> str:
+        self._in_steps(self._chains.strand_leader())
+        return "stranded leader"
 
-    def _end_for(self, node: VirtualBroker, seconds: float) -> None:
-        if node.life is not None and self._may_end(node):
-            self._note_end(node)
-            node.kill()
-            self._later(seconds, self._start, node, node.lives)
+    def _in_steps(self, steps: Coroutine[Any, Any, None]) -> None:
+        """Half of the time nothing else fails meanwhile."""
+        task = self._run(steps)
+        if self._random.random() < 0.5:
+            self._alone = task
 
     async def _restart(self, node: VirtualBroker, after_s: float = 0) -> None:
         if node.life is None:
             return
         lives = node.lives
-        self._note_end(node)
+        self._losses.note_end(node)
         await node.close()
         await asyncio.sleep(after_s)
         self._start(node, lives)
@@ -357,7 +343,7 @@ class FaultSchedule:
         if node.life is None:
             return ""
         node.kill()
-        self._later(self._some_s(0.05, 0.5, 2, 5), self._start, node, node.lives)
+        self._start_later(node, self._some_s(0.05, 0.5, 2, 5))
         return "kill of the controller"
 
     def _crash_controller(self) -> str:
@@ -365,7 +351,7 @@ class FaultSchedule:
         if node.life is None:
             return ""
         node.crash()
-        self._later(self._some_s(0.05, 0.5, 2, 5), self._start, node, node.lives)
+        self._start_later(node, self._some_s(0.05, 0.5, 2, 5))
         return "power loss of the controller"
 
     def _pause(self) -> str:
@@ -376,67 +362,6 @@ class FaultSchedule:
         self._world.loop.pause(node.host)
         self._later(self._some_s(0.1, 1, 4), self._world.loop.resume, node.host)
         return "pause of a process"
-
-    # What may be lost
-
-    def _may_end(self, node: VirtualBroker) -> bool:
-        """Whether the controller knows of all that others have lost."""
-        self._forget_what_is_known()
-        return not any(broker_id != node.id for broker_id in self._losses)
-
-    def _note_end(self, node: VirtualBroker) -> None:
-        self._ends[node.id] = node.lives
-
-    def _forget_what_is_known(self) -> None:
-        controller = self._cluster.controller.controller
-        if controller is None:
-            return
-        image = controller.image
-        on_disk = controller.journal.end_offset
-        last_leaders = [
-            broker_id
-            for partition in self._guarded_partitions(image)
-            for broker_id in partition.last_known_elr
-        ]
-        for broker_id, lives in list(self._ends.items()):
-            node, registered = self._cluster.brokers[broker_id], image.brokers.get(broker_id)
-            if (
-                registered is not None
-                and node.disk.fault is None
-                and node.lives > lives
-                and registered.incarnation_id == node.incarnation_id
-                and registered.epoch < on_disk
-            ):
-                del self._ends[broker_id]
-        for broker_id in list(self._losses):
-            if broker_id not in self._ends and broker_id not in last_leaders:
-                del self._losses[broker_id]
-
-    def _may_lose(self, node: VirtualBroker) -> bool:
-        self._forget_what_is_known()
-        controller = self._cluster.controller.controller
-        if controller is None or any(broker_id != node.id for broker_id in self._ends):
-            return False
-        if controller.journal.end_offset < controller.journal.next_offset:
-            return False  # it may forget whom it has just taken into an ISR
-        running = [
-            other.id
-            for other in self._cluster.brokers
-            if other is not node and other.is_serving and not other.disk.rotten
-        ]
-        return all(
-            any(member in running for member in partition.isr)
-            for partition in self._guarded_partitions(controller.image)
-            if node.id in partition.replicas
-        )
-
-    def _guarded_partitions(self, image: ClusterImage) -> list[Any]:
-        return [
-            partition
-            for topic in image.topics.values()
-            if topic.name in self._guarded
-            for partition in topic.partitions
-        ]
 
     # The network
 
@@ -521,11 +446,13 @@ class FaultSchedule:
 
         if isinstance(node, VirtualBroker):
             # It ends when it notices, and may have lost records unless the disk is full.
-            if not self._may_end(node) or (error == EIO and not self._may_lose(node)):
+            losses = self._losses
+            if not (losses.may_lose(node) if error == EIO else losses.may_end(node)):
                 return ""
-            self._note_end(node)
             if error == EIO:
-                self._losses[node.id] = self._ends[node.id]
+                losses.note_loss(node)
+            else:
+                losses.note_end(node)
         self._world.trace.append(f"{node.host} fails: {' '.join(failing)}, {share:.0%}")
         node.disk.fault = fault
         if isinstance(node, VirtualBroker) and self._random.random() < 0.3:
@@ -544,35 +471,55 @@ class FaultSchedule:
     def _rot(self) -> str:
         """A bit of a record changes, which nobody is told. Its broker counts as one that may lose
         records until it has another disk."""
-        random = self._random
         node = self._pick_broker()
-        if (
-            node is None
-            or node.broker is None
-            or any(each.disk.rotten for each in self._cluster.nodes)
-        ):
+        if node is None or not self._may_rot(node):
             return ""
-        if not self._may_end(node) or not self._may_lose(node):
+        if self._random.random() < 0.5:
+            self._in_steps(self._rot_unread(node))
+        elif not self._flip(node):
             return ""
+        return "flipped bit"
+
+    async def _rot_unread(self, node: VirtualBroker) -> None:
+        """In what followers have yet to fetch."""
+        with self._chains.cut_off([node], self._cluster.brokers):
+            await asyncio.sleep(self._some_s(0.5, 1))
+            if self._may_rot(node):
+                self._flip(node, is_unread=True)
+
+    def _may_rot(self, node: VirtualBroker) -> bool:
+        return (
+            node.broker is not None
+            and not any(each.disk.rotten for each in self._cluster.nodes)
+            and self._losses.may_lose(node)
+        )
+
+    def _flip(self, node: VirtualBroker, is_unread: bool = False) -> bool:
+        random = self._random
+        assert node.broker is not None
         logs = [
             partition.log
             for partition in node.broker.partitions.values()
-            if partition.topic in self._guarded and partition.log.size
+            if partition.topic in self._guarded
+            and partition.log.size
+            and (partition.leadership is not None or not is_unread)
         ]
         if not logs:
-            return ""
+            return False
         log = random.choice(logs)
-        path = random.choice([each for each in log._segments if each.size]).paths[0]
+        segments = [each for each in log._segments if each.size]
+        path = (segments[-1] if is_unread else random.choice(segments)).paths[0]
         batches = [each for each in _batches_of(node, path) if each[1] > _RECORDS_AT]
         if not batches:
-            return ""
-        at, size = batches[-1] if random.random() < 0.3 else random.choice(batches)
+            return False
+        is_last = is_unread or random.random() < 0.3
+        at, size = batches[-1] if is_last else random.choice(batches)
         position = random.randrange(at + _RECORDS_AT, at + size)
         lasts = random.random() < 0.7
         node.disk.flip(path, position, random.randrange(8), lasts)
         self._world.trace.append(f"{node.host}: a bit of {path} flips at {position}")
         self._replace_disk_later(node)
-        return "flipped bit"
+        return True
 
     # Operators
 

@@ -178,6 +178,8 @@ class History:
         self.lossy_epoch = -1
         self.is_lossy_election_over = True
         self.lost_from: int | None = None
+        self._parts_from: int | None = None
+        self._late_end = 0
         self.deleted_before: dict[int, int] = {}
         self.asked_to_delete_before = 0
         self.start = 0
@@ -223,4 +225,19 @@ class History:
             self.lost_from = first if self.lost_from is None else min(first, self.lost_from)
             del self.batches[kept:], self.epochs[kept:]
         self.is_lossy_election_over = True
-        return self.end_offset
+        end_offset = self.end_offset
+        self._parts_from = (
+            end_offset if self._parts_from is None else min(end_offset, self._parts_from)
+        )
+        self.commit_late(0)
+        return end_offset
+
+    def commit_late(self, high_watermark: int) -> None:
+        """What a leader commits that has not heard yet of an unclean election: what the winner
+        does not have is lost."""
+        self._late_end = max(high_watermark, self._late_end)
+        parts_from = self._parts_from
+        if parts_from is not None and parts_from < self._late_end:
+            self.lost_from = (
+                parts_from if self.lost_from is None else min(parts_from, self.lost_from)
+            )

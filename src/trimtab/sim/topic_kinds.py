@@ -51,8 +51,10 @@ def choose_kinds(random: Random) -> dict[str, TopicKind]:
     - `COMPACTED`: the latest record of each key stays.
     - `SHORT`: retention and DeleteRecords take from the front, and only there.
     """
-    segment_bytes = random.choice((2_000, 20_000))
+    segment_bytes = random.choice((500, 2_000, 20_000))
     guarded: dict[str, Any] = {"min.insync.replicas": 2, "segment.bytes": segment_bytes}
+    if random.random() < 0.2:
+        guarded["flush.messages"] = 1
     kinds = {GUARDED: TopicKind(True, guarded)}
     if random.random() < 0.6:
         kinds[PLAIN] = TopicKind(True, guarded, is_idempotent=False)

@@ -1,0 +1,96 @@
+"""What the controller may not know yet of brokers that have ended: when the next one may end."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from trimtab.metadata.image import ClusterImage, PartitionRegistration
+from trimtab.sim.virtual_cluster import VirtualBroker, VirtualCluster
+
+
+class Losses:
+    """Which brokers have ended, and which of them may have lost what they had written, for as long
+    as the controller does not know.
+
+    Args:
+        guarded: the topics that keep what is committed.
+    """
+
+    def __init__(self, cluster: VirtualCluster, guarded: Collection[str]) -> None:
+        self._cluster = cluster
+        self._guarded = guarded
+        self._ends: dict[int, int] = {}
+        self._losses: dict[int, int] = {}
+
+    def note_end(self, node: VirtualBroker) -> None:
+        """It ends now, and loses nothing."""
+        self._ends[node.id] = node.lives
+
+    def note_loss(self, node: VirtualBroker) -> None:
+        """It ends now, or will, and may lose something."""
+        self._ends[node.id] = self._losses[node.id] = node.lives
+
+    def note_escape(self, node: VirtualBroker) -> None:
+        """Its disk is well again. If it has not ended, it has lost nothing."""
+        if self._ends.get(node.id) == node.lives and node.life:
+            self._ends.pop(node.id)
+            self._losses.pop(node.id, None)
+
+    def may_end(self, node: VirtualBroker) -> bool:
+        """Whether the controller knows of all that others have lost."""
+        self._forget_what_is_known()
+        return not any(broker_id != node.id for broker_id in self._losses)
+
+    def may_lose(self, node: VirtualBroker) -> bool:
+        """Whether it may end and lose something: see `trimtab.sim.faults`."""
+        if not self.may_end(node):
+            return False
+        controller = self._cluster.controller.controller
+        if controller is None or any(broker_id != node.id for broker_id in self._ends):
+            return False
+        if controller.journal.end_offset < controller.journal.next_offset:
+            return False  # it may forget whom it has just taken into an ISR
+        running = [
+            other.id
+            for other in self._cluster.brokers
+            if other is not node and other.is_serving and not other.disk.rotten
+        ]
+        return all(
+            any(member in running for member in partition.isr)
+            for _, partition in self.guarded_partitions(controller.image)
+            if node.id in partition.replicas
+        )
+
+    def guarded_partitions(
+        self, image: ClusterImage
+    ) -> Iterator[tuple[str, PartitionRegistration]]:
+        """Each with its topic."""
+        for topic in image.topics.values():
+            if topic.name in self._guarded:
+                for partition in topic.partitions:
+                    yield topic.name, partition
+
+    def _forget_what_is_known(self) -> None:
+        controller = self._cluster.controller.controller
+        if controller is None:
+            return
+        image = controller.image
+        on_disk = controller.journal.end_offset
+        last_leaders = [
+            broker_id
+            for _, partition in self.guarded_partitions(image)
+            for broker_id in partition.last_known_elr
+        ]
+        for broker_id, lives in list(self._ends.items()):
+            node, registered = self._cluster.brokers[broker_id], image.brokers.get(broker_id)
+            if (
+                registered is not None
+                and node.disk.fault is None
+                and node.lives > lives
+                and registered.incarnation_id == node.incarnation_id
+                and registered.epoch < on_disk
+            ):
+                del self._ends[broker_id]
+        for broker_id in list(self._losses):
+            if broker_id not in self._ends and broker_id not in last_leaders:
+                del self._losses[broker_id]
