@@ -2,7 +2,9 @@
 
 Each seed is another run of `trimtab.sim.reliability` (`trimtab.sim.runs` runs many) on a
 `trimtab.sim.virtual_cluster`, with the senders and readers of `trimtab.sim.workload` and the topics
-of `trimtab.sim.topic_kinds`, watched by `trimtab.sim.checkers` with what `trimtab.sim.histories`
+of `trimtab.sim.topic_kinds`, under the faults of `trimtab.sim.faults` and
+`trimtab.sim.fault_chains` as far as `trimtab.sim.losses` allows them,
+watched by `trimtab.sim.checkers` with what `trimtab.sim.histories`
 knows; `make sim SEEDS=10000 JOBS=2` runs more of
 them, and `make sim SEED=n` repeats one with its trace. `CLUSTER_SEEDS` (environment; default 8)
 says how many run here.
