@@ -46,7 +46,13 @@ SIZES = [
 TO_CONTROLLER = (56, 59, 62, 63, 67)
 """AlterPartition, FetchSnapshot, BrokerRegistration, BrokerHeartbeat, AllocateProducerIds."""
 PATIENCE_S = 120.0
-KEPT = {"timeout_ms": 1000, "validate_only": True, "replication_factor": 1, "num_partitions": 1}
+KEPT = {
+    "acks": 1,
+    "timeout_ms": 1000,
+    "validate_only": True,
+    "replication_factor": 1,
+    "num_partitions": 1,
+}
 """Fields whose value matters: nothing is to be created in earnest."""
 
 Path_ = tuple[str, ...]

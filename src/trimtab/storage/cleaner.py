@@ -23,11 +23,11 @@ transactions count as any other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar, cast
 
 from trimtab.storage.log import Log
 from trimtab.storage.log_config import LogConfig
@@ -47,6 +47,8 @@ from trimtab.wire.compaction_cy import (
 # What is done between two turns of the loop: milliseconds of work, however small the batches.
 _SLICE_BYTES = 128 * 1024
 _INT32_MAX = 2**31 - 1
+
+T = TypeVar("T")
 
 
 class Dirt(NamedTuple):
@@ -197,11 +199,15 @@ class _Round:
             data, headers = segment.batches(position, _SLICE_BYTES)
             at = 0
             for header in headers:
-                noted = note_keys(data, at, header, self._keys, first_offset)
+                noted = await self._in_turns(
+                    note_keys(data, at, header, self._keys, first_offset), [segment]
+                )
                 self._end_offset = max(self._end_offset, noted)
                 if noted < header.next_offset:
                     return
                 at += header.size
+                if header.compression:
+                    await self._pause([segment])
             position += at
             await self._pause([segment])
         self._end_offset = self._log.end_of(segment)
@@ -236,7 +242,7 @@ class _Round:
                             joins = self._fits(
                                 cleaned, sum(map(len, kept)) + header.size, following
                             )
-                        batch = self._compact(data, at, header, is_last and not joins)
+                        batch = await self._compact(data, at, header, is_last and not joins, group)
                         if batch is None:
                             kept.append(data[at:end])
                             kept_headers.append(header)
@@ -246,6 +252,8 @@ class _Round:
                                 kept.append(batch)
                                 kept_headers.append(read_header(batch))
                         at = end
+                        if header.compression:
+                            await self._pause(group)
                     position += at
                     if kept:
                         cleaned.append(b"".join(kept), kept_headers)
@@ -277,8 +285,13 @@ class _Round:
             and self._log.end_of(following) - 1 - cleaned.base_offset <= _INT32_MAX
         )
 
-    def _compact(
-        self, data: bytes, at: int, header: BatchHeader, is_last: bool
+    async def _compact(
+        self,
+        data: bytes,
+        at: int,
+        header: BatchHeader,
+        is_last: bool,
+        group: Sequence[Segment],
     ) -> BytesLike | None:
         """What is left of the batch: None if it stays as it is, empty if nothing."""
         if header.base_offset >= self._end_offset:
@@ -291,9 +304,10 @@ class _Round:
         else:
             if header.is_transactional:
                 self._in_transaction.add(header.producer_id)
-            left = compact_batch(
+            steps = compact_batch(
                 data, at, header, self._keys, self._end_offset, self._now_ms, retention_ms
             )
+            left = await self._in_turns(steps, group)
         if left is None or left:
             return left
         if is_last or self._log.producers.needs(header):
@@ -313,6 +327,15 @@ class _Round:
         if not header.attributes & DELETE_HORIZON:
             return set_delete_horizon(data, at, header, self._now_ms + retention_ms)
         return None if self._now_ms < header.base_timestamp else b""
+
+    async def _in_turns(self, steps: Generator[None, None, T], group: Sequence[Segment]) -> T:
+        """What is made of a batch of these segments."""
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return cast(T, end.value)
+            await self._pause(group)
 
     async def _pause(self, group: Sequence[Segment]) -> None:
         await asyncio.sleep(0)

@@ -12,6 +12,7 @@ alone; interpreted, it is a memoryview, and the same statements run.
 """
 
 from array import array
+from collections.abc import Generator
 from typing import Any
 
 import cython
@@ -39,6 +40,9 @@ if cython.compiled:
 
 DELETE_HORIZON = 0x40
 """The flag of a batch whose base timestamp says from when on its delete markers may go."""
+
+RECORDS_AT_ONCE = 20_000
+"""Records of a batch that are looked at in one go: some milliseconds."""
 
 _MASK = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
 _BEFORE_LENGTH_ENDS = 12
@@ -239,8 +243,9 @@ def note_keys(
     header: BatchHeader,
     keys: KeyOffsets,
     start_offset: cython.longlong,
-) -> int:
-    """Notes the offsets, from `start_offset` on, of the keys in the batch at `position`.
+) -> Generator[None, None, int]:
+    """Notes the offsets, from `start_offset` on, of the keys in the batch at `position`. Yields
+    after every `RECORDS_AT_ONCE` records, so that others have their turn.
 
     Returns:
         Up to which offset that is done: the end of the batch, unless `keys` is full.
@@ -253,7 +258,11 @@ def note_keys(
     base_offset: cython.longlong = header.base_offset
     count: cython.int = header.record_count
     offset: cython.longlong
-    for _ in range(count):
+    number: cython.int
+    turn: cython.int = RECORDS_AT_ONCE
+    for number in range(count):
+        if number and number % turn == 0:
+            yield
         reader.read_record()
         reader.position = reader.limit
         offset = base_offset + reader.offset_delta
@@ -275,9 +284,9 @@ def compact_batch(
     end_offset: cython.longlong,
     now_ms: cython.longlong,
     delete_retention_ms: cython.longlong,
-) -> Any:
+) -> Generator[None, None, Any]:
     """The batch at `position` with what compaction leaves of it: every record at `end_offset` or
-    later, and before that those that are the last of their key.
+    later, and before that those that are the last of their key. Yields as `note_keys` does.
 
     Of these, one without a value goes too, once the batch's delete horizon has passed; a batch that
     has none gets it, `delete_retention_ms` from now. A record without a key goes.
@@ -302,7 +311,11 @@ def compact_batch(
     max_timestamp: cython.longlong = NO_TIMESTAMP
     parts: list[Any] = []
     run_start: cython.Py_ssize_t = -1  # of the records kept that lie side by side
-    for _ in range(count):
+    number: cython.int
+    turn: cython.int = RECORDS_AT_ONCE
+    for number in range(count):
+        if number and number % turn == 0:
+            yield
         start = reader.position
         reader.read_record()
         reader.position = reader.limit

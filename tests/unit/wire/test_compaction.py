@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.steps import count_steps, finish
 from trimtab.errors import CorruptData
 from trimtab.records import Record, TimestampType
 from trimtab.wire.batch_cy import (
@@ -57,7 +58,9 @@ def compact(
     keys = compaction.KeyOffsets(1 << 14, SECRET)
     for key, offset in latest.items():
         keys.put(key, offset)
-    return compaction.compact_batch(data, 0, read_header(data), keys, end_offset, now_ms, RETENTION)
+    return finish(
+        compaction.compact_batch(data, 0, read_header(data), keys, end_offset, now_ms, RETENTION)
+    )
 
 
 def records(data: Any) -> list[Record]:
@@ -108,30 +111,46 @@ class TestKeyOffsets:
         assert (keys.get(b"7"), keys.get(b"150")) == (4711, -1)
 
 
+def test_others_have_their_turn_within_a_batch_of_very_many_records(
+    compaction: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "RECORDS_AT_ONCE", 50)
+    data = batch(*((b"%d" % (number % 7), b"v") for number in range(101)))
+    header = read_header(data)
+    keys = compaction.KeyOffsets(1024, SECRET)
+    assert count_steps(compaction.note_keys(data, 0, header, keys, 0)) == (2, BASE + 101)
+    steps = compaction.compact_batch(data, 0, header, keys, 10**6, NOW, RETENTION)
+    turns, left = count_steps(steps)
+    assert turns == 2
+    assert read_header(left).record_count == 7
+
+
 class TestNoteKeys:
     @pytest.mark.parametrize("codec", list(Compression))
     def test_the_last_offset_of_each_counts(self, compaction: ModuleType, codec: int) -> None:
         keys = compaction.KeyOffsets(1024, SECRET)
         data = batch((b"a", b"1"), (b"b", b"1"), (None, b"1"), (b"a", None), codec=codec)
-        assert compaction.note_keys(data, 0, read_header(data), keys, 0) == BASE + 4
+        assert finish(compaction.note_keys(data, 0, read_header(data), keys, 0)) == BASE + 4
         assert [keys.get(key) for key in (b"a", b"b")] == [BASE + 3, BASE + 1]
         assert len(keys) == 2
 
     def test_from_an_offset_on(self, compaction: ModuleType) -> None:
         keys = compaction.KeyOffsets(1024, SECRET)
         data = batch((b"a", b"1"), (b"b", b"1"))
-        assert compaction.note_keys(data, 0, read_header(data), keys, BASE + 1) == BASE + 2
+        assert finish(compaction.note_keys(data, 0, read_header(data), keys, BASE + 1)) == BASE + 2
         assert (keys.get(b"a"), keys.get(b"b")) == (-1, BASE + 1)
 
     def test_until_there_is_no_room(self, compaction: ModuleType) -> None:
         keys = compaction.KeyOffsets(1024, SECRET)
         data = batch(*((b"%d" % i, b"v") for i in range(40)))
-        assert compaction.note_keys(data, 0, read_header(data), keys, 0) == BASE + keys.limit
+        assert (
+            finish(compaction.note_keys(data, 0, read_header(data), keys, 0)) == BASE + keys.limit
+        )
 
     def test_not_of_control_records(self, compaction: ModuleType) -> None:
         keys = compaction.KeyOffsets(1024, SECRET)
         data = batch((b"a", b"1"), is_control=True)
-        assert compaction.note_keys(data, 0, read_header(data), keys, 0) == BASE + 1
+        assert finish(compaction.note_keys(data, 0, read_header(data), keys, 0)) == BASE + 1
         assert len(keys) == 0
 
 
