@@ -32,7 +32,7 @@ def test_the_tour_has_what_is_tried_here() -> None:
     [
         (PYTHON[0], "b'UA' b'EWR to IAH'"),
         (PYTHON[1], "records=100000"),
-        (PYTHON[2], "|partition|count|"),
+        (PYTHON[2], "|        2|"),
     ],
 )
 def test_the_python_in_the_tour_runs(code: str, shown: str, tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_an_old_copy_is_refused_and_what_it_lacks_is_added(
     assert sorted(each.name for each in (data / "broker-0").iterdir() if each.is_dir()) == logs
     assert main(["recover", "--data", str(data)]) == 0
     shown = capsys.readouterr().out
-    assert "options, limits and empty topics are those of the old journal" in shown
+    assert "options, limits and empty topics are those of the old copy" in shown
     assert (data / "controller.old-1").is_dir()
     with Cluster(brokers=3, data=data) as cluster:
         check(cluster)
@@ -156,13 +156,21 @@ def test_a_log_of_a_later_leader_epoch_is_evidence_enough(data: Path, tmp_path: 
     shutil.copytree(tmp_path / "copy", data / "controller")
     for broker in range(3):
         (data / f"broker-{broker}" / ".trimtab_replayed").unlink()
-    *_, segment = sorted((data / "broker-0" / "flights-0").glob("*.log"))
+    log = data / "broker-0" / "flights-0"
+    *_, segment = sorted(log.glob("*.log"))
     content = bytearray(segment.read_bytes())
     *_, last = read_headers(bytes(content))
     restamp(content, len(content) - last.size, last.base_offset, 99)
     segment.write_bytes(content)
+    epochs = log / "leader-epoch-checkpoint"  # an epoch that is not there is a damaged batch
+    version, count, *lines = epochs.read_text().splitlines()
+    lines = [version, str(int(count) + 1), *lines, f"99 {last.base_offset}"]
+    epochs.write_text("".join(f"{line}\n" for line in lines))
     (data / "broker-0" / ".kafka_cleanshutdown").unlink()
-    with pytest.raises(CorruptData, match="leader epoch 99"), Cluster(brokers=3, data=data):
+    with (
+        pytest.raises(CorruptData, match=r"has leader epoch \d+, and the controller"),
+        Cluster(brokers=3, data=data),
+    ):
         pass
 
 

@@ -158,7 +158,7 @@ def read_old(controller: str) -> OldJournal:
         try:
             journal = Journal.open(storage, CONTROLLER_ID, wall_clock_ms, 2**62)
         except CorruptData as error:
-            return OldJournal(None, 0, 0, f"nothing is taken from the old journal: {error}")
+            return OldJournal(None, 0, 0, f"nothing is taken from the old copy: {error}")
         finally:
             storage.close()
         if not journal.end_offset:
@@ -178,11 +178,11 @@ def describe(found: Recovered, old: OldJournal) -> Iterator[str]:
         yield old.note
     elif old.image is None:
         yield (
-            "there is no old journal: options of topics and brokers are lost, and so are topics "
-            "and last partitions without any record"
+            "there is no old copy: options of topics and brokers are lost, and so are topics and "
+            "last partitions without any record"
         )
     else:
-        yield "options, limits and empty topics are those of the old journal"
+        yield "options, limits and empty topics are those of the old copy"
     yield from found.notes
 
 

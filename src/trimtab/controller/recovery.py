@@ -128,8 +128,8 @@ def _check(surveys: Sequence[Survey], old: ClusterImage | None) -> None:
     missing = sorted(set(old.brokers if old else ()) - set(times))
     if missing:
         raise UsageError(
-            f"the old journal knows broker {', '.join(map(str, missing))}, whose directory is not "
-            "given; name it too, or move the old journal away if that broker is gone for good"
+            f"the old copy knows broker {', '.join(map(str, missing))}, whose directory is not "
+            "given; name it too, or move the old copy away if that broker is gone for good"
         )
 
 
@@ -162,8 +162,8 @@ class _Recovery:
         for name in self._counts:
             if name not in self._logs and name not in old.topics:
                 raise UsageError(
-                    f"topic {name} is in no directory and in no old journal; create it when the "
-                    "cluster is up"
+                    f"topic {name} is in no broker's directory and in no old copy; create it when "
+                    "the cluster is up"
                 )
         for feature, level in old.features.items():
             replay(FeatureLevelRecord(name=feature, feature_level=level))
@@ -196,12 +196,12 @@ class _Recovery:
             known = old.partitions
             if not logs:
                 self._notes.append(
-                    f"topic {name} is in the old journal, and no broker has a record of it: it is "
+                    f"topic {name} is in the old copy, and no broker has a record of it: it is "
                     "kept as an empty topic; delete it if it was deleted"
                 )
         elif old is not None:
             self._notes.append(
-                f"topic {name} was created again after the old journal was copied: its options "
+                f"topic {name} was created again after the old copy was made: its options "
                 "are not known"
             )
         highest = max(logs, default=-1) + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from trimtab.errors import UsageError
 from trimtab.spark.cache import cache_directory, write_atomically
 from trimtab.spark.java import find_java_home
 
@@ -74,7 +76,13 @@ def start_session(
 
     Raises:
         Unavailable: no Java 17 or later.
+        UsageError: PySpark or PyArrow is not installed.
     """
+    missing = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"Spark needs packages that are not installed: pip install {' '.join(missing)}"
+        )
     from pyspark.sql import SparkSession
 
     from trimtab.spark import register

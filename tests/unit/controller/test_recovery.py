@@ -67,7 +67,7 @@ def test_partitions_that_left_no_trace_are_filled_in_and_can_be_named() -> None:
     for partition in partitions(found):
         assert len(partition.replicas) == len(partition.isr) == len(set(partition.replicas)) == 2
     assert "f: 3 partitions left a trace" in "".join(run([log(2, 0, 5)]).notes)
-    with pytest.raises(UsageError, match="topic g is in no directory"):
+    with pytest.raises(UsageError, match="topic g is in no broker"):
         run([log(0, 0, 1)], counts={"g": 2})
 
 

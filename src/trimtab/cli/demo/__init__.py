@@ -82,8 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(
-            f"the demo needs {', '.join(missing)}, which is not installed: "
-            f"pip install {' '.join(missing)}"
+            f"the demo needs packages that are not installed: pip install {' '.join(missing)}"
         )
     from trimtab.cli.demo.display import Display
     from trimtab.cli.demo.report import render_report
