@@ -19,6 +19,7 @@ from trimtab.server.turns import Steps
 AT_ONCE = 50
 """What is decided between two turns: some milliseconds."""
 _COUNTED_AT_ONCE = 4000
+_PARTITIONS_A_TOPIC = 20
 
 Decide = Callable[[Any, Whole], Any]
 """Decides about a request. If `Whole.is_cut`, what it returns is the response, which is not to be
@@ -37,6 +38,7 @@ class Parts(NamedTuple):
         answered_inner: of an element of the answer.
         name: what an element must not share with another of the request.
         answers_once: whether what is named twice is answered once, at its first place.
+        partitions: that an element asks for; twenty of them are as much work as a topic.
     """
 
     asked: str
@@ -45,6 +47,12 @@ class Parts(NamedTuple):
     answered_inner: str = ""
     name: Callable[[Any], Hashable] | None = None
     answers_once: bool = False
+    partitions: Callable[[Any], int] = lambda element: 0
+
+    def size(self, element: Any) -> int:
+        """How many things it stands for."""
+        inner = len(getattr(element, self.asked_inner, None) or ())
+        return 1 + inner + self.partitions(element) // _PARTITIONS_A_TOPIC
 
 
 def decide_in_parts(
@@ -53,8 +61,7 @@ def decide_in_parts(
     """What awaits the answer to a request, after it has been decided: at once if it is small."""
     elements = getattr(request, parts.asked)
     if not elements or (
-        len(elements) <= AT_ONCE
-        and sum(len(getattr(each, parts.asked_inner, None) or ()) for each in elements) <= AT_ONCE
+        len(elements) <= AT_ONCE and sum(map(parts.size, elements)) - len(elements) <= AT_ONCE
     ):
         return decide(request, Whole())  # type: ignore[no-any-return]
     return _decide(decide, reach, parts, request, elements)
@@ -98,7 +105,7 @@ def _cut(elements: list[Any], parts: Parts, whole: Whole) -> Iterator[list[Any]]
                 answered.add(name)
         for piece in _cut_inner(element, parts.asked_inner):
             part.append(piece)
-            size += 1 + len(getattr(piece, parts.asked_inner, None) or ())
+            size += parts.size(piece)
             if size >= AT_ONCE:
                 yield part
                 part, size = [], 0

@@ -43,8 +43,15 @@ _NOT_HERE = (EADDRNOTAVAIL, EAFNOSUPPORT)
 """This machine has no address of that kind: a name may have others."""
 
 _NAME = attrgetter("name")
-_CREATION = Parts("topics", "topics", name=_NAME, answers_once=True)
-_MORE_PARTITIONS = Parts("topics", "results", name=_NAME, answers_once=True)
+_CREATION = Parts(
+    *("topics", "topics"),
+    name=_NAME,
+    answers_once=True,
+    partitions=lambda topic: max(topic.num_partitions, len(topic.assignments)),
+)
+_MORE_PARTITIONS = Parts(
+    "topics", "results", name=_NAME, answers_once=True, partitions=attrgetter("count")
+)
 _DELETION = Parts(
     "topics", "responses", name=lambda topic: (topic.name, topic.topic_id), answers_once=True
 )

@@ -16,6 +16,7 @@ from trimtab.controller.large_requests import AT_ONCE, Parts, decide_in_parts
 from trimtab.errors import ErrorCode
 from trimtab.server.turns import Steps
 from trimtab.sim.world import World
+from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from trimtab.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from trimtab.wire.messages.delete_topics import (
@@ -37,6 +38,7 @@ from trimtab.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 
+HEADER = RequestHeader(19, 7, 1, None, 0)
 DELETION = Parts("topics", "responses", name=attrgetter("name"), answers_once=True)
 ELECTION = Parts("topic_partitions", "replica_election_results", "partitions", "partition_result")
 
@@ -316,6 +318,23 @@ def test_partitions_are_added_within_limits_over_the_whole_request(lab: Lab) -> 
             assert codes[1:] == [0] * 110 + [ErrorCode.POLICY_VIOLATION] * 9
 
     lab.run(scenario, config={"max.broker.partitions": 230})
+
+
+def test_few_topics_of_many_partitions_are_many(lab: Lab) -> None:
+    async def scenario() -> None:
+        node = lab.controller
+        few = CreateTopicsRequest(topics=topics("a", "b", partitions=100))
+        many = CreateTopicsRequest(topics=topics(*"cdefg", partitions=900))
+        answers = [node.listener.handlers[19](HEADER, request) for request in (few, many)]
+        assert isinstance(answers[0], Coroutine)
+        await answers[0]
+        turns, answer = count_steps(answers[1])
+        response = await answer
+        assert turns > 3
+        assert {topic.error_code for topic in response.topics} == {0}
+        assert {topic.num_partitions for topic in response.topics} == {900}
+
+    lab.run(scenario)
 
 
 def test_leaders_of_the_whole_cluster_are_elected_in_parts(lab: Lab) -> None:

@@ -598,6 +598,29 @@ class TestMemory:
         assert turns > 2 * 3_000_000 / (256 * 1024)
 
 
+def test_others_have_their_turn_after_each_batch_that_was_unpacked(
+    directory: LogDirectory, log: Log
+) -> None:
+    """The batches of a slice may unpack to hundreds of times its size."""
+    for _ in range(60):
+        builder = BatchBuilder(1 << 16, Compression.GZIP)
+        builder.append(1000, b"k", bytes(500), [])
+        data = memoryview(bytearray(builder.build()))
+        log.append(data, 0, read_headers(data))
+    log.high_watermark = log.log_end_offset
+
+    async def count() -> int:
+        compacting = asyncio.create_task(directory.compact())
+        turns = 0
+        while not compacting.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert compacting.result() == 1
+        return turns
+
+    assert asyncio.run(count()) > 2 * 40
+
+
 def interrupt(directory: LogDirectory, turn: int, act: Callable[[], object]) -> int:
     """Compacts, and does something else at its so-many-th turn."""
 
