@@ -289,6 +289,9 @@ class Segment:
         for path in self.paths[1:]:
             self._storage.delete(path)
         self._file.truncate(position)
+        # A power loss must not bring back what was cut off: what is written there instead may be
+        # as long, so that later segments fit on to it.
+        self._file.flush()
         self.size = position
         self._first_timestamp = None
 

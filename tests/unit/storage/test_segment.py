@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable, Iterator
+from random import Random
 from typing import Any
 
 import pytest
@@ -328,6 +329,9 @@ class Asked:
     def truncate(self, size: int) -> None:
         self._file.truncate(size)
 
+    def flush(self) -> None:
+        self._file.flush()
+
 
 class TestOffsetsThatNoCrcCovers:
     """A batch that leaves a gap before it is confirmed by what follows, or taken for damaged."""
@@ -395,3 +399,14 @@ def test_a_torn_append_is_told_from_damage(
     found = recover(open_segment(disk), lambda header: None)
     assert (found.end_offset, found.is_torn) == (filler.next_offset, is_torn)
     assert found.problem
+
+
+def test_a_power_loss_does_not_bring_back_what_was_cut_off() -> None:
+    for seed in range(20):
+        disk = VirtualDisk(is_lazy=True)
+        segment = open_segment(disk)
+        segment.append(memoryview(batch()), read_headers(batch()))
+        segment.flush()
+        segment.truncate(0)
+        disk.crash(Random(seed))
+        assert not disk.read_file(segment.paths[0])
