@@ -149,7 +149,7 @@ def _value(declared: Field, version: int, path: Path_, count: int, number: int) 
         return number.to_bytes(16, "big")
     if kind.name in ("bytes", "records"):
         return b""
-    if kind.name == "int16":
+    if kind.name in ("int16", "uint16"):
         return number % 1000
     return number % 100 if kind.name == "int8" else bool(number) if kind.name == "bool" else number
 
