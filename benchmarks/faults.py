@@ -193,6 +193,7 @@ class FaultyCluster:
         faces: how many brokers clients see.
         weather: what goes wrong; `calm` ends it.
         random: of everything that is drawn.
+        is_virtual: whether the loop's network is virtual.
 
     Attributes:
         seen: how often what happened.
@@ -200,7 +201,14 @@ class FaultyCluster:
         failures: errors of this module's own, of which there are none.
     """
 
-    def __init__(self, to: tuple[str, int], faces: int, weather: Weather, random: Random) -> None:
+    def __init__(
+        self,
+        to: tuple[str, int],
+        faces: int,
+        weather: Weather,
+        random: Random,
+        is_virtual: bool = False,
+    ) -> None:
         self.weather = weather
         self.random: Final = random
         self.seen: Counter[str] = Counter()
@@ -209,7 +217,7 @@ class FaultyCluster:
         self.topic_names: dict[bytes, str] = {}
         self._leads: dict[TopicPartition, _Lead] = {}
         self._led_before: dict[TopicPartition, _Lead] = {}
-        self._faces: Final = [_Face(self, node_id, to) for node_id in range(faces)]
+        self._faces: Final = [_Face(self, node_id, to, is_virtual) for node_id in range(faces)]
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -369,8 +377,10 @@ class _Face(Proxy):
     noticed; it goes on to the broker after its time; and answers come back in order.
     """
 
-    def __init__(self, cluster: FaultyCluster, node_id: int, to: tuple[str, int]) -> None:
-        super().__init__(to)
+    def __init__(
+        self, cluster: FaultyCluster, node_id: int, to: tuple[str, int], is_virtual: bool
+    ) -> None:
+        super().__init__(to, is_virtual=is_virtual)
         self.node_id = node_id
         self.is_flowing = asyncio.Event()
         self.is_flowing.set()

@@ -126,6 +126,7 @@ class Proxy:
         to: host and port of the broker.
         treatment: what is done to exchanges; it may be replaced at any time, for those to come.
         listen: host and port to listen on; port 0 takes a free one.
+        is_virtual: whether the loop's network is virtual, where nobody else takes a port.
     """
 
     def __init__(
@@ -133,6 +134,7 @@ class Proxy:
         to: tuple[str, int],
         treatment: Treatment | None = None,
         listen: tuple[str, int] = ("127.0.0.1", 0),
+        is_virtual: bool = False,
     ) -> None:
         self.treatment = treatment or Treatment()
         self.connections = 0
@@ -140,6 +142,7 @@ class Proxy:
         self.request_bytes: Counter[int] = Counter()
         self._to = to
         self._listen = listen
+        self._is_virtual = is_virtual
         self._server: asyncio.Server | None = None
         self._place: socket.socket | None = None
         self._serving: set[asyncio.Task[None]] = set()
@@ -157,6 +160,12 @@ class Proxy:
     async def stand_up(self) -> None:
         """Listen, also again after `fall_down`; where it listens stays the same."""
         if self._server is not None and self._server.is_serving():
+            return
+        if self._is_virtual:
+            self._server = await asyncio.start_server(
+                self._accept, *self._listen, limit=BUFFER_BYTES
+            )
+            self._listen = self._server.sockets[0].getsockname()[:2]
             return
         if self._place is None:
             # Bound all the time, and never listening: while the proxy is down nobody gets its port,

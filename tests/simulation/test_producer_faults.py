@@ -157,7 +157,9 @@ async def _run(world: World, plan: Plan) -> tuple[Tally, Counter[str]]:
                     partitions=plan.partitions,
                     config={"max.message.bytes": plan.max_message_bytes},
                 )
-        faulty = FaultyCluster(cluster.addresses[0], FACES, plan.weather, world.random("weather"))
+        faulty = FaultyCluster(
+            cluster.addresses[0], FACES, plan.weather, world.random("weather"), is_virtual=True
+        )
         try:
             world.network.set_link("client", "127.0.0.1", plan.link)
             async with asyncio.timeout(3 * AMPLE_S):

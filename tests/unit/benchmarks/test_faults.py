@@ -28,7 +28,9 @@ def produce(weather: Weather, **options: object) -> tuple[FaultyCluster, list[ob
         cluster = Cluster(storage=world.disk, now_ms=world.now_ms, random=world.random("cluster"))
         async with cluster, AsyncAdmin(cluster.bootstrap_servers) as admin:
             await admin.create_topic(TOPIC, partitions=len(PARTITIONS))
-            faulty = FaultyCluster(cluster.addresses[0], 3, weather, world.random("weather"))
+            faulty = FaultyCluster(
+                cluster.addresses[0], 3, weather, world.random("weather"), is_virtual=True
+            )
             async with (
                 faulty,
                 AsyncProducer(
