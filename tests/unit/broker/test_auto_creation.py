@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from trimtab.errors import ErrorCode
-from trimtab.metadata.replica_counts import INTERNAL_TOPICS
 from trimtab.wire.messages.create_topics import (
     CreatableTopicResult,
     CreateTopicsRequest,
@@ -104,13 +103,15 @@ def test_a_topic_that_the_broker_has_not_learnt_of_yet_has_no_leader_yet(
     lab.run(scenario)
 
 
-@pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
-def test_asking_for_a_topic_of_the_clusters_own_does_not_create_it(lab: Any, name: str) -> None:
+@pytest.mark.kip(578)
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
+def test_asking_for_a_topic_of_the_clusters_own_creates_it(lab: Any, name: str) -> None:
     async def scenario() -> None:
         (topic,) = (await lab.connect().ask(wanted(name), 9)).topics
-        assert (topic.error_code, topic.is_internal) == (3, True)
+        assert topic.is_internal
+        assert name in lab.brokers[0].image.topics
 
-    lab.run(scenario)
+    lab.run(scenario, config={"max.partitions": 0})
 
 
 def test_a_request_for_too_many_topics_creates_none_of_them(lab: Any) -> None:

@@ -15,8 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trimtab.errors import ErrorCode
-from trimtab.metadata.replica_counts import INTERNAL_TOPICS
-from trimtab.metadata.topic_name import find_fault
 from trimtab.server.peer import PeerLost
 from trimtab.wire.messages.create_topics import (
     CreatableTopic,
@@ -39,15 +37,6 @@ _IS_COMING: Mapping[int, ErrorCode] = {
 """Codes of a topic that is there, or may be, and that this broker has not learnt of yet."""
 
 _log = logging.getLogger(__name__)
-
-
-def is_creatable(name: str) -> bool:
-    """Whether a topic may be created by asking for it.
-
-    The cluster's own topics may not: their coordinators, which there are none of, would make them
-    with partitions and options of their own.
-    """
-    return find_fault(name) is None and name not in INTERNAL_TOPICS
 
 
 async def create_missing(broker: Broker, names: Sequence[str]) -> dict[str, int]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING
 
-from trimtab.broker.handlers.auto_creation import create_missing, is_creatable
+from trimtab.broker.handlers.auto_creation import create_missing
 from trimtab.broker.handlers.operations import NOT_ASKED, ON_CLUSTER, ON_TOPIC
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import NO_LEADER, TopicImage
@@ -63,7 +63,7 @@ def describe_metadata(
             and name is not None
             and topic_id == ZERO_UUID
             and name not in broker.image.topics
-            and is_creatable(name)
+            and find_fault(name) is None
         ):
             missing.append(name)
     if missing:
