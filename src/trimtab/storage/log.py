@@ -450,7 +450,7 @@ class Log:
                 end_offset = min(offset, next(segment.headers(position))[1].base_offset)
         self._withdraw(end_offset)
         while len(self._segments) > 1 and self._segments.active.base_offset >= offset:
-            self._segments.drop_last()
+            self._segments.cut_off_last()
         if position is not None and segment is self._segments.active:
             segment.truncate(position)
         self.log_end_offset = end_offset

@@ -203,7 +203,7 @@ class Loader:
                     end_offset,
                 )
                 while segments.active is not segment:
-                    segments.drop_last()
+                    segments.cut_off_last()
                 break
             segment.save_indexes()
             segment.seal()

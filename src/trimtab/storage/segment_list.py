@@ -135,6 +135,12 @@ class SegmentList:
         """Deletes the active one; the one before it, if any, becomes that."""
         self._drop(-1)
 
+    def cut_off_last(self) -> None:
+        """As `drop_last`, where other batches will be written in its place: a power loss may bring
+        its name back, and then nothing may be in it."""
+        self.active.truncate(0)
+        self.drop_last()
+
     def _drop(self, index: int) -> None:
         self._segments.pop(index).delete()
         self._base_offsets.pop(index)

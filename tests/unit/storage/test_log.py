@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from errno import EIO, ENOSPC
+from random import Random
 
 import pytest
 
@@ -572,6 +573,18 @@ class TestTruncate:
         rolled.close()
         again = Log.open(disk, DIRECTORY, SMALL, clock)
         assert [h.base_offset for h in again.headers(0)] == list(range(offset + 1))
+
+    def test_whole_segments_do_not_come_back_with_a_power_loss(self, clock: Clock) -> None:
+        for seed in range(20):
+            disk = VirtualDisk(is_lazy=True)
+            log = Log.open(disk, DIRECTORY, SMALL, clock)
+            fill(log, 10)  # segments 0, 4 and 8
+            log.close()
+            log = Log.open(disk, DIRECTORY, SMALL, clock)
+            log.truncate(4)
+            disk.crash(Random(seed))
+            again = Log.open(disk, DIRECTORY, SMALL, clock, clean=False)
+            assert again.log_end_offset <= 4
 
     def test_inside_a_batch_removes_it(self, log: Log) -> None:
         append(log, batch(5))
