@@ -275,9 +275,8 @@ def test_topics_inherit_what_is_set_for_their_broker() -> None:
         ({}, {"num.partitions": "9"}),
         ({"lab.own": "9"}, {}),
         ({"max.connections": "many"}, {}),
-        ({"no.such.option": "9"}, {"ssl.keystore.type": "9"}),
     ],
-    ids=["read-only", "read-only for one", "per broker, for all", "no number", "unknown"],
+    ids=["read-only", "read-only for one", "per broker, for all", "no number"],
 )
 def test_what_cannot_be_set_in_the_metadata_is_as_if_it_were_not(
     all_brokers: dict[str, str],
@@ -290,6 +289,14 @@ def test_what_cannot_be_set_in_the_metadata_is_as_if_it_were_not(
     assert resolve(GIVEN, all_brokers, broker) == read(BROKER, GIVEN)
     assert len(caplog.records) == len(all_brokers) + len(broker)
     assert resolve(GIVEN, {}, {"lab.own": "9"})["lab.own"] == 9
+
+
+def test_options_that_nobody_knows_change_nothing_and_warn_of_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    unknown = {"no.such.option": "9"}, {"ssl.keystore.type": "9"}
+    assert resolve(GIVEN, *unknown) == read(BROKER, GIVEN)
+    assert not caplog.records
 
 
 def test_the_sources_of_an_option_what_counts_first() -> None:

@@ -82,11 +82,11 @@ def test_a_topic_that_does_not_come_is_named_while_send_waits_for_it(
     async def scenario() -> None:
         async with (
             Cluster(config={"auto.create.topics.enable": False}) as cluster,
-            AsyncProducer(cluster.bootstrap_servers, max_block_ms=1500) as producer,
+            AsyncProducer(cluster.bootstrap_servers, max_block_ms=3000) as producer,
         ):
             with pytest.raises((BrokerError, Unavailable)):
                 await producer.send("nowhere", b"v")
 
     asyncio.run(scenario())
-    (line,) = [line for line in caplog.messages if "nowhere" in line]
+    line = next(line for line in caplog.messages if "nowhere" in line)
     assert "topic nowhere: UNKNOWN_TOPIC_OR_PARTITION" in line
