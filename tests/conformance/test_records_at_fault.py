@@ -56,7 +56,9 @@ def test_ours_blames_the_records_at_fault_alone(servers: str) -> None:
         check(called)
         with pytest.raises(KafkaError, match="part of a batch"):
             sent[0].result()
-        assert producer.send("t", b"v", key=b"a").result().offset == 0
+        stored = producer.send("t", b"v", key=b"a")
+        producer.flush()
+        assert stored.result().offset == 0
 
 
 def test_ours_says_so_to_those_who_await(servers: str) -> None:
