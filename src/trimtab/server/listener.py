@@ -171,7 +171,7 @@ class Listener:
         return self._long_left > 0 and (not self._line or connection is self._whose_turn)
 
     def spend(self, size: int) -> None:
-        """A long request of so many bytes is served."""
+        """Note that a long request is served: its bytes count against this turn's allowance."""
         self._long_left -= size
         if self._next_turn is None:
             self._next_turn = asyncio.get_running_loop().call_soon(self._begin_turn)

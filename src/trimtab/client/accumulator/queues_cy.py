@@ -156,7 +156,7 @@ class Batch:
         """One record of a batch that was given up, by its place among them."""
         lost = self._lost
         if not isinstance(lost, list):
-            # All at once: whoever reads one mostly reads the others too.
+            # All at once: a caller that reads one mostly reads the others too.
             lost = self._lost = lost.records()
         return lost[index]._replace(
             topic=self.queue.topic, partition=self.queue.partition, offset=NO_OFFSET
