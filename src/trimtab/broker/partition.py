@@ -23,7 +23,6 @@ from trimtab.storage.log import Log
 from trimtab.storage.producer_state import ACCEPTED
 from trimtab.storage.storage import BytesLike
 from trimtab.wire.batch_cy import (
-    OPENED_LIMIT,
     BatchHeader,
     CorruptBatch,
     read_header,
@@ -635,7 +634,7 @@ class Partition:
         found: list[int] = []
         place = 0
         try:
-            limit = self._unpacked_limit
+            limit = self.log.config.unpacked_limit
             for number, read in enumerate(scan_records(records, 0, header, False, limit)):
                 if number:
                     yield
@@ -660,7 +659,7 @@ class Partition:
         header = self._check_batch(records, allows_zstd)
         keyless: list[int] = []
         place = 0
-        limit = self._unpacked_limit
+        limit = self.log.config.unpacked_limit
         try:
             for number, found in enumerate(scan_records(records, 0, header, False, limit)):
                 if number:
@@ -682,8 +681,3 @@ class Partition:
                 f"{self}: Compacted topic cannot accept message without key.",
                 keyless[:MAX_AT_FAULT],
             )
-
-    @property
-    def _unpacked_limit(self) -> int:
-        """A batch may always be as large unpacked as it may be as it is."""
-        return max(OPENED_LIMIT, self._max_message_bytes)

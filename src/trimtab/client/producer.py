@@ -331,6 +331,8 @@ class Producer(Intake):
 class AsyncProducer(AsyncIntake):
     """`Producer` for an event loop: the same names, awaited. Make it while the loop is running.
 
+    It belongs to that loop. On another one UsageError comes of whatever waits, sends or closes.
+
     One that is never closed is closed on its loop when it is collected, or when `asyncio.run` ends;
     once the loop is closed it cannot be, and the log says how many records were lost.
 
@@ -372,7 +374,7 @@ class AsyncProducer(AsyncIntake):
         timestamp: int | None,
         on_delivery: Callable[[Delivery], object] | None,
     ) -> Delivery:
-        accumulator = self._core.accumulator
+        accumulator = self._here().accumulator
         record = (checked_topic(topic), value, key, headers, partition, timestamp, on_delivery)
         deadline = self._core.now() + self._core.max_block
         line = _Line(accumulator)
@@ -415,7 +417,7 @@ class AsyncProducer(AsyncIntake):
         timestamp: Column = None,
     ) -> TableDelivery:
         """Put every row of an Arrow table on its way; `await` the returned delivery for all."""
-        table = _TableWay(self._core.accumulator, checked_topic(topic))
+        table = _TableWay(self._here().accumulator, checked_topic(topic))
         columns = _columns(value, key, headers, partition, timestamp)
         try:
             for size, row_partition in append_table(
@@ -429,15 +431,15 @@ class AsyncProducer(AsyncIntake):
 
     async def flush(self, timeout: float | None = None) -> None:
         """Send what waits now, and return when all of it is acknowledged or given up."""
-        await self._core.flush(checked_seconds("timeout", timeout))
+        await self._here().flush(checked_seconds("timeout", timeout))
 
     def purge(self) -> int:
         """Drop every record that is not in a request under way; returns how many."""
-        return self._core.purge_now()
+        return self._here().purge_now()
 
     async def partitions_for(self, topic: str) -> TopicView:
         """The topic's partitions, leaders and racks; waits for metadata up to `max.block.ms`."""
-        core = self._core
+        core = self._here()
         return await core.wait_for_topic(checked_topic(topic), core.now() + core.max_block)
 
     def partitioning(self, topic: str) -> Partitioning:
@@ -450,11 +452,11 @@ class AsyncProducer(AsyncIntake):
 
     async def init_transactions(self) -> None:
         """Take over the `transactional.id`: older producers of it are fenced. Once, at first."""
-        await self._core.init_transactions()
+        await self._here().init_transactions()
 
     async def begin_transaction(self) -> None:
         """Begin a transaction: what is sent from now on is part of it."""
-        await self._core.begin_transaction()
+        await self._here().begin_transaction()
 
     async def send_offsets_to_transaction(
         self,
@@ -462,15 +464,15 @@ class AsyncProducer(AsyncIntake):
         group: ConsumerGroup | str,
     ) -> None:
         """Commit a consumer group's offsets as part of the transaction (KIP-447)."""
-        await self._core.send_offsets(offsets, group)
+        await self._here().send_offsets(offsets, group)
 
     async def commit_transaction(self) -> None:
         """Send what waits, and commit the transaction once all of it is acknowledged."""
-        await self._core.commit_transaction()
+        await self._here().commit_transaction()
 
     async def abort_transaction(self) -> None:
         """Drop what is not sent, and abort the transaction."""
-        await self._core.abort_transaction()
+        await self._here().abort_transaction()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
@@ -493,9 +495,24 @@ class AsyncProducer(AsyncIntake):
         """Flush, then close. What is not acknowledged within `timeout` seconds fails."""
         timeout = checked_seconds("timeout", timeout)
         if not self._is_closed and not self._core.accumulator.is_abandoned:
+            core = self._here()
             self._is_closed = True
             self._keep_open()
-            await self._core.close(timeout)
+            await core.close(timeout)
+
+    def _here(self) -> Core:
+        """The core, for what only its own loop may do.
+
+        `send` itself does not ask: it would take half as long again.
+        """
+        loop = self._core.loop
+        if asyncio.get_running_loop() is not loop:
+            state = "closed" if loop.is_closed() else "another one"
+            raise UsageError(
+                f"an AsyncProducer belongs to the event loop it was made on, and that is {state}: "
+                "make one on each loop, or use a Producer, which every thread may use"
+            )
+        return self._core
 
     async def __aenter__(self) -> AsyncProducer:
         return self

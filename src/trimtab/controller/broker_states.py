@@ -42,6 +42,8 @@ from trimtab.wire.messages.unregister_broker import (
 )
 
 _IN_CONTROLLED_SHUTDOWN = 1
+_MOST_NAMED = 1000
+"""Listeners, features or directories of one broker: they are written to the log as one record."""
 
 _log = logging.getLogger(__name__)
 
@@ -123,7 +125,8 @@ def _check_registration(
     before = image.brokers.get(request.broker_id)
     if before is not None and before.incarnation_id != request.incarnation_id and is_taken:
         return ErrorCode.DUPLICATE_BROKER_REGISTRATION
-    if request.broker_id < 0 or not request.listeners:
+    named = max(len(request.listeners), len(request.features), len(request.log_dirs))
+    if request.broker_id < 0 or not request.listeners or named > _MOST_NAMED:
         return ErrorCode.INVALID_REGISTRATION
     for feature in request.features:
         level = image.features.get(feature.name, 0)

@@ -192,7 +192,7 @@ class _Round:
 
     async def _note_keys(self, segment: Segment) -> None:
         """Notes a dirty segment's keys, up to `_end_offset`."""
-        first_offset = self._dirt.first_offset
+        first_offset, limit = self._dirt.first_offset, self._log.config.unpacked_limit
         self._check([segment])
         position = segment.locate(first_offset)
         while position is not None and position < segment.size:
@@ -200,7 +200,7 @@ class _Round:
             at = 0
             for header in headers:
                 noted = await self._in_turns(
-                    note_keys(data, at, header, self._keys, first_offset), [segment]
+                    note_keys(data, at, header, self._keys, first_offset, limit), [segment]
                 )
                 self._end_offset = max(self._end_offset, noted)
                 if noted < header.next_offset:
@@ -296,7 +296,8 @@ class _Round:
         """What is left of the batch: None if it stays as it is, empty if nothing."""
         if header.base_offset >= self._end_offset:
             return None
-        retention_ms = self._log.config.delete_retention_ms
+        config = self._log.config
+        retention_ms = config.delete_retention_ms
         if header.is_control:
             left = self._compact_marker(data, at, header, retention_ms)
         elif not header.record_count:
@@ -305,7 +306,14 @@ class _Round:
             if header.is_transactional:
                 self._in_transaction.add(header.producer_id)
             steps = compact_batch(
-                data, at, header, self._keys, self._end_offset, self._now_ms, retention_ms
+                data,
+                at,
+                header,
+                self._keys,
+                self._end_offset,
+                self._now_ms,
+                retention_ms,
+                config.unpacked_limit,
             )
             left = await self._in_turns(steps, group)
         if left is None or left:

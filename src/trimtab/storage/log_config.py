@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from trimtab.storage.segment import Segment
 from trimtab.storage.segment_indexes import INDEX_ENTRY_BYTES
+from trimtab.wire.batch_cy import OPENED_LIMIT
 from trimtab.wire.checksum import crc32c
 
 LONG_MAX = 2**63 - 1
@@ -36,6 +37,7 @@ class LogConfig:
     delete_retention_ms: int = 86_400_000
     flush_messages: int = LONG_MAX
     flush_ms: int = LONG_MAX
+    max_message_bytes: int = 1_048_588
     producer_id_expiration_ms: int = 86_400_000
 
     roll_ms: int = field(init=False, repr=False)
@@ -46,6 +48,8 @@ class LogConfig:
     """Entries that fit into an offset index."""
     index_full_bytes: int = field(init=False, repr=False)
     """Bytes of a segment below which its index cannot be full."""
+    unpacked_limit: int = field(init=False, repr=False)
+    """Bytes that a batch of a compacted topic may unpack to: at least as many as it may have."""
 
     @classmethod
     def read(
@@ -78,6 +82,7 @@ class LogConfig:
             delete_retention_ms=number("delete.retention.ms"),
             flush_messages=number("flush.messages"),
             flush_ms=number("flush.ms"),
+            max_message_bytes=number("max.message.bytes"),
             producer_id_expiration_ms=producer_id_expiration_ms,
         )
 
@@ -91,6 +96,7 @@ class LogConfig:
         object.__setattr__(self, "earliest_roll_ms", roll_ms - min(self.segment_jitter_ms, roll_ms))
         object.__setattr__(self, "index_entries", entries)
         object.__setattr__(self, "index_full_bytes", entries * self.index_interval_bytes)
+        object.__setattr__(self, "unpacked_limit", max(OPENED_LIMIT, self.max_message_bytes))
 
     def must_roll(
         self,

@@ -243,6 +243,7 @@ def note_keys(
     header: BatchHeader,
     keys: KeyOffsets,
     start_offset: cython.longlong,
+    limit: int = OPENED_LIMIT,
 ) -> Generator[None, None, int]:
     """Notes the offsets, from `start_offset` on, of the keys in the batch at `position`. Yields
     after every `RECORDS_AT_ONCE` records, so that others have their turn.
@@ -250,11 +251,11 @@ def note_keys(
     Returns:
         Up to which offset that is done: the end of the batch, unless `keys` is full.
 
-    Raises CorruptData for a batch that cannot be right.
+    Raises CorruptData for a batch that cannot be right, or that unpacks to more than `limit` bytes.
     """
     if header.is_control or header.record_count == 0 or header.last_offset < start_offset:
         return header.next_offset
-    reader: RecordReader = open_records(memoryview(buffer), position, header, True, OPENED_LIMIT)
+    reader: RecordReader = open_records(memoryview(buffer), position, header, True, limit)
     base_offset: cython.longlong = header.base_offset
     count: cython.int = header.record_count
     offset: cython.longlong
@@ -284,6 +285,7 @@ def compact_batch(
     end_offset: cython.longlong,
     now_ms: cython.longlong,
     delete_retention_ms: cython.longlong,
+    limit: int = OPENED_LIMIT,
 ) -> Generator[None, None, Any]:
     """The batch at `position` with what compaction leaves of it: every record at `end_offset` or
     later, and before that those that are the last of their key. Yields as `note_keys` does.
@@ -294,10 +296,10 @@ def compact_batch(
     Returns:
         None if the batch stays as it is, otherwise the new one: empty bytes if no record is left.
 
-    Raises CorruptData for a batch that cannot be right.
+    Raises CorruptData for a batch that cannot be right, or that unpacks to more than `limit` bytes.
     """
     view = memoryview(buffer)
-    reader: RecordReader = open_records(view, position, header, True, OPENED_LIMIT)
+    reader: RecordReader = open_records(view, position, header, True, limit)
     base_offset: cython.longlong = header.base_offset
     base_timestamp: cython.longlong = header.base_timestamp
     attributes: cython.int = header.attributes

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.unit.client.produce_desk import Desk
@@ -406,6 +407,40 @@ def test_awaiting_sends_lets_the_sender_work_meanwhile(desk: Desk) -> None:
 
     desk.world.run(run())
     assert sum(map(len, desk.stored.values())) == 5002
+
+
+def test_an_asynchronous_producer_is_refused_on_another_loop(cluster: Cluster) -> None:
+    def use(state: str) -> None:
+        async def refused() -> None:
+            for call in (
+                lambda: producer.send("not known", b"abroad"),
+                lambda: producer.send_table("elsewhere", pa.table({"value": [b"abroad"]})),
+                lambda: producer.flush(),
+                lambda: producer.partitions_for("elsewhere"),
+                lambda: producer.init_transactions(),
+            ):
+                with pytest.raises(UsageError, match=f"made on, and that is {state}: make one"):
+                    await call()
+            with pytest.raises(UsageError, match="or use a Producer"):
+                producer.purge()
+            assert len(producer) == 0
+
+        asyncio.run(refused())
+
+    async def make() -> AsyncProducer:
+        producer = AsyncProducer(cluster.bootstrap_servers)
+        await (await producer.send("elsewhere", b"at home"))
+        return producer
+
+    home = asyncio.new_event_loop()
+    producer = home.run_until_complete(make())
+    use("another one")
+    with pytest.raises(UsageError, match="another one"):
+        asyncio.run(producer.close())
+    home.run_until_complete(producer.close())
+    home.close()
+    use("closed")
+    asyncio.run(producer.close())
 
 
 def test_the_live_view_shows_how_records_are_spread(desk: Desk) -> None:

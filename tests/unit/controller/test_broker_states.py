@@ -105,6 +105,7 @@ def test_the_same_incarnation_keeps_its_epoch_and_place(scene: Any) -> None:
         ({"is_taken": True}, ErrorCode.DUPLICATE_BROKER_REGISTRATION),
         ({"listeners": []}, ErrorCode.INVALID_REGISTRATION),
         ({"broker_id": -1}, ErrorCode.INVALID_REGISTRATION),
+        ({"log_dirs": [b"d" * 16] * 1001}, ErrorCode.INVALID_REGISTRATION),
     ],
 )
 def test_registrations_that_are_refused(

@@ -621,6 +621,19 @@ def test_others_have_their_turn_after_each_batch_that_was_unpacked(
     assert asyncio.run(count()) > 2 * 40
 
 
+def test_what_a_topic_takes_unpacked_can_be_compacted(directory: LogDirectory) -> None:
+    log = open_log(directory, replace(CONFIG, segment_bytes=1 << 26, max_message_bytes=18 << 20))
+    for value in (bytes(17 << 20), b"last"):
+        builder = BatchBuilder(1 << 25, Compression.GZIP)
+        builder.append(1000, b"k", value, [])
+        data = memoryview(bytearray(builder.build()))
+        log.append(data, 0, read_headers(data))
+    log.high_watermark = log.log_end_offset
+    log.roll()
+    assert compact(directory) == 1
+    assert offsets(log) == [1]
+
+
 def interrupt(directory: LogDirectory, turn: int, act: Callable[[], object]) -> int:
     """Compacts, and does something else at its so-many-th turn."""
 

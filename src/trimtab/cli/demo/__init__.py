@@ -103,24 +103,22 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _measure(records: int, display: Display) -> tuple[Summary, Tables]:
     """Everything from the flights to the figures."""
-    from trimtab.cluster import Cluster
+    from trimtab.cli.demo.cluster_apart import cluster_apart
 
     began = time.perf_counter()
     with display.busy("Flights: reading those that left New York City in 2013 …"):
         flights = load_flights(records)
     loaded = time.perf_counter()
-    with Cluster(brokers=len(RACKS), racks=RACKS) as cluster:
+    with cluster_apart(RACKS, SLOW_BROKER, SLOW_PRODUCE_MS) as servers:
         display.say(
-            f"Cluster: {len(RACKS)} brokers on racks {', '.join(RACKS)} at "
-            f"{cluster.bootstrap_servers}; broker {SLOW_BROKER} answers produce requests "
-            f"{SLOW_PRODUCE_MS} ms late"
+            f"Cluster: {len(RACKS)} brokers on racks {', '.join(RACKS)} at {servers}; "
+            f"broker {SLOW_BROKER} answers produce requests {SLOW_PRODUCE_MS} ms late"
         )
-        partitions = _create_topics(cluster.bootstrap_servers, WAYS)
-        cluster.slow(SLOW_BROKER, SLOW_PRODUCE_MS)
-        runs = _produce(cluster.bootstrap_servers, flights, display)
+        partitions = _create_topics(servers, WAYS)
+        runs = _produce(servers, flights, display)
         produced = time.perf_counter()
         with display.busy("Spark: reading the topics back …"):
-            tables = _analyse(cluster.bootstrap_servers, partitions, records)
+            tables = _analyse(servers, partitions, records)
     ended = time.perf_counter()
     ways = {run.way.name: _summarize(run, flights, tables) for run in runs}
     summary: Summary = {

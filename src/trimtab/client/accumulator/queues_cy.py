@@ -182,7 +182,11 @@ class Batch:
         """Have `function(delivery)` called when the batch is settled."""
         if self._callbacks is None:
             self._callbacks = []
-        self._callbacks.extend((function, delivery))  # both, wherever Ctrl-C strikes
+        if cython.compiled:
+            self._callbacks.append(function)
+            self._callbacks.append(delivery)
+        else:
+            self._callbacks.extend((function, delivery))  # both, wherever Ctrl-C strikes
         return None
 
     @cython.cfunc

@@ -1,0 +1,57 @@
+"""The demo's cluster, in a process of its own: so that brokers and producers each have a core."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from trimtab.errors import Unavailable
+
+
+@contextmanager
+def cluster_apart(racks: Sequence[str], slow_broker: int, slow_ms: int) -> Iterator[str]:
+    """Run a cluster while the block runs; it ends with the block, and with this process.
+
+    Args:
+        racks: of each broker.
+        slow_broker, slow_ms: which broker answers produce requests late, by milliseconds.
+
+    Yields:
+        Its bootstrap servers.
+
+    Raises:
+        Unavailable: it did not start; it has said why.
+    """
+    command = [sys.executable, "-m", __name__, json.dumps([list(racks), slow_broker, slow_ms])]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            servers = process.stdout.readline().strip()
+            if not servers:
+                raise Unavailable("the demo's cluster did not start: see above")
+            yield servers
+        finally:
+            process.stdin.close()
+            process.wait()
+
+
+def _serve(racks: Sequence[str], slow_broker: int, slow_ms: int) -> None:
+    from trimtab.cluster import Cluster
+
+    # A terminal's Ctrl-C reaches every process; this one ends when the demo lets go of it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with Cluster(brokers=len(racks), racks=racks) as cluster:
+        cluster.slow(slow_broker, slow_ms)
+        print(cluster.bootstrap_servers, flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    _serve(*json.loads(sys.argv[1]))
