@@ -27,7 +27,8 @@ from trimtab.client.sender.transactions import (
 )
 from trimtab.errors import Unavailable, UsageError
 from trimtab.records import TopicPartition
-from trimtab.runtime.loop_thread import EXIT_SECONDS, call_in_forked_child
+from trimtab.runtime.loop_thread import call_in_forked_child
+from trimtab.runtime.unclosed import EXIT_SECONDS
 from trimtab.runtime.waiting import new_gate
 from trimtab.wire.compression import Compression
 

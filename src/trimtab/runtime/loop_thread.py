@@ -26,7 +26,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from trimtab.errors import Unavailable, UsageError
 from trimtab.runtime.event_loop import new_event_loop
-from trimtab.runtime.unclosed import warn_unclosed
+from trimtab.runtime.unclosed import EXIT_SECONDS, warn_unclosed
 from trimtab.runtime.waiting import guarded, refuse_waiting, wait_for
 
 T = TypeVar("T")
@@ -34,9 +34,6 @@ T = TypeVar("T")
 Close: TypeAlias = Callable[[float | None], Coroutine[Any, Any, object]]
 
 _log = logging.getLogger(__name__)
-
-EXIT_SECONDS = 30.0
-"""How long the interpreter's exit waits for the clients that nobody closed, all together."""
 
 _CANCEL_GRACE_S = 5.0
 """How long cancelled tasks may take to end before the loop is closed over them."""

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import os
 import warnings
 import weakref
 from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
+from functools import cache
+from threading import Event
 from typing import Any
 
 _log = logging.getLogger("trimtab.client")
 
 _closing: set[asyncio.Task[Any]] = set()
 """What is under way; a loop does not keep its tasks alive."""
+
+EXIT_SECONDS = 30.0
+"""How long the end of the process waits for a client that nobody has closed."""
+
+_exiting = Event()
 
 
 def warn_unclosed(name: str, what_happens: str) -> None:
@@ -33,8 +42,9 @@ def close_when_collected(
 ) -> Callable[[], object]:
     """Have a client closed on the running loop when it is collected, with a ResourceWarning.
 
-    Where that loop has ended by then, the log says how many records are lost. Made where no loop
-    runs, it is not watched.
+    The end of the process waits for that if the loop runs in another thread. Where the loop has
+    ended by then, the log says how many records are lost. Made where no loop runs, it is not
+    watched.
 
     Args:
         client: what is collected; this does not keep it alive.
@@ -47,7 +57,14 @@ def close_when_collected(
     loop = asyncio._get_running_loop()
     if loop is None:
         return lambda: None
-    return weakref.finalize(client, _collected, os.getpid(), loop, name, close, unsent).detach
+    finalizer = weakref.finalize(client, _collected, os.getpid(), loop, name, close, unsent)
+    _notice_exit()  # registered after weakref's own, so called before it
+    return finalizer.detach
+
+
+@cache
+def _notice_exit() -> None:
+    atexit.register(_exiting.set)
 
 
 def _collected(
@@ -64,14 +81,19 @@ def _collected(
         _begin(loop, close)  # at once: asyncio.run waits for tasks that have begun when it ends
         warn_unclosed(name, "it is closed in the background")
         return
-    records = unsent()
-    lost = f": {records} records are lost" if records else ""
+    lost = f": {records} records are lost" if (records := unsent()) else ""
     try:
-        loop.call_soon_threadsafe(_begin, loop, close)
-        if loop.is_running():
-            what, lost = "it is closed in the background", ""
-        else:
+        if not loop.is_running():
+            loop.call_soon_threadsafe(_begin, loop, close)
             what = f"its event loop does not run{lost} unless it runs again"
+        elif _exiting.is_set():
+            asyncio.run_coroutine_threadsafe(close(), loop).result(EXIT_SECONDS)
+            what, lost = "it was closed at the end of the process", ""
+        else:
+            loop.call_soon_threadsafe(_begin, loop, close)
+            what, lost = "it is closed in the background", ""
+    except (TimeoutError, CancelledError):
+        what = f"it was not closed within {EXIT_SECONDS:g} s{lost}"
     except RuntimeError:
         what = f"its event loop is closed{lost}"
     if lost:

@@ -172,6 +172,27 @@ asyncio.run(main(kept))
     assert stored(cluster, "async") == 20
 
 
+def test_the_end_of_the_process_waits_for_a_loop_in_another_thread(cluster: Cluster) -> None:
+    code, said = run_script(
+        cluster,
+        "daemon",
+        """
+import asyncio, threading
+from trimtab import AsyncProducer
+kept, ready = [], threading.Event()
+async def main():
+    kept.append(AsyncProducer(servers, linger_ms=60_000))
+    for _ in range(10):
+        await kept[0].send(topic, b"x")
+    ready.set()
+    await asyncio.Event().wait()
+threading.Thread(target=asyncio.run, args=(main(),), daemon=True).start()
+ready.wait()
+""",
+    )
+    assert (code, stored(cluster, "daemon")) == (0, 10), said
+
+
 def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, partial
+from ipaddress import ip_address
 from random import Random
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -501,6 +502,14 @@ _NOT_TRUSTED = (18, 19, 20, 21)
 """Self-signed, or of an issuer that is not known."""
 
 
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def _explain_certificate(node: Node, error: ssl.SSLCertVerificationError) -> str:
     fix = ""
     if error.verify_code in _NAME_MISMATCHES:
@@ -733,6 +742,8 @@ class Connections:
                 return connection
 
     async def _resolve(self, node: Node, timeout: float) -> list[str]:
+        if _is_address(node.host):
+            return [node.host]
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout):
@@ -741,7 +752,8 @@ class Connections:
             raise Unavailable(
                 self._explain(node, f"its name did not resolve within {timeout:g} s")
             ) from None
-        except (OSError, UnicodeError) as error:
+        except (OSError, UnicodeError, RuntimeError) as error:
+            # asyncio resolves in threads, and begins none while the process ends: RuntimeError.
             why = getattr(error, "strerror", None) or str(error)
             raise Unavailable(self._explain(node, f"its name does not resolve ({why})")) from error
         return list(dict.fromkeys(str(address[0]) for *_, address in found))

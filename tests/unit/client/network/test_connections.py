@@ -616,6 +616,31 @@ def test_a_name_that_does_not_resolve_is_said_so(
     world.run(scenario())
 
 
+def test_no_name_resolves_while_the_process_ends(
+    world: World, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt waits its turn then, too; an address needs none to resolve it."""
+    asked: list[str] = []
+
+    async def refuse(host: str, port: int, **_options: object) -> list[Any]:
+        asked.append(host)
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    monkeypatch.setattr(world.loop, "getaddrinfo", refuse)
+
+    async def scenario() -> None:
+        connections = connections_to(cluster, "kafka.example:9092,127.0.0.1:9092")
+        for _ in range(2):
+            with pytest.raises(Unavailable, match=r"does not resolve.*shutdown"):
+                await connections.connect(-1)
+        assert world.loop.time() > 0.04
+        with pytest.raises(Unavailable, match=r"127\.0\.0\.1:9092"):
+            await connections.connect(-2)
+
+    world.run(scenario())
+    assert asked == ["kafka.example"] * 2
+
+
 def test_a_name_that_resolves_too_slowly(
     world: World, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
