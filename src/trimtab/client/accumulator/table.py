@@ -68,9 +68,10 @@ class TableError(KafkaError):
     ) -> None:
         first = TopicPartition(delivered.topic, next(iter(failed)))
         lost = sum(failed.values())
+        many = f"{len(failed)} partitions, the first of them " if len(failed) > 1 else ""
         super().__init__(
             f"{lost} of {lost + delivered.records} records of a table were not delivered, in"
-            f" {len(failed)} partitions, the first of them {first}: {error}"
+            f" {many}{first}: {error}"
         )
         self.failed = failed
         self.delivered = delivered

@@ -755,12 +755,14 @@ def test_rows_go_where_sends_would(
             partitions[i] if partitions else None,
             timestamp=1_700_000_000_250,
         )
+    assert by_rows.accumulator.unacknowledged == by_sends.accumulator.unacknowledged == 3000
     taken = by_rows.take_all()
     assert [(batch.queue.partition, by_rows.records(batch)) for batch in taken] == [
         (batch.queue.partition, by_sends.records(batch)) for batch in by_sends.take_all()
     ]
     for number, batch in enumerate(taken):
         by_rows.accumulator.complete(batch, 1000 * number, -1)
+    assert by_rows.accumulator.unacknowledged == 0
     assert sum(share.count for share in shares) == 3000
     assert {share.batch for share in shares} == set(taken)
 
