@@ -253,6 +253,8 @@ class ReplicaFetcher:
                 followed = self.followed.get((topic.topic_id, data.partition_index))
                 if followed is not None:
                     await self._take(followed, data)
+                    if data.diverging_epoch.end_offset >= 0:
+                        await asyncio.sleep(0)  # a cut waits for the disk, others for us
         if self._has_deleted:
             try:
                 self._broker.logs.checkpoint_starts()  # the next fetch tells the leader

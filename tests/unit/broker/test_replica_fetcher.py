@@ -23,6 +23,7 @@ from trimtab.broker import replication
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import BrokerRegistration
 from trimtab.sim.world import World
+from trimtab.storage.log import Log
 from trimtab.wire.messages.fetch import EpochEndOffset, FetchPartition
 
 
@@ -213,6 +214,33 @@ def test_a_log_that_parted_is_cut_off_and_fetched_from_there(play: Play) -> None
         request, _ = await play.leader.fetches.get()
         (wanted,) = request.topics[0].partitions
         assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (2, 1)
+
+    play.run(scenario)
+
+
+def test_others_have_their_turn_between_two_cuts(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each waits for the disk, and after an election there may be thousands of them."""
+    turns: list[str] = []
+    cut = Log.truncate
+
+    def note(log: Log, offset: int) -> None:
+        turns.append("cut")
+        asyncio.get_running_loop().call_soon(turns.append, "another's")
+        cut(log, offset)
+
+    monkeypatch.setattr(Log, "truncate", note)
+
+    async def scenario() -> None:
+        for stand in play.stands[:2]:
+            for offset, epoch in ((0, 1), (2, 3)):
+                stand.follow().append_replicated(memoryview(sent(offset, 2, epoch)), 0, 0)
+        play.follow(0, 1)
+        parted = EpochEndOffset(epoch=2, end_offset=2)
+        await play.leader.next(*(data(each, diverging_epoch=parted) for each in (0, 1)))
+        assert (play.end(0), play.end(1)) == (2, 2)
+        assert turns == ["cut", "another's"] * 2
 
     play.run(scenario)
 
