@@ -31,6 +31,8 @@ from trimtab.cli.latency import format_duration
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 STORE: Final = "docs/figures.json"
+SEEDS: Final = 2500
+"""How many runs of the simulation the table of failures tells of."""
 
 Row = Mapping[str, Any]
 Stored = dict[str, dict[str, Any]]
@@ -67,6 +69,39 @@ def render_stages(stored: Stored, stages: Sequence[str], wanted: str = "") -> li
     return lines
 
 
+def render_facts(stored: Stored, stages: Sequence[str]) -> list[str]:
+    """A line for each measurement: its figure beside its rival's, and what else it says."""
+    lines = ["| stage | | trimtab | beside | |", "|---|---|--:|--:|---|"]
+    for stage in stages:
+        label = f"`{stage}`"
+        for row in stored[stage]["rows"]:
+            ours = f"**{_value(row, 'value')}**" if "value" in row else ""
+            beside = "" if row.get("rival_value") is None else _value(row, "rival_value")
+            more = {key: value for key, value in row.items() if key not in _SHOWN_ELSEWHERE}
+            told = "; ".join(filter(None, [row.get("rival", ""), *_flatten(more)]))
+            cells = (label, row.get("metric", ""), ours, beside, told)
+            lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+            label = ""
+    return lines
+
+
+_SHOWN_ELSEWHERE: Final = frozenset(
+    ["stage", "metric", "value", "unit", "rival", "rival_value", "ratio", "runs", "min", "max", "rival_min", "rival_max", "note", "faults_by_kind", "failed_seeds", "records_per_s", "seed"]
+)
+
+
+def _flatten(values: Mapping[str, Any]) -> list[str]:
+    """`name figure` of each; of a dictionary `name: name figure, name figure`."""
+    told = []
+    for key, value in values.items():
+        name = key.replace("_", " ")
+        if isinstance(value, Mapping):
+            told.append(f"{name}: {', '.join(_flatten(value))}")
+        else:
+            told.append(f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}")
+    return told
+
+
 def render_kip794(stored: Stored, stages: Sequence[str]) -> list[str]:
     return render_stages(stored, stages, r"^(average_ms|p99_ms|megabytes_per_s), on trimtab")
 
@@ -93,6 +128,8 @@ TABLES: Final = {
     "cluster": Table("README.md", ("broker", "startup", "spark"), render_stages),
     "replication": Table("README.md", ("replication",), render_stages),
     "partitions": Table("README.md", ("partitions",), render_stages),
+    "failures": Table("README.md", ("sim", "kills", "patience"), render_facts),
+    "limits": Table("README.md", ("fetch", "placement", "reassignment"), render_facts),
     "demo": Table("README.md", ("demo",), render_demo),
     "partitioning": Table("docs/partitioning.md", ("partitioning",), render_partitioning),
 }
@@ -166,6 +203,9 @@ def run_stage(stage: str, runs: int | None, records: int | None) -> list[Any]:
             summary = json.loads((Path(out) / "summary.json").read_text(encoding="utf-8"))
         return list(summary["ways"].values())
     command = [sys.executable, "-m", "benchmarks", stage]
+    if stage == "sim":
+        command = [sys.executable, "-m", "trimtab.sim", "--jobs", "2", "--seeds", str(SEEDS)]
+        runs = records = None
     command += [] if runs is None else ["--runs", str(runs)]
     command += [] if records is None else ["--records", str(records)]
     printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT)

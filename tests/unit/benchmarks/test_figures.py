@@ -96,6 +96,18 @@ def test_stages_of_different_commits_say_so_and_a_missing_rival_is_marked() -> N
     assert "at commit fff" in drawn
 
 
+def test_facts_are_told_with_all_that_was_measured() -> None:
+    stored = everything()
+    kills = {"acknowledged": 3_000_000, "lost": 0}
+    stored["kills"] = place([{"stage": "kills", "metric": "kill -9", "seed": 5, "ours": kills}])
+    stored["sim"] = place([{"seeds": 2500, "violations": 0, "failed_seeds": []}])
+    drawn = render(TABLES["failures"], stored)
+    assert drawn is not None
+    assert "| `kills` | kill -9 |  |  | ours: acknowledged 3,000,000, lost 0 |" in drawn
+    assert "| `sim` |  |  |  | seeds 2,500; violations 0 |" in drawn
+    assert "| `patience` | send, tuned | **3,180,000 records/s** | 1,410,000 records/s |" in drawn
+
+
 def test_a_table_without_marks_is_an_error(tree: Path) -> None:
     (tree / "README.md").write_text("nothing")
     with pytest.raises(ValueError, match=r"README.md has no marks <!-- figures: producer -->"):
