@@ -85,9 +85,11 @@ def render_facts(stored: Stored, stages: Sequence[str]) -> list[str]:
     return lines
 
 
-_SHOWN_ELSEWHERE: Final = frozenset(
-    ["stage", "metric", "value", "unit", "rival", "rival_value", "ratio", "runs", "min", "max", "rival_min", "rival_max", "note", "faults_by_kind", "failed_seeds", "records_per_s", "seed"]
-)
+_SHOWN_ELSEWHERE: Final = {
+    *("stage", "metric", "value", "unit", "rival", "rival_value", "ratio", "runs", "note"),
+    *("min", "max", "rival_min", "rival_max"),
+    *("faults_by_kind", "failed_seeds", "records_per_s", "seed"),
+}
 
 
 def _flatten(values: Mapping[str, Any]) -> list[str]:
