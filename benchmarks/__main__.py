@@ -23,6 +23,7 @@ STAGES = {
     "java": "Producer.send: beside Java's ProducerPerformance, also with up to 10,000 partitions",
     "sending": "the sender's own cost for each batch, from 10 to 10,000 partitions",
     "partitioning": "partitioners over slow, dying, throttled brokers: a study in virtual time",
+    "turns": "what it costs to choose a partition, from 10 to 10,000 of them",
     "kip794": "the proposal's test series, on our cluster and Apache Kafka: beside Java's producer",
     "spark": "reading a topic into Spark: beside Spark's own Kafka connector",
 }

@@ -25,6 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from benchmarks import turns
 from benchmarks.partitioning import measure, word_table
 from benchmarks.report import progress
 from trimtab.cli.latency import format_duration
@@ -124,6 +125,11 @@ def render_partitioning(stored: Stored, stages: Sequence[str]) -> list[str]:
     return word_table(stored[stage]["rows"])
 
 
+def render_turns(stored: Stored, stages: Sequence[str]) -> list[str]:
+    (stage,) = stages
+    return turns.table(stored[stage]["rows"])
+
+
 TABLES: Final = {
     "producer": Table("README.md", ("producer", "table", "java"), render_stages),
     "kip794": Table("README.md", ("kip794",), render_kip794),
@@ -134,6 +140,7 @@ TABLES: Final = {
     "limits": Table("README.md", ("fetch", "placement", "reassignment"), render_facts),
     "demo": Table("README.md", ("demo",), render_demo),
     "partitioning": Table("docs/partitioning.md", ("partitioning",), render_partitioning),
+    "turns": Table("docs/partitioning.md", ("turns",), render_turns),
 }
 STAGES: Final = tuple(dict.fromkeys(stage for table in TABLES.values() for stage in table.stages))
 

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import figures
 from benchmarks.figures import ROOT, STAGES, TABLES, Stored, load, marks, render, write_tables
+from benchmarks.turns import POLICIES
 
 ROW = {
     "metric": "send, tuned",
@@ -42,7 +43,8 @@ def place(rows: list[object], commit: str = "abc1234") -> dict[str, object]:
 
 
 def everything() -> Stored:
-    rows = {"demo": [WAY], "partitioning": [OUTCOME]}
+    turn = {"partitions": 10, "brokers": 3, "busy": 5, **dict.fromkeys(POLICIES, 1.5)}
+    rows = {"demo": [WAY], "partitioning": [OUTCOME], "turns": [turn]}
     stored: Stored = {stage: place(rows.get(stage, [ROW])) for stage in STAGES}
     stored["kip794"] = place([{**ROW, "metric": "p99_ms, on trimtab, series 1, old"}])
     return stored

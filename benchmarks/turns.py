@@ -1,0 +1,142 @@
+"""What it costs to choose a partition for a turn: µs of CPU, once for `batch.size` bytes of records.
+
+For each partitioner and number of partitions: queues of many lengths, of which one changes with
+every turn, and the chosen one's grows. `table` writes them as docs/partitioning.md shows them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Mapping, Sequence
+from random import Random
+from typing import Any, Final
+
+from benchmarks.report import progress
+from trimtab.client.network.metadata import PartitionView, TopicView
+from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
+from trimtab.client.partitioner.latency import LatencyPartitioner
+
+SIZES: Final = ((10, 3, 5), (10_000, 100, 0), (10_000, 100, 2000), (10_000, 100, 10_000))
+"""Partitions, brokers, queues that hold batches."""
+
+TURNS: Final = 3000
+LONGEST: Final = 50
+POLICIES: Final = ("uniform", "queue", "queue, rack", "latency", "latency, rack")
+
+
+class _Node:
+    """A broker that does well."""
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.queued_batches = self.queued_bytes = 0
+        self.in_flight_batches = self.in_flight_bytes = 0
+        self.latency = 0.001 * (1 + node_id % 3)
+        self.drain_rate = 0.0
+        self.not_ready_since = -1.0
+        self.last_acknowledged = 0.0
+
+
+class _Load:
+    """What waits of the topic: one queue changes with every turn, besides the chosen one's."""
+
+    def __init__(self, leaders: Sequence[int], busy: int, random: Random) -> None:
+        self._leaders = leaders
+        self._nodes = {leader: _Node(leader) for leader in leaders}
+        self._queued = [1 + each % LONGEST if each < busy else 0 for each in range(len(leaders))]
+        self._busy = busy
+        self._random = random
+        self._resized: set[int] = set(range(busy))
+
+    def pass_turn(self, chosen: int) -> None:
+        if self._busy:
+            changed = self._random.randrange(self._busy)
+            self._queued[changed] = self._random.randrange(LONGEST)
+            self._queued[chosen] += 1
+            self._resized |= {changed, chosen}
+
+    def queued_batches(self, partition: int) -> int:
+        return self._queued[partition]
+
+    def queued_bytes(self, partition: int) -> int:
+        return 16_384 * self._queued[partition]
+
+    def take_resized(self) -> Collection[int]:
+        resized, self._resized = self._resized, set()
+        return resized
+
+    def used(self) -> Collection[int]:
+        return range(self._busy)
+
+    def node(self, partition: int) -> _Node:
+        return self._nodes[self._leaders[partition]]
+
+    def unavailable(self) -> frozenset[int]:
+        return frozenset()
+
+    def now(self) -> float:
+        return 100.0
+
+
+def run(runs: int, records: int) -> None:
+    """`records` says nothing here."""
+    for partitions, brokers, busy in SIZES:
+        progress(f"turns: {partitions} partitions, {busy} busy queues")
+        line: dict[str, Any] = {
+            "stage": "turns",
+            "partitions": partitions,
+            "brokers": brokers,
+            "busy": busy,
+            "unit": "us",
+        }
+        for policy in POLICIES:
+            least = min(_measure(policy, partitions, brokers, busy) for _ in range(runs))
+            line[policy] = round(least, 1)
+        print(json.dumps(line), flush=True)
+
+
+def _measure(policy: str, partitions: int, brokers: int, busy: int) -> float:
+    leaders = tuple(each % brokers for each in range(partitions))
+    racks = tuple("a" if leader % 3 else "b" for leader in leaders)
+    view = TopicView(
+        name="topic",
+        topic_id=bytes(16),
+        is_internal=False,
+        partitions=tuple(PartitionView(each, 0, (each,), (each,), ()) for each in leaders),
+        leaders=leaders,
+        racks=racks,
+        available=tuple(range(partitions)),
+    )
+    kind = LatencyPartitioner if policy.startswith("latency") else BuiltInPartitioner
+    rack = "a" if policy.endswith("rack") else None
+    partitioner = kind(BuiltInOptions(16_384, policy != "uniform", rack), Random(1))
+    load = _Load(leaders, busy, Random(2))
+    chosen, _ = partitioner.next_turn(view, -1, 0, load)
+    spent = 0.0
+    for _ in range(TURNS):
+        load.pass_turn(chosen)
+        began = time.process_time()
+        chosen, _ = partitioner.next_turn(view, chosen, 0, load)
+        spent += time.process_time() - began
+    return (spent - _clock_seconds()) / TURNS * 1e6
+
+
+def _clock_seconds() -> float:
+    """What looking at the clock takes of a measurement."""
+    spent = 0.0
+    for _ in range(TURNS):
+        began = time.process_time()
+        spent += time.process_time() - began
+    return spent
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = [
+        f"| partitions, brokers | busy queues | {' | '.join(POLICIES)} |",
+        f"|---|--:|{'--:|' * len(POLICIES)}",
+    ]
+    for row in rows:
+        costs = " | ".join(f"{row[policy]:g}" for policy in POLICIES)
+        lines.append(f"| {row['partitions']:,}, {row['brokers']} | {row['busy']:,} | {costs} |")
+    return lines
