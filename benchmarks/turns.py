@@ -1,4 +1,4 @@
-"""What it costs to choose a partition for a turn: µs of CPU, once for `batch.size` bytes of records.
+"""What choosing a partition for a turn costs: µs of CPU, once for `batch.size` bytes of records.
 
 For each partitioner and number of partitions: queues of many lengths, of which one changes with
 every turn, and the chosen one's grows. `table` writes them as docs/partitioning.md shows them.
