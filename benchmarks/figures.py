@@ -20,13 +20,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from benchmarks import turns
-from benchmarks.partitioning import measure, word_table
+from benchmarks.partitioning import draw, measure, word_table
 from benchmarks.report import progress
 from trimtab.cli.latency import format_duration
 
@@ -53,7 +52,7 @@ class Table(NamedTuple):
 
 
 def render_stages(stored: Stored, stages: Sequence[str], wanted: str = "") -> list[str]:
-    """A line for each measurement, beside its rival."""
+    """A line for each measurement that `wanted` finds, beside its rival."""
     lines = ["| stage | | trimtab | beside | | |", "|---|---|--:|--:|--:|---|"]
     for stage in stages:
         label = f"`{stage}`"
@@ -62,12 +61,36 @@ def render_stages(stored: Stored, stages: Sequence[str], wanted: str = "") -> li
                 continue
             missing = row.get("note") or "not measured"
             beside = missing if row["rival_value"] is None else _value(row, "rival_value")
-            ratio = "" if row["ratio"] is None else f"{row['ratio']:g} x"
+            ratio = "" if row["ratio"] is None else f"{row['ratio']:.3g} x"
             ours = "" if row["value"] is None else f"**{_value(row, 'value')}**"
-            cells = (label, row["metric"], ours, beside, ratio, row["rival"])
+            cells = (label, _words(row["metric"]), ours, beside, ratio, row["rival"])
             lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
             label = ""
     return lines
+
+
+def render_speed(stored: Stored, stages: Sequence[str]) -> list[str]:
+    """Without memory, and without what no client is beside."""
+    rows = {
+        stage: {**stored[stage], "rows": [row for row in stored[stage]["rows"] if _is_speed(row)]}
+        for stage in stages
+    }
+    return render_stages({**stored, **rows}, stages)
+
+
+def _is_speed(row: Row) -> bool:
+    return "memory" not in row["metric"] and "bare socket" not in row["rival"]
+
+
+def _words(metric: str) -> str:
+    """What was measured, in words: the figure has its unit with it."""
+    name, _, setting = metric.partition(", ")
+    if name in ("records_per_s", "rows_per_s"):
+        return setting
+    if name.endswith("cpu_us_per_record"):
+        whose = name.removesuffix("cpu_us_per_record").rstrip("_")
+        return f"{setting}: {whose} CPU".replace("  ", " ")
+    return metric
 
 
 def render_facts(stored: Stored, stages: Sequence[str]) -> list[str]:
@@ -131,7 +154,7 @@ def render_turns(stored: Stored, stages: Sequence[str]) -> list[str]:
 
 
 TABLES: Final = {
-    "producer": Table("README.md", ("producer", "table", "java"), render_stages),
+    "producer": Table("README.md", ("producer", "table", "java"), render_speed),
     "kip794": Table("README.md", ("kip794",), render_kip794),
     "cluster": Table("README.md", ("broker", "startup", "spark"), render_stages),
     "replication": Table("README.md", ("replication",), render_stages),
@@ -146,7 +169,12 @@ STAGES: Final = tuple(dict.fromkeys(stage for table in TABLES.values() for stage
 
 
 def _value(row: Row, key: str) -> str:
-    return f"{row[key]:,g} {row['unit']}" if row[key] < 1000 else f"{row[key]:,.0f} {row['unit']}"
+    value, unit = row[key], row["unit"]
+    if unit == "us":
+        unit = "µs"
+    if value >= 1_000_000:
+        return f"{value / 1e6:.2f} M {unit}"
+    return f"{value / 1000:.0f} k {unit}" if value >= 10_000 else f"{value:,.4g} {unit}"
 
 
 def render(table: Table, stored: Stored) -> str | None:
@@ -185,6 +213,9 @@ def write_tables(root: Path, stored: Stored) -> None:
         if drawn is not None:
             begin, end = found.span(2)
             path.write_text(text[:begin] + drawn + text[end:], encoding="utf-8")
+    if "partitioning" in stored:
+        picture = draw(stored["partitioning"]["rows"])
+        (root / "docs" / "partitioning.svg").write_text(picture, encoding="utf-8")
 
 
 def load(root: Path) -> Stored:
@@ -199,11 +230,7 @@ def run_stage(stage: str, runs: int | None, records: int | None) -> list[Any]:
         CalledProcessError: it failed; it has said why.
     """
     if stage == "partitioning":
-        return [
-            {"scenario": scenario, "policy": policy, **asdict(outcome)}
-            for scenario, outcomes in measure(runs or 3).items()
-            for policy, outcome in outcomes.items()
-        ]
+        return measure(runs or 3)
     if stage == "demo":
         with tempfile.TemporaryDirectory() as out:
             more = [] if records is None else ["--records", str(records)]

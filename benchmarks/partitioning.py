@@ -1,18 +1,14 @@
 """Partitioners over brokers that are slow, jittery, dying, back again, throttled: a study.
 
-`python -m benchmarks partitioning` prints the table; `python -m benchmarks.partitioning PICTURE`
-also draws it. `docs/partitioning.md` says what it shows. Everything is virtual and seeded: the same
-figures on every machine.
+`python -m benchmarks partitioning` prints the table, and `make figures` draws the picture.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -124,32 +120,26 @@ SCENARIOS = (
 
 def run(runs: int, records: int) -> None:
     """Print the table: of each scenario and partitioner the median over `runs` seeds."""
-    print_table(measure(runs))
+    print("\n".join(word_table(measure(runs))))
 
 
-def measure(runs: int) -> dict[str, dict[str, Outcome]]:
-    return {
-        scenario.name: {
-            name: _median([Model(scenario, policy, seed).run() for seed in range(runs)])
-            for name, policy in POLICIES.items()
+def measure(runs: int) -> list[dict[str, Any]]:
+    """An `Outcome` for each scenario and partitioner, with their names."""
+    return [
+        {
+            "scenario": scenario.name,
+            "policy": name,
+            **asdict(_median([Model(scenario, policy, seed).run() for seed in range(runs)])),
         }
         for scenario in SCENARIOS
-    }
+        for name, policy in POLICIES.items()
+    ]
 
 
 def _median(outcomes: list[Outcome]) -> Outcome:
     return Outcome(
         *(statistics.median(column) for column in zip(*map(astuple, outcomes), strict=True))
     )
-
-
-def print_table(results: dict[str, dict[str, Outcome]]) -> None:
-    rows = [
-        {"scenario": scenario, "policy": policy, **asdict(outcome)}
-        for scenario, outcomes in results.items()
-        for policy, outcome in outcomes.items()
-    ]
-    print("\n".join(word_table(rows)))
 
 
 def word_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -177,8 +167,11 @@ WIDTH, LEFT, BAR, GAP, TOP = 760, 200, 9, 14, 44
 COLOURS = ("#b8b8b8", "#e0a458", "#7aa6c2", "#3d6f99", "#2a9d6f")
 
 
-def draw(results: dict[str, dict[str, Outcome]]) -> str:
+def draw(rows: Sequence[Mapping[str, Any]]) -> str:
     """The 99th percentiles as bars on a logarithmic scale, as SVG."""
+    results: dict[str, list[float]] = {}
+    for row in rows:
+        results.setdefault(row["scenario"], []).append(row["p99"])
     lowest, highest = 0.1, 30_000.0
 
     def x(milliseconds: float) -> float:
@@ -203,29 +196,17 @@ def draw(results: dict[str, dict[str, Outcome]]) -> str:
         )
         tick *= 10
     y = TOP
-    for scenario, outcomes in results.items():
+    for scenario, percentiles in results.items():
         middle = y + len(POLICIES) * BAR / 2 + 3
         parts.append(f'<text x="{LEFT - 8}" y="{middle:.0f}" text-anchor="end">{scenario}</text>')
-        for colour, outcome in zip(COLOURS, outcomes.values(), strict=True):
-            end = x(outcome.p99)
+        for colour, percentile in zip(COLOURS, percentiles, strict=True):
+            end = x(percentile)
             parts.append(
                 f'<rect x="{LEFT}" y="{y}" width="{end - LEFT:.1f}" height="{BAR - 1}"'
                 f' fill="{colour}"/>'
                 f'<text x="{end + 3:.1f}" y="{y + BAR - 2}" font-size="8" fill="#555">'
-                f"{_digits(outcome.p99)}</text>"
+                f"{_digits(percentile)}</text>"
             )
             y += BAR
         y += GAP
     return "\n".join([*parts, "</svg>", ""])
-
-
-def main() -> int:
-    results = measure(runs=3)
-    print_table(results)
-    for picture in sys.argv[1:]:
-        Path(picture).write_text(draw(results), encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

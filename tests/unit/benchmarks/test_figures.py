@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import figures
 from benchmarks.figures import ROOT, STAGES, TABLES, Stored, load, marks, render, write_tables
+from benchmarks.partitioning import POLICIES as ALL_POLICIES
 from benchmarks.turns import POLICIES
 
 ROW = {
@@ -44,7 +45,8 @@ def place(rows: list[object], commit: str = "abc1234") -> dict[str, object]:
 
 def everything() -> Stored:
     turn = {"partitions": 10, "brokers": 3, "busy": 5, **dict.fromkeys(POLICIES, 1.5)}
-    rows = {"demo": [WAY], "partitioning": [OUTCOME], "turns": [turn]}
+    outcomes = [{**OUTCOME, "policy": policy} for policy in ALL_POLICIES]
+    rows = {"demo": [WAY], "partitioning": outcomes, "turns": [turn]}
     stored: Stored = {stage: place(rows.get(stage, [ROW])) for stage in STAGES}
     stored["kip794"] = place([{**ROW, "metric": "p99_ms, on trimtab, series 1, old"}])
     return stored
@@ -93,7 +95,7 @@ def test_stages_of_different_commits_say_so_and_a_missing_rival_is_marked() -> N
     stored["java"] = place([{**ROW, "rival_value": None, "ratio": None, "note": "no Java"}], "fff")
     drawn = render(TABLES["producer"], stored)
     assert drawn is not None
-    assert "| `java` | send, tuned | **3,180,000 records/s** | no Java |  | " in drawn
+    assert "| `java` | send, tuned | **3.18 M records/s** | no Java |  | " in drawn
     assert "`producer`, `table`: 2026-01-02 at commit abc1234 on Linux, 2 cores; `java`:" in drawn
     assert "at commit fff" in drawn
 
@@ -107,7 +109,7 @@ def test_facts_are_told_with_all_that_was_measured() -> None:
     assert drawn is not None
     assert "| `kills` | kill -9 |  |  | ours: acknowledged 3,000,000, lost 0 |" in drawn
     assert "| `sim` |  |  |  | seeds 2,500; violations 0 |" in drawn
-    assert "| `patience` | send, tuned | **3,180,000 records/s** | 1,410,000 records/s |" in drawn
+    assert "| `patience` | send, tuned | **3.18 M records/s** | 1.41 M records/s |" in drawn
 
 
 def test_a_table_without_marks_is_an_error(tree: Path) -> None:
