@@ -29,7 +29,15 @@ from trimtab.client.arguments import (
     refuse_copying,
     shown,
 )
-from trimtab.client.fetcher.fetcher import RESETS, Batches, Fetched, Fetcher, FetchOptions, Wish
+from trimtab.client.fetcher.fetcher import (
+    NO_END,
+    RESETS,
+    Batches,
+    Fetched,
+    Fetcher,
+    FetchOptions,
+    Wish,
+)
 from trimtab.client.fetcher.offsets import (
     EARLIEST,
     LATEST,
@@ -173,13 +181,19 @@ class _Reader:
         """The partitions that are read."""
         return set(self._wishes)
 
-    def seek(self, partition: Partition, offset: int) -> None:
+    def seek(self, partition: Partition, offset: int, end: int | None = None) -> None:
         """Go on at an offset, 0 or greater; whether the log has it shows when it is read.
 
+        Args:
+            end: the offset at which reading stops; None for never. Nothing is fetched from there
+                on, but the last batch may hold records beyond it.
+
         Raises:
-            UsageError: the partition is not assigned, or the offset is negative.
+            UsageError: the partition is not assigned, or an offset is negative.
         """
-        self._go([partition], checked_integer("offset", offset, 0, MAX_INT64))
+        start = checked_integer("offset", offset, 0, MAX_INT64)
+        stop = NO_END if end is None else checked_integer("end", end, 0, MAX_INT64)
+        self._go([partition], start, stop)
 
     def seek_to_beginning(self, *partitions: Partition) -> None:
         """Go on at the first offset there is; all assigned partitions if none is named."""
@@ -201,10 +215,10 @@ class _Reader:
         """The partitions that are paused."""
         return {partition for partition, wish in self._wishes.items() if wish.is_paused}
 
-    def _go(self, partitions: Iterable[Partition], start: int) -> None:
+    def _go(self, partitions: Iterable[Partition], start: int, end: int = NO_END) -> None:
         for partition in [self._assigned(partition) for partition in partitions]:
             is_paused = self._wishes[partition].is_paused
-            self._wishes[partition] = self._wish(start)._replace(is_paused=is_paused)
+            self._wishes[partition] = self._wish(start)._replace(is_paused=is_paused, end=end)
             self._positions.pop(partition, None)
         self._has_new_wishes = True
 

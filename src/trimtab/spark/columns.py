@@ -7,6 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from trimtab.errors import CorruptData
 from trimtab.spark.ranges import OffsetRange
 from trimtab.wire.columns import BinaryColumn, Columns, HeadersColumn
 from trimtab.wire.records_cy import ColumnScanner
@@ -88,7 +89,19 @@ def scan_columns(
 
 
 def _wrap(columns: Columns, wanted: OffsetRange, schema: pa.Schema) -> pa.RecordBatch:
-    """Arrow arrays over the scanner's buffers; nothing is copied."""
+    """Arrow arrays over the scanner's buffers; nothing is copied.
+
+    Raises:
+        CorruptData: a timestamp that Spark cannot hold, if timestamps are read.
+    """
+    if columns.far_timestamp is not None and "timestamp" in schema.names:
+        offset, timestamp = columns.far_timestamp
+        raise CorruptData(
+            f"{wanted.topic}-{wanted.partition}: the record at offset {offset} has timestamp "
+            f"{timestamp}, which is too far away for Spark's microseconds. Kafka's timestamps are "
+            "milliseconds since 1970: did its producer write micro- or nanoseconds? A schema "
+            "without the column timestamp reads the record"
+        )
     arrays = [_array(field.name, columns, wanted) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

@@ -40,7 +40,7 @@ class Columns(NamedTuple):
     offset: bytearray
     """int64"""
     timestamp: bytearray
-    """int64, microseconds since the Unix epoch"""
+    """int64, microseconds since the Unix epoch; see `far_timestamp`"""
     timestamp_type: bytearray
     """int32: 0 create time, 1 log append time"""
     headers: HeadersColumn | None
@@ -48,3 +48,6 @@ class Columns(NamedTuple):
     """int64: the base offset of the record's batch"""
     batch_bytes: bytearray | None
     """int32: bytes of the record's whole batch as stored"""
+    far_timestamp: tuple[int, int] | None
+    """Offset and timestamp (ms) of the first record whose timestamp is too far away for
+    microseconds; its row has the farthest there is."""

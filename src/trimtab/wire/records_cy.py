@@ -539,6 +539,7 @@ class ColumnScanner:
     _timestamp_type: _Buffer
     _batch_base_offset: _Buffer
     _batch_bytes: _Buffer
+    _far_timestamp: Any
     _headers_validity: _Validity
     _headers_offsets: _Buffer
     _header_key: _BinaryRows
@@ -585,6 +586,7 @@ class ColumnScanner:
         self._timestamp_type = _Buffer()
         self._batch_base_offset = _Buffer()
         self._batch_bytes = _Buffer()
+        self._far_timestamp = None
         self._headers_validity = _Validity()
         self._headers_offsets = _Buffer()
         self._headers_offsets.reserve(4)
@@ -689,7 +691,12 @@ class ColumnScanner:
             self._offset.reserve(8)
             self._offset.put_int64(offset)
             self._timestamp.reserve(8)
-            self._timestamp.put_int64(_microseconds(milliseconds))
+            if -_MAX_MILLISECONDS <= milliseconds <= _MAX_MILLISECONDS:
+                self._timestamp.put_int64(milliseconds * 1000)
+            else:
+                self._timestamp.put_int64(_MAX_INT64 if milliseconds > 0 else -_MAX_INT64 - 1)
+                if self._far_timestamp is None:
+                    self._far_timestamp = (offset, milliseconds)
             self._timestamp_type.reserve(4)
             self._timestamp_type.put_int32(timestamp_type)
             if self._wants_headers:
@@ -753,17 +760,8 @@ class ColumnScanner:
             headers,
             self._batch_base_offset.take() if self._wants_batches else None,
             self._batch_bytes.take() if self._wants_batches else None,
+            self._far_timestamp,
         )
+        self._far_timestamp = None
         self._rows = 0
         return columns
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def _microseconds(milliseconds: cython.longlong) -> cython.longlong:
-    """Of a timestamp; one too far away for microseconds becomes the farthest there is."""
-    if milliseconds > _MAX_MILLISECONDS:
-        return _MAX_INT64
-    if milliseconds < -_MAX_MILLISECONDS:
-        return -_MAX_INT64 - 1
-    return milliseconds * 1000

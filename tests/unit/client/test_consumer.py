@@ -354,6 +354,8 @@ def test_seek_asks_for_what_makes_sense(world: World, cluster: ScriptedCluster) 
             consumer.assign([("t", 0)])
             with pytest.raises(UsageError, match="offset=-1: must be from 0"):
                 consumer.seek(T0, -1)
+            with pytest.raises(UsageError, match="end=-1: must be from 0"):
+                consumer.seek(T0, 0, end=-1)
             for call in (
                 lambda: consumer.seek(T1, 0),
                 lambda: consumer.seek_to_end(T1),

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from trimtab.errors import CorruptData
 from trimtab.records import Headers
 from trimtab.spark import columns
 from trimtab.spark.ranges import OffsetRange
@@ -103,6 +104,19 @@ def test_batches_are_cut_at_a_few_megabytes(monkeypatch: pytest.MonkeyPatch) -> 
     assert [batch.num_rows for batch in batches] == [2, 2, 2]
     offsets = [offset for batch in batches for offset in batch.column("offset").to_pylist()]
     assert offsets == list(range(6))
+
+
+def test_a_timestamp_that_spark_cannot_hold_is_an_error_where_it_is_read() -> None:
+    builder = BatchBuilder(1 << 20, Compression.NONE)
+    assert builder.append(1000, None, b"good", ())
+    assert builder.append(1_700_000_000_000_000_000, None, b"nanoseconds", ())
+    buffers = [memoryview(bytearray(builder.build()))]
+    with pytest.raises(CorruptData, match=r"t-7: the record at offset 1 has timestamp 17000000"):
+        scan(buffers, OffsetRange("t", 7, 0, 2), "value", "timestamp")
+    (batch,) = scan(buffers, OffsetRange("t", 7, 0, 2), "value")
+    assert batch.column("value").to_pylist() == [b"good", b"nanoseconds"]
+    (batch,) = scan(buffers, OffsetRange("t", 7, 0, 1), "timestamp")
+    assert batch.num_rows == 1
 
 
 def test_columns_not_asked_for_are_not_decoded() -> None:

@@ -2,47 +2,115 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
+from trimtab.spark.options import Offsets, Timestamps
 from trimtab.spark.ranges import DataLoss, LogBounds, OffsetRange, resolve_ranges, split_ranges
 
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 BOUNDS = {ONE: LogBounds(5, 9), ZERO: LogBounds(0, 100)}
 
 
+def plan(
+    starting: Offsets,
+    ending: Offsets,
+    bounds: Mapping[TopicPartition, LogBounds] = BOUNDS,
+    fail_on_data_loss: bool = True,
+    found: Mapping[TopicPartition, int | None] | None = None,
+) -> list[OffsetRange]:
+    """`resolve_ranges`, where `found` is what a lookup by time brings."""
+
+    def find_times(times: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
+        assert found is not None, "looked up without need"
+        return {each: found[each] for each in times}
+
+    return resolve_ranges(starting, ending, bounds, find_times, fail_on_data_loss)
+
+
 def test_words_and_special_numbers_are_bound_to_what_is_there() -> None:
     whole = [OffsetRange("t", 0, 0, 100), OffsetRange("t", 1, 5, 9)]
-    assert resolve_ranges("earliest", "latest", BOUNDS, True) == whole
-    assert resolve_ranges({ZERO: -2, ONE: -2}, {ZERO: -1, ONE: -1}, BOUNDS, True) == whole
-    assert resolve_ranges({ZERO: 7, ONE: 9}, {ZERO: 8, ONE: 9}, BOUNDS, True) == [
-        OffsetRange("t", 0, 7, 8)
-    ]
+    assert plan("earliest", "latest") == whole
+    assert plan({ZERO: -2, ONE: -2}, {ZERO: -1, ONE: -1}) == whole
+    assert plan({ZERO: 7, ONE: 9}, {ZERO: 8, ONE: 9}) == [OffsetRange("t", 0, 7, 8)]
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "left"),
-    [(3, 9, (5, 9)), (5, 12, (5, 9)), (10, -1, None), (1, 4, None)],
+    ("start", "end", "message", "left"),
+    [
+        (3, 9, "offsets 3 to 5 are gone, the first one left is 5. .*retention", (5, 9)),
+        (1, 4, "offsets 1 to 4 are gone", None),
+        (5, 12, "offsets 9 to 12 were asked for, .* can be read now is 8. .*transaction", (5, 9)),
+        (10, 12, "offsets 10 to 12 were asked for", None),
+    ],
 )
-def test_offsets_that_are_gone(
-    start: int, end: int, left: tuple[int, int] | None, caplog: pytest.LogCaptureFixture
+def test_offsets_that_are_not_there(
+    start: int,
+    end: int,
+    message: str,
+    left: tuple[int, int] | None,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     bounds = {ONE: LogBounds(5, 9)}
-    with pytest.raises(DataLoss, match=r"t-1: offsets .* holds 5 to 9.*failOnDataLoss=false"):
-        resolve_ranges({ONE: start}, {ONE: end}, bounds, True)
+    with pytest.raises(DataLoss, match=f"t-1: {message}.*failOnDataLoss=false"):
+        plan({ONE: start}, {ONE: end}, bounds)
     expected = [OffsetRange("t", 1, *left)] if left else []
-    assert resolve_ranges({ONE: start}, {ONE: end}, bounds, False) == expected
+    assert plan({ONE: start}, {ONE: end}, bounds, fail_on_data_loss=False) == expected
     assert "t-1: offsets" in caplog.text
+
+
+@pytest.mark.parametrize("fail_on_data_loss", [True, False])
+@pytest.mark.parametrize(("starting", "ending"), [({ONE: 10}, "latest"), ({ONE: 8}, {ONE: 6})])
+def test_a_start_after_its_end_is_an_error_whatever_the_data_loss(
+    starting: Offsets, ending: Offsets, fail_on_data_loss: bool
+) -> None:
+    with pytest.raises(UsageError, match=r"t-1: the start, offset \d+, lies after the end"):
+        plan(starting, ending, {ONE: LogBounds(5, 9)}, fail_on_data_loss)
+
+
+def test_times_become_offsets() -> None:
+    times = Timestamps({ZERO: 1000, ONE: 2000}, or_latest=False)
+    assert plan(times, "latest", found={ZERO: 40, ONE: 6}) == [
+        OffsetRange("t", 0, 40, 100),
+        OffsetRange("t", 1, 6, 9),
+    ]
+    one_time = Timestamps(1000, or_latest=False)
+    # An end that no record reaches is the latest offset.
+    assert plan("earliest", one_time, found={ZERO: 40, ONE: None}) == [
+        OffsetRange("t", 0, 0, 40),
+        OffsetRange("t", 1, 5, 9),
+    ]
+    with pytest.raises(UsageError, match=r"t-1: no record has timestamp 1000 .*Strategy=latest"):
+        plan(one_time, "latest", found={ZERO: 40, ONE: None})
+    or_latest = Timestamps(1000, or_latest=True)
+    assert plan(or_latest, "latest", found={ZERO: 40, ONE: None}) == [OffsetRange("t", 0, 40, 100)]
+    with pytest.raises(UsageError, match="t-0: the start, offset 41, lies after the end"):
+        plan({ZERO: 41, ONE: -2}, one_time, found={ZERO: 40, ONE: None})
 
 
 def test_offsets_must_be_given_for_exactly_what_is_read() -> None:
     with pytest.raises(UsageError, match=r"startingOffsets .* missing t-1; not read u-0"):
-        resolve_ranges({ZERO: 1, TopicPartition("u", 0): 1}, "latest", BOUNDS, True)
-    with pytest.raises(UsageError, match="t-1: startingOffsets 8 lies after endingOffsets 6"):
-        resolve_ranges({ZERO: 1, ONE: 8}, {ZERO: 2, ONE: 6}, BOUNDS, True)
+        plan({ZERO: 1, TopicPartition("u", 0): 1}, "latest")
+    times = Timestamps({ZERO: 1000}, or_latest=True)
+    with pytest.raises(UsageError, match=r"endingOffsetsByTimestamp .* missing t-1; not read none"):
+        plan("earliest", times)
+
+
+def test_max_records_cut_first_and_evenly() -> None:
+    def sizes(lengths: list[int], parts: int, records: int) -> list[list[int]]:
+        ranges = [OffsetRange("t", p, 0, length) for p, length in enumerate(lengths)]
+        split = split_ranges(ranges, parts, records)
+        return [[r.size for r in split if r.partition == p] for p in range(len(lengths))]
+
+    assert sizes([10, 3], 0, 4) == [[3, 3, 4], [3]]
+    assert sizes([10, 3], 0, 10) == [[10], [3]]
+    assert sizes([10], 2, 100) == [[5, 5]]
+    assert sizes([10], 2, 3) == [[2, 2, 3, 3]]
 
 
 def test_split_like_spark() -> None:

@@ -651,7 +651,7 @@ def test_columns_not_asked_for_are_none(batch: ModuleType, reading: ModuleType) 
     columns = scanner.take()
     assert columns.rows == 5
     assert columns[1:3] == (None, None)
-    assert columns[6:] == (None, None, None)
+    assert columns[6:9] == (None, None, None)
 
 
 def test_columns_without_a_null_have_no_validity(batch: ModuleType, reading: ModuleType) -> None:
@@ -732,10 +732,18 @@ def test_times_too_far_for_microseconds_become_the_farthest(
     batch: ModuleType, reading: ModuleType
 ) -> None:
     nanoseconds_by_mistake = 1_700_000_000_000_000_000
-    built = build(batch, [(nanoseconds_by_mistake, None, None, None), (-1, None, None, None)])
+    times = (-1, nanoseconds_by_mistake, 2**63 // 1000, 2**63 // 1000 + 1)
+    built = build(batch, [(time, None, None, None) for time in times])
     scanner = reading.ColumnScanner()
     scanner.scan(built, 0, 100)
-    assert scanner.take().timestamp == struct.pack("=2q", 2**63 - 1, -1000)
+    columns = scanner.take()
+    farthest = 2**63 - 1
+    assert columns.timestamp == struct.pack(
+        "=4q", -1000, farthest, farthest // 1000 * 1000, farthest
+    )
+    assert columns.far_timestamp == (1, nanoseconds_by_mistake)
+    scanner.scan(built, 2, 3)
+    assert scanner.take().far_timestamp is None
 
 
 @pytest.mark.parametrize("arguments", [{"full_bytes": 0}, {"limit": 1 << 30}, {"limit": 0}])

@@ -228,9 +228,13 @@ class Admin:
         """
         return self._run(self._admin.describe_log_dirs(brokers))
 
-    def cluster(self) -> ClusterDescription:
-        """The cluster's id and its brokers."""
-        return self._run(self._admin.cluster())
+    def cluster(self, timeout_ms: float | None = None) -> ClusterDescription:
+        """The cluster's id and its brokers.
+
+        Args:
+            timeout_ms: how long to wait for a broker; `default.api.timeout.ms` if None.
+        """
+        return self._run(self._admin.cluster(timeout_ms))
 
     def close(self) -> None:
         """Close the connections. Closing again does nothing."""

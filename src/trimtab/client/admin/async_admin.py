@@ -30,6 +30,7 @@ from trimtab.client.arguments import (
     checked_partitions,
     checked_time,
     checked_topic,
+    checked_wait_ms,
     refuse_copying,
     shown,
 )
@@ -223,10 +224,13 @@ class AsyncAdmin:
             self._calls, None if brokers is None else checked_brokers("brokers", brokers)
         )
 
-    async def cluster(self) -> ClusterDescription:
+    async def cluster(self, timeout_ms: float | None = None) -> ClusterDescription:
         """As `Admin.cluster`."""
         calls = self._calls
-        response = await calls.retry("describe the cluster", lambda: calls.fetch_metadata([]))
+        timeout = None if timeout_ms is None else checked_wait_ms("timeout_ms", timeout_ms)
+        response = await calls.retry(
+            "describe the cluster", lambda: calls.fetch_metadata([]), timeout
+        )
         return ClusterDescription(
             response.cluster_id,
             response.controller_id,

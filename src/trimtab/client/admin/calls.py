@@ -40,14 +40,21 @@ class Calls:
         if self.is_closed:
             raise UsageError("the admin client is closed")
 
-    async def retry(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        """What `attempt` returns, made again with back-off while its failure may pass."""
+    async def retry(
+        self, what: str, attempt: Callable[[], Awaitable[T]], timeout: float | None = None
+    ) -> T:
+        """What `attempt` returns, made again with back-off while its failure may pass.
+
+        Args:
+            timeout: seconds for all attempts; `default.api.timeout.ms` if None.
+        """
         self.check_open()
         session = self.session
+        longest = session.timeout if timeout is None else timeout
         last: KafkaError | None = None
         failures = 0
         try:
-            async with asyncio.timeout(session.timeout):
+            async with asyncio.timeout(longest):
                 while True:
                     try:
                         return await attempt()
@@ -62,7 +69,9 @@ class Calls:
                     await asyncio.sleep(session.backoff.wait(failures, session.random))
                     failures += 1
         except TimeoutError:
-            waited = f"within {session.timeout:g} s (default.api.timeout.ms)"
+            waited = f"within {longest:g} s"
+            if timeout is None:
+                waited += " (default.api.timeout.ms)"
             if isinstance(last, BrokerError):
                 raise BrokerError(last.code, f"{last.detail}; {waited}", last.subject) from None
             why = last or "no broker answered"

@@ -48,6 +48,8 @@ _NO_SESSION: Final = 0
 _SESSIONLESS_EPOCH: Final = -1
 _LAST_VERSION_WITH_NAMES: Final = 12
 _NOWHERE: Final = -1
+NO_END: Final = 2**63 - 1
+"""An end that no offset reaches."""
 
 
 class Batches(NamedTuple):
@@ -84,11 +86,13 @@ class Wish(NamedTuple):
             older one is dropped.
         start: an offset, or `EARLIEST` or `LATEST`.
         is_paused: whether to leave the partition alone for now.
+        end: where reading stops: nothing is fetched from this offset on.
     """
 
     epoch: int
     start: int
     is_paused: bool
+    end: int = NO_END
 
 
 class Ask(NamedTuple):
@@ -129,6 +133,7 @@ class _Reading:
     is_paused: bool
     origin: int
     """Where this epoch began: the wish's offset, or the one that was looked up."""
+    end: int
     is_ready: bool = False
     is_located: bool = True
     failures: int = 0
@@ -155,7 +160,12 @@ class FetchPlan:
             if reading is None or reading.epoch != wish.epoch:
                 # A new value in an old key keeps its place in the order.
                 self._readings[partition] = _Reading(
-                    partition, wish.epoch, wish.start, wish.is_paused, max(wish.start, _NOWHERE)
+                    partition,
+                    wish.epoch,
+                    wish.start,
+                    wish.is_paused,
+                    max(wish.start, _NOWHERE),
+                    wish.end,
                 )
             else:
                 reading.is_paused = wish.is_paused
@@ -181,7 +191,7 @@ class FetchPlan:
             if reading.is_ready:
                 waiting.add(node)
             elif (
-                reading.offset >= 0
+                0 <= reading.offset < reading.end
                 and now >= reading.not_before
                 and node != NO_LEADER
                 and node not in busy

@@ -119,6 +119,11 @@ class Offsets:
         if view is None and self._metadata.failure is not None:
             return self._metadata.failure
         if view is None:
+            error = self._metadata.error(partition.topic)
+            if error is None:
+                return Unavailable(f"the cluster has not described topic {partition.topic} yet")
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                return error
             return BrokerError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 "there is no such topic; create it first",

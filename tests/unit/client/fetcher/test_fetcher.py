@@ -192,6 +192,18 @@ def test_a_paused_partition_is_left_out_and_does_not_hold_up_the_others() -> Non
     assert ask(plan) == [Ask(B, 1, 0), Ask(A, 1, 1)]
 
 
+def test_nothing_is_asked_for_from_the_end_on() -> None:
+    plan = make_plan()
+    plan.update({A: Wish(1, 0, False, end=2), B: Wish(1, 5, False, end=5)})
+    for offset in (0, 1):
+        assert ask(plan) == [Ask(A, 1, offset)]
+        fetched, _ = receive(plan, ask(plan), data_of(A, batch(offset, b"v")))
+        plan.drain(fetched)
+    assert ask(plan) == []
+    plan.update({A: Wish(2, 2, False, end=3), B: Wish(2, 5, False)})
+    assert ask(plan) == [Ask(B, 2, 5), Ask(A, 2, 2)]
+
+
 def test_what_was_under_way_before_a_seek_is_dropped() -> None:
     plan = reading(A)
     asks = ask(plan)
