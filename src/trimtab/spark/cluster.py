@@ -128,7 +128,7 @@ def ask(
     client = _client_options(options)
     attempts = options.offset_attempts
     # A question that failed after a minute was asked again all the time, by the client.
-    give_up_at = time.monotonic() + attempts * (CONTACT_SECONDS + options.offset_retry_s)
+    give_up_at = time.monotonic() + 2 * attempts * (CONTACT_SECONDS + options.offset_retry_s)
     while True:
         attempts -= 1
         try:

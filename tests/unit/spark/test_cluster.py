@@ -190,6 +190,7 @@ def test_what_does_not_exist_is_said_after_the_attempts(
 
 def test_a_dead_address_is_said_after_the_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "CONTACT_SECONDS", 0.5)
+    monkeypatch.setattr(cluster.time, "monotonic", lambda: 0.0)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         dead = f"127.0.0.1:{taken.getsockname()[1]}"
     wanted = options(dead, **{"fetchOffset.retryIntervalMs": "20"})
