@@ -16,7 +16,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 
 from trimtab.spark.options import read_columns, read_options
 
@@ -48,3 +53,13 @@ class TrimtabDataSource(DataSource):
         options = read_options(self.options)
         kind = FilteringTopicReader if options.pushes_filters else TopicReader
         return kind(options, check_columns(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from trimtab.spark.sink import make_writer
+
+        return make_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        from trimtab.spark.sink import make_stream_writer
+
+        return make_stream_writer(self.options, schema)
