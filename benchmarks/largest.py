@@ -52,6 +52,9 @@ KEPT = {
     "validate_only": True,
     "replication_factor": 1,
     "num_partitions": 1,
+    "max_batches": 1_000_000,
+    "max_bytes": 2**62,
+    "end_offset": -1,
 }
 """Fields whose value matters: nothing is to be created in earnest."""
 

@@ -6,6 +6,7 @@ Each partition has three replicas.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -230,6 +231,28 @@ def test_confluent_kafka_sends_compressed_batches(cluster: Cluster, data: Path, 
     """librdkafka stops compressing, silently, unless Produce is advertised from version 0."""
     produce_with_confluent(cluster.bootstrap_servers, topic, "zstd")
     assert stored_codecs(data, topic) == {4}
+
+
+def test_librdkafka_puts_the_api_aside_that_only_our_brokers_have(cluster: Cluster) -> None:
+    from confluent_kafka.admin import AdminClient
+
+    said: list[str] = []
+    logger = logging.getLogger("librdkafka")
+    logger.setLevel(logging.DEBUG)
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    try:
+        client = AdminClient(
+            {"bootstrap.servers": cluster.bootstrap_servers, "debug": "protocol,feature"},
+            logger=logger,
+        )
+        assert client.list_topics(timeout=30).brokers
+        client.poll(0.1)
+    finally:
+        logger.removeHandler(handler)
+    assert any(line.endswith("Enabling feature ZSTD") for line in said)
+    assert any(f"({32_001}) Versions 0..0" in line for line in said)
 
 
 def stored_codecs(data: Path, topic: str) -> set[int]:

@@ -275,6 +275,12 @@ def test_transactions_command_describes_producers(cluster: Cluster, admin: Admin
     assert re.search(r"^\d+\s+0\s+-1\s+9\s+\d{13}\s+None\s*$", told, re.MULTILINE)
 
 
+def test_java_puts_the_api_aside_that_only_our_brokers_have(cluster: Cluster) -> None:
+    told = run_tool(cluster, "BrokerApiVersionsCommand")
+    assert told.count("UNKNOWN(32001): 0") == 3
+    assert "Fetch(1): 4 to 18" in told
+
+
 def test_acl_command_learns_that_there_is_no_authorizer(cluster: Cluster) -> None:
     with pytest.raises(
         RuntimeError, match="SecurityDisabledException: No Authorizer is configured"

@@ -29,6 +29,7 @@ from trimtab.client.arguments import (
     refuse_copying,
     shown,
 )
+from trimtab.client.fetcher.batch_sizes import Ahead, BatchSizes, list_batch_sizes
 from trimtab.client.fetcher.fetcher import (
     NO_END,
     RESETS,
@@ -419,6 +420,22 @@ class Consumer(_Reader):
         found = self._find(_checked_times(timestamps))
         return {partition: found_or_none(offset) for partition, offset in found.items()}
 
+    def list_batch_sizes(
+        self, wanted: Mapping[TopicPartition, Ahead]
+    ) -> dict[TopicPartition, BatchSizes]:
+        """How large the record batches are that lie ahead, without reading them.
+
+        Of each partition some are listed: those that the brokers' answers have room for.
+
+        Raises:
+            BrokerError: UNSUPPORTED_VERSION if a broker is not one of trimtab's.
+            Unavailable: a leader cannot be reached.
+        """
+        if self._closed:
+            raise UsageError("the consumer is closed")
+        session = self._session
+        return self._thread.run(list_batch_sizes(session.connections, session.metadata, wanted))
+
     def problem(self, partition: Partition) -> KafkaError | None:
         """Why nothing can arrive from a partition now; None if its leader is being asked.
 
@@ -533,6 +550,15 @@ class AsyncConsumer(_Reader):
         """As `Consumer.offsets_for_times`."""
         found = await self._find(_checked_times(timestamps))
         return {partition: found_or_none(offset) for partition, offset in found.items()}
+
+    async def list_batch_sizes(
+        self, wanted: Mapping[TopicPartition, Ahead]
+    ) -> dict[TopicPartition, BatchSizes]:
+        """As `Consumer.list_batch_sizes`."""
+        if self._closed:
+            raise UsageError("the consumer is closed")
+        session = self._session
+        return await list_batch_sizes(session.connections, session.metadata, wanted)
 
     def problem(self, partition: Partition) -> KafkaError | None:
         """As `Consumer.problem`."""

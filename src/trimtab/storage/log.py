@@ -35,7 +35,7 @@ from trimtab.storage.log_files import CLEANED, list_files
 from trimtab.storage.log_loader import Loader, load_producers
 from trimtab.storage.producer_snapshots import ProducerSnapshots
 from trimtab.storage.producer_state import ProducerState
-from trimtab.storage.segment import Search, Segment, StoredRecords
+from trimtab.storage.segment import BatchSize, Search, Segment, StoredRecords
 from trimtab.storage.segment_list import SegmentList
 from trimtab.storage.storage import Storage, StorageError
 from trimtab.wire.batch_cy import BatchHeader, restamp
@@ -619,6 +619,17 @@ class Log:
         """Whether the last batch does. Truncation may have left the log's end beyond it."""
         last = self._segments.active.last_header()
         return last is not None and last.next_offset > offset
+
+    def sizes(self, offset: int, end_offset: int) -> list[BatchSize]:
+        """Some batches from the one that holds `offset` on, without what is in them: as many as a
+        small read shows. None begins at `end_offset` or later.
+
+        Raises:
+            OffsetOutOfRange, CorruptData: as `read`.
+        """
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise self._out_of_range(offset)
+        return self._segments.sizes(offset, min(end_offset, self.log_end_offset))
 
     def bytes_between(self, offset: int, end_offset: int) -> int:
         """Bytes of the batches from the one that holds `offset` to the one before `end_offset`."""

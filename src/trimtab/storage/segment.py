@@ -42,11 +42,14 @@ _KEPT_BYTES = 16 * 1024 * 1024
 it."""
 _LOCATE_CHUNK = 8 * 1024
 _HEADERS_CHUNK = 64 * 1024
+_SIZES_CHUNK = 16 * 1024
 _VERIFY_CHUNK = 1024 * 1024
 
 # Where a batch ends: base offset, length of what follows it, offset delta of the last record.
 # Far cheaper than the whole header, and all that reading needs.
 _BOUNDS = Struct(">qi11xi")
+# The same, and the largest timestamp.
+_SIZED = Struct(">qi11xi8xq")
 _BEFORE_LENGTH_ENDS = 12
 _MIN_LENGTH = HEADER_BYTES - _BEFORE_LENGTH_ENDS
 _MAGIC_AT = 16
@@ -66,6 +69,14 @@ class TimestampOffset(NamedTuple):
     timestamp: int
     offset: int
     leader_epoch: int
+
+
+class BatchSize(NamedTuple):
+    """A batch without what is in it: the offset after it, its bytes, its largest timestamp (ms)."""
+
+    next_offset: int
+    size: int
+    max_timestamp: int
 
 
 class Recovered(NamedTuple):
@@ -516,6 +527,29 @@ class Segment:
             if len(chunk) < wanted:
                 raise self._corrupt(position, "the file ends within a batch")
             wanted = self._batch_size(chunk, position)
+
+    def sizes(self, position: int, end_offset: int) -> list[BatchSize]:
+        """Of the batches from `position` on those whose headers one small read shows, at least
+        one, but none that begins at `end_offset` or later.
+
+        Raises:
+            CorruptData: as `headers`.
+        """
+        chunk = self._file.read(position, _SIZES_CHUNK)
+        found: list[BatchSize] = []
+        at = 0
+        while at + _SIZED.size <= len(chunk):
+            base_offset, length, delta, max_timestamp = _SIZED.unpack_from(chunk, at)
+            if not _MIN_LENGTH <= length <= self.size - position - at - _BEFORE_LENGTH_ENDS:
+                raise self._corrupt(position + at, f"length {length}")
+            if base_offset >= end_offset:
+                return found
+            next_offset = base_offset + delta + 1
+            found.append(BatchSize(next_offset, _BEFORE_LENGTH_ENDS + length, max_timestamp))
+            at += _BEFORE_LENGTH_ENDS + length
+        if not found:
+            raise self._corrupt(position, "the file ends within a batch")
+        return found
 
     def find_timestamp(self, timestamp: int, start_offset: int) -> Search:
         """The first record from `start_offset` on whose timestamp is `timestamp` or later; of a

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from trimtab.records import NO_TIMESTAMP
 from trimtab.storage.log_files import SWAP
-from trimtab.storage.segment import Search, Segment
+from trimtab.storage.segment import BatchSize, Search, Segment
 from trimtab.wire.batch_cy import BatchHeader
 
 
@@ -85,6 +85,11 @@ class SegmentList:
         if start is None:
             start = self._segments[first].size
         return total - start - (0 if end is None else self._segments[last].size - end)
+
+    def sizes(self, offset: int, end_offset: int) -> list[BatchSize]:
+        """Some batches from the one that holds `offset` on: as many as a small read shows."""
+        place = self.locate(offset) if offset < end_offset else None
+        return [] if place is None else place[0].sizes(place[1], end_offset)
 
     def headers(self, offset: int, end_offset: int) -> Iterator[BatchHeader]:
         """The headers of all batches from the one that holds `offset` on, to the one before

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trimtab.broker.handlers.acls import create_acls, delete_acls, describe_acls
+from trimtab.broker.handlers.batch_sizes import list_batch_sizes
 from trimtab.broker.handlers.cluster import describe_cluster
 from trimtab.broker.handlers.config_resources import list_config_resources
 from trimtab.broker.handlers.configs import describe_configs
@@ -44,6 +45,7 @@ HANDLERS: dict[int, Callable[..., Any]] = {
     68: consumer_group_heartbeat,
     74: list_config_resources,
     75: describe_topic_partitions,
+    32_001: list_batch_sizes,
     **dict.fromkeys(FORWARDED, forward),
 }
 """By API key; each is given the broker, the header and the request (`trimtab.server.request`)."""

@@ -81,6 +81,7 @@ class ApiKey(IntEnum):
     LIST_PARTITION_REASSIGNMENTS = 46
     DESCRIBE_CLUSTER = 60
     DESCRIBE_TOPIC_PARTITIONS = 75
+    LIST_BATCH_SIZES = 32_001  # our brokers' only
 
 
 class Node(NamedTuple):

@@ -68,6 +68,7 @@ from trimtab.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from trimtab.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from trimtab.wire.messages.list_batch_sizes import ListBatchSizesRequest, ListBatchSizesResponse
 from trimtab.wire.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
@@ -184,12 +185,17 @@ APIS: dict[int, Api] = {
         _api(AllocateProducerIdsRequest, AllocateProducerIdsResponse),
         _api(ListConfigResourcesRequest, ListConfigResourcesResponse),
         _api(DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
+        _api(ListBatchSizesRequest, ListBatchSizesResponse),
     )
 }
 """The APIs that are spoken, by key: by our nodes, by our clients with Apache Kafka, or both."""
 
+OWN_APIS_FROM = 32_000
+"""Keys from here on are ours: Kafka has nothing like these APIs. Its own keys are below 100."""
+
 __all__ = [
     "APIS",
+    "OWN_APIS_FROM",
     "AddOffsetsToTxnRequest",
     "AddOffsetsToTxnResponse",
     "AddPartitionsToTxnRequest",
@@ -253,6 +259,8 @@ __all__ = [
     "IncrementalAlterConfigsResponse",
     "InitProducerIdRequest",
     "InitProducerIdResponse",
+    "ListBatchSizesRequest",
+    "ListBatchSizesResponse",
     "ListConfigResourcesRequest",
     "ListConfigResourcesResponse",
     "ListOffsetsRequest",

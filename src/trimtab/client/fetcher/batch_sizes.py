@@ -1,0 +1,130 @@
+"""Asking our own brokers how large the record batches are that lie ahead (ListBatchSizes)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from trimtab.client.network.connections import ApiKey, Connections
+from trimtab.client.network.metadata import NO_LEADER, Metadata
+from trimtab.errors import BrokerError, ErrorCode, error_code
+from trimtab.records import TopicPartition
+from trimtab.wire.messages.list_batch_sizes import (
+    ListBatchSizesPartition,
+    ListBatchSizesPartitionResult,
+    ListBatchSizesRequest,
+    ListBatchSizesResponse,
+    ListBatchSizesTopic,
+)
+
+_MAX_BATCHES: Final = 20_000
+
+
+class Ahead(NamedTuple):
+    """What to list of one partition: from `start` to `end`, up to the batch that makes it `size`
+    bytes."""
+
+    start: int
+    end: int
+    size: int
+
+
+class BatchSizes(NamedTuple):
+    """Record batches of one partition: the offset after each, its bytes, its largest timestamp.
+
+    Attributes:
+        log_start_offset: the first offset that is there.
+        total_bytes: of all batches that were asked about, listed or not.
+        error: why there are none.
+    """
+
+    next_offsets: Sequence[int]
+    sizes: Sequence[int]
+    max_timestamps: Sequence[int]
+    log_start_offset: int
+    total_bytes: int
+    error: BrokerError | None
+
+
+async def list_batch_sizes(
+    connections: Connections, metadata: Metadata, wanted: Mapping[TopicPartition, Ahead]
+) -> dict[TopicPartition, BatchSizes]:
+    """Some of the batches of each partition, as far as their leaders are known and answer.
+
+    Raises:
+        BrokerError: UNSUPPORTED_VERSION if a leader does not serve it, such as every broker of
+            Apache Kafka's.
+        Unavailable: a leader cannot be reached.
+    """
+    if any(metadata.leader(*partition) == NO_LEADER for partition in wanted):
+        await metadata.fetch(sorted({partition.topic for partition in wanted}))
+    by_leader: dict[int, list[TopicPartition]] = {}
+    found: dict[TopicPartition, BatchSizes] = {}
+    for partition in wanted:
+        leader = metadata.leader(*partition)
+        if leader == NO_LEADER:
+            found[partition] = _refused(partition, ErrorCode.LEADER_NOT_AVAILABLE)
+        else:
+            by_leader.setdefault(leader, []).append(partition)
+    answers = await asyncio.gather(
+        *(
+            _ask(connections, leader, {partition: wanted[partition] for partition in of})
+            for leader, of in by_leader.items()
+        )
+    )
+    for answer in answers:
+        found |= answer
+    errors = [each.error for each in found.values() if each.error is not None]
+    if any(error.code.refreshes_metadata for error in errors):
+        metadata.request_update()
+    return found
+
+
+async def _ask(
+    connections: Connections, leader: int, wanted: Mapping[TopicPartition, Ahead]
+) -> dict[TopicPartition, BatchSizes]:
+    connection = await connections.connect(leader)
+    version = connection.version_of(ApiKey.LIST_BATCH_SIZES)
+    topics: dict[str, list[ListBatchSizesPartition]] = {}
+    for (topic, index), ahead in wanted.items():
+        topics.setdefault(topic, []).append(
+            ListBatchSizesPartition(
+                partition_index=index,
+                start_offset=ahead.start,
+                end_offset=ahead.end,
+                max_bytes=ahead.size,
+            )
+        )
+    request = ListBatchSizesRequest(
+        max_batches=_MAX_BATCHES,
+        topics=[ListBatchSizesTopic(name=name, partitions=of) for name, of in topics.items()],
+    )
+    response: ListBatchSizesResponse = await connection.request(
+        request, ApiKey.LIST_BATCH_SIZES, version
+    )
+    return {
+        TopicPartition(topic.name, result.partition_index): _read(topic.name, result)
+        for topic in response.topics
+        for result in topic.partitions
+    }
+
+
+def _read(topic: str, result: ListBatchSizesPartitionResult) -> BatchSizes:
+    code = error_code(result.error_code)
+    if code is not ErrorCode.NONE:
+        partition = TopicPartition(topic, result.partition_index)
+        return _refused(partition, code)._replace(log_start_offset=result.log_start_offset)
+    return BatchSizes(
+        result.next_offsets,
+        result.sizes,
+        result.max_timestamps,
+        result.log_start_offset,
+        result.total_bytes,
+        None,
+    )
+
+
+def _refused(partition: TopicPartition, code: ErrorCode) -> BatchSizes:
+    error = BrokerError(code, "while listing the sizes of batches", str(partition))
+    return BatchSizes((), (), (), -1, 0, error)
