@@ -66,8 +66,8 @@ def resolve_ranges(
             its end, or a start at a time that no record reaches.
         DataLoss: if `fail_on_data_loss`.
     """
-    starts = _resolve("starting", starting, bounds, find_times)
-    ends = _resolve("ending", ending, bounds, find_times)
+    starts = resolve_offsets("starting", starting, bounds, find_times)
+    ends = resolve_offsets("ending", ending, bounds, find_times)
     ranges = []
     for partition, (earliest, latest) in sorted(bounds.items()):
         start, end = starts[partition], ends[partition]
@@ -156,7 +156,7 @@ def _cut(whole: OffsetRange, parts: int) -> Iterable[OffsetRange]:
         start = end
 
 
-def _resolve(
+def resolve_offsets(
     which: Literal["starting", "ending"],
     wanted: Offsets,
     bounds: Mapping[TopicPartition, LogBounds],

@@ -16,14 +16,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
-from trimtab.spark.options import read_columns, read_options
+from trimtab.spark.options import read_columns, read_options, read_stream_options
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -54,12 +49,8 @@ class TrimtabDataSource(DataSource):
         kind = FilteringTopicReader if options.pushes_filters else TopicReader
         return kind(options, check_columns(schema))
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from trimtab.spark.sink import make_writer
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        from trimtab.spark.reader import check_columns
+        from trimtab.spark.stream import TopicStreamReader
 
-        return make_writer(self.options, schema, overwrite)
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        from trimtab.spark.sink import make_stream_writer
-
-        return make_stream_writer(self.options, schema)
+        return TopicStreamReader(read_stream_options(self.options), check_columns(schema))

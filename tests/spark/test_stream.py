@@ -1,0 +1,126 @@
+"""`readStream.format("trimtab")` against an embedded cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from trimtab import Admin, Cluster, Producer
+from trimtab.spark.stream_offsets import STATE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamWriter
+
+SKEWED = "skewed"
+LIMIT = 100_000
+COLUMNS = "partition int, offset long, batchBaseOffset long, batchBytes int"
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[str]:
+    """A cluster of two brokers with a topic of which most is in one of four partitions."""
+    with Cluster(brokers=2) as cluster:
+        with Admin(cluster.bootstrap_servers) as admin:
+            admin.create_topic(SKEWED, partitions=4)
+        fill(cluster.bootstrap_servers, 300)
+        yield cluster.bootstrap_servers
+
+
+def fill(servers: str, records: int) -> None:
+    """Records of 100 B and of 20 kB, nine of ten in partition 0."""
+    with Producer(servers, linger_ms=0, batch_size=4096) as producer:
+        for number in range(records):
+            partition = number % 4 if number % 10 == 9 else 0
+            size = 20_000 if number % 7 == 0 else 100
+            producer.send(SKEWED, bytes(size), partition=partition)
+
+
+def stream(spark: SparkSession, servers: str, **options: str) -> DataFrame:
+    given = {
+        "kafka.bootstrap.servers": servers,
+        "subscribe": SKEWED,
+        "startingOffsets": "earliest",
+        "includeBatches": "true",
+    }
+    reader = spark.readStream.format("trimtab").schema(COLUMNS)
+    return reader.options(**given | options).load()
+
+
+class Sink:
+    """Keeps the rows of every batch. Fails at one that it is told to, as a job may."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[tuple[int, int, int, int]]] = {}
+        self.fails_at = -1
+
+    def __call__(self, frame: DataFrame, number: int) -> None:
+        rows = [tuple(row) for row in frame.collect()]
+        if number == self.fails_at:
+            raise RuntimeError("killed here")
+        assert number not in self.batches
+        self.batches[number] = rows
+
+    def write(self, frame: DataFrame, checkpoint: Path) -> DataStreamWriter:
+        return frame.writeStream.foreachBatch(self).option("checkpointLocation", str(checkpoint))
+
+    @property
+    def read(self) -> list[tuple[int, int]]:
+        return sorted((row[0], row[1]) for rows in self.batches.values() for row in rows)
+
+    def sizes(self) -> list[int]:
+        """Bytes of the record batches that each batch has read."""
+        return [
+            sum({(p, base): size for p, _, base, size in rows}.values())
+            for rows in self.batches.values()
+        ]
+
+
+def offsets_of(checkpoint: Path, batch: int) -> dict[str, Any]:
+    written: dict[str, Any] = json.loads(
+        (checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1]
+    )
+    return written
+
+
+def there(servers: str) -> list[tuple[int, int]]:
+    with Admin(servers) as admin:
+        ends = admin.list_offsets([(SKEWED, n) for n in range(4)])
+    return sorted((p.partition, n) for p, end in ends.items() for n in range(end.offset))
+
+
+def test_batches_are_bounded_in_bytes_and_every_record_is_read_once(
+    spark: SparkSession, servers: str, tmp_path: Path
+) -> None:
+    """Available now, with a failure and a restart in the middle, and records that come later."""
+    sink = Sink()
+    frame = stream(spark, servers, maxBytesPerTrigger=str(LIMIT), maxBytesPerPartition="30000")
+    expected = there(servers)
+    sink.fails_at = 3
+    query = sink.write(frame, tmp_path).trigger(availableNow=True).start()
+    with pytest.raises(Exception, match="killed here"):
+        query.awaitTermination(120)
+    assert len(sink.batches) == 3
+    sink.fails_at = -1
+    query = sink.write(frame, tmp_path).trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    assert sink.read == expected
+    assert max(sink.sizes()) <= LIMIT
+    assert min(sink.sizes()[:-1]) > LIMIT - 21_000  # one more record batch has no room
+    progress = query.lastProgress
+    assert progress is not None
+    latest = progress.sources[0].latestOffset
+    latest = json.loads(latest) if isinstance(latest, str) else latest
+    assert latest[STATE]["lagRecords"] == 0
+    assert latest[STATE]["batchBytes"] == sink.sizes()[-1]
+    written = offsets_of(tmp_path, 4)
+    assert set(written) == {SKEWED, STATE}
+    assert set(written[STATE]) == {"ids"}
+    fill(servers, 20)
+    query = sink.write(frame, tmp_path).trigger(once=True).start()
+    assert query.awaitTermination(120)
+    assert sink.read == there(servers)
