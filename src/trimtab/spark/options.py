@@ -113,7 +113,7 @@ _STREAM_ONLY = (
 )
 _BATCH_ONLY = ("pushdown",)
 _NO_EFFECT = ("groupIdPrefix",)
-_NAMES = (
+SOURCE_NAMES: Final = (
     _BOOTSTRAP_SERVERS,
     *_CHOICES,
     *_STARTING,
@@ -319,7 +319,7 @@ def _check_limits(given: GivenOptions) -> None:
 
 def _read_client(given: GivenOptions) -> tuple[dict[str, str], list[str]]:
     """The consumer's options, and the names of given options that change nothing."""
-    known = {name.lower(): name for name in _NAMES}
+    known = {name.lower(): name for name in SOURCE_NAMES}
     client: dict[str, str] = {}
     unused: list[str] = []
     for name, value in given.by_name.items():

@@ -16,7 +16,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 
 from trimtab.spark.options import read_columns, read_options, read_stream_options
 
@@ -54,3 +60,13 @@ class TrimtabDataSource(DataSource):
         from trimtab.spark.stream import TopicStreamReader
 
         return TopicStreamReader(read_stream_options(self.options), check_columns(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from trimtab.spark.sink import make_writer
+
+        return make_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        from trimtab.spark.sink import make_stream_writer
+
+        return make_stream_writer(self.options, schema)

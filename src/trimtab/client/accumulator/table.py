@@ -33,11 +33,16 @@ Column: TypeAlias = Any
 
 
 class PartitionSummary(NamedTuple):
-    """What one partition took of a table. Offsets are -1 with acks=0, when nobody says."""
+    """What one partition took of a table. Offsets are -1 with acks=0, when nobody says.
+
+    Bytes are those of the record batches before compression. A batch that has other records too
+    counts as if all of them were of the same size.
+    """
 
     records: int
     first_offset: int
     last_offset: int
+    bytes: int
 
 
 class TableSummary(NamedTuple):
@@ -135,11 +140,15 @@ class TableDelivery:
         else:
             base = batch.base_offset
             first, last = (base + share.first, base + share.last) if base >= 0 else (NO_OFFSET,) * 2
+            # From the size up to its end, so that the shares of a batch come to all of it.
+            end, begin = share.last + 1, share.first
+            octets = batch.size * end // batch.count - batch.size * begin // batch.count
             before = self._delivered.get(partition)
             if before is not None:
                 records += before.records
+                octets += before.bytes
                 first, last = min(first, before.first_offset), max(last, before.last_offset)
-            self._delivered[partition] = PartitionSummary(records, first, last)
+            self._delivered[partition] = PartitionSummary(records, first, last, octets)
         self._settled += share.count
         self._end_if_complete()
 

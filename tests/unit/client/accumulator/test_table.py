@@ -81,8 +81,13 @@ def values(data: Any, **columns: Any) -> list[bytes | None]:
 
 
 def share(partition: int, base_offset: int, first: int, last: int, error: Any = None) -> Any:
+    """Rows of a batch of 10 records and 1,005 bytes."""
     batch = SimpleNamespace(
-        queue=SimpleNamespace(partition=partition), base_offset=base_offset, error=error
+        queue=SimpleNamespace(partition=partition),
+        base_offset=base_offset,
+        error=error,
+        size=1005,
+        count=10,
     )
     return SimpleNamespace(batch=batch, first=first, last=last, count=last - first + 1)
 
@@ -396,15 +401,23 @@ def test_a_delivery_ends_when_every_batch_has() -> None:
     assert delivery.done()
     assert delivery.exception() is None
     assert delivery.result() == TableSummary(
-        "t", 9, {0: PartitionSummary(1, 7, 7), 2: PartitionSummary(8, 40, 109)}
+        "t", 9, {0: PartitionSummary(1, 7, 7, 100), 2: PartitionSummary(8, 40, 109, 804)}
     )
+
+
+def test_the_shares_of_a_batch_come_to_all_of_its_bytes() -> None:
+    delivery = TableDelivery("t")
+    delivery.end(10)
+    for first, last in ((0, 2), (3, 3), (4, 9)):
+        delivery.settle(share(0, 7, first, last))
+    assert delivery.result().partitions == {0: PartitionSummary(10, 7, 16, 1005)}
 
 
 def test_without_acknowledgements_no_offset_is_known() -> None:
     delivery = TableDelivery("t")
     delivery.end(3)
     delivery.settle(share(0, -1, 0, 2))
-    assert delivery.result(0).partitions == {0: PartitionSummary(3, -1, -1)}
+    assert delivery.result(0).partitions == {0: PartitionSummary(3, -1, -1, 301)}
 
 
 def test_a_failed_delivery_names_the_first_partition_and_counts() -> None:
@@ -422,7 +435,7 @@ def test_a_failed_delivery_names_the_first_partition_and_counts() -> None:
     assert "2 partitions, the first of them t-4: t-4: MESSAGE_TOO_LARGE" in str(error)
     assert error.__cause__ is first
     assert error.failed == {4: 4, 1: 3}
-    assert error.delivered == TableSummary("t", 3, {4: PartitionSummary(3, 9, 11)})
+    assert error.delivered == TableSummary("t", 3, {4: PartitionSummary(3, 9, 11, 301)})
     assert delivery.exception() is error
 
 
@@ -451,4 +464,4 @@ def test_a_delivery_is_awaited_and_outlives_who_stops_waiting() -> None:
         asyncio.get_running_loop().call_soon(delivery.settle, share(0, 5, 0, 0))
         return await delivery
 
-    assert asyncio.run(wait()).partitions == {0: PartitionSummary(1, 5, 5)}
+    assert asyncio.run(wait()).partitions == {0: PartitionSummary(1, 5, 5, 100)}

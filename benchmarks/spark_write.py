@@ -1,0 +1,140 @@
+"""Writing a DataFrame to a topic: our data source beside Spark's own Kafka connector, which is also
+given options that suit it. On our broker, and on Apache Kafka.
+
+Both write the same rows from the same Spark session, by turns, each time into a new topic, whose
+records are counted by confluent-kafka. Then both run the same stream, from a topic to a topic, in
+micro-batches of four tasks.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.jars import CONNECTOR_VERSION, RivalMissing, connector_jars
+from benchmarks.processes import ApacheKafka, Broker, Trimtab
+from benchmarks.report import progress, report
+from benchmarks.workload import RECORD_BYTES, Topics
+from trimtab.spark.session import start_session, stop_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+WARM_UP_RUNS = 2
+RIVAL = f"spark-sql-kafka-0-10 {CONNECTOR_VERSION}"
+TUNED = {"kafka.linger.ms": "10", "kafka.batch.size": "131072"}
+"""What suits the connector."""
+
+TASKS = 4
+BATCHES = 12
+BATCH_ROWS = 15_000
+FIRST_BATCHES = 4
+"""Micro-batches that are not counted: processes start."""
+
+
+def run(runs: int, records: int) -> None:
+    config = {}
+    note = ""
+    try:
+        config["spark.jars"] = ",".join(sorted(map(str, connector_jars().glob("*.jar"))))
+    except RivalMissing as missing:
+        note = str(missing)
+    session = start_session("benchmarks", memory="2g", config=config)
+    brokers: list[type[Broker]] = [Trimtab, ApacheKafka]
+    try:
+        for broker in brokers:
+            try:
+                with broker() as side:
+                    _measure_writes(session, side, runs, records, note)
+                    _measure_batches(session, side, runs, note)
+            except RivalMissing as missing:
+                progress(f"spark_write: no {broker.name}: {missing}")
+    finally:
+        stop_session(session)
+
+
+def _measure_writes(
+    session: SparkSession, side: Broker, runs: int, records: int, note: str
+) -> None:
+    topics = Topics(side.address)
+    value = f"CAST(rpad(CAST(id AS STRING), {RECORD_BYTES}, 'x') AS BINARY) AS value"
+    rows = session.range(0, records, 1, TASKS).selectExpr(value)
+    few = session.range(0, 100, 1, TASKS).selectExpr(value)
+    ways: dict[str, tuple[str, dict[str, str]]] = {"trimtab": ("trimtab", {})}
+    if not note:
+        ways |= {"default": ("kafka", {}), "tuned": ("kafka", TUNED)}
+    rates: dict[str, list[float]] = {"trimtab": [], "default": [], "tuned": []}
+    for number in range(-WARM_UP_RUNS, runs):
+        progress(f"spark_write on {side.name}: run {number + 1} of {runs}")
+        for name, (kind, options) in ways.items():
+            topic = topics.create()
+            # Its partitions are open before the clock runs.
+            _write(few, side, kind, topic, options)
+            began = time.perf_counter()
+            _write(rows, side, kind, topic, options)
+            seconds = time.perf_counter() - began
+            if (stored := topics.count_records(topic)) != records + 100:
+                raise RuntimeError(f"{name} stored {stored} records of {records + 100}")
+            topics.delete(topic)
+            if number >= 0:
+                rates[name].append(records / seconds)
+    for tuning in ("default", "tuned"):
+        report(
+            "spark_write",
+            f"rows_per_s on {side.name}, {records} records of {RECORD_BYTES} B, connector {tuning}",
+            "rows/s",
+            rates["trimtab"],
+            RIVAL,
+            rates[tuning],
+            more_is_better=True,
+            note=note,
+        )
+
+
+def _write(rows: DataFrame, side: Broker, kind: str, topic: str, options: dict[str, str]) -> None:
+    writer = rows.write.format(kind).mode("append").options(**options)
+    writer.option("kafka.bootstrap.servers", side.address).option("topic", topic).save()
+
+
+def _measure_batches(session: SparkSession, side: Broker, runs: int, note: str) -> None:
+    """Seconds of a micro-batch, source and sink of one side each."""
+    topics = Topics(side.address)
+    origin = topics.create(TASKS)
+    rows = session.range(0, (FIRST_BATCHES + BATCHES) * BATCH_ROWS, 1, TASKS).selectExpr(
+        f"rpad(CAST(id AS STRING), {RECORD_BYTES}, 'x') AS value",
+        f"CAST(id % {TASKS} AS INT) AS partition",
+    )
+    _write(rows, side, "trimtab", origin, {})
+    seconds: dict[str, list[float]] = {"trimtab": [], "kafka": []}
+    for number in range(runs):
+        progress(f"spark_write on {side.name}: stream {number + 1} of {runs}")
+        for kind in seconds if not note else ("trimtab",):
+            seconds[kind].append(_run_stream(session, side, kind, origin, topics.create(TASKS)))
+    report(
+        *("spark_write", f"micro_batch_s on {side.name}, {TASKS} tasks", "s"),
+        *(seconds["trimtab"], RIVAL, seconds["kafka"]),
+        more_is_better=False,
+        note=note,
+    )
+
+
+def _run_stream(session: SparkSession, side: Broker, kind: str, origin: str, target: str) -> float:
+    """The median of the micro-batches, once they are under way."""
+    reader = session.readStream.format(kind).option("kafka.bootstrap.servers", side.address)
+    reader = reader.option("subscribe", origin).option("startingOffsets", "earliest")
+    frame = reader.option("maxOffsetsPerTrigger", BATCH_ROWS).load().select("key", "value")
+    with tempfile.TemporaryDirectory(prefix="trimtab-bench-") as directory:
+        writer = frame.writeStream.format(kind).option("topic", target)
+        writer = writer.option("kafka.bootstrap.servers", side.address)
+        writer = writer.option("checkpointLocation", str(Path(directory) / "checkpoint"))
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        took = [
+            each["durationMs"]["triggerExecution"] / 1000
+            for each in query.recentProgress
+            if each["numInputRows"] > 0
+        ]
+    return float(statistics.median(took[FIRST_BATCHES:]))
