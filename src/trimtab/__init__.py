@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from trimtab.client.consumer import AsyncConsumer, Consumer
     from trimtab.client.partitioner.partitioning import Partitioning
     from trimtab.client.producer import AsyncProducer, Producer
-    from trimtab.client.sender.transactions import ConsumerGroup, OffsetAndMetadata
+    from trimtab.client.sender.group_offsets import ConsumerGroup, OffsetAndMetadata
+    from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
     from trimtab.cluster import Cluster
     from trimtab.errors import (
         AuthenticationFailed,
@@ -50,7 +51,9 @@ __all__ = [
     "KafkaError",
     "OffsetAndMetadata",
     "Partitioning",
+    "PreparedTransaction",
     "Producer",
+    "ProducerIdentity",
     "Record",
     "RecordMetadata",
     "TableDelivery",
@@ -68,7 +71,8 @@ _HOMES = {
     "trimtab.client.producer": ("AsyncProducer", "Producer"),
     "trimtab.client.accumulator.queues_cy": ("Delivery",),
     "trimtab.client.accumulator.table": ("TableDelivery", "TableError"),
-    "trimtab.client.sender.transactions": ("ConsumerGroup", "OffsetAndMetadata"),
+    "trimtab.client.sender.group_offsets": ("ConsumerGroup", "OffsetAndMetadata"),
+    "trimtab.client.sender.prepared": ("PreparedTransaction", "ProducerIdentity"),
     "trimtab.cluster": ("Cluster",),
     "trimtab.errors": (
         "AuthenticationFailed",

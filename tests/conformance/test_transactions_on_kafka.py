@@ -22,7 +22,7 @@ from benchmarks.processes import ApacheKafka, run_java
 from trimtab import Admin, ErrorCode, Producer, TopicPartition
 from trimtab.client.network.connections import Connections
 from trimtab.client.options import PRODUCER, Options
-from trimtab.client.sender.transactions import ConsumerGroup
+from trimtab.client.sender.group_offsets import ConsumerGroup
 from trimtab.errors import BrokerError, TransactionError, UsageError
 
 PARTITIONS = 3

@@ -147,9 +147,18 @@ def checked_partitions(value: object) -> list[TopicPartition]:
 
 def checked_names(what: str, value: object) -> list[str]:
     """Any number of topics' names, not just one."""
+    return [checked_topic(each) for each in _several(what, value, "topics' names")]
+
+
+def checked_texts(what: str, value: object) -> list[str]:
+    """Any number of them, not just one."""
+    return [checked_text(what, each) for each in _several(what, value, "them")]
+
+
+def _several(what: str, value: object, of_what: str) -> Iterable[object]:
     if isinstance(value, (str, *_BYTES)) or not isinstance(value, Iterable):
-        raise UsageError(f"{what}={shown(value)}: give a list of topics' names, as in ['t']")
-    return [checked_topic(each) for each in value]
+        raise UsageError(f"{what}={shown(value)}: give a list of {of_what}, as in ['t']")
+    return value
 
 
 def checked_mapping(what: str, value: object, example: str) -> Mapping[Any, Any]:

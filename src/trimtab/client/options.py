@@ -221,6 +221,14 @@ PRODUCER = OptionTable(
             "KIP-98",
         ),
         Option(
+            "transaction.two.phase.commit.enable",
+            BOOLEAN,
+            False,
+            "Whether a transaction stays open until somebody ends it, however long that takes; its"
+            " broker must allow it.",
+            kip="KIP-939",
+        ),
+        Option(
             "transactional.id",
             STRING,
             None,
@@ -233,9 +241,6 @@ PRODUCER = OptionTable(
         **REFUSED,
         "buffer.memory.allocation.strategy": (
             "a batch always grows as records come, which is Kafka's incremental; leave it out"
-        ),
-        "transaction.two.phase.commit.enable": (
-            "two-phase commit (KIP-939) is not built; leave it out"
         ),
     },
     NO_OPS,
@@ -494,6 +499,17 @@ def _settle_idempotence(options: Options) -> None:
             "producer option transactional.id='': must not be empty; leave it out to do without"
             " transactions"
         )
+    if options.flag("transaction.two.phase.commit.enable"):
+        if transactional_id is None:
+            raise UsageError(
+                "transaction.two.phase.commit.enable=true needs a transactional.id; set one, or"
+                " leave it out"
+            )
+        if "transaction.timeout.ms" in options.given:
+            raise UsageError(
+                "transaction.two.phase.commit.enable=true and transaction.timeout.ms contradict"
+                " each other: such transactions have no time limit; leave one of the two out"
+            )
     acks, retries = options.text("acks"), options.integer("retries")
     in_flight = options.integer("max.in.flight.requests.per.connection")
     if options.flag("enable.idempotence"):

@@ -29,10 +29,8 @@ from trimtab.client.network.metadata import TopicView
 from trimtab.client.options import producer_options
 from trimtab.client.partitioner.partitioning import Partitioning
 from trimtab.client.producer_core import Core, NoLock
-from trimtab.client.sender.transactions import (
-    ConsumerGroup,
-    OffsetAndMetadata,
-)
+from trimtab.client.sender.group_offsets import ConsumerGroup, OffsetAndMetadata
+from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
 from trimtab.errors import TransactionError, UsageError
 from trimtab.records import Headers, TopicPartition
 from trimtab.runtime.clock import monotonic_clock, wall_clock
@@ -231,24 +229,43 @@ class Producer(Intake):
         `producer-node-metrics`, `producer-topic-metrics`, `partitioner-metrics`."""
         return self._core.snapshot()
 
-    def init_transactions(self) -> None:
-        """Take over the `transactional.id`: older producers of it are fenced. Once, at first.
+    def init_transactions(self, after: ProducerIdentity | None = None) -> ProducerIdentity:
+        """Take over the `transactional.id`: older producers of it are fenced, and a transaction
+        that one has open, or prepared, is aborted. Once, at first.
+
+        Args:
+            after: take it over from this one alone: if there is a newer, PRODUCER_FENCED (KIP-360).
+
+        Returns: who this producer is now; `resume_transactions` elsewhere goes on as that.
 
         Raises:
             BrokerError: the coordinator refuses; may be repeated once the cause is corrected.
             Unavailable: not done within `max.block.ms`; may be repeated.
             UsageError: there is no transactional id, or it is done already.
         """
-        self._run(self._core.init_transactions())
+        return self._run(self._core.init_transactions(after))
 
-    def begin_transaction(self) -> None:
+    def resume_transactions(self, identity: ProducerIdentity) -> None:
+        """Instead of `init_transactions`: go on as one who took the id over, in another process,
+        and has sent nothing since. Nobody is fenced; this one is if there is a newer.
+
+        Raises:
+            UsageError: it has another `transactional.id`, or this producer has an identity.
+        """
+        self._run(self._core.resume_transactions(identity))
+
+    def begin_transaction(self, two_phase: bool = False) -> None:
         """Begin a transaction: what is sent from now on is part of it.
+
+        Args:
+            two_phase: whether it may be prepared; with `transaction.two.phase.commit.enable` every
+                one may.
 
         Raises:
             UsageError: not initialized, or a transaction is open.
             TransactionError: the last one failed.
         """
-        self._run(self._core.begin_transaction())
+        self._run(self._core.begin_transaction(two_phase))
 
     def send_offsets_to_transaction(
         self,
@@ -267,6 +284,36 @@ class Producer(Intake):
             Unavailable: not done within `max.block.ms`; may be repeated.
         """
         self._run(self._core.send_offsets(offsets, group))
+
+    def prepare_transaction(self) -> PreparedTransaction:
+        """Send what waits, and leave the transaction to whoever decides about it (KIP-939).
+
+        Once it is prepared, this producer can only commit or abort it. Any producer can, in any
+        process, with `complete_transaction`: write `str()` of what this returns down for it.
+        Closing this producer leaves it prepared. It lasts `transaction.timeout.ms`, and for ever
+        with `transaction.two.phase.commit.enable`; readers of committed records wait meanwhile.
+
+        Raises:
+            TransactionError: it cannot be committed; says whether to abort it or close.
+            Unavailable: not done within `max.block.ms`; may be repeated.
+            UsageError: no transaction is open, or it was not begun with `two_phase`.
+        """
+        return self._run(self._core.prepare_transaction())
+
+    def complete_transaction(self, prepared: PreparedTransaction, commit: bool) -> None:
+        """Commit or abort a transaction that this or another producer has prepared (KIP-939).
+
+        This producer needs no `transactional.id`, and no `init_transactions`, which would abort it.
+        The same again does no harm, until somebody takes its transactional id over.
+
+        Raises:
+            BrokerError: it is not open any more. PRODUCER_FENCED and INVALID_PRODUCER_EPOCH: the
+                coordinator aborted it, or it had ended before its id was taken over.
+                INVALID_TXN_STATE: ended in the other way.
+            Unavailable: not done within `max.block.ms`; may be repeated.
+            UsageError: that is no prepared transaction.
+        """
+        self._run(self._core.complete_transaction(prepared, commit))
 
     def commit_transaction(self) -> None:
         """Send what waits, and commit the transaction once all of it is acknowledged.
@@ -450,13 +497,17 @@ class AsyncProducer(AsyncIntake):
         """All metrics under Kafka's names."""
         return self._core.snapshot()
 
-    async def init_transactions(self) -> None:
+    async def init_transactions(self, after: ProducerIdentity | None = None) -> ProducerIdentity:
         """Take over the `transactional.id`: older producers of it are fenced. Once, at first."""
-        await self._here().init_transactions()
+        return await self._here().init_transactions(after)
 
-    async def begin_transaction(self) -> None:
+    async def resume_transactions(self, identity: ProducerIdentity) -> None:
+        """Go on as one who took the id over in another process, and has sent nothing since."""
+        await self._here().resume_transactions(identity)
+
+    async def begin_transaction(self, two_phase: bool = False) -> None:
         """Begin a transaction: what is sent from now on is part of it."""
-        await self._here().begin_transaction()
+        await self._here().begin_transaction(two_phase)
 
     async def send_offsets_to_transaction(
         self,
@@ -465,6 +516,14 @@ class AsyncProducer(AsyncIntake):
     ) -> None:
         """Commit a consumer group's offsets as part of the transaction (KIP-447)."""
         await self._here().send_offsets(offsets, group)
+
+    async def prepare_transaction(self) -> PreparedTransaction:
+        """Send what waits, and leave the transaction to whoever decides about it (KIP-939)."""
+        return await self._here().prepare_transaction()
+
+    async def complete_transaction(self, prepared: PreparedTransaction, commit: bool) -> None:
+        """Commit or abort a transaction that this or another producer has prepared (KIP-939)."""
+        await self._here().complete_transaction(prepared, commit)
 
     async def commit_transaction(self) -> None:
         """Send what waits, and commit the transaction once all of it is acknowledged."""

@@ -11,20 +11,24 @@ from typing import Any, Protocol, cast
 
 from trimtab.client.accumulator.accumulator_cy import Accumulator
 from trimtab.client.accumulator.memory_cy import Place
+from trimtab.client.arguments import checked_flag
 from trimtab.client.metrics_cy import ProducerMetrics, Snapshot
 from trimtab.client.network.connections import Connections
+from trimtab.client.network.coordinator import CoordinatorKind, CoordinatorLink
 from trimtab.client.network.metadata import Metadata, TopicView
 from trimtab.client.options import Options
 from trimtab.client.partitioner.partitioner import make_partitioner
 from trimtab.client.partitioner.partitioning import Partitioning
+from trimtab.client.sender.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.client.sender.identity import Anonymous, Identity
-from trimtab.client.sender.sender import Sender, SenderOptions
-from trimtab.client.sender.transactions import (
-    ConsumerGroup,
-    OffsetAndMetadata,
-    TransactionOptions,
-    Transactions,
+from trimtab.client.sender.prepared import (
+    PreparedTransaction,
+    ProducerIdentity,
+    checked_prepared,
+    complete,
 )
+from trimtab.client.sender.sender import Sender, SenderOptions
+from trimtab.client.sender.transactions import TransactionOptions, Transactions
 from trimtab.errors import Unavailable, UsageError
 from trimtab.records import TopicPartition
 from trimtab.runtime.loop_thread import call_in_forked_child
@@ -79,6 +83,8 @@ class Core:
         name: str,
     ) -> None:
         self._name = name
+        self._random = random
+        self._backoff = options.backoff()
         self.loop = asyncio.get_running_loop()
         self.now = now
         self.max_block = options.seconds("max.block.ms")
@@ -96,7 +102,7 @@ class Core:
         self.metadata = Metadata(
             self.connections,
             max_age=options.seconds("metadata.max.age.ms"),
-            backoff=options.backoff(),
+            backoff=self._backoff,
             create_topics=True,
             random=random,
         )
@@ -347,13 +353,36 @@ class Core:
             )
         return self._identity
 
-    async def init_transactions(self) -> None:
+    async def init_transactions(self, after: ProducerIdentity | None) -> ProducerIdentity:
         with self._measured("txn-init"):
-            await self.transactions.init()
+            return await self.transactions.init(after)
 
-    async def begin_transaction(self) -> None:
+    async def resume_transactions(self, identity: ProducerIdentity) -> None:
+        await self.transactions.resume(identity)
+
+    async def begin_transaction(self, two_phase: bool) -> None:
         with self._measured("txn-begin"):
-            await self.transactions.begin()
+            await self.transactions.begin(checked_flag("two_phase", two_phase))
+
+    async def prepare_transaction(self) -> PreparedTransaction:
+        return await self.transactions.prepare()
+
+    async def complete_transaction(self, prepared: PreparedTransaction, commit: bool) -> None:
+        self._check()
+        checked_prepared(prepared)
+        checked_flag("commit", commit)
+        own = self._identity
+        if isinstance(own, Transactions) and own.holds(prepared):
+            await (self.commit_transaction() if commit else self.abort_transaction())
+            return
+        link = CoordinatorLink(
+            self.connections,
+            CoordinatorKind.TRANSACTION,
+            prepared.transactional_id,
+            self._backoff,
+            self._random,
+        )
+        await complete(link, prepared, commit, self.max_block)
 
     async def send_offsets(
         self,
@@ -419,7 +448,9 @@ def _make_identity(options: Options, connections: Connections, random: Random) -
             connections,
             TransactionOptions(
                 transactional_id=cast(str, transactional_id),
-                timeout=options.seconds("transaction.timeout.ms"),
+                timeout=None
+                if options.flag("transaction.two.phase.commit.enable")
+                else options.seconds("transaction.timeout.ms"),
                 max_block=options.seconds("max.block.ms"),
                 backoff=options.backoff(),
             ),

@@ -187,7 +187,7 @@ class Bank:
         if code is ErrorCode.NONE and request.v3_and_below_producer_epoch != self.epoch:
             code = ErrorCode.PRODUCER_FENCED
         if code is ErrorCode.NONE:
-            self._open()
+            self._open(min(self.level, 1))  # as clients ask, it is the older protocol
             self.added |= {
                 TopicPartition(topic.name, partition)
                 for topic in request.v3_and_below_topics
@@ -250,6 +250,8 @@ class Bank:
         version = self.version
         if code is ErrorCode.NONE and self.last_end != (request.producer_epoch, request.committed):
             code = self._fence(request)
+            if code is ErrorCode.NONE and self.last_end == (self.epoch, not request.committed):
+                code = ErrorCode.INVALID_TXN_STATE
             # Version 2 lets an abort raise the epoch where nothing was begun (KIP-890).
             if code is ErrorCode.NONE and not self.is_open and (version < 2 or request.committed):
                 code = ErrorCode.INVALID_TXN_STATE
@@ -266,10 +268,17 @@ class Bank:
         """Of the open transaction, or the next: a transaction ends as it began."""
         return self.begun_at if self.is_open else self.level
 
-    def _open(self) -> None:
-        self.begun_at = self.version
+    def _open(self, version: int | None = None) -> None:
+        if not self.is_open:
+            self.begun_at = self.level if version is None else version
         self.is_open = True
         self.last_end = None
+
+    def expire(self) -> None:
+        """Abort what was open for too long, as the coordinator does by itself."""
+        self._close(commits=False)
+        self.last_end = None
+        self.epoch += 1
 
     def _close(self, commits: bool) -> None:
         if self.is_open:

@@ -27,6 +27,7 @@ from trimtab.client.arguments import (
 )
 from trimtab.client.consumer import AsyncConsumer, Consumer
 from trimtab.client.producer import AsyncProducer, Producer
+from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
 from trimtab.cluster import Cluster
 from trimtab.errors import KafkaError, UsageError
 
@@ -184,6 +185,10 @@ CALLS: dict[type, dict[str, dict[str, Any]]] = {
         "flush": {"timeout": None},
         "partitions_for": {"topic": "t"},
         "partitioning": {"topic": "t"},
+        "init_transactions": {"after": None},
+        "resume_transactions": {"identity": ProducerIdentity("id", 1, 0)},
+        "begin_transaction": {"two_phase": True},
+        "complete_transaction": {"prepared": PreparedTransaction("id", 1, 0), "commit": True},
         "send_offsets_to_transaction": {"offsets": {("t", 0): 1}, "group": "g"},
         "send_table": {
             "topic": "t",
@@ -234,6 +239,10 @@ CALLS: dict[type, dict[str, dict[str, Any]]] = {
         "alter_reassignments": {"targets": {}, "allow_replication_factor_change": False},
         "list_reassignments": {"partitions": [("t", 0)]},
         "describe_log_dirs": {"brokers": [0]},
+        "cluster": {"timeout_ms": 1000},
+        "list_transactions": {"prefix": "", "states": ["Ongoing"]},
+        "describe_transactions": {"transactional_ids": ["id"]},
+        "fence_producers": {"transactional_ids": ["id"]},
     },
 }
 """Every method with arguments, and arguments that are right."""

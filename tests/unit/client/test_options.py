@@ -77,6 +77,7 @@ KAFKA_PRODUCER: Mapping[str, object] = {
     "ssl.truststore.certificates": None,
     "ssl.truststore.location": None,
     "transaction.timeout.ms": 60000,
+    "transaction.two.phase.commit.enable": False,
     "transactional.id": None,
 }
 """The options that Kafka 4.4's `ProducerConfig` and ours share, with its defaults."""
@@ -121,7 +122,7 @@ sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope sasl.oauthbearer.sco
 sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url security.providers
 ssl.engine.factory.class ssl.keymanager.algorithm ssl.keystore.password ssl.protocol ssl.provider
 ssl.secure.random.implementation ssl.trustmanager.algorithm ssl.truststore.password
-transaction.two.phase.commit.enable value.serializer
+value.serializer
 """
 """The rest of Kafka 4.4's `ProducerConfig`."""
 

@@ -1,7 +1,7 @@
 """The admin client: `Admin` from any thread, `AsyncAdmin` on an event loop.
 
 admin, async_admin   what users call
-topics, configs, reassignments, log_dirs, eligible_leaders
+topics, configs, reassignments, log_dirs, eligible_leaders, transactions
                      what it asks, and what it makes of the answers
 calls                whom it asks, and how often
 answers              what it is given and gives back
@@ -19,6 +19,8 @@ from trimtab.client.admin.answers import (
     Reassignment,
     ReassignmentsRefused,
     ReplicaLog,
+    TransactionDescription,
+    TransactionListing,
 )
 from trimtab.client.admin.async_admin import AsyncAdmin, Moment
 
@@ -36,4 +38,6 @@ __all__ = [
     "Reassignment",
     "ReassignmentsRefused",
     "ReplicaLog",
+    "TransactionDescription",
+    "TransactionListing",
 ]

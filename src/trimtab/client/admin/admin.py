@@ -23,11 +23,14 @@ from trimtab.client.admin.answers import (
     LogDirectory,
     NewTopic,
     Reassignment,
+    TransactionDescription,
+    TransactionListing,
 )
 from trimtab.client.admin.async_admin import AsyncAdmin, Moment
 from trimtab.client.arguments import Partition, refuse_copying
 from trimtab.client.fetcher.offsets import OffsetAndTimestamp
 from trimtab.client.network.metadata import TopicView
+from trimtab.client.sender.prepared import ProducerIdentity
 from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
 from trimtab.runtime.loop_thread import LoopThread, shared
@@ -227,6 +230,32 @@ class Admin:
             UsageError: there is no such broker.
         """
         return self._run(self._admin.describe_log_dirs(brokers))
+
+    def list_transactions(
+        self, prefix: str = "", states: Iterable[str] | None = None
+    ) -> list[TransactionListing]:
+        """The transactional ids that the cluster knows, sorted (KIP-664).
+
+        Args:
+            prefix: only ids that begin with this.
+            states: only those in one of these, such as `["Ongoing"]`; None: in any.
+        """
+        return self._run(self._admin.list_transactions(prefix, states))
+
+    def describe_transactions(
+        self, transactional_ids: Iterable[str]
+    ) -> dict[str, TransactionDescription]:
+        """Epoch, state and partitions of these; ids that no coordinator knows are left out."""
+        return self._run(self._admin.describe_transactions(transactional_ids))
+
+    def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, ProducerIdentity]:
+        """Take transactional ids over: their producers are fenced, and what these have open, or
+        prepared, is aborted. Returns once it is, with who has each id now.
+
+        Raises:
+            BrokerError: a coordinator refuses; others of these may be fenced.
+        """
+        return self._run(self._admin.fence_producers(transactional_ids))
 
     def cluster(self, timeout_ms: float | None = None) -> ClusterDescription:
         """The cluster's id and its brokers.

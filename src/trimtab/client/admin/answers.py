@@ -125,6 +125,37 @@ class ReassignmentsRefused(BrokerError):
         self.refusals = refusals
 
 
+class TransactionListing(NamedTuple):
+    """A transactional id that its coordinator knows, and what its last transaction is doing.
+
+    Attributes:
+        state: in Kafka's words: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit,
+            CompleteAbort, PrepareEpochFence.
+    """
+
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+class TransactionDescription(NamedTuple):
+    """One transactional id, with the transaction that is open.
+
+    Attributes:
+        timeout_ms: after which the coordinator aborts it.
+        started_at: in ms since the epoch; -1 if none is open.
+        partitions: those in it that have no marker yet.
+    """
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    state: str
+    timeout_ms: int
+    started_at: int
+    partitions: tuple[TopicPartition, ...]
+
+
 class ReplicaLog(NamedTuple):
     """One replica on disk.
 

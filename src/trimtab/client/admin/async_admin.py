@@ -7,7 +7,14 @@ from random import Random
 from types import TracebackType
 from typing import Final, Literal, TypeAlias
 
-from trimtab.client.admin import configs, eligible_leaders, log_dirs, reassignments, topics
+from trimtab.client.admin import (
+    configs,
+    eligible_leaders,
+    log_dirs,
+    reassignments,
+    topics,
+    transactions,
+)
 from trimtab.client.admin.answers import (
     BROKER_DEFAULT,
     ClusterDescription,
@@ -17,6 +24,8 @@ from trimtab.client.admin.answers import (
     LogDirectory,
     NewTopic,
     Reassignment,
+    TransactionDescription,
+    TransactionListing,
 )
 from trimtab.client.admin.calls import Calls
 from trimtab.client.arguments import (
@@ -28,6 +37,8 @@ from trimtab.client.arguments import (
     checked_names,
     checked_partition,
     checked_partitions,
+    checked_text,
+    checked_texts,
     checked_time,
     checked_topic,
     checked_wait_ms,
@@ -43,6 +54,7 @@ from trimtab.client.fetcher.offsets import (
 )
 from trimtab.client.network.metadata import TopicView
 from trimtab.client.options import ADMIN, Options
+from trimtab.client.sender.prepared import ProducerIdentity
 from trimtab.client.session import Session
 from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
@@ -222,6 +234,32 @@ class AsyncAdmin:
         """As `Admin.describe_log_dirs`."""
         return await log_dirs.describe_log_dirs(
             self._calls, None if brokers is None else checked_brokers("brokers", brokers)
+        )
+
+    async def list_transactions(
+        self, prefix: str = "", states: Iterable[str] | None = None
+    ) -> list[TransactionListing]:
+        """As `Admin.list_transactions`."""
+        return await transactions.list_transactions(
+            self._calls,
+            checked_text("prefix", prefix),
+            None if states is None else checked_texts("states", states),
+        )
+
+    async def describe_transactions(
+        self, transactional_ids: Iterable[str]
+    ) -> dict[str, TransactionDescription]:
+        """As `Admin.describe_transactions`."""
+        return await transactions.describe_transactions(
+            self._calls, checked_texts("transactional_ids", transactional_ids)
+        )
+
+    async def fence_producers(
+        self, transactional_ids: Iterable[str]
+    ) -> dict[str, ProducerIdentity]:
+        """As `Admin.fence_producers`."""
+        return await transactions.fence_producers(
+            self._calls, checked_texts("transactional_ids", transactional_ids)
         )
 
     async def cluster(self, timeout_ms: float | None = None) -> ClusterDescription:

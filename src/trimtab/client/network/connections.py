@@ -80,6 +80,8 @@ class ApiKey(IntEnum):
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     DESCRIBE_CLUSTER = 60
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
     DESCRIBE_TOPIC_PARTITIONS = 75
     LIST_BATCH_SIZES = 32_001  # our brokers' only
 
@@ -246,12 +248,15 @@ class Connection(FrameProtocol):
     def version_of(self, api_key: int, at_most: int | None = None) -> int:
         """The newest version of an API that both sides speak.
 
+        Args:
+            at_most: no later one; an unstable one may be named so.
+
         Raises:
             BrokerError: UNSUPPORTED_VERSION, with both ranges.
         """
         api = APIS[api_key]
         theirs = self._versions.get(api_key)
-        newest = api.max_version if at_most is None else min(api.max_version, at_most)
+        newest = api.max_version if at_most is None else at_most
         if theirs is not None:
             version = min(newest, theirs[1])
             if version >= max(api.min_version, theirs[0]):

@@ -92,7 +92,6 @@ NO_OPS = {
     "ssl.keymanager.algorithm": ("sunx509",),
     "ssl.protocol": ("tls", "tlsv1.2", "tlsv1.3"),
     "ssl.trustmanager.algorithm": ("pkix",),
-    "transaction.two.phase.commit.enable": ("false",),
     "value.deserializer": _BYTES,
     "value.serializer": _BYTES,
 }

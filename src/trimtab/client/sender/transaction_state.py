@@ -7,7 +7,10 @@
                                                 ▼      ▼
                                                aborting ─▶ ready           any ─▶ fatal error
 
-Source: KIP-98, KIP-588, KIP-890, KIP-1050; the states are those of
+    in transaction ─▶ preparing ─▶ prepared ─▶ committing | aborting
+                          └─▶ abortable error
+
+Source: KIP-98, KIP-588, KIP-890, KIP-939, KIP-1050; the states are those of
 `org.apache.kafka.clients.producer.internals.TransactionManager`.
 """
 
@@ -21,6 +24,7 @@ INIT = "init_transactions"
 BEGIN = "begin_transaction"
 SEND = "send"
 SEND_OFFSETS = "send_offsets_to_transaction"
+PREPARE = "prepare_transaction"
 COMMIT = "commit_transaction"
 ABORT = "abort_transaction"
 
@@ -32,6 +36,8 @@ class State(Enum):
     INITIALIZING = "is being initialized"
     READY = "is in no transaction"
     IN_TRANSACTION = "is in a transaction"
+    PREPARING = "is preparing its transaction"
+    PREPARED = "has prepared its transaction"
     COMMITTING = "is committing"
     ABORTING = "is aborting"
     ABORTABLE_ERROR = "is in a transaction that has failed"
@@ -42,7 +48,11 @@ NEXT: dict[State, frozenset[State]] = {
     State.UNINITIALIZED: frozenset({State.INITIALIZING}),
     State.INITIALIZING: frozenset({State.READY, State.UNINITIALIZED}),
     State.READY: frozenset({State.IN_TRANSACTION}),
-    State.IN_TRANSACTION: frozenset({State.COMMITTING, State.ABORTING, State.ABORTABLE_ERROR}),
+    State.IN_TRANSACTION: frozenset(
+        {State.PREPARING, State.COMMITTING, State.ABORTING, State.ABORTABLE_ERROR}
+    ),
+    State.PREPARING: frozenset({State.PREPARED, State.ABORTABLE_ERROR}),
+    State.PREPARED: frozenset({State.COMMITTING, State.ABORTING}),
     State.COMMITTING: frozenset({State.READY, State.ABORTABLE_ERROR}),
     State.ABORTING: frozenset({State.READY}),
     State.ABORTABLE_ERROR: frozenset({State.ABORTING}),
@@ -55,14 +65,17 @@ _ALLOWED: dict[str, frozenset[State]] = {
     BEGIN: frozenset({State.READY}),
     SEND: frozenset({State.IN_TRANSACTION}),
     SEND_OFFSETS: frozenset({State.IN_TRANSACTION}),
-    COMMIT: frozenset({State.IN_TRANSACTION}),
-    ABORT: frozenset({State.IN_TRANSACTION, State.ABORTABLE_ERROR}),
+    PREPARE: frozenset({State.IN_TRANSACTION}),
+    COMMIT: frozenset({State.IN_TRANSACTION, State.PREPARED}),
+    ABORT: frozenset({State.IN_TRANSACTION, State.PREPARED, State.ABORTABLE_ERROR}),
 }
 _ADVICE: dict[State, str] = {
     State.UNINITIALIZED: f"call {INIT}() first",
     State.INITIALIZING: f"{INIT}() has not ended yet; call it again to wait for that",
     State.READY: f"call {BEGIN}() first",
     State.IN_TRANSACTION: f"end it first, with {COMMIT}() or {ABORT}()",
+    State.PREPARING: f"{PREPARE}() has not ended yet; call it again to wait for that",
+    State.PREPARED: f"end it first, with {COMMIT}() or {ABORT}(), or elsewhere",
     State.COMMITTING: f"{COMMIT}() has not ended yet; call it again to wait for that",
     State.ABORTING: f"{ABORT}() has not ended yet; call it again to wait for that",
 }

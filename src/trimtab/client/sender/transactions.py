@@ -1,6 +1,6 @@
 """Transactions: records to several partitions, and offsets, that become visible all or none.
 
-    init ─▶ begin ─▶ send, send_offsets ─▶ commit | abort ─▶ begin ─▶ …
+    init ─▶ begin ─▶ send, send_offsets ─▶ (prepare ─▶) commit | abort ─▶ begin ─▶ …
                         │                       │
       a partition's first batch:           every batch acknowledged, then
       AddPartitionsToTxn ─▶ Produce        EndTxn ─▶ the coordinator writes markers
@@ -15,6 +15,9 @@ that nothing late can become part of the next. A transaction ends as it began.
 
 **Only what is used.** A partition is added when its first batch is about to be sent, so never one
 that the partitioner merely considered (KAFKA-13782); all that turn up together go in one request.
+
+**Prepared.** A transaction that others end is flushed and left as it is: see `prepared.py`. It is
+one of the older protocol, in which its epoch still names it after it has ended.
 
 **What may be stored or not.** An abort drops batches that were never sent. Under the older protocol
 it waits for those that were: one that came late would become part of the next transaction, or stay
@@ -35,23 +38,29 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from trimtab.client.arguments import (
-    MAX_INT64,
-    checked_integer,
-    checked_mapping,
-    checked_partition,
-    checked_text,
-    shown,
-)
 from trimtab.client.network.backoff import Backoff
 from trimtab.client.network.connections import ApiKey, Connections
 from trimtab.client.network.coordinator import CoordinatorKind, CoordinatorLink, Verdict
+from trimtab.client.sender.group_offsets import (
+    ConsumerGroup,
+    OffsetAndMetadata,
+    checked_group,
+    checked_offsets,
+)
 from trimtab.client.sender.identity import NO_PRODUCER_ID, Identity
+from trimtab.client.sender.prepared import (
+    OLDER_END_TXN,
+    PreparedTransaction,
+    ProducerIdentity,
+    checked_identity,
+    verdict_of,
+)
 from trimtab.client.sender.transaction_state import (
     ABORT,
     BEGIN,
     COMMIT,
     INIT,
+    PREPARE,
     SEND,
     SEND_OFFSETS,
     Lifecycle,
@@ -94,12 +103,15 @@ logger = logging.getLogger("trimtab.client")
 # for, or, of AddPartitionsToTxn, are for brokers.
 _OLDER_PRODUCE = 11
 _OLDER_ADD_PARTITIONS = 3
-_OLDER_END_TXN = 4
 _OLDER_OFFSET_COMMIT = 4
 _MEMBER_SINCE = 3
 """TxnOffsetCommit says from this version which member of the group commits (KIP-447)."""
 _EPOCH_BUMP_SINCE = 3
 """InitProducerId raises an epoch without fencing a newer producer from this version (KIP-360)."""
+_STABLE_INIT = 5
+_TWO_PHASE_INIT = 6
+"""InitProducerId asks for a transaction without a time limit in this version (KIP-939)."""
+_NO_TIMEOUT_MS = 2**31 - 1
 
 _MARKERS_TAKE = 0.003
 """Seconds that brokers mostly need to write a transaction's markers. Whoever begins the next one
@@ -107,28 +119,8 @@ earlier under `transaction.version` 2 is made to wait for 20 ms (KIP-890,
 `add.partitions.to.txn.retry.backoff.ms`)."""
 
 _FORGOTTEN = frozenset({ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_ID_MAPPING})
-_OPEN = frozenset({State.IN_TRANSACTION, State.COMMITTING})
+_OPEN = frozenset({State.IN_TRANSACTION, State.PREPARING, State.COMMITTING})
 _FAILED = frozenset({State.ABORTABLE_ERROR, State.ABORTING})
-
-
-class ConsumerGroup(NamedTuple):
-    """A consumer's place in its group, which a transaction commits offsets for (KIP-447).
-
-    With the id alone, a consumer that the group has given up can still commit.
-    """
-
-    group_id: str
-    generation_id: int = -1
-    member_id: str = ""
-    group_instance_id: str | None = None
-
-
-class OffsetAndMetadata(NamedTuple):
-    """The offset of the next record to read, with a note, and the leader epoch of the last read."""
-
-    offset: int
-    metadata: str = ""
-    leader_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +130,12 @@ class TransactionOptions:
     Attributes:
         transactional_id: names the producer across restarts (`transactional.id`).
         timeout: how long a transaction may be open before the coordinator aborts it
-            (`transaction.timeout.ms`).
+            (`transaction.timeout.ms`); None: for ever (`transaction.two.phase.commit.enable`).
         max_block: how long each call waits (`max.block.ms`).
     """
 
     transactional_id: str
-    timeout: float
+    timeout: float | None
     max_block: float
     backoff: Backoff
 
@@ -210,6 +202,7 @@ class Transactions(Identity):
         )
         self._groups: dict[str, CoordinatorLink] = {}
         self._in_version_2 = False
+        self._is_two_phase = False
         self._markers_written_at = -math.inf
         self._pending: _Pending | None = None
         self._offset_commits: list[_OffsetCommit] = []
@@ -235,26 +228,62 @@ class Transactions(Identity):
         """The error that `send` is to raise now; None while it may take records."""
         return self._lifecycle.refusal(SEND)
 
-    async def init(self) -> None:
+    async def init(self, after: ProducerIdentity | None = None) -> ProducerIdentity:
         """Take over the transactional id: older producers of it are fenced, their open transaction
         is aborted. Once, before the first transaction.
+
+        Args:
+            after: take it over only from this one: PRODUCER_FENCED if there is a newer (KIP-360).
 
         Raises:
             BrokerError: the coordinator refuses; after the cause is corrected, may be repeated.
             Unavailable: not done within `max.block.ms`; may be repeated.
             UsageError: it is done already.
         """
-        await self._conclude(INIT, self._init)
+        before = NO_PRODUCER_ID, -1
+        if after is not None:
+            before = self._checked_own(after).numbers
+        await self._conclude(INIT, lambda: self._init(*before))
+        return ProducerIdentity(self.transactional_id, self.producer_id, self.producer_epoch)
 
-    async def begin(self) -> None:
+    async def resume(self, identity: ProducerIdentity) -> None:
+        """Go on under an identity that another process took, and sent nothing under.
+
+        The coordinator is not asked: it refuses the first request if there is a newer one.
+
+        Raises:
+            UsageError: it is that of another transactional id, or this one has an identity.
+        """
+        numbers = self._checked_own(identity).numbers
+        self._check(INIT)
+        self._move(State.INITIALIZING)
+        self.renew(*numbers)
+        self._move(State.READY)
+
+    def _checked_own(self, identity: ProducerIdentity) -> ProducerIdentity:
+        checked_identity(identity)
+        if identity.transactional_id != self.transactional_id:
+            raise UsageError(
+                f"the identity is that of {identity.transactional_id!r}, this producer's"
+                f" transactional.id is {self.transactional_id!r}"
+            )
+        return identity
+
+    async def begin(self, two_phase: bool = False) -> None:
         """Begin a transaction: what is sent from now on is part of it.
+
+        Args:
+            two_phase: it may be prepared. So may every one with
+                `transaction.two.phase.commit.enable`.
 
         Raises:
             UsageError: not initialized, or a transaction is open.
             TransactionError: the last one failed.
         """
         self._check(BEGIN)
-        self._in_version_2 = self._coordinator.feature("transaction.version") >= 2
+        self._is_two_phase = two_phase or self._options.timeout is None
+        is_version_2 = self._coordinator.feature("transaction.version") >= 2
+        self._in_version_2 = is_version_2 and not self._is_two_phase
         self.last_produce_version = None if self._in_version_2 else _OLDER_PRODUCE
         self._move(State.IN_TRANSACTION)
 
@@ -275,8 +304,8 @@ class Transactions(Identity):
             Unavailable: not done within `max.block.ms`; may be repeated.
         """
         self._check(SEND_OFFSETS)
-        wanted = _checked_offsets(offsets)
-        member = _checked_group(group)
+        wanted = checked_offsets(offsets)
+        member = checked_group(group)
         if not wanted:
             return
         commit = next((c for c in self._offset_commits if c[:2] == (wanted, member)), None)
@@ -289,6 +318,36 @@ class Transactions(Identity):
         finally:
             if commit.task.done() and commit in self._offset_commits:
                 self._offset_commits.remove(commit)
+
+    async def prepare(self) -> PreparedTransaction:
+        """Send what waits, and leave the transaction to whoever is to decide about it.
+
+        After that only `commit` and `abort` are possible here, and `complete` anywhere.
+
+        Raises:
+            TransactionError: it cannot be committed; says whether to abort it or close.
+            Unavailable: not done within `max.block.ms`; may be repeated.
+            UsageError: no transaction is open, or it was not begun with `two_phase`.
+        """
+        if self.state is State.IN_TRANSACTION and not self._is_two_phase:
+            raise UsageError(
+                f"{PREPARE}(): the transaction was not begun for that; begin it with"
+                " begin_transaction(two_phase=True)"
+            )
+        await self._conclude(PREPARE, self._prepare)
+        return self._prepared()
+
+    def _prepared(self) -> PreparedTransaction:
+        return PreparedTransaction(
+            self.transactional_id,
+            self.producer_id,
+            self.producer_epoch,
+            is_empty=not self._may_have_begun,
+        )
+
+    def holds(self, prepared: PreparedTransaction) -> bool:
+        """Whether this producer has prepared that, and it is not ended here."""
+        return self.state is State.PREPARED and self._prepared() == prepared
 
     async def commit(self) -> None:
         """Send what waits, and commit the transaction once all of it is acknowledged.
@@ -312,7 +371,7 @@ class Transactions(Identity):
 
     @property
     def is_open(self) -> bool:
-        """Whether a transaction is open that nobody commits."""
+        """Whether a transaction is open that nobody commits, nor was prepared for others to do."""
         return self.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
 
     async def finish(self) -> None:
@@ -484,20 +543,23 @@ class Transactions(Identity):
             raise Unavailable(f"{call}(): the producer was closed meanwhile")
         task.result()
 
-    async def _init(self) -> None:
+    async def _init(self, producer_id: int, producer_epoch: int) -> None:
         self._move(State.INITIALIZING)
         try:
-            self.renew(*await self._fetch_identity(NO_PRODUCER_ID, -1))
+            self.renew(*await self._fetch_identity(producer_id, producer_epoch))
         except KafkaError as error:
             self._move(State.UNINITIALIZED)
             raise explain(error) from error
         self._move(State.READY)
 
+    async def _prepare(self) -> None:
+        self._move(State.PREPARING)
+        await self._settle_all(State.PREPARING)
+        self._move(State.PREPARED)
+
     async def _commit(self) -> None:
         self._move(State.COMMITTING)
-        await self._flush()
-        await self._finish_offset_commits()
-        self._check_still(State.COMMITTING)
+        await self._settle_all(State.COMMITTING)
         if self._may_have_begun:
             try:
                 await self._end(commits=True)
@@ -531,6 +593,12 @@ class Transactions(Identity):
             raise self._lifecycle.failure() from error
         self._forget_transaction()
         self._move(State.READY)
+
+    async def _settle_all(self, state: State) -> None:
+        """Return when everything in the transaction has its answer, if this state still holds."""
+        await self._flush()
+        await self._finish_offset_commits()
+        self._check_still(state)
 
     async def _flush(self) -> None:
         """Return when every batch is acknowledged or given up, or the transaction has failed."""
@@ -575,15 +643,30 @@ class Transactions(Identity):
                     " producer that lives (KIP-360)",
                     str(self._coordinator),
                 )
+            if is_endless and version < _TWO_PHASE_INIT:
+                raise BrokerError(
+                    ErrorCode.UNSUPPORTED_VERSION,
+                    "its broker knows no two-phase commit (KIP-939); set"
+                    " transaction.two.phase.commit.enable=true there, and on Apache Kafka 4.3"
+                    " unstable.api.versions.enable=true, or leave the producer's option out: then"
+                    " prepared transactions last transaction.timeout.ms",
+                    str(self._coordinator),
+                )
             return InitProducerIdRequest(
                 transactional_id=self.transactional_id,
-                transaction_timeout_ms=round(self._options.timeout * 1000),
+                transaction_timeout_ms=_NO_TIMEOUT_MS if timeout is None else round(timeout * 1000),
                 producer_id=producer_id,
                 producer_epoch=producer_epoch,
+                enable2_pc=is_endless,
             )
 
+        timeout = self._options.timeout
+        is_endless = timeout is None
         response: InitProducerIdResponse = await self._coordinator.ask(
-            ApiKey.INIT_PRODUCER_ID, request, _code_of
+            ApiKey.INIT_PRODUCER_ID,
+            request,
+            verdict_of,
+            at_most=_TWO_PHASE_INIT if is_endless else _STABLE_INIT,
         )
         return response.producer_id, response.producer_epoch
 
@@ -596,10 +679,10 @@ class Transactions(Identity):
                 committed=commits,
             )
 
-        at_most = None if self._in_version_2 else _OLDER_END_TXN
+        at_most = None if self._in_version_2 else OLDER_END_TXN
         try:
             response: EndTxnResponse = await self._coordinator.ask(
-                ApiKey.END_TXN, request, _code_of, at_most=at_most
+                ApiKey.END_TXN, request, verdict_of, at_most=at_most
             )
         except BrokerError as error:
             if commits:
@@ -683,7 +766,7 @@ class Transactions(Identity):
                         producer_epoch=self.producer_epoch,
                         group_id=group.group_id,
                     ),
-                    _code_of,
+                    verdict_of,
                     check=self._check_open,
                 )
                 self._has_begun = True
@@ -743,46 +826,6 @@ class Transactions(Identity):
 
 class _MemberUnsupported(BrokerError):
     """The group's coordinator is too old to be told the member."""
-
-
-def _checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
-    given = checked_mapping("offsets", offsets, "{TopicPartition('t', 0): 17}")
-    return {
-        checked_partition(partition): _with_metadata(partition, position)
-        for partition, position in given.items()
-    }
-
-
-def _with_metadata(partition: object, given: object) -> OffsetAndMetadata:
-    position = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)  # type: ignore[arg-type]
-    return OffsetAndMetadata(
-        checked_integer(
-            f"the offset of {shown(partition)}",
-            position.offset,
-            0,
-            MAX_INT64,
-            "an int or an OffsetAndMetadata",
-        ),
-        checked_text("metadata of an offset", position.metadata),
-        checked_integer("leader epoch", position.leader_epoch, -1),
-    )
-
-
-def _checked_group(group: object) -> ConsumerGroup:
-    member = ConsumerGroup(group) if isinstance(group, str) else group
-    if not isinstance(member, ConsumerGroup) or not member.group_id:
-        raise UsageError(f"group={shown(group)}: is neither a group's id nor a ConsumerGroup")
-    instance = member.group_instance_id
-    return ConsumerGroup(
-        checked_text("group id", member.group_id),
-        checked_integer("generation id", member.generation_id, -1),
-        checked_text("member id", member.member_id),
-        None if instance is None else checked_text("group instance id", instance),
-    )
-
-
-def _code_of(response: Any) -> Verdict:
-    return error_code(response.error_code), ""
 
 
 def _refusal_of_partitions(response: AddPartitionsToTxnResponse) -> Verdict:

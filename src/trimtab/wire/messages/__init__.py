@@ -58,6 +58,10 @@ from trimtab.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
 )
+from trimtab.wire.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
 from trimtab.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from trimtab.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from trimtab.wire.messages.fetch import FetchRequest, FetchResponse
@@ -77,6 +81,10 @@ from trimtab.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsRe
 from trimtab.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+)
+from trimtab.wire.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
 )
 from trimtab.wire.messages.metadata import MetadataRequest, MetadataResponse
 from trimtab.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
@@ -108,7 +116,7 @@ class Api(NamedTuple):
         request: the class of the request.
         response: the class of the response.
         min_version: the lowest version spoken.
-        max_version: the highest.
+        max_version: the highest that is offered, and asked for unless somebody wants a later one.
         flexible_from: the first flexible version, whose headers have tags; beyond all versions if
             there is none.
     """
@@ -152,7 +160,7 @@ APIS: dict[int, Api] = {
         _api(ApiVersionsRequest, ApiVersionsResponse),
         _api(CreateTopicsRequest, CreateTopicsResponse),
         _api(DeleteTopicsRequest, DeleteTopicsResponse),
-        # Version 6 is unstable in Kafka 4.3, so it is not offered.
+        # Version 6 is unstable in Kafka 4.3: it is not offered, and clients name it to use it.
         _api(InitProducerIdRequest, InitProducerIdResponse, max_version=5),
         _api(DescribeConfigsRequest, DescribeConfigsResponse),
         _api(DescribeClusterRequest, DescribeClusterResponse),
@@ -179,6 +187,8 @@ APIS: dict[int, Api] = {
         _api(AlterPartitionRequest, AlterPartitionResponse),
         _api(FetchSnapshotRequest, FetchSnapshotResponse),
         _api(DescribeProducersRequest, DescribeProducersResponse),
+        _api(DescribeTransactionsRequest, DescribeTransactionsResponse),
+        _api(ListTransactionsRequest, ListTransactionsResponse),
         _api(BrokerRegistrationRequest, BrokerRegistrationResponse),
         _api(BrokerHeartbeatRequest, BrokerHeartbeatResponse),
         _api(UnregisterBrokerRequest, UnregisterBrokerResponse),
@@ -245,6 +255,8 @@ __all__ = [
     "DescribeQuorumResponse",
     "DescribeTopicPartitionsRequest",
     "DescribeTopicPartitionsResponse",
+    "DescribeTransactionsRequest",
+    "DescribeTransactionsResponse",
     "ElectLeadersRequest",
     "ElectLeadersResponse",
     "EndTxnRequest",
@@ -267,6 +279,8 @@ __all__ = [
     "ListOffsetsResponse",
     "ListPartitionReassignmentsRequest",
     "ListPartitionReassignmentsResponse",
+    "ListTransactionsRequest",
+    "ListTransactionsResponse",
     "MetadataRequest",
     "MetadataResponse",
     "OffsetFetchRequest",

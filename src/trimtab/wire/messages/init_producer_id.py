@@ -11,7 +11,8 @@ class InitProducerIdRequest:
     """Ask for a producer id and epoch.
 
     v2 is flexible. v3 lets a producer go on with the id it has; v4 may answer PRODUCER_FENCED, v5
-    TRANSACTION_ABORTABLE (KIP-890). v6 is for two-phase commit (KIP-939), unstable and not served.
+    TRANSACTION_ABORTABLE (KIP-890). v6 is for two-phase commit (KIP-939),
+    unstable and not served here.
     """
 
     # Null for a producer that is only idempotent.

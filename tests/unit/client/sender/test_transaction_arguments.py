@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.client.scripted_transactions import TOPIC, Bank, make_bank
-from trimtab.client.sender.transactions import ConsumerGroup, OffsetAndMetadata
+from trimtab.client.sender.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.errors import UsageError
 from trimtab.sim.world import World
 

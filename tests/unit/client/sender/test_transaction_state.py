@@ -12,6 +12,7 @@ from trimtab.client.sender.transaction_state import (
     COMMIT,
     INIT,
     NEXT,
+    PREPARE,
     SEND,
     SEND_OFFSETS,
     Lifecycle,
@@ -22,12 +23,13 @@ from trimtab.client.sender.transaction_state import (
 )
 from trimtab.errors import BrokerError, ErrorCode, TransactionError, Unavailable, UsageError
 
-CALLS = (INIT, BEGIN, SEND, SEND_OFFSETS, COMMIT, ABORT)
+CALLS = (INIT, BEGIN, SEND, SEND_OFFSETS, PREPARE, COMMIT, ABORT)
 ERRORS = (State.ABORTABLE_ERROR, State.FATAL_ERROR)
 ALLOWED = {
     State.UNINITIALIZED: {INIT},
     State.READY: {BEGIN},
-    State.IN_TRANSACTION: {SEND, SEND_OFFSETS, COMMIT, ABORT},
+    State.IN_TRANSACTION: {SEND, SEND_OFFSETS, PREPARE, COMMIT, ABORT},
+    State.PREPARED: {COMMIT, ABORT},
     State.ABORTABLE_ERROR: {ABORT},
 }
 CAUSE = Unavailable("broker 0 did not answer")

@@ -16,7 +16,7 @@ from tests.unit.client.scripted_broker import HANG_UP, NO_ANSWER
 from tests.unit.client.scripted_transactions import KAFKA_2_1, OTHER, TOPIC, Bank, make_bank
 from trimtab.client.network.connections import ApiKey
 from trimtab.client.producer import AsyncProducer
-from trimtab.client.sender.transactions import ConsumerGroup, OffsetAndMetadata
+from trimtab.client.sender.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.errors import BrokerError, ErrorCode, TransactionError, Unavailable, UsageError
 from trimtab.sim.world import World
 

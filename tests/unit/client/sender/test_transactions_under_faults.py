@@ -13,7 +13,7 @@ import pytest
 from tests.unit.client.scripted_broker import HANG_UP, NO_ANSWER
 from tests.unit.client.scripted_transactions import OTHER, TOPIC, make_bank
 from trimtab.client.network.connections import ApiKey
-from trimtab.client.sender.transactions import ConsumerGroup
+from trimtab.client.sender.group_offsets import ConsumerGroup
 from trimtab.errors import ErrorCode, TransactionError, Unavailable
 from trimtab.records import TopicPartition
 from trimtab.sim.world import World

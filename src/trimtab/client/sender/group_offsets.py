@@ -1,0 +1,72 @@
+"""A consumer group's offsets as part of a transaction: what callers hand in, checked (KIP-447)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from trimtab.client.arguments import (
+    MAX_INT64,
+    checked_integer,
+    checked_mapping,
+    checked_partition,
+    checked_text,
+    shown,
+)
+from trimtab.errors import UsageError
+from trimtab.records import TopicPartition
+
+
+class ConsumerGroup(NamedTuple):
+    """A consumer's place in its group, which a transaction commits offsets for (KIP-447).
+
+    With the id alone, a consumer that the group has given up can still commit.
+    """
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
+class OffsetAndMetadata(NamedTuple):
+    """The offset of the next record to read, with a note, and the leader epoch of the last read."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+def checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
+    given = checked_mapping("offsets", offsets, "{TopicPartition('t', 0): 17}")
+    return {
+        checked_partition(partition): _with_metadata(partition, position)
+        for partition, position in given.items()
+    }
+
+
+def _with_metadata(partition: object, given: object) -> OffsetAndMetadata:
+    position = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)  # type: ignore[arg-type]
+    return OffsetAndMetadata(
+        checked_integer(
+            f"the offset of {shown(partition)}",
+            position.offset,
+            0,
+            MAX_INT64,
+            "an int or an OffsetAndMetadata",
+        ),
+        checked_text("metadata of an offset", position.metadata),
+        checked_integer("leader epoch", position.leader_epoch, -1),
+    )
+
+
+def checked_group(group: object) -> ConsumerGroup:
+    member = ConsumerGroup(group) if isinstance(group, str) else group
+    if not isinstance(member, ConsumerGroup) or not member.group_id:
+        raise UsageError(f"group={shown(group)}: is neither a group's id nor a ConsumerGroup")
+    instance = member.group_instance_id
+    return ConsumerGroup(
+        checked_text("group id", member.group_id),
+        checked_integer("generation id", member.generation_id, -1),
+        checked_text("member id", member.member_id),
+        None if instance is None else checked_text("group instance id", instance),
+    )

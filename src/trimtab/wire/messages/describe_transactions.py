@@ -1,0 +1,46 @@
+"""DescribeTransactions (API 65): what a coordinator knows of transactional ids (KIP-664)."""
+
+from __future__ import annotations
+
+from trimtab.wire.schema import field, message, struct
+from trimtab.wire.types import int16, int32, int64, string
+
+
+@message(api_key=65, versions="0", flexible="0+")
+class DescribeTransactionsRequest:
+    """Ask a broker about ids that it coordinates."""
+
+    transactional_ids: list[string]
+
+
+@struct()
+class TopicData:
+    """Partitions of one topic."""
+
+    # The key of the map that topics are in Kafka.
+    topic: string
+    partitions: list[int32]
+
+
+@struct()
+class TransactionState:
+    """One transactional id, or the error about it."""
+
+    error_code: int16 = 0
+    transactional_id: string
+    transaction_state: string = ""
+    transaction_timeout_ms: int32 = 0
+    # -1 if no transaction is open.
+    transaction_start_time_ms: int64 = 0
+    producer_id: int64 = 0
+    producer_epoch: int16 = 0
+    # While it ends, those that have no marker yet.
+    topics: list[TopicData] = field(default_factory=list)
+
+
+@message(api_key=65, versions="0", flexible="0+")
+class DescribeTransactionsResponse:
+    """One result per id."""
+
+    throttle_time_ms: int32 = 0
+    transaction_states: list[TransactionState]

@@ -1,0 +1,256 @@
+"""Transactions that one process prepares and another ends, on Apache Kafka 4.3.
+
+Skipped without Java; the first run fetches Apache Kafka's jars. Each test runs under both
+protocols, and with a time limit and without (KIP-939, which that version holds back as unstable).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.jars import RivalMissing, find_java, kafka_jars
+from benchmarks.processes import ApacheKafka, run_java
+from trimtab import Admin, Consumer, ErrorCode, Producer, TopicPartition
+from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
+from trimtab.errors import BrokerError, TransactionError
+
+
+class TwoPhaseKafka(ApacheKafka):
+    """One that takes Enable2Pc, and looks for transactions that are too old often."""
+
+    def settings(self) -> dict[str, str]:
+        return {
+            **super().settings(),
+            "transaction.two.phase.commit.enable": "true",
+            "unstable.api.versions.enable": "true",
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+        }
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[str]:
+    try:
+        find_java()
+        kafka_jars()
+    except RivalMissing as missing:
+        pytest.skip(str(missing))
+    with TwoPhaseKafka() as broker:
+        yield broker.address
+
+
+@pytest.fixture(scope="module", params=[2, 1], ids=["version-2", "version-1"])
+def servers(kafka: str, request: pytest.FixtureRequest) -> str:
+    if request.param == 1:
+        run_java(
+            "org.apache.kafka.tools.FeatureCommand",
+            *("--bootstrap-server", kafka, "downgrade", "--feature", "transaction.version=1"),
+        )
+    return kafka
+
+
+@pytest.fixture(params=[False, True], ids=["limited", "endless"])
+def endless(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture
+def topic(servers: str, request: pytest.FixtureRequest) -> str:
+    """Also the prefix of the test's transactional ids."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", request.node.name)
+    with Admin(servers) as admin:
+        admin.create_topic(name, partitions=1)
+    return name
+
+
+def transactional(servers: str, name: str, endless: bool = False, **options: object) -> Producer:
+    return Producer(
+        servers,
+        transactional_id=name,
+        transaction_two_phase_commit_enable=endless,
+        **options,
+    )
+
+
+def prepare(producer: Producer, topic: str, *values: bytes) -> PreparedTransaction:
+    producer.begin_transaction(two_phase=True)
+    for value in values:
+        producer.send(topic, value, partition=0)
+    return producer.prepare_transaction()
+
+
+def committed(servers: str, topic: str) -> list[bytes | None]:
+    partition = TopicPartition(topic, 0)
+    with (
+        Admin(servers) as admin,
+        Consumer(
+            servers, isolation_level="read_committed", auto_offset_reset="earliest"
+        ) as consumer,
+    ):
+        end = admin.list_offsets([partition], isolation="read_committed")[partition].offset
+        consumer.assign([partition])
+        values: list[bytes | None] = []
+        while consumer.position(partition) < end:
+            values += [record.value for record in consumer.poll(1000)]
+    return values
+
+
+PREPARES = """
+import json, sys
+from trimtab import Producer
+servers, topic, endless = json.loads(sys.argv[1])
+producer = Producer(
+    servers, transactional_id=topic + "/0", transaction_two_phase_commit_enable=endless
+)
+producer.init_transactions()
+producer.begin_transaction(two_phase=True)
+for number in range(100):
+    producer.send(topic, b"%03d" % number, partition=0)
+print(producer.prepare_transaction(), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.kip(939)
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+def test_what_a_killed_process_prepared_is_ended_by_another_as_often_as_it_likes(
+    servers: str, topic: str, endless: bool, commit: bool
+) -> None:
+    killed = subprocess.Popen(
+        [sys.executable, "-c", PREPARES, json.dumps([servers, topic, endless])],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert killed.stdout is not None
+        prepared = PreparedTransaction.parse(killed.stdout.readline().strip())
+    finally:
+        killed.kill()
+        killed.communicate()
+    assert committed(servers, topic) == []
+    for _ in range(2):
+        with Producer(servers) as other:
+            for _ in range(2):
+                other.complete_transaction(prepared, commit)
+            with pytest.raises(BrokerError, match="in the other way") as refused:
+                other.complete_transaction(prepared, not commit)
+            assert refused.value.code is ErrorCode.INVALID_TXN_STATE
+    expected = [b"%03d" % number for number in range(100)] if commit else []
+    assert committed(servers, topic) == expected
+
+
+def test_the_same_producer_goes_on_after_what_it_prepared(
+    servers: str, topic: str, endless: bool
+) -> None:
+    with transactional(servers, topic, endless) as producer:
+        producer.init_transactions()
+        for number in range(6):
+            prepared = prepare(producer, topic, b"%d" % number)
+            producer.complete_transaction(prepared, number % 3 != 1)
+        if not endless:  # ordinary ones may follow, by the cluster's own protocol
+            with producer.transaction():
+                producer.send(topic, b"6", partition=0)
+    ordinary = [] if endless else [b"6"]
+    assert committed(servers, topic) == [b"0", b"2", b"3", b"5", *ordinary]
+
+
+@pytest.mark.kip(939)
+def test_only_without_a_time_limit_a_prepared_one_outlives_it(servers: str, topic: str) -> None:
+    with (
+        transactional(servers, f"{topic}/limited", transaction_timeout_ms=300) as limited,
+        transactional(servers, f"{topic}/endless", endless=True) as endless,
+        Admin(servers) as admin,
+        Producer(servers) as other,
+    ):
+        for producer in (endless, limited):
+            producer.init_transactions()
+        kept, lost = (prepare(each, topic, b"1") for each in (endless, limited))
+        deadline = time.monotonic() + 60
+        name = lost.transactional_id
+        while admin.describe_transactions([name])[name].state != "CompleteAbort":
+            assert time.monotonic() < deadline
+        with pytest.raises(BrokerError, match=r"transaction\.timeout\.ms") as refused:
+            other.complete_transaction(lost, True)
+        assert refused.value.code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
+        described = admin.describe_transactions([kept.transactional_id])[kept.transactional_id]
+        assert (described.state, described.epoch) == ("Ongoing", kept.epoch)
+        other.complete_transaction(kept, True)
+    assert committed(servers, topic) == [b"1"]
+
+
+def test_orphans_are_found_by_their_prefix_and_aborted(
+    servers: str, topic: str, endless: bool
+) -> None:
+    names = [f"{topic}/{number}" for number in range(3)]
+    stranger = f"{topic}-other"
+    left = {}
+    for name in (*names, stranger):
+        with transactional(servers, name, endless) as producer:
+            producer.init_transactions()
+            left[name] = prepare(producer, topic, name.encode())
+    with Admin(servers) as admin, Producer(servers) as other:
+        other.complete_transaction(left[names[2]], True)
+        listed = admin.list_transactions(f"{topic}/", states=["Ongoing"])
+        assert [each.transactional_id for each in listed] == names[:2]
+        described = admin.describe_transactions([*names, "nobody's"])
+        assert sorted(described) == names
+        assert described[names[0]].partitions == (TopicPartition(topic, 0),)
+        assert described[names[0]].epoch == left[names[0]].epoch
+        fenced = admin.fence_producers(each.transactional_id for each in listed)
+        assert fenced[names[0]] > ProducerIdentity(*left[names[0]][:3])
+        assert admin.list_transactions(f"{topic}/", states=["Ongoing"]) == []
+        with pytest.raises(BrokerError, match="is not open any more"):
+            other.complete_transaction(left[names[0]], True)
+        other.complete_transaction(left[stranger], True)
+        admin.fence_producers(names)  # what has ended is not touched
+    assert committed(servers, topic) == [names[2].encode(), stranger.encode()]
+
+
+def test_who_goes_on_as_another_is_fenced_by_whoever_came_later(
+    servers: str, topic: str, endless: bool
+) -> None:
+    with transactional(servers, topic, endless) as first:
+        old = first.init_transactions()
+    with (
+        transactional(servers, topic, endless) as same,
+        transactional(servers, topic, endless) as zombie,
+        transactional(servers, topic, endless) as newer,
+        transactional(servers, topic, endless) as late,
+    ):
+        same.resume_transactions(old)
+        same.complete_transaction(prepare(same, topic, b"1"), True)
+        new = newer.init_transactions()
+        prepared = prepare(newer, topic, b"2")
+        zombie.resume_transactions(old)
+        with pytest.raises(TransactionError, match="PRODUCER_FENCED"):
+            prepare(zombie, topic, b"3")
+        newer.complete_transaction(prepared, True)
+        with pytest.raises(BrokerError, match="PRODUCER_FENCED"):
+            late.init_transactions(after=old)
+        assert late.init_transactions(after=new).epoch == new.epoch + 1
+    assert committed(servers, topic) == [b"1", b"2"]
+
+
+def test_of_two_that_go_on_as_the_same_the_first_record_of_one_is_stored(
+    servers: str, topic: str
+) -> None:
+    """What `trimtab.spark.exactly_once` claims an identity with."""
+    with transactional(servers, topic) as first:
+        identity = first.init_transactions()
+    with transactional(servers, topic) as one, transactional(servers, topic) as two:
+        offsets = []
+        for number, producer in enumerate((one, two)):
+            producer.resume_transactions(identity)
+            producer.begin_transaction(two_phase=True)
+            claim = producer.send(topic, b"%d" % number, partition=0)
+            offsets.append(claim.result(30).offset)
+        assert offsets[0] == offsets[1]
+        one.commit_transaction()
+    assert committed(servers, topic) == [b"0"]

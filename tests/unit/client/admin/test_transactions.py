@@ -1,0 +1,157 @@
+"""Transactions as an admin client sees them (`client/admin/transactions.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.unit.client.scripted_transactions import Bank, make_bank
+from trimtab.client.admin import Admin, AsyncAdmin, TransactionDescription, TransactionListing
+from trimtab.client.network.connections import ApiKey
+from trimtab.client.sender.prepared import ProducerIdentity
+from trimtab.cluster import Cluster
+from trimtab.errors import BrokerError, ErrorCode, UsageError
+from trimtab.records import TopicPartition
+from trimtab.sim.world import World
+from trimtab.wire.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TopicData,
+    TransactionState,
+)
+from trimtab.wire.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+from trimtab.wire.messages.list_transactions import TransactionState as Listed
+
+COORDINATED = {0: ["orders/1", "orders-2"], 1: ["orders/0"]}
+"""By broker, the ids whose coordinator it is."""
+
+
+@pytest.fixture
+def bank() -> Iterator[Bank]:
+    with World(23) as world:
+        made = make_bank(world, 2)
+        for number, broker in made.cluster.brokers.items():
+            broker.answers[ApiKey.LIST_TRANSACTIONS] = lister(number)
+            broker.answers[ApiKey.DESCRIBE_TRANSACTIONS] = describer(number)
+        yield made
+
+
+def lister(broker: int) -> Callable[[ListTransactionsRequest], ListTransactionsResponse]:
+    def answer(request: ListTransactionsRequest) -> ListTransactionsResponse:
+        return ListTransactionsResponse(
+            unknown_state_filters=[s for s in request.state_filters if s != "Ongoing"],
+            transaction_states=[
+                Listed(transactional_id=name, producer_id=7, transaction_state="Ongoing")
+                for name in COORDINATED[broker]
+            ],
+        )
+
+    return answer
+
+
+def describer(
+    broker: int,
+) -> Callable[[DescribeTransactionsRequest], DescribeTransactionsResponse]:
+    loading = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] if broker == 1 else []
+
+    def describe(name: str) -> TransactionState:
+        if name == "nobody's" and broker == 0:
+            code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+        elif name not in COORDINATED[broker]:
+            code = ErrorCode.NOT_COORDINATOR
+        else:
+            code = loading.pop() if loading else ErrorCode.NONE
+        if code is not ErrorCode.NONE:
+            return TransactionState(error_code=code, transactional_id=name)
+        return TransactionState(
+            transactional_id=name,
+            transaction_state="Ongoing",
+            transaction_timeout_ms=60_000,
+            transaction_start_time_ms=17,
+            producer_id=7,
+            producer_epoch=3,
+            topics=[TopicData(topic="topic", partitions=[0, 1])],
+        )
+
+    def answer(request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
+        return DescribeTransactionsResponse(
+            transaction_states=[describe(name) for name in request.transactional_ids]
+        )
+
+    return answer
+
+
+def ask(bank: Bank, question: Callable[[AsyncAdmin], Awaitable[Any]]) -> Any:
+    answers = []
+
+    async def scenario() -> None:
+        async with AsyncAdmin(bank.cluster.bootstrap, random=bank.world.random("a")) as admin:
+            answers.append(await question(admin))
+
+    bank.run(scenario)
+    return answers[0]
+
+
+@pytest.mark.kip(1152)
+@pytest.mark.parametrize("newest", [1, 2], ids=["without-pattern", "with-pattern"])
+def test_ids_of_all_coordinators_are_listed_by_prefix(bank: Bank, newest: int) -> None:
+    for broker in bank.cluster.brokers.values():
+        broker.versions[ApiKey.LIST_TRANSACTIONS] = (0, newest)
+    found = ask(bank, lambda admin: admin.list_transactions("orders/", ["Ongoing"]))
+    assert found == [
+        TransactionListing("orders/0", 7, "Ongoing"),
+        TransactionListing("orders/1", 7, "Ongoing"),
+    ]
+    (_, _, request), *_ = bank.asked(ApiKey.LIST_TRANSACTIONS)
+    assert request.state_filters == ["Ongoing"]
+    assert request.transactional_id_pattern == ("orders/.*" if newest == 2 else None)
+
+
+def test_a_state_that_there_is_not_is_refused(bank: Bank) -> None:
+    with pytest.raises(UsageError, match=r"knows no.*Asleep"):
+        ask(bank, lambda admin: admin.list_transactions(states=["Asleep"]))
+
+
+@pytest.mark.kip(664)
+def test_each_id_is_described_by_its_coordinator(bank: Bank) -> None:
+    found = ask(bank, lambda admin: admin.describe_transactions(["orders/0", "nobody's"]))
+    partitions = (TopicPartition("topic", 0), TopicPartition("topic", 1))
+    expected = TransactionDescription("orders/0", 7, 3, "Ongoing", 60_000, 17, partitions)
+    assert found == {"orders/0": expected}
+
+
+def test_no_ids_are_described_without_a_request(bank: Bank) -> None:
+    assert ask(bank, lambda admin: admin.describe_transactions([])) == {}
+    assert bank.asked(ApiKey.DESCRIBE_TRANSACTIONS) == []
+
+
+def test_who_takes_an_id_over_aborts_what_it_has_open(bank: Bank) -> None:
+    bank.script[ApiKey.INIT_PRODUCER_ID] = [ErrorCode.CONCURRENT_TRANSACTIONS]
+    bank.is_open = True
+    found = ask(bank, lambda admin: admin.fence_producers(["orders"]))
+    assert found == {"orders": ProducerIdentity("orders", 7, 0)}
+    assert bank.decisions == [False]
+
+
+@pytest.mark.parametrize("wrong", ["orders", 7, [7]])
+@pytest.mark.parametrize("call", [AsyncAdmin.describe_transactions, AsyncAdmin.fence_producers])
+def test_ids_are_a_list_of_texts(bank: Bank, call: Any, wrong: Any) -> None:
+    with pytest.raises(UsageError, match="transactional_ids"):
+        ask(bank, lambda admin: call(admin, wrong))
+
+
+def test_a_cluster_without_transactions_says_so_at_once() -> None:
+    with Cluster(brokers=1) as cluster, Admin(cluster.bootstrap_servers) as admin:
+        for call in (
+            lambda: admin.list_transactions("orders/"),
+            lambda: admin.describe_transactions(["orders"]),
+            lambda: admin.fence_producers(["orders"]),
+        ):
+            with pytest.raises(BrokerError) as refused:
+                call()
+            assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION

@@ -1,0 +1,414 @@
+"""Transactions that one producer prepares and another ends (`client/sender/prepared.py`)."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.unit.client.scripted_broker import HANG_UP, NO_ANSWER
+from tests.unit.client.scripted_transactions import OTHER, TOPIC, Bank, make_bank
+from trimtab.client.network.connections import ApiKey
+from trimtab.client.producer import AsyncProducer
+from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
+from trimtab.errors import BrokerError, ErrorCode, TransactionError, Unavailable, UsageError
+from trimtab.sim.world import World
+from trimtab.wire.messages import APIS
+
+TWO_PHASE: dict[ApiKey, tuple[int, int]] = {ApiKey.INIT_PRODUCER_ID: (0, 6)}
+
+
+@pytest.fixture(params=[1, 2], ids=["version-1", "version-2"])
+def bank(request: pytest.FixtureRequest) -> Iterator[Bank]:
+    with World(23) as world:
+        yield make_bank(world, request.param)
+
+
+async def prepare(producer: AsyncProducer, value: bytes = b"1") -> PreparedTransaction:
+    await producer.init_transactions()
+    await producer.begin_transaction(two_phase=True)
+    await producer.send("topic", value, partition=0)
+    return await producer.prepare_transaction()
+
+
+@asynccontextmanager
+async def stranger(bank: Bank, **options: object) -> AsyncIterator[AsyncProducer]:
+    """Another producer, which has no transactional id."""
+    producer = AsyncProducer(
+        bank.cluster.bootstrap, random=bank.world.random("stranger"), **options
+    )
+    try:
+        yield producer
+    finally:
+        await producer.close(timeout=5)
+
+
+@pytest.mark.kip(939)
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+def test_another_producer_ends_it_and_may_say_so_twice(bank: Bank, commit: bool) -> None:
+    async def scenario() -> None:
+        async with bank.producer(linger_ms=1000) as producer:
+            prepared = await prepare(producer)
+        assert bank.decisions == []  # closing left it as it was
+        kept = PreparedTransaction.parse(str(prepared))
+        for _ in range(3):
+            async with stranger(bank) as other:
+                await other.complete_transaction(kept, commit)
+        async with stranger(bank) as other:
+            with pytest.raises(BrokerError, match="in the other way") as refused:
+                await other.complete_transaction(kept, not commit)
+        assert refused.value.code is ErrorCode.INVALID_TXN_STATE
+
+    bank.run(scenario)
+    assert bank.decisions == [commit]
+    assert bank.committed == ({TOPIC: [b"1"]} if commit else {})
+    assert {version for _, version, _ in bank.asked(ApiKey.END_TXN)} == {4}
+
+
+@pytest.mark.kip(939)
+def test_it_is_of_the_older_protocol_whatever_the_cluster_has_settled_on(bank: Bank) -> None:
+    async def scenario() -> None:
+        async with bank.producer() as producer:
+            await prepare(producer)
+            await producer.commit_transaction()
+            await producer.begin_transaction()
+            await producer.send("topic", b"2", partition=0)
+            await producer.commit_transaction()
+
+    bank.run(scenario)
+    asked = bank.asked(ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.PRODUCE, ApiKey.END_TXN)
+    assert [api for api, _, _ in asked][:3] == [
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.PRODUCE,
+        ApiKey.END_TXN,
+    ]
+    ends = [version for api, version, _ in asked if api is ApiKey.END_TXN]
+    assert ends == [4, 5 if bank.level == 2 else 4]
+    assert bank.committed == {TOPIC: [b"1", b"2"]}
+
+
+def test_once_prepared_nothing_is_possible_but_to_end_it(bank: Bank) -> None:
+    async def scenario() -> None:
+        async with bank.producer() as producer:
+            prepared = await prepare(producer)
+            calls: list[Any] = [
+                lambda: producer.send("topic", b"2", partition=0),
+                lambda: producer.send_offsets_to_transaction({TOPIC: 1}, "readers"),
+                lambda: producer.begin_transaction(),
+                lambda: producer.prepare_transaction(),
+                lambda: producer.init_transactions(),
+            ]
+            for call in calls:
+                with pytest.raises(UsageError, match="has prepared its transaction; end it first"):
+                    await call()
+            await producer.complete_transaction(prepared, False)
+            await producer.begin_transaction(two_phase=True)
+            await producer.send("topic", b"3", partition=1)
+            await producer.complete_transaction(await producer.prepare_transaction(), True)
+            await producer.begin_transaction()
+            await producer.abort_transaction()
+
+    bank.run(scenario)
+    assert bank.decisions == [False, True]
+    assert bank.committed == {OTHER: [b"3"]}
+
+
+def test_only_what_was_begun_for_that_is_prepared(bank: Bank) -> None:
+    async def scenario() -> None:
+        async with bank.producer() as producer:
+            await producer.init_transactions()
+            with pytest.raises(UsageError, match="begin_transaction"):
+                await producer.prepare_transaction()
+            await producer.begin_transaction()
+            await producer.send("topic", b"1", partition=0)
+            with pytest.raises(UsageError, match="two_phase=True"):
+                await producer.prepare_transaction()
+            await producer.commit_transaction()
+            with pytest.raises(UsageError, match="two_phase"):
+                await producer.begin_transaction(two_phase="yes")  # type: ignore[arg-type]
+
+    bank.run(scenario)
+    assert bank.decisions == [True]
+
+
+def test_one_in_which_nothing_was_sent_is_ended_without_a_request(bank: Bank) -> None:
+    async def scenario() -> None:
+        async with bank.producer() as producer:
+            await producer.init_transactions()
+            await producer.begin_transaction(two_phase=True)
+            prepared = await producer.prepare_transaction()
+            assert prepared.is_empty
+            assert PreparedTransaction.parse(str(prepared)) == prepared
+            async with stranger(bank) as other:
+                await other.complete_transaction(prepared, True)
+            await producer.commit_transaction()
+
+    bank.run(scenario)
+    assert bank.asked(ApiKey.END_TXN) == []
+
+
+def test_a_record_that_is_refused_leaves_nothing_prepared(bank: Bank) -> None:
+    bank.script[ApiKey.PRODUCE] = [ErrorCode.MESSAGE_TOO_LARGE]
+
+    async def scenario() -> None:
+        async with bank.producer() as producer:
+            with pytest.raises(TransactionError, match="abort_transaction") as raised:
+                await prepare(producer)
+            assert not raised.value.is_fatal
+            await producer.abort_transaction()
+
+    bank.run(scenario)
+    assert bank.committed == {}
+
+
+def test_its_offsets_are_committed_with_it(bank: Bank) -> None:
+    async def scenario() -> None:
+        async with bank.producer() as producer:
+            await producer.init_transactions()
+            await producer.begin_transaction(two_phase=True)
+            await producer.send_offsets_to_transaction({TOPIC: 7}, "readers")
+            prepared = await producer.prepare_transaction()
+        async with stranger(bank) as other:
+            assert bank.offsets == {}
+            await other.complete_transaction(prepared, True)
+
+    bank.run(scenario)
+    assert bank.offsets == {TOPIC: 7}
+
+
+@pytest.mark.parametrize("answer", [HANG_UP, ErrorCode.CONCURRENT_TRANSACTIONS, "moved"])
+def test_who_ends_it_asks_again_until_the_answer_comes(bank: Bank, answer: object) -> None:
+    async def scenario() -> None:
+        async with bank.producer() as producer:
+            prepared = await prepare(producer)
+        if answer == "moved":
+            bank.coordinator = 1
+        else:
+            bank.script[ApiKey.END_TXN] = [answer]
+        async with stranger(bank) as other:
+            await other.complete_transaction(prepared, True)
+
+    bank.run(scenario)
+    assert bank.decisions == [True]
+
+
+def test_without_an_answer_it_says_what_is_the_matter_and_may_be_repeated(bank: Bank) -> None:
+    async def scenario() -> None:
+        async with bank.producer() as producer:
+            prepared = await prepare(producer)
+        bank.fault = lambda api: (
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if api is ApiKey.END_TXN else ErrorCode.NONE
+        )
+        async with stranger(bank, max_block_ms=2000) as other:
+            before = bank.world.loop.time()
+            with pytest.raises(Unavailable, match=r"2 s \(max.block.ms\): .*COORDINATOR_LOAD"):
+                await other.complete_transaction(prepared, True)
+            assert bank.world.loop.time() - before == pytest.approx(2, abs=0.1)
+            bank.fault = lambda api: NO_ANSWER if api is ApiKey.END_TXN else ErrorCode.NONE
+            with pytest.raises(Unavailable, match="call it again"):
+                await other.complete_transaction(prepared, True)
+            bank.fault = lambda api: ErrorCode.NONE
+            await other.complete_transaction(prepared, True)
+
+    bank.run(scenario)
+    assert bank.decisions == [True]
+
+
+@pytest.mark.parametrize("how", ["expired", "taken over"])
+def test_what_the_coordinator_has_aborted_cannot_be_committed(bank: Bank, how: str) -> None:
+    async def scenario() -> None:
+        async with bank.producer() as producer:
+            prepared = await prepare(producer)
+        if how == "expired":
+            bank.expire()
+        else:
+            async with bank.producer() as newer:
+                await newer.init_transactions()
+        async with stranger(bank) as other:
+            for commit in (True, False):
+                with pytest.raises(BrokerError, match=r"transaction\.timeout\.ms") as refused:
+                    await other.complete_transaction(prepared, commit)
+                assert refused.value.code is ErrorCode.PRODUCER_FENCED
+                assert str(prepared) in str(refused.value)
+
+    bank.run(scenario)
+    assert bank.committed == {}
+
+
+# who one is
+
+
+def test_another_process_goes_on_as_who_took_the_id(bank: Bank) -> None:
+    async def scenario() -> None:
+        async with bank.producer() as first:
+            identity = await first.init_transactions()
+        async with bank.producer() as second:
+            await second.resume_transactions(pickle.loads(pickle.dumps(identity)))
+            await second.begin_transaction(two_phase=True)
+            await second.send("topic", b"1", partition=0)
+            prepared = await second.prepare_transaction()
+            assert (prepared.producer_id, prepared.epoch) == identity.numbers
+            await second.commit_transaction()
+            with pytest.raises(UsageError, match="is in no transaction"):
+                await second.resume_transactions(identity)
+
+    bank.run(scenario)
+    assert bank.committed == {TOPIC: [b"1"]}
+    assert len(bank.asked(ApiKey.INIT_PRODUCER_ID)) == 1
+
+
+def test_who_goes_on_under_an_old_identity_is_fenced_and_fences_nobody(bank: Bank) -> None:
+    async def scenario() -> None:
+        async with bank.producer() as first:
+            old = await first.init_transactions()
+        async with bank.producer() as second, bank.producer() as zombie:
+            prepared = await prepare(second, b"new")
+            await zombie.resume_transactions(old)
+            await zombie.begin_transaction(two_phase=True)
+            lost = await zombie.send("topic", b"old", partition=0)
+            with pytest.raises(TransactionError, match="PRODUCER_FENCED"):
+                await zombie.prepare_transaction()
+            with pytest.raises(TransactionError):
+                await lost
+        async with stranger(bank) as other:
+            await other.complete_transaction(prepared, True)
+
+    bank.run(scenario)
+    assert bank.committed == {TOPIC: [b"new"]}
+
+
+@pytest.mark.kip(360)
+def test_an_id_is_taken_over_from_a_certain_one_only(bank: Bank) -> None:
+    async def scenario() -> None:
+        async with bank.producer() as first:
+            old = await first.init_transactions()
+        async with bank.producer() as second:
+            new = await second.init_transactions(after=old)
+            assert new == ProducerIdentity("orders", old.producer_id, old.epoch + 1)
+        bank.raised_from = None
+        async with bank.producer() as third:
+            with pytest.raises(BrokerError) as refused:
+                await third.init_transactions(after=old)
+            assert refused.value.code is ErrorCode.PRODUCER_FENCED
+            await third.init_transactions(after=new)
+
+    bank.run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("identity", "message"),
+    [
+        (ProducerIdentity("bills", 1, 0), "is that of 'bills', this producer's .* is 'orders'"),
+        (("orders", 1, 0), "is no ProducerIdentity"),
+        (None, "None is no ProducerIdentity"),
+        (ProducerIdentity("orders", 1, None), "is no ProducerIdentity"),  # type: ignore[arg-type]
+    ],
+)
+def test_only_an_identity_of_the_same_id_is_taken(bank: Bank, identity: Any, message: str) -> None:
+    async def scenario() -> None:
+        async with bank.producer() as producer:
+            with pytest.raises(UsageError, match=message):
+                await producer.resume_transactions(identity)
+            if identity is not None:
+                with pytest.raises(UsageError, match=message):
+                    await producer.init_transactions(after=identity)
+            await producer.init_transactions()
+
+    bank.run(scenario)
+
+
+# without a time limit
+
+
+@pytest.mark.kip(939)
+def test_two_phase_commit_is_asked_for_in_version_6() -> None:
+    with World(23) as world:
+        bank = make_bank(world, 2, TWO_PHASE)
+
+        async def scenario() -> None:
+            async with bank.producer(transaction_two_phase_commit_enable=True) as producer:
+                await producer.init_transactions()
+                await producer.begin_transaction()  # every one may be prepared
+                await producer.send("topic", b"1", partition=0)
+                await producer.prepare_transaction()
+                await producer.commit_transaction()
+            async with bank.producer() as producer:
+                await producer.init_transactions()
+
+        bank.run(scenario)
+        (_, version, request), (_, stable, _) = bank.asked(ApiKey.INIT_PRODUCER_ID)
+        assert (version, request.enable2_pc, request.transaction_timeout_ms) == (6, True, 2**31 - 1)
+        assert stable == 5  # an unstable version is used where it is needed, and nowhere else
+
+
+@pytest.mark.kip(939)
+def test_a_broker_without_two_phase_commit_is_named_with_its_options(bank: Bank) -> None:
+    async def scenario() -> None:
+        async with bank.producer(transaction_two_phase_commit_enable=True) as producer:
+            with pytest.raises(BrokerError, match=r"unstable\.api\.versions\.enable=true") as no:
+                await producer.init_transactions()
+        assert no.value.code is ErrorCode.UNSUPPORTED_VERSION
+
+    bank.run(scenario)
+
+
+def test_a_broker_without_transactions_says_so_at_once(bank: Bank) -> None:
+    for broker in bank.cluster.brokers.values():
+        del broker.versions[ApiKey.END_TXN]
+
+    async def scenario() -> None:
+        async with stranger(bank) as other:
+            with pytest.raises(BrokerError, match="serves no transactions"):
+                await other.complete_transaction(PreparedTransaction("orders", 1, 0), True)
+
+    bank.run(scenario)
+
+
+def test_version_6_is_not_offered() -> None:
+    assert APIS[ApiKey.INIT_PRODUCER_ID].max_version == 5
+
+
+# what is written down
+
+
+@pytest.mark.parametrize("name", ["orders", "a:b:c", "dépôt/1", " "])
+def test_what_is_written_down_is_read_back(name: str) -> None:
+    prepared = PreparedTransaction(name, 2**63 - 1, 2**15 - 1, is_empty=True)
+    assert PreparedTransaction.parse(str(prepared)) == prepared
+    assert PreparedTransaction(*json.loads(json.dumps(prepared))) == prepared
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "1:2:0", "1:2:0:", "-1:2:0:x", "1:40000:0:x", "9223372036854775808:0:0:x", "٣:0:0:x", 7],
+)
+def test_anything_else_is_not(text: Any) -> None:
+    with pytest.raises(UsageError, match="is no prepared transaction"):
+        PreparedTransaction.parse(text)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        "1:0:0:orders",
+        ("orders", 1, 0, False),
+        PreparedTransaction("", 1, 0),
+        PreparedTransaction("orders", -1, 0),
+        PreparedTransaction("orders", 1, True),
+        PreparedTransaction("orders", 1, 0, None),  # type: ignore[arg-type]
+    ],
+)
+def test_only_a_prepared_transaction_is_completed(bank: Bank, given: Any) -> None:
+    async def scenario() -> None:
+        async with stranger(bank) as other:
+            with pytest.raises(UsageError, match="is no PreparedTransaction"):
+                await other.complete_transaction(given, True)
+            with pytest.raises(UsageError, match="commit"):
+                await other.complete_transaction(PreparedTransaction("orders", 1, 0), 1)  # type: ignore[arg-type]
+
+    bank.run(scenario)
