@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
@@ -18,6 +19,10 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src"
 HOT = re.compile(r"trimtab\.[\w.]+_cy")
 INTERPRETED = "_interpreted"
+
+# A shell has what it starts in the background ignore Ctrl-C, and that is inherited.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", params=["compiled", "interpreted"])
