@@ -7,9 +7,10 @@ from typing import Final
 
 import pyarrow as pa
 
+from trimtab.client.partitioner.murmur2_cy import murmur2_column
 from trimtab.errors import CorruptData
 from trimtab.spark.ranges import OffsetRange
-from trimtab.wire.columns import BinaryColumn, Columns, HeadersColumn
+from trimtab.wire.columns import BinaryColumn, Columns, HeadersColumn, SizeColumn
 from trimtab.wire.records_cy import ColumnScanner
 
 KAFKA_COLUMNS: Final = {
@@ -26,8 +27,20 @@ KAFKA_COLUMNS: Final = {
 HEADER_COLUMNS: Final = {"headers": "array<struct<key:string,value:binary>>"}
 """A record's headers; null if it has none. As Spark's Kafka source with `includeHeaders`."""
 
-BATCH_COLUMNS: Final = {"batchBaseOffset": "bigint", "batchBytes": "int"}
-"""The record batch that a record lies in: its first offset and its size in the log, in bytes."""
+BATCH_COLUMNS: Final = {"batchBaseOffset": "bigint", "batchBytes": "int", "batchIndex": "int"}
+"""The record batch that a record lies in: its first offset and its size in the log, in bytes; and
+the record's place in it, from 0. Every batch has one record with place 0, also after compaction."""
+
+SIZE_COLUMNS: Final = {"keyBytes": "int", "valueBytes": "int"}
+"""The sizes of key and value in bytes, null where those are null. Only by a schema that names
+them."""
+
+HASH_COLUMNS: Final = {"keyHash": "int"}
+"""Murmur2 of the key as Kafka's producer has it, null where the key is null; the partition of a
+record with a key is `(keyHash & 0x7fffffff) % partitions`. Only by a schema that names it."""
+
+KNOWN_COLUMNS: Final = KAFKA_COLUMNS | HEADER_COLUMNS | BATCH_COLUMNS | SIZE_COLUMNS | HASH_COLUMNS
+"""Every column that a schema may name."""
 
 FULL_BYTES: Final = 4 * 1024 * 1024
 """Arrow batches are closed when they have about so many bytes."""
@@ -44,6 +57,10 @@ _ARROW_TYPES: Final[dict[str, pa.DataType]] = {
     "headers": pa.list_(pa.field("element", _HEADER)),
     "batchBaseOffset": pa.int64(),
     "batchBytes": pa.int32(),
+    "batchIndex": pa.int32(),
+    "keyBytes": pa.int32(),
+    "valueBytes": pa.int32(),
+    "keyHash": pa.int32(),
 }
 
 
@@ -69,10 +86,11 @@ def scan_columns(
     """
     names = frozenset(schema.names)
     scanner = ColumnScanner(
-        key="key" in names,
+        key="key" in names or "keyHash" in names,
         value="value" in names,
         headers="headers" in names,
         batch_columns=not names.isdisjoint(BATCH_COLUMNS),
+        sizes=not names.isdisjoint(SIZE_COLUMNS),
         full_bytes=FULL_BYTES,
         check_crcs=False,
     )
@@ -116,6 +134,12 @@ def _array(name: str, columns: Columns, wanted: OffsetRange) -> pa.Array:
             return _binary(kind, rows, columns.value)
         case "headers":
             return _headers(rows, columns.headers)
+        case "keyBytes":
+            return _sizes(kind, rows, columns.key_bytes)
+        case "valueBytes":
+            return _sizes(kind, rows, columns.value_bytes)
+        case "keyHash":
+            return _hashes(kind, rows, columns.key)
         case "topic":
             return pa.repeat(pa.scalar(wanted.topic, kind), rows)
         case "partition":
@@ -126,6 +150,7 @@ def _array(name: str, columns: Columns, wanted: OffsetRange) -> pa.Array:
         "timestampType": columns.timestamp_type,
         "batchBaseOffset": columns.batch_base_offset,
         "batchBytes": columns.batch_bytes,
+        "batchIndex": columns.batch_index,
     }
     return pa.Array.from_buffers(kind, rows, [None, _buffer(numbers[name])], 0)
 
@@ -134,6 +159,20 @@ def _binary(kind: pa.DataType, rows: int, column: BinaryColumn | None) -> pa.Arr
     assert column is not None
     buffers = [_buffer(column.validity), _buffer(column.offsets), _buffer(column.data)]
     return pa.Array.from_buffers(kind, rows, buffers, column.null_count)
+
+
+def _sizes(kind: pa.DataType, rows: int, column: SizeColumn | None) -> pa.Array:
+    assert column is not None
+    buffers = [_buffer(column.validity), _buffer(column.data)]
+    return pa.Array.from_buffers(kind, rows, buffers, column.null_count)
+
+
+def _hashes(kind: pa.DataType, rows: int, key: BinaryColumn | None) -> pa.Array:
+    assert key is not None
+    hashes = murmur2_column(key.data, key.offsets, rows)
+    return pa.Array.from_buffers(
+        kind, rows, [_buffer(key.validity), _buffer(hashes)], key.null_count
+    )
 
 
 def _headers(rows: int, column: HeadersColumn | None) -> pa.Array:

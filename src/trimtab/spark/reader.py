@@ -81,9 +81,9 @@ def check_columns(schema: StructType) -> list[tuple[str, bool]]:
     Raises:
         UsageError: a column that no record has, or of another type.
     """
-    from trimtab.spark.columns import BATCH_COLUMNS, HEADER_COLUMNS, KAFKA_COLUMNS
+    from trimtab.spark.columns import KNOWN_COLUMNS
 
-    known = KAFKA_COLUMNS | HEADER_COLUMNS | BATCH_COLUMNS
+    known = KNOWN_COLUMNS
     for field in schema.fields:
         kind = field.dataType.simpleString()
         if field.name not in known:

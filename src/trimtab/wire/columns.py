@@ -17,6 +17,17 @@ class BinaryColumn(NamedTuple):
     null_count: int
 
 
+class SizeColumn(NamedTuple):
+    """Arrow's layout of an int32 column: a number and a bit per row.
+
+    `validity` is None where no row is null.
+    """
+
+    validity: bytearray | None
+    data: bytearray
+    null_count: int
+
+
 class HeadersColumn(NamedTuple):
     """Arrow's layout of list<struct<key: string, value: binary>>: int32 offsets into both children.
 
@@ -51,3 +62,9 @@ class Columns(NamedTuple):
     far_timestamp: tuple[int, int] | None
     """Offset and timestamp (ms) of the first record whose timestamp is too far away for
     microseconds; its row has the farthest there is."""
+    batch_index: bytearray | None
+    """int32: the record's place in its batch, from 0; 0 is the first that is left in it"""
+    key_bytes: SizeColumn | None
+    """the key's size, null where it is null"""
+    value_bytes: SizeColumn | None
+    """the value's size, null where it is null"""

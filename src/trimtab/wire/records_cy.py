@@ -26,7 +26,7 @@ from trimtab.wire.batch_header import (
     is_cut_short,
     read_whole_header,
 )
-from trimtab.wire.columns import BinaryColumn, Columns, HeadersColumn
+from trimtab.wire.columns import BinaryColumn, Columns, HeadersColumn, SizeColumn
 from trimtab.wire.compression import decompress
 
 if cython.compiled:
@@ -515,13 +515,40 @@ class _BinaryRows:
 
 @cython.final
 @cython.cclass
+class _SizeRows:
+    validity: _Validity
+    data: _Buffer
+
+    def __init__(self) -> None:
+        self.validity = _Validity()
+        self.data = _Buffer()
+
+    @cython.cfunc
+    @cython.inline
+    def put(self, size: cython.Py_ssize_t) -> cython.int:
+        """Add a row; a size below zero is a null."""
+        self.validity.put(size >= 0)
+        self.data.reserve(4)
+        self.data.put_int32(cython.cast(cython.int, size))
+        return 0
+
+    @cython.cfunc
+    def take(self) -> object:
+        nulls = self.validity.nulls
+        return SizeColumn(self.validity.take(), self.data.take(), nulls)
+
+
+@cython.final
+@cython.cclass
 class ColumnScanner:
     """Batches into columns: what a Spark partition reader reads, without an object per record.
 
     Args:
         key, value, headers: which of a record's columns are wanted. Offset, timestamp and its type
             always are.
-        batch_columns: whether each row also has its batch's base offset and stored size.
+        batch_columns: whether each row also has its batch's base offset and stored size, and its
+            place in the batch.
+        sizes: whether each row also has the sizes of its key and value, which need not be wanted.
         full_bytes: `scan` stops after the batch with which `data_bytes` reaches this; at most
             256 MiB.
         check_crcs: compare each batch's CRC first (`check.crcs`).
@@ -534,12 +561,16 @@ class ColumnScanner:
     _wants_value: cython.bint
     _wants_headers: cython.bint
     _wants_batches: cython.bint
+    _wants_sizes: cython.bint
     _offset: _Buffer
     _timestamp: _Buffer
     _timestamp_type: _Buffer
     _batch_base_offset: _Buffer
     _batch_bytes: _Buffer
     _far_timestamp: Any
+    _batch_index: _Buffer
+    _key_bytes: _SizeRows
+    _value_bytes: _SizeRows
     _headers_validity: _Validity
     _headers_offsets: _Buffer
     _header_key: _BinaryRows
@@ -556,6 +587,7 @@ class ColumnScanner:
         value: bool = True,
         headers: bool = False,
         batch_columns: bool = False,
+        sizes: bool = False,
         full_bytes: cython.longlong = 8 * 1024 * 1024,
         check_crcs: bool = True,
         limit: cython.longlong = RECORDS_LIMIT,
@@ -570,6 +602,7 @@ class ColumnScanner:
         self._wants_value = value
         self._wants_headers = headers
         self._wants_batches = batch_columns
+        self._wants_sizes = sizes
         self._full_bytes = full_bytes
         self._limit = limit
         self._checks_crcs = check_crcs
@@ -587,6 +620,9 @@ class ColumnScanner:
         self._batch_base_offset = _Buffer()
         self._batch_bytes = _Buffer()
         self._far_timestamp = None
+        self._batch_index = _Buffer()
+        self._key_bytes = _SizeRows()
+        self._value_bytes = _SizeRows()
         self._headers_validity = _Validity()
         self._headers_offsets = _Buffer()
         self._headers_offsets.reserve(4)
@@ -670,7 +706,8 @@ class ColumnScanner:
         timestamp_type: cython.int = 1 if attributes & LOG_APPEND_TIME else 0
         offset: cython.longlong
         milliseconds: cython.longlong
-        for _ in range(count):
+        index: cython.int
+        for index in range(count):
             reader.read_record()
             if reader.offset_delta < 0 or reader.offset_delta > last_delta:
                 raise _offset_outside(header, reader.offset_delta)
@@ -708,6 +745,11 @@ class ColumnScanner:
                 self._batch_base_offset.put_int64(base_offset)
                 self._batch_bytes.reserve(4)
                 self._batch_bytes.put_int32(size)
+                self._batch_index.reserve(4)
+                self._batch_index.put_int32(index)
+            if self._wants_sizes:
+                self._key_bytes.put(reader.key_size)
+                self._value_bytes.put(reader.value_size)
             reader.end_record()
             self._rows += 1
         reader.end_batch()
@@ -761,6 +803,9 @@ class ColumnScanner:
             self._batch_base_offset.take() if self._wants_batches else None,
             self._batch_bytes.take() if self._wants_batches else None,
             self._far_timestamp,
+            self._batch_index.take() if self._wants_batches else None,
+            self._key_bytes.take() if self._wants_sizes else None,
+            self._value_bytes.take() if self._wants_sizes else None,
         )
         self._far_timestamp = None
         self._rows = 0

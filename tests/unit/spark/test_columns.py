@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from trimtab.client.partitioner.murmur2_cy import murmur2
 from trimtab.errors import CorruptData
 from trimtab.records import Headers
 from trimtab.spark import columns
@@ -17,7 +18,7 @@ from trimtab.wire.batch_cy import BatchBuilder
 from trimtab.wire.batch_header import restamp
 from trimtab.wire.compression import Compression
 
-EVERY = columns.KAFKA_COLUMNS | columns.HEADER_COLUMNS | columns.BATCH_COLUMNS
+EVERY = columns.KNOWN_COLUMNS
 
 
 def make_batch(
@@ -59,6 +60,10 @@ def test_every_column_of_a_record() -> None:
         "headers": None,
         "batchBaseOffset": 5,
         "batchBytes": len(first),
+        "batchIndex": 0,
+        "keyBytes": None,
+        "valueBytes": 3,
+        "keyHash": None,
     }
     assert [row["value"] for row in rows] == [b"one", None, b"", b"four"]
     assert [row["offset"] for row in rows] == [5, 6, 7, 8]
@@ -66,6 +71,10 @@ def test_every_column_of_a_record() -> None:
     assert rows[3]["key"] == b"k"
     assert rows[3]["headers"] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
     assert (rows[3]["batchBaseOffset"], rows[3]["batchBytes"]) == (8, len(second))
+    assert [row["batchIndex"] for row in rows] == [0, 1, 2, 0]
+    assert [row["valueBytes"] for row in rows] == [3, None, 0, 4]
+    assert rows[3]["keyBytes"] == 1
+    assert rows[3]["keyHash"] & 0xFFFFFFFF == murmur2(b"k")
 
 
 def test_the_schema_is_the_one_spark_makes_of_its_kafka_source() -> None:
@@ -123,3 +132,26 @@ def test_columns_not_asked_for_are_not_decoded() -> None:
     (batch,) = scan([make_batch(0, [b"v" * 100] * 3)], OffsetRange("t", 0, 0, 3), "batchBytes")
     assert batch.schema.names == ["batchBytes"]
     assert batch.get_total_buffer_size() == 3 * 4
+
+
+def test_a_batch_has_one_first_record_however_its_range_is_split() -> None:
+    batch = make_batch(0, [b"v"] * 4)
+    places = [
+        place
+        for start, end in [(0, 2), (2, 4)]
+        for part in scan([batch], OffsetRange("t", 0, start, end), "batchIndex")
+        for place in part.column("batchIndex").to_pylist()
+    ]
+    assert places == [0, 1, 2, 3]
+
+
+def test_sizes_and_hashes_come_without_keys_and_values() -> None:
+    keys = [b"one", b"", b"a key beyond a word"]
+    buffers = [make_batch(number, [b"v" * number], key=key) for number, key in enumerate(keys)]
+    (batch,) = scan(buffers, OffsetRange("t", 0, 0, 3), "keyBytes", "valueBytes", "keyHash")
+    assert batch.schema.names == ["keyBytes", "valueBytes", "keyHash"]
+    assert batch.get_total_buffer_size() == 3 * 3 * 4
+    assert batch.column("keyBytes").to_pylist() == [3, 0, 19]
+    assert batch.column("valueBytes").to_pylist() == [0, 1, 2]
+    hashes = [number & 0xFFFFFFFF for number in batch.column("keyHash").to_pylist()]
+    assert hashes == [murmur2(key) for key in keys]

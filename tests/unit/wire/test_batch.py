@@ -617,7 +617,7 @@ def test_a_bomb_in_a_batch_is_corrupt_data(
 
 
 def test_columns_byte_by_byte(batch: ModuleType, reading: ModuleType) -> None:
-    scanner = reading.ColumnScanner(headers=True, batch_columns=True)
+    scanner = reading.ColumnScanner(headers=True, batch_columns=True, sizes=True)
     built = at(build(batch), 1000)
     assert scanner.scan(built, 0, 1 << 60) == 5
     assert (scanner.rows, scanner.next_offset) == (5, 1005)
@@ -643,6 +643,13 @@ def test_columns_byte_by_byte(batch: ModuleType, reading: ModuleType) -> None:
     assert columns.headers.value.data == b"nycflights13\x00\xff"
     assert columns.batch_base_offset == struct.pack("=5q", *[1000] * 5)
     assert columns.batch_bytes == struct.pack("=5i", *[len(built)] * 5)
+    assert columns.batch_index == struct.pack("=5i", *range(5))
+    assert columns.key_bytes.validity == columns.key.validity
+    assert columns.key_bytes.data == struct.pack("=5i", 2, -1, 0, 63, 64)
+    assert columns.key_bytes.null_count == 1
+    assert columns.value_bytes.validity == columns.value.validity
+    sizes = [-1 if value is None else len(value) for _, _, value, _ in RECORDS]
+    assert columns.value_bytes.data == struct.pack("=5i", *sizes)
 
 
 def test_columns_not_asked_for_are_none(batch: ModuleType, reading: ModuleType) -> None:
@@ -652,6 +659,7 @@ def test_columns_not_asked_for_are_none(batch: ModuleType, reading: ModuleType) 
     assert columns.rows == 5
     assert columns[1:3] == (None, None)
     assert columns[6:9] == (None, None, None)
+    assert columns[10:] == (None, None, None)
 
 
 def test_columns_without_a_null_have_no_validity(batch: ModuleType, reading: ModuleType) -> None:

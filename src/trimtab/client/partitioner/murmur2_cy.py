@@ -4,8 +4,14 @@
 Source: `org.apache.kafka.common.utils.Utils.murmur2` (32 bits, seed 0x9747b28c).
 """
 
+from struct import Struct
+
 import cython
 
+if cython.compiled:
+    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
+
+_NATIVE_INT32 = Struct("=i")
 _SEED = cython.declare(cython.uint, 0x9747B28C)
 _M = cython.declare(cython.uint, 0x5BD1E995)
 # Interpreted, numbers do not wrap by themselves. Declared: a literal this large is a Python int.
@@ -72,3 +78,28 @@ def partition_for_octets(
 ) -> int:
     """`partition_for_key` of the `size` bytes at `start`, for compiled modules: makes no object."""
     return (_murmur2(octets, start, size) & 0x7FFFFFFF) % partition_count
+
+
+@cython.locals(octets=cython.p_uchar, bounds=cython.p_int, made=cython.p_uint)
+def murmur2_column(data: bytearray, offsets: bytearray, rows: cython.Py_ssize_t) -> bytearray:
+    """The hash of every key of a column: 32 bits each in native order, the sign as Java shows it.
+
+    Args:
+        data: the keys one after the other, as Arrow lays out a binary column.
+        offsets: `rows` + 1 int32 into `data`; a null key has no bytes, and the hash of the empty
+            key.
+    """
+    hashes = bytearray(4 * rows)
+    row: cython.Py_ssize_t
+    if cython.compiled:
+        octets = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(data))
+        bounds = cython.cast(cython.p_int, PyByteArray_AS_STRING(offsets))
+        made = cython.cast(cython.p_uint, PyByteArray_AS_STRING(hashes))
+        for row in range(rows):
+            made[row] = _murmur2(octets, bounds[row], bounds[row + 1] - bounds[row])
+    else:
+        ends = memoryview(offsets).cast("i")
+        for row in range(rows):
+            unsigned = _murmur2(data, ends[row], ends[row + 1] - ends[row])
+            _NATIVE_INT32.pack_into(hashes, 4 * row, unsigned - (unsigned >> 31 << 32))
+    return hashes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from types import ModuleType
 
@@ -71,3 +72,12 @@ def test_key_lives_where_java_puts_it(
     hashing: ModuleType, key: bytes, partitions: dict[int, int]
 ) -> None:
     assert {n: hashing.partition_for_key(key, n) for n in partitions} == partitions
+
+
+def test_a_column_of_keys_has_the_hash_of_each(hashing: ModuleType) -> None:
+    keys = [b"", b"1", b"a-little-bit-longer-string", b"", b"abc"]
+    ends = [sum(map(len, keys[:count])) for count in range(len(keys) + 1)]
+    data, offsets = bytearray(b"".join(keys)), bytearray(struct.pack("=6i", *ends))
+    hashes = struct.unpack("=5i", hashing.murmur2_column(data, offsets, len(keys)))
+    assert hashes == (275646681, -1993445489, -1486304829, 275646681, 479470107)
+    assert hashing.murmur2_column(bytearray(), bytearray(4), 0) == b""
