@@ -2,58 +2,80 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trimtab.spark import load
+from trimtab.client.partitioner.murmur2_cy import murmur2, partition_for_key
+from trimtab.errors import UsageError
+from trimtab.spark import snapshots
+from trimtab.spark.load.brokers import broker_capacity
+from trimtab.spark.load.groups import group_lag
+from trimtab.spark.load.inputs import BATCHES, KEY_HASHES, KEYS, PARTITIONS, RECORDS
+from trimtab.spark.load.keys import hot_keys, key_sketches
+from trimtab.spark.load.partitions import partition_load, roll_up, share_by
+from trimtab.spark.load.racks import CLIENTS, rack_traffic
+from trimtab.spark.load.repartitioning import what_if, what_if_partitions
+from trimtab.spark.load.rules import Thresholds, findings
+from trimtab.spark.load.skew import topic_skew
+from trimtab.spark.load.writing import start
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LEVEL, TILTED, IDLE = "level", "tilted", "idle"
+NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return NOON + timedelta(seconds=seconds)
+
+
+# topic, partition, offset, time, place in its batch, bytes of the batch, key and value bytes
+ROWS = [
+    (LEVEL, 0, 0, at(0), 0, 100, None, 10),
+    (LEVEL, 0, 1, at(70), 1, 100, None, 10),
+    (LEVEL, 0, 2, at(70), 0, 50, 3, 10),
+    (LEVEL, 1, 0, at(0), 0, 150, None, 10),
+    (TILTED, 0, 7, at(0), 0, 900, 1, None),  # offsets 5 and 6 are gone, as after compaction
+    (TILTED, 0, 8, at(0), 1, 900, 1, 0),
+    (TILTED, 2, 0, at(0), 0, 300, 1, 5),
+    ("stranger", 0, 0, at(0), 0, 1, None, None),
+]
+PLACES = [
+    (topic, partition, leader, rack)
+    for topic in (LEVEL, TILTED, IDLE)
+    for partition, leader, rack in [(0, 10, "a"), (1, 11, "b"), (2, 12, "a")]
+    if topic != LEVEL or partition < 2
+]
+
+
+def rows_of(frame: DataFrame, *columns: str) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in (frame.select(*columns) if columns else frame).collect()]
 
 
 @pytest.fixture(scope="module")
-def table(spark: SparkSession) -> DataFrame:
-    # topic, partition, offset, base offset of its batch, bytes of its batch
-    records = [
-        (LEVEL, 0, 0, 0, 100),
-        (LEVEL, 0, 1, 0, 100),
-        (LEVEL, 0, 2, 2, 50),
-        (LEVEL, 1, 0, 0, 150),
-        (TILTED, 0, 7, 5, 900),  # offsets 5 and 6 are gone, as after compaction
-        (TILTED, 0, 8, 5, 900),
-        (TILTED, 2, 0, 0, 300),
-        ("stranger", 0, 0, 0, 1),
-    ]
-    partitions = [
-        (topic, partition, leader, rack)
-        for topic in (LEVEL, TILTED, IDLE)
-        for partition, leader, rack in [(0, 10, "a"), (1, 11, "b"), (2, 12, "a")]
-        if topic != LEVEL or partition < 2
-    ]
+def records(spark: SparkSession) -> DataFrame:
     # Two frame partitions cut batches in the middle, as a split of a range of offsets does.
-    frame = spark.createDataFrame(records, load.RECORDS).repartition(2)
-    table = load.partition_load(frame, spark.createDataFrame(partitions, load.PARTITIONS))
-    return table.cache()
+    return spark.createDataFrame(ROWS, RECORDS).repartition(2).cache()
+
+
+@pytest.fixture(scope="module")
+def partitions(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame(PLACES, PARTITIONS)
+
+
+@pytest.fixture(scope="module")
+def table(records: DataFrame, partitions: DataFrame) -> DataFrame:
+    return partition_load(records, partitions).cache()
 
 
 @pytest.mark.kip(794)
 def test_partition_load_is_the_table_of_kip_794(table: DataFrame) -> None:
-    assert table.columns == [
-        "topic",
-        "partition",
-        "leader",
-        "rack",
-        "TotalBatches",
-        "TotalBytes",
-        "TotalRecords",
-        "BytesPerBatch",
-        "RecordsPerBatch",
-        "ShareOfBytes",
-    ]
-    assert [tuple(row) for row in table.collect()] == [
+    kip = ("TotalBatches", "TotalBytes", "TotalRecords", "BytesPerBatch", "RecordsPerBatch")
+    assert rows_of(table, "topic", "partition", "leader", "rack", *kip, "ShareOfBytes") == [
         (IDLE, 0, 10, "a", 0, 0, 0, None, None, None),
         (IDLE, 1, 11, "b", 0, 0, 0, None, None, None),
         (IDLE, 2, 12, "a", 0, 0, 0, None, None, None),
@@ -63,27 +85,410 @@ def test_partition_load_is_the_table_of_kip_794(table: DataFrame) -> None:
         (TILTED, 1, 11, "b", 0, 0, 0, None, None, 0.0),
         (TILTED, 2, 12, "a", 1, 300, 1, 300.0, 1.0, 0.25),
     ]
+    more = ("partition", "RawBytes", "NullKeyRecords", "FirstOffset", "LastOffset")
+    assert rows_of(table.filter(f"topic = '{TILTED}'"), *more) == [
+        (0, 2, 0, 7, 8),
+        (1, None, None, None, None),
+        (2, 6, 0, 0, 0),
+    ]
 
 
-def test_skew_counts_empty_partitions(table: DataFrame) -> None:
-    skew = {row.topic: row for row in load.topic_skew(table).collect()}
-    assert (skew[LEVEL].MaxOverMean, skew[LEVEL].CoefficientOfVariation) == (1.0, 0.0)
-    tilted = skew[TILTED]
+def test_windows_part_what_they_put_together_again(
+    records: DataFrame, partitions: DataFrame, table: DataFrame
+) -> None:
+    windows = partition_load(records, partitions, window="1 minute")
+    sums = ("TotalBatches", "TotalBytes", "TotalRecords", "RawBytes", "NullKeyRecords")
+    level = windows.filter(f"topic = '{LEVEL}'")
+    # The batch of 100 bytes has its second record in the next window, and counts in its first.
+    assert rows_of(level, "window.start", "partition", *sums) == [
+        (at(0).replace(tzinfo=None), 0, 1, 100, 1, 10, 1),
+        (at(0).replace(tzinfo=None), 1, 1, 150, 1, 10, 1),
+        (at(60).replace(tzinfo=None), 0, 1, 50, 2, 23, 1),
+    ]
+    assert "ShareOfBytes" not in windows.columns
+    # Every column, but for partitions without a record.
+    together = roll_up(windows)
+    assert rows_of(together) == rows_of(table.filter("TotalRecords > 0"))
+    hours = roll_up(windows, "1 hour")
+    assert rows_of(hours.drop("window")) == rows_of(together.drop("ShareOfBytes"))
+
+
+def test_batches_and_records_give_the_same_table(
+    spark: SparkSession, records: DataFrame, partitions: DataFrame, table: DataFrame
+) -> None:
+    batches = spark.createDataFrame(
+        [
+            (LEVEL, 0, 0, 1, at(0), 100, 2, False),
+            (LEVEL, 0, 2, 2, at(70), 50, 1, False),
+            (LEVEL, 1, 0, 0, at(0), 150, 1, False),
+            (LEVEL, 1, 1, 1, at(0), 78, 1, True),
+            (TILTED, 0, 7, 8, at(0), 900, 2, False),
+            (TILTED, 2, 0, 0, at(0), 300, 1, False),
+        ],
+        BATCHES,
+    )
+    from_batches = partition_load(batches, partitions)
+    shared = [name for name in table.columns if not name.startswith(("Raw", "Null", "Share"))]
+    expected = rows_of(table, *shared)
+    found = rows_of(from_batches, *shared)
+    marker = shared.index("TotalBytes"), shared.index("LastOffset"), shared.index("BytesPerBatch")
+    for row, other in zip(found, expected, strict=True):
+        if row[:2] != (LEVEL, 1):
+            assert row == other
+        else:  # a transaction marker takes bytes and an offset, and is no record
+            assert [row[place] for place in marker] == [150 + 78, 1, 228.0]
+            assert [value for place, value in enumerate(row) if place not in marker] == [
+                value for place, value in enumerate(other) if place not in marker
+            ]
+
+
+def test_skew_counts_empty_partitions(
+    records: DataFrame, partitions: DataFrame, table: DataFrame
+) -> None:
+    skew = {row.topic: row for row in topic_skew(table).collect()}
+    level, tilted, idle = skew[LEVEL], skew[TILTED], skew[IDLE]
+    assert (level.MaxOverMean, level.CoefficientOfVariation, level.Gini) == (1.0, 0.0, 0.0)
+    assert level.NullKeyShare == 0.75
     assert (tilted.Partitions, tilted.TotalBytes, tilted.TotalRecords) == (3, 1200, 3)
     assert tilted.MaxOverMean == 900 / 400
     assert tilted.CoefficientOfVariation == pytest.approx((140_000**0.5) / 400)
-    assert (skew[IDLE].MaxOverMean, skew[IDLE].CoefficientOfVariation) == (None, None)
+    # Of 0, 300, 900: half the mean difference of two, over the mean.
+    assert tilted.Gini == pytest.approx((300 + 900 + 600) * 2 / 9 / (2 * 400))
+    assert (tilted.TopPartition, tilted.TopShare, tilted.NullKeyShare) == (0, 0.75, 0.0)
+    assert idle.Partitions == 3
+    assert all(idle[name] is None for name in ("MaxOverMean", "Gini", "TopPartition", "TopShare"))
+
+    windows = partition_load(records, partitions, window="1 minute")
+    first = topic_skew(windows, partitions).filter(f"topic = '{TILTED}'").collect()[0]
+    for name in ("Partitions", "MaxOverMean", "CoefficientOfVariation", "Gini", "TopShare"):
+        assert first[name] == pytest.approx(tilted[name])
+    assert first.window.end - first.window.start == timedelta(minutes=1)
 
 
 def test_shares_by_broker_and_rack(table: DataFrame) -> None:
-    by_leader = load.share_by(table, "leader").filter(f"topic = '{TILTED}'")
-    assert [tuple(row) for row in by_leader.collect()] == [
+    by_leader = share_by(table, "leader").filter(f"topic = '{TILTED}'")
+    assert rows_of(by_leader) == [
         (TILTED, 10, 900, 2, 0.75),
         (TILTED, 11, 0, 0, 0.0),
         (TILTED, 12, 300, 1, 0.25),
     ]
-    by_rack = load.share_by(table, "rack").filter(f"topic = '{TILTED}'")
-    assert [tuple(row) for row in by_rack.collect()] == [
-        (TILTED, "a", 1200, 3, 1.0),
-        (TILTED, "b", 0, 0, 0.0),
+    by_rack = share_by(table, "rack").filter(f"topic = '{TILTED}'")
+    assert rows_of(by_rack) == [(TILTED, "a", 1200, 3, 1.0), (TILTED, "b", 0, 0, 0.0)]
+
+
+# -- keys
+
+KEYED = [
+    (f"t{topic}", key % 3, offset, at(offset % 2 * 60), 0, 70, 2, 10, b"k%d" % key)
+    for topic in range(2)
+    for offset, key in enumerate([0] * 50 + [1] * 30 + [2] * 9 + list(range(3, 14)))
+]
+
+
+@pytest.fixture(scope="module")
+def keyed(spark: SparkSession) -> DataFrame:
+    nulls = [("t0", 0, 1000 + n, at(0), 0, 70, None, 10, None) for n in range(25)]
+    return spark.createDataFrame([*KEYED, *nulls], KEYS).repartition(3).cache()
+
+
+def test_hot_keys_of_every_topic(keyed: DataFrame) -> None:
+    hot = hot_keys(key_sketches(keyed, counters=20), top=2)
+    assert rows_of(hot) == [
+        ("t0", 1, b"k0", 0, 50, 50, 600, 50 / 125),
+        ("t0", 2, b"k1", 1, 30, 30, 360, 30 / 125),
+        ("t1", 1, b"k0", 0, 50, 50, 600, 0.5),
+        ("t1", 2, b"k1", 1, 30, 30, 360, 0.3),
     ]
+    # Few counters: what was forgotten lies within the bounds.
+    rough = hot_keys(key_sketches(keyed, counters=4), top=1).collect()
+    for row in rough:
+        assert row.key == b"k0"
+        assert row.Records <= 50 <= row.MostRecords
+
+
+def test_hot_keys_by_window_and_by_hash(spark: SparkSession, keyed: DataFrame) -> None:
+    hot = hot_keys(key_sketches(keyed, window="1 minute"), top=1)
+    found = rows_of(hot.filter("topic = 't1'"), "window.start", "key", "Records")
+    assert found == [(at(n).replace(tzinfo=None), b"k0", 25) for n in (0, 60)]
+    hashed = spark.createDataFrame([(*row[:-1], 41 + row[1]) for row in KEYED], KEY_HASHES)
+    by_hash = hot_keys(key_sketches(hashed), top=1)
+    assert rows_of(by_hash.filter("topic = 't0'"), "keyHash", "Records") == [(41, 54)]
+
+
+def signed(key: bytes) -> int:
+    number = murmur2(key)
+    return number - (number >> 31 << 32)
+
+
+def test_what_if_places_keys_as_the_producer_does(spark: SparkSession) -> None:
+    keys = [b"key %d" % number for number in range(60)]
+    rows = [
+        ("t", partition_for_key(key, 4), number, at(0), 0, 80, len(key), number, signed(key))
+        for number, key in enumerate(keys)
+    ]
+    rows += [("t", 1, 100 + n, at(0), 0, 80, None, 7, None) for n in range(5)]
+    # A key of which a record lies elsewhere counts as one that moves, once.
+    stray = next(key for key in keys if partition_for_key(key, 4) == 0)
+    rows.append(("t", 3, 200, at(0), 0, 80, len(stray), 0, signed(stray)))
+    frame = spark.createDataFrame(rows, KEY_HASHES)
+    placed = {
+        (row.NewPartitions, row.partition): row
+        for row in what_if_partitions(frame, [4, 7, 4]).collect()
+    }
+    assert {count for count, _ in placed} == {4, 7}
+    everything = [*keys, stray]
+    for count in (4, 7):
+        for partition in range(count):
+            there = [key for key in everything if partition_for_key(key, count) == partition]
+            row = placed.get((count, partition))
+            assert (row.TotalRecords if row else 0) == len(there)
+            assert (row.Keys if row else 0) == len(set(there))
+        nulls = placed[count, None]
+        assert (nulls.TotalRecords, nulls.RawBytes, nulls.Keys, nulls.MovedKeys) == (5, 35, 0, 0)
+    assert sum(row.MovedKeys for (count, _), row in placed.items() if count == 4) == 1
+    moved = {key for key in keys if partition_for_key(key, 4) != partition_for_key(key, 7)}
+    assert sum(row.MovedKeys for (count, _), row in placed.items() if count == 7) == len(
+        moved | ({stray} if partition_for_key(stray, 7) != 3 else set())
+    )
+
+    four, seven = what_if(frame, [4, 7]).collect()
+    assert (four.NewPartitions, four.Keys, four.MovedKeys, four.MovedRecords) == (4, 60, 1, 1)
+    assert (four.KeyedRecords, four.NullKeyRecords, four.NewReplicas) == (61, 5, None)
+    octets = [0] * 7
+    for number, key in enumerate(keys):
+        octets[partition_for_key(key, 7)] += len(key) + number
+    octets[partition_for_key(stray, 7)] += len(stray)
+    assert seven.MaxOverMean == pytest.approx(max(octets) / (sum(octets) / 7))
+    assert seven.HottestKeyShare == pytest.approx((len(keys[-1]) + 59) / sum(octets))
+
+
+def test_what_if_says_whether_the_limits_leave_room(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([("t", 0, 0, at(0), 0, 80, 1, 1, 5)], KEY_HASHES)
+    partitions = spark.createDataFrame(
+        [(at(0), "t", n, 1, "a", [1, 2], ["a", "b"], [1, 2]) for n in range(2)],
+        snapshots.PARTITIONS,
+    )
+
+    def fits(limits: list[int | None], cluster: int | None) -> list[tuple[Any, ...]]:
+        brokers = [
+            (at(0), number, "h", 1, "a", limit, cluster) for number, limit in enumerate(limits, 1)
+        ]
+        table = what_if(
+            frame, [1, 2, 4], partitions, spark.createDataFrame(brokers, snapshots.BROKERS)
+        )
+        return rows_of(table, "NewReplicas", "FreeReplicas", "Fits")
+
+    # Two partitions with two replicas lie on brokers 1 and 2.
+    assert fits([3, 5], None) == [(-2, 4, False), (0, 4, True), (4, 4, True)]
+    assert fits([3, 4], None)[2] == (4, 3, False)
+    assert fits([1, None], 7)[2] == (4, 3, False)
+    assert fits([1, None], None)[2] == (4, None, True)
+    assert fits([1, 1], None)[1] == (0, 0, True)
+
+
+# -- racks, brokers, groups
+
+
+def test_rack_traffic_by_hand(spark: SparkSession) -> None:
+    partitions = spark.createDataFrame(
+        [
+            (at(0), "t", 0, 1, "a", [1, 2], ["a", "b"], [1, 2]),
+            (at(0), "t", 1, 2, "b", [2, 3], ["b", "c"], [2, 3]),
+            (at(0), "u", 0, 1, "a", [1], ["a"], [1]),
+        ],
+        snapshots.PARTITIONS,
+    )
+    records = [
+        ("t", 0, 0, at(0), 0, 3_000_000_00, None, 9),
+        ("t", 1, 0, at(0), 0, 1_000_000_00, None, 9),
+        ("t", 1, 1, at(0), 1, 1_000_000_00, 4, 9),
+        ("u", 0, 0, at(0), 0, 5_000_000_00, None, 9),
+    ]
+    table = partition_load(spark.createDataFrame(records, RECORDS), partitions)
+    clients = [
+        ("t", "produce", "a", 1.0, True),  # rack-aware: partition 0 alone
+        ("t", "produce", "b", 2.0, False),  # evenly to both
+        ("t", "consume", "c", 1.0, True),
+        ("t", "consume", "b", 0.5, False),
+    ]
+    traffic = rack_traffic(
+        table, partitions, spark.createDataFrame(clients, CLIENTS), cost_per_gb=10.0
+    )
+    found = {
+        (row.topic, row.kind, row.fromRack, row.toRack): (
+            row.Bytes / 1e8,
+            row.IsCrossRack,
+            row.Cost,
+            row.SavedBy,
+            row.SavableBytes / 1e8,
+        )
+        for row in traffic.collect()
+    }
+    approx = {key: pytest.approx(value) for key, value in found.items()}
+    assert approx == {
+        # Partition 0 took 3: half from a, which sends all of its 1 there, half from b.
+        ("t", "produce", "a", "a"): (1.5, False, 0.0, None, 0.0),
+        ("t", "produce", "b", "a"): (1.5, True, 1.5, "KIP-1123", 1.5),
+        ("t", "produce", "b", "b"): (1.0, False, 0.0, None, 0.0),
+        ("t", "replicate", "a", "b"): (3.0, True, 3.0, None, 0.0),
+        ("t", "replicate", "b", "c"): (1.0, True, 1.0, None, 0.0),
+        # c reads partition 1 from its own replica, partition 0 from the leader: there is no other.
+        ("t", "consume", "a", "c"): (3.0, True, 3.0, None, 0.0),
+        ("t", "consume", "c", "c"): (1.0, False, 0.0, None, 0.0),
+        ("t", "consume", "a", "b"): (1.5, True, 1.5, "KIP-392", 1.5),
+        ("t", "consume", "b", "b"): (0.5, False, 0.0, None, 0.0),
+        # Nobody said who produces to u.
+        ("u", "produce", None, "a"): (5.0, None, 0.0, None, 0.0),
+    }
+
+
+def test_rack_traffic_keeps_records_with_keys_where_they_are(spark: SparkSession) -> None:
+    partitions = spark.createDataFrame(
+        [(at(0), "t", n, n, rack, [n], [rack], [n]) for n, rack in enumerate("ab")],
+        snapshots.PARTITIONS,
+    )
+    records = [("t", 0, n, at(0), n, 400, None if n else 1, 9) for n in range(4)]
+    table = partition_load(spark.createDataFrame(records, RECORDS), partitions)
+    clients = spark.createDataFrame([("t", "produce", "b", 1.0, False)], CLIENTS)
+    (row,) = rack_traffic(table, partitions, clients).collect()
+    assert (row.fromRack, row.toRack, row.Bytes, row.SavableBytes) == ("b", "a", 400, 300)
+
+
+def test_broker_capacity_grows_from_the_first_snapshot_to_the_last(spark: SparkSession) -> None:
+    day = 86_400
+    times = [0, day / 2, 2 * day]
+    brokers = [
+        (at(time), broker, "h", 1, "abc"[broker], 10 if broker < 2 else None, None)
+        for time in times
+        for broker in range(3)
+    ]
+    brokers.append((at(0), 9, "h", 1, None, None, None))  # it has left since
+    sizes = {0: [100, 0, 500], 1: [70, 70, 50]}
+    replicas = [
+        (at(time), broker, f"/d{half}", "t", half, size[step] // 2, 0, False)
+        for broker, size in sizes.items()
+        for step, time in enumerate(times)
+        for half in range(2)
+    ]
+    directories = [(at(time), 0, f"/d{n}", 1000, 400) for time in times for n in range(2)]
+    directories += [(at(time), 1, "/d0", -1, -1) for time in times]
+    partitions = [
+        (at(time), "t", number, number, "a", [0, 1], ["a", "b"], [0, 1])
+        for time in times
+        for number in range(2)
+    ]
+    table = broker_capacity(
+        spark.createDataFrame(brokers, snapshots.BROKERS),
+        spark.createDataFrame(replicas, snapshots.REPLICAS),
+        spark.createDataFrame(directories, snapshots.DIRECTORIES),
+        spark.createDataFrame(partitions, snapshots.PARTITIONS),
+    )
+    assert rows_of(table.drop("takenAt")) == [
+        (0, "a", 2, 1, 10, 0.2, 500, 2000, 800, 200.0, 4.0),
+        (1, "b", 2, 1, 10, 0.2, 50, None, None, -10.0, None),
+        (2, "c", 0, 0, None, None, 0, None, None, 0.0, None),
+    ]
+
+
+def test_group_lag_and_its_status(spark: SparkSession) -> None:
+    histories: dict[str, list[tuple[int, int]]] = {  # committed, latest
+        "level": [(5, 9), (9, 9), (9, 12)],
+        "behind": [(5, 9), (6, 13), (7, 20)],
+        "catching up": [(5, 30), (9, 31), (12, 32)],
+        "stalled": [(5, 9), (5, 13), (5, 20)],
+        "rewound": [(8, 9), (8, 13), (3, 20)],
+    }
+    committed, offsets = [], []
+    for topic, history in histories.items():
+        for step, (commit, latest) in enumerate(history):
+            committed.append((at(60 * step), "g", topic, 0, commit))
+            offsets.append((at(60 * step), topic, 0, 0, latest))
+    committed.append((at(120), "new", "level", 0, 2))
+    committed.append((at(0), "left", "level", 0, 1))
+    # Twelve records of 10 bytes, six in each of two windows.
+    records = [("level", 0, n, at(10 * n), 0, 10, None, 1) for n in range(12)]
+    windows = partition_load(spark.createDataFrame(records, RECORDS), window="1 minute")
+    table = group_lag(
+        spark.createDataFrame(committed, snapshots.GROUP_OFFSETS),
+        spark.createDataFrame(offsets, snapshots.OFFSETS),
+        windows,
+    )
+    found = {(row.group, row.topic): row for row in table.collect()}
+    assert {key: row.Status for key, row in found.items()} == {
+        ("g", "level"): "OK",
+        ("g", "behind"): "WARN",
+        ("g", "catching up"): "OK",
+        ("g", "stalled"): "STALL",
+        ("g", "rewound"): "REWIND",
+        ("new", "level"): "UNKNOWN",
+    }
+    level = found["g", "level"]
+    assert (level.Committed, level.Latest, level.LagRecords) == (9, 12, 3)
+    # Half of the second window; its records from offset 9 on were written 30 s ago.
+    assert (level.LagBytes, level.LagSeconds) == (30.0, 30.0)
+    new = found["new", "level"]
+    assert (new.LagRecords, new.LagBytes, new.LagSeconds) == (10, 100.0, 100.0)
+    assert (found["g", "stalled"].LagBytes, found["g", "stalled"].LagSeconds) == (None, None)
+
+
+def test_findings_name_rule_evidence_and_action(
+    spark: SparkSession, table: DataFrame, keyed: DataFrame
+) -> None:
+    skew = topic_skew(table)
+    keys = hot_keys(key_sketches(keyed))
+    limits = Thresholds(min_bytes=1, batch_bytes=80, leader_over_mean=1.2)
+    found = findings(load=table, skew=skew, keys=keys, thresholds=limits)
+    rows = {(row.rule, row.subject): row for row in found.collect()}
+    assert set(rows) == {
+        ("uneven-by-key", TILTED),
+        ("hot-key", "t0"),
+        ("hot-key", "t1"),
+        ("uneven-leaders", "broker 10"),
+    }
+    assert rows["uneven-by-key", TILTED].evidence == (
+        "partition 0 takes 75 % of the bytes, 2.3 times the mean of 3 partitions"
+    )
+    assert rows["uneven-leaders", "broker 10"].evidence.startswith("the partitions that it leads")
+    with pytest.raises(UsageError, match="at least one table"):
+        findings()
+
+
+# -- streams, writing, misuse
+
+
+def test_a_stream_closes_its_windows_with_the_same_sums(
+    spark: SparkSession, records: DataFrame, partitions: DataFrame, tmp_path: Path
+) -> None:
+    source, out = str(tmp_path / "in"), str(tmp_path / "out")
+    # A last record closes the windows before it: the watermark follows the largest timestamp.
+    last = spark.createDataFrame([(LEVEL, 0, 9, at(9000), 0, 1, None, 1)], RECORDS)
+    records.write.parquet(source)
+    last.write.mode("append").parquet(source)
+    stream = spark.readStream.schema(RECORDS).parquet(source)
+    tables = partition_load(stream, partitions, window="1 minute", watermark="1 minute")
+    for _ in range(2):  # started again, nothing is counted twice
+        query = start(tables, out, str(tmp_path / "checkpoint"), trigger={"availableNow": True})
+        query.awaitTermination()
+    written = spark.read.parquet(out).drop("day")
+    batch = partition_load(records, partitions, window="1 minute")
+    order = ("window", "topic", "partition")
+    assert rows_of(written.orderBy(*order)) == rows_of(batch.orderBy(*order))
+    assert [path.name for path in Path(out).glob("day=*")] == ["day=2026-11-23"]
+
+
+def test_misuse_is_said_at_once(spark: SparkSession, table: DataFrame, tmp_path: Path) -> None:
+    stream = spark.readStream.schema(KEYS).parquet(str(tmp_path))
+    with pytest.raises(UsageError, match="needs a window"):
+        partition_load(stream)
+    with pytest.raises(UsageError, match="needs a window"):
+        key_sketches(stream)
+    with pytest.raises(UsageError, match="counters=0"):
+        key_sketches(table, counters=0)
+    with pytest.raises(UsageError, match="records has no column batchBytes, keyBytes"):
+        partition_load(
+            table.withColumnRenamed("LastOffset", "offset").selectExpr("*", "1 as batchIndex")
+        )
+    with pytest.raises(UsageError, match="each from 1 on"):
+        what_if(table, [0])
+    with pytest.raises(UsageError, match="needs a stream"):
+        start(table, "x", "y")

@@ -38,6 +38,10 @@ class PartitionLoad(TypedDict):
     TotalBatches: int
     TotalBytes: int
     TotalRecords: int
+    RawBytes: int | None
+    NullKeyRecords: int | None
+    FirstOffset: int | None
+    LastOffset: int | None
     BytesPerBatch: float | None
     RecordsPerBatch: float | None
     ShareOfBytes: float

@@ -1,0 +1,54 @@
+"""Load as tables: how it lies on partitions, keys, brokers and racks, and what to do about it.
+
+    records = spark.read.schema(load.RECORDS).format("trimtab").options(...).load()
+    table = load.partition_load(records, partitions, window="1 minute")
+    load.append(table, "/data/partition_load")
+    load.topic_skew(table, partitions)
+
+Every table is a function: DataFrames in, one out; nothing is collected and nothing cached.
+`partition_load`, `roll_up`, `topic_skew` and `key_sketches` take streams too. What is left is
+computed in a second, small step from tables that were written.
+
+Inputs: records without what is in them (`RECORDS`, `KEYS`, `KEY_HASHES` are schemas to read with),
+batches from log segments on disk (`trimtab.spark.log_segments`), and what the cluster says of
+itself (`trimtab.spark.snapshots`).
+
+Columns that say what a row is about are in lower case (topic, partition, window); measures are
+capitalized, as KIP-794 has them.
+"""
+
+from trimtab.spark.load.brokers import broker_capacity
+from trimtab.spark.load.groups import group_lag
+from trimtab.spark.load.inputs import BATCHES, KEY_HASHES, KEYS, PARTITIONS, RECORDS
+from trimtab.spark.load.keys import hot_keys, key_sketches
+from trimtab.spark.load.partitions import partition_load, roll_up, share_by
+from trimtab.spark.load.racks import CLIENTS, COST_PER_GB, rack_traffic
+from trimtab.spark.load.repartitioning import what_if, what_if_partitions
+from trimtab.spark.load.rules import Thresholds, findings
+from trimtab.spark.load.skew import topic_skew
+from trimtab.spark.load.writing import append, start
+
+__all__ = [
+    "BATCHES",
+    "CLIENTS",
+    "COST_PER_GB",
+    "KEYS",
+    "KEY_HASHES",
+    "PARTITIONS",
+    "RECORDS",
+    "Thresholds",
+    "append",
+    "broker_capacity",
+    "findings",
+    "group_lag",
+    "hot_keys",
+    "key_sketches",
+    "partition_load",
+    "rack_traffic",
+    "roll_up",
+    "share_by",
+    "start",
+    "topic_skew",
+    "what_if",
+    "what_if_partitions",
+]

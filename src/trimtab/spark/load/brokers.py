@@ -1,0 +1,101 @@
+"""How full brokers are: partitions against the limits of KIP-578, disks, and days until full."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+
+from trimtab.spark.load.inputs import ratio, require
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_DAY_SECONDS = 86_400.0
+
+
+def broker_capacity(
+    brokers: DataFrame, replicas: DataFrame, directories: DataFrame, partitions: DataFrame
+) -> DataFrame:
+    """Each broker at the last snapshot, and how fast its logs grow; batch only.
+
+    Args:
+        brokers, replicas, directories, partitions: with the columns of `snapshots.BROKERS`,
+            `REPLICAS`, `DIRECTORIES` and `PARTITIONS`, of one snapshot or of many. Growth needs
+            two: it is what the logs grew between the first and the last.
+
+    Returns:
+        broker, rack, takenAt (of the last snapshot), Replicas, Leaders, MaxReplicas
+        (`max.broker.partitions`; null without a limit), UsedShare (Replicas over it, from 0),
+        LogBytes (of all its replicas), DiskTotalBytes, DiskUsableBytes (of the volumes of its log
+        directories, added up; null where the broker does not tell), BytesPerDay (growth of the
+        logs; null of one snapshot), DaysToFull (null where the logs do not grow), in the order of
+        brokers. A broker that is not in the last snapshot is left out.
+    """
+    require(brokers, "brokers", "takenAt", "broker", "rack", "maxBrokerPartitions")
+    require(replicas, "replicas", "takenAt", "broker", "bytes")
+    require(directories, "directories", "takenAt", "broker", "totalBytes", "usableBytes")
+    require(partitions, "partitions", "takenAt", "leader", "replicas")
+    last = brokers.agg(f.max("takenAt").alias("takenAt"))
+    leaders = _latest(partitions, last).groupBy(f.col("leader").alias("broker"))
+    held = _latest(partitions, last).select(f.explode("replicas").alias("broker")).groupBy("broker")
+    disks = (
+        _latest(directories, last)
+        .groupBy("broker")
+        .agg(
+            f.sum(_known("totalBytes")).alias("DiskTotalBytes"),
+            f.sum(_known("usableBytes")).alias("DiskUsableBytes"),
+        )
+    )
+    # A broker that had no replica yet stored nothing, in a snapshot that it is in.
+    stored = (
+        brokers.select("takenAt", "broker")
+        .join(
+            replicas.groupBy("takenAt", "broker").agg(f.sum("bytes").alias("bytes")),
+            ["takenAt", "broker"],
+            "left",
+        )
+        .fillna(0, ["bytes"])
+        .groupBy("broker")
+        .agg(
+            f.max_by("bytes", "takenAt").alias("LogBytes"),
+            f.min_by("bytes", "takenAt").alias("firstBytes"),
+            (f.max("takenAt").cast("double") - f.min("takenAt").cast("double")).alias("seconds"),
+        )
+    )
+    growth = ratio((f.col("LogBytes") - f.col("firstBytes")) * f.lit(_DAY_SECONDS), "seconds")
+    return (
+        _latest(brokers, last)
+        .join(held.agg(f.count("*").alias("Replicas")), "broker", "left")
+        .join(leaders.agg(f.count("*").alias("Leaders")), "broker", "left")
+        .join(disks, "broker", "left")
+        .join(stored, "broker")
+        .fillna(0, ["Replicas", "Leaders"])
+        .withColumn("BytesPerDay", growth)
+        .select(
+            "broker",
+            "rack",
+            "takenAt",
+            "Replicas",
+            "Leaders",
+            f.col("maxBrokerPartitions").alias("MaxReplicas"),
+            ratio("Replicas", "maxBrokerPartitions").alias("UsedShare"),
+            "LogBytes",
+            "DiskTotalBytes",
+            "DiskUsableBytes",
+            "BytesPerDay",
+            f.when(f.col("BytesPerDay") > 0, f.col("DiskUsableBytes") / f.col("BytesPerDay")).alias(
+                "DaysToFull"
+            ),
+        )
+        .orderBy("broker")
+    )
+
+
+def _latest(frame: DataFrame, last: DataFrame) -> DataFrame:
+    return frame.join(f.broadcast(last), "takenAt")
+
+
+def _known(column: str) -> Column:
+    """Brokers answer -1 for a volume that they cannot ask (KIP-827)."""
+    return f.when(f.col(column) >= 0, f.col(column))

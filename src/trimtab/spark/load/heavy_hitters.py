@@ -1,0 +1,81 @@
+"""The keys that come most often, in bounded memory.
+
+Source: the Space-Saving algorithm (Metwally, Agrawal, El Abbadi, 2005), in the form that takes
+many counts at once and can be merged (Agarwal et al., "Mergeable Summaries", 2012).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from heapq import nlargest
+from typing import Generic, NamedTuple, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Hitter(NamedTuple):
+    """What is known of one key.
+
+    Attributes:
+        records, bytes: counted; there were no fewer.
+        partition: the highest that one of them lay in.
+        missed: how many records may not have been counted, at most.
+    """
+
+    records: int
+    bytes: int
+    partition: int
+    missed: int
+
+
+class HeavyHitters(Generic[K]):
+    """Counts keys; forgets the rarest where there are too many.
+
+    Args:
+        capacity: how many keys are kept. A key with more than total / capacity records is kept.
+
+    Attributes:
+        floor: how many records any key may have had that is not kept, at most.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.floor = 0
+        self._capacity = capacity
+        self._kept: dict[K, Hitter] = {}
+
+    def add(self, counts: Iterable[tuple[K, int, int, int]]) -> None:
+        """Count some records.
+
+        Args:
+            counts: key, records, bytes, partition; a key may come several times.
+        """
+        kept = self._kept
+        for key, records, octets, partition in counts:
+            known = kept.get(key)
+            if known is None:
+                kept[key] = Hitter(records, octets, partition, self.floor)
+            else:
+                kept[key] = Hitter(
+                    known.records + records,
+                    known.bytes + octets,
+                    max(known.partition, partition),
+                    known.missed,
+                )
+            if len(kept) >= 2 * self._capacity:  # seldom, so that keeping order costs little
+                self._forget()
+
+    def __iter__(self) -> Iterator[tuple[K, Hitter]]:
+        """The keys kept, at most `capacity`."""
+        self._forget()
+        return iter(self._kept.items())
+
+    def _forget(self) -> None:
+        if len(self._kept) <= self._capacity:
+            return
+
+        def most(item: tuple[K, Hitter]) -> int:
+            return item[1].records + item[1].missed
+
+        ranked = nlargest(self._capacity + 1, self._kept.items(), key=most)
+        self.floor = max(self.floor, most(ranked.pop()))
+        self._kept = dict(ranked)

@@ -1,0 +1,235 @@
+"""The keys with the most records: a sketch in each task, merged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from pyspark.sql import Window
+from pyspark.sql import functions as f
+
+from trimtab.errors import UsageError
+from trimtab.spark.load.heavy_hitters import HeavyHitters
+from trimtab.spark.load.inputs import in_order, ratio, require, window_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+_GROUPS: Final = 64
+"""Topics and windows that a task counts at a time. The oldest is handed over when there are more,
+and begun again if it is met again: sketches are merged anyway."""
+
+_NUMBERS: Final = "Records long, Bytes long, Missed long, Partition int"
+
+
+def key_sketches(
+    records: DataFrame,
+    counters: int = 1000,
+    window: str | None = None,
+    watermark: str = "10 minutes",
+) -> DataFrame:
+    """Counts of the keys that may be hot; of a batch or a stream.
+
+    Memory is bounded by `counters` for each topic and window in a task, whatever the number of
+    keys. `hot_keys` says what came out.
+
+    Args:
+        records: with the columns of `KEYS`, or with `keyHash` in place of `key`.
+        counters: keys that a task keeps of each topic (and window). A key with more than
+            1 / `counters` of a task's records is kept for certain.
+        window: as in `partition_load`. A stream needs one.
+        watermark: how late a stream's records may come.
+
+    Returns:
+        [window,] topic, key (or keyHash), Records, Bytes (keys and values; both were counted, there
+        may have been more), Missed, Partition (the highest with the key). A topic's row with a null
+        key has all of its records and bytes; `Missed` there is how many records of a key may not
+        have been counted, of a key it is what to take off that because the key was (0 or less).
+
+    Raises:
+        UsageError: columns are missing, `counters` is below 1, or a stream comes without a window.
+    """
+    if counters < 1:
+        raise UsageError(f"key_sketches(counters={counters}): it must be 1 or more")
+    if records.isStreaming and window is None:
+        raise UsageError('key_sketches of a stream needs a window, such as window="1 minute"')
+    key = "key" if "key" in records.columns else "keyHash"
+    require(records, "records", "topic", "partition", "timestamp", key, "keyBytes", "valueBytes")
+    length = f.expr("cast(coalesce(keyBytes, 0) + coalesce(valueBytes, 0) as bigint)")
+    if window is None:
+        start = f.lit(None).cast("timestamp")
+    else:
+        start = f.window("timestamp", window)["start"]
+    narrow = records.select(
+        "topic", start.alias("start"), f.col(key), "partition", length.alias("bytes")
+    )
+    kind = records.schema[key].dataType.simpleString()
+    sketched = _in_tasks(key, kind, counters)(narrow.asTable())
+    if window is None:
+        groups: list[Any] = ["topic", key]
+    else:
+        if records.isStreaming:
+            sketched = sketched.withWatermark("start", watermark)
+        groups = [f.window("start", window), "topic", key]
+    return sketched.groupBy(*groups).agg(
+        *(f.sum(name).alias(name) for name in ("Records", "Bytes", "Missed")),
+        f.max("Partition").alias("Partition"),
+    )
+
+
+def hot_keys(sketches: DataFrame, top: int = 20) -> DataFrame:
+    """The keys with the most records of each topic (and window).
+
+    Args:
+        sketches: what `key_sketches` returns; of a stream, what it has written.
+        top: how many.
+
+    Returns:
+        [window,] topic, Rank (from 1), key (or keyHash), Partition, Records (at least), MostRecords
+        (at most), Bytes (at least), ShareOfRecords (of the topic's, 0 to 1).
+    """
+    key = "key" if "key" in sketches.columns else "keyHash"
+    require(sketches, "sketches", "topic", key, "Records", "Bytes", "Missed", "Partition")
+    window = window_of(sketches)
+    totals = sketches.filter(f.isnull(key)).select(
+        *window, "topic", f.col("Records").alias("all"), f.col("Missed").alias("floor")
+    )
+    ranked = sketches.filter(f.isnotnull(key)).withColumn(
+        "Rank",
+        f.row_number().over(
+            Window.partitionBy(*window, "topic").orderBy(f.desc("Records"), f.asc(key))
+        ),
+    )
+    table = ranked.filter(f.col("Rank") <= top).join(totals, [*window, "topic"])
+    return in_order(
+        table.select(
+            *window,
+            "topic",
+            "Rank",
+            key,
+            "Partition",
+            "Records",
+            (f.col("Records") + f.col("floor") + f.col("Missed")).alias("MostRecords"),
+            "Bytes",
+            ratio("Records", "all").alias("ShareOfRecords"),
+        ),
+        *window,
+        "topic",
+        "Rank",
+    )
+
+
+class KeySketcher:
+    """What one task counts; its rows are those of `key_sketches` before they are merged.
+
+    Args:
+        key: the name of the column to count by.
+        counters: keys kept of each topic and window.
+    """
+
+    def __init__(self, key: str, counters: int) -> None:
+        self._key = key
+        self._counters = counters
+        self._sketches: dict[tuple[Any, ...], _Sketch] = {}
+        self._schema: pa.Schema | None = None
+
+    def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Count records: topic, start, the key, partition and bytes. Yields what is given up."""
+        sketches = self._sketches
+        self._schema = schema = self._schema or _sketch_schema(batch.schema, self._key)
+        for topic, start, key, *counted in _count(batch, self._key):
+            group = (topic, start)
+            sketch = sketches.get(group)
+            if sketch is None:
+                if len(sketches) >= _GROUPS:
+                    oldest = next(iter(sketches))
+                    yield sketches.pop(oldest).finish(oldest, schema)
+                sketch = sketches[group] = _Sketch(self._counters)
+            sketch.add(key, *counted)
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        for group, sketch in self._sketches.items():
+            assert self._schema is not None
+            yield sketch.finish(group, self._schema)
+
+
+def _in_tasks(key: str, kind: str, counters: int) -> Callable[..., DataFrame]:
+    """A `KeySketcher` for each task. (`mapInArrow` would need pandas.)"""
+
+    class Sketch:
+        def __init__(self) -> None:
+            self._sketcher = KeySketcher(key, counters)
+
+        def eval(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+            yield from self._sketcher.add(batch)
+
+        def terminate(self) -> Iterator[pa.RecordBatch]:
+            yield from self._sketcher.finish()
+
+    schema = f"topic string, start timestamp, {key} {kind}, {_NUMBERS}"
+    return cast("Callable[..., DataFrame]", f.arrow_udtf(Sketch, returnType=schema))
+
+
+class _Sketch:
+    """One topic's keys in one window, as far as one task has seen them."""
+
+    def __init__(self, counters: int) -> None:
+        self._hitters: HeavyHitters[Any] = HeavyHitters(counters)
+        self._records = self._bytes = 0
+
+    def add(self, key: Any, records: int, octets: int, partition: int) -> None:
+        self._records += records
+        self._bytes += octets
+        if key is not None:
+            self._hitters.add([(key, records, octets, partition)])
+
+    def finish(self, group: tuple[Any, ...], schema: pa.Schema) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        hitters = list(self._hitters)
+        floor = self._hitters.floor
+        rows: list[tuple[Any, ...]] = [
+            (*group, key, each.records, each.bytes, each.missed - floor, each.partition)
+            for key, each in hitters
+        ]
+        rows.append((*group, None, self._records, self._bytes, floor, None))
+        arrays = [
+            pa.array(values, pa.int64()).cast(field.type)
+            if field.name == "start"
+            else pa.array(values, field.type)
+            for values, field in zip(zip(*rows, strict=True), schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _count(batch: pa.RecordBatch, key: str) -> Iterator[tuple[Any, ...]]:
+    """Topic, start, key, records, bytes and highest partition of each key of a batch."""
+    import pyarrow as pa
+
+    names = ["topic", "start", key]
+    counted = (
+        pa.Table.from_batches([batch])
+        .group_by(names)
+        .aggregate([("bytes", "count"), ("bytes", "sum"), ("partition", "max")])
+    )
+    # A timestamp stays a number: pyarrow would make a datetime of each.
+    start = counted.column("start").cast(pa.int64())
+    columns = [
+        counted.column("topic"),
+        start,
+        *(counted.column(name) for name in (key, "bytes_count", "bytes_sum", "partition_max")),
+    ]
+    return zip(*(column.to_pylist() for column in columns), strict=True)
+
+
+def _sketch_schema(given: pa.Schema, key: str) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            *(given.field(name) for name in ("topic", "start", key)),
+            *(pa.field(name, pa.int64()) for name in ("Records", "Bytes", "Missed")),
+            pa.field("Partition", pa.int32()),
+        ]
+    )

@@ -1,0 +1,204 @@
+"""Bytes between racks, what they cost, and what KIP-392 and KIP-1123 would save.
+
+A log says how many bytes a partition took, not who sent and who read them: of that the caller gives
+what is known (`CLIENTS`). Replication follows from the log alone: each byte goes to every follower.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as f
+
+from trimtab.spark.load.inputs import ratio, require, window_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+CLIENTS: Final = "topic string, kind string, rack string, share double, isNear boolean"
+"""Who produces to topics and consumes from them.
+
+`kind` is "produce" or "consume". `share` is a weight among a topic's producers, whatever their sum;
+of a consumer it is how often it reads the topic: 1 all of it, 0.25 a quarter, as one of four
+members of a group does. `isNear` says of a producer that it is rack-aware
+(`partitioner.rack.aware`, KIP-1123), of a consumer that brokers send it to a replica in its rack
+(`client.rack` and a `replica.selector.class`, KIP-392).
+"""
+
+COST_PER_GB: Final = 0.02
+"""Dollars for a GB between racks: what AWS takes between its zones, 0.01 at either end."""
+
+GB: Final = 1_000_000_000
+"""Bytes that providers bill as one GB."""
+
+
+def rack_traffic(
+    load: DataFrame,
+    partitions: DataFrame,
+    clients: DataFrame,
+    cost_per_gb: float = COST_PER_GB,
+) -> DataFrame:
+    """Bytes between racks by topic; batch only.
+
+    The bytes of a partition are shared out among the topic's producers by their weights. A
+    rack-aware producer writes to the partitions led in its rack alone, if there are any; every
+    other producer writes to all partitions evenly.
+
+    Args:
+        load: what `partition_load` returns.
+        partitions: with the columns of `snapshots.PARTITIONS`, of one snapshot.
+        clients: with the columns of `CLIENTS`. Producers of a topic that has none here are in an
+            unknown rack (null).
+        cost_per_gb: for a GB (10^9 bytes) that leaves its rack, in any currency.
+
+    Returns:
+        [window,] topic, kind ("produce", "replicate", "consume"), fromRack, toRack (null: not
+        known), Bytes (double: shares are not whole), IsCrossRack (null if a rack is not known), GB,
+        Cost (0 within a rack or where that is not known), SavedBy ("KIP-1123" for producers,
+        "KIP-392" for consumers, null where neither applies), SavableBytes, SavableCost (what of
+        Bytes and Cost would stay in the rack; of producers only records without a key, which are
+        free to go elsewhere).
+    """
+    window = window_of(load)
+    require(load, "load", "topic", "partition", "TotalBytes", "TotalRecords", "NullKeyRecords")
+    require(partitions, "partitions", "topic", "partition", "rack", "leader", "replicas")
+    require(clients, "clients", "topic", "kind", "rack", "share", "isNear")
+    where = partitions.select("topic", "partition", "leader", "rack", "replicas", "replicaRacks")
+    stored = load.select(
+        *window,
+        "topic",
+        "partition",
+        f.col("TotalBytes").cast("double").alias("bytes"),
+        f.coalesce(ratio("NullKeyRecords", "TotalRecords"), f.lit(0.0)).alias("free"),
+    ).join(where, ["topic", "partition"])
+    moved = (
+        _produced(stored, where, clients, window)
+        .unionByName(_replicated(stored, window))
+        .unionByName(_consumed(stored, clients, window))
+    )
+    crosses = f.col("fromRack") != f.col("toRack")
+    cost = f.when(crosses, f.col("Bytes") / GB * cost_per_gb).otherwise(0.0)
+    return (
+        moved.filter("bytes > 0")
+        .groupBy(*window, "topic", "kind", "fromRack", "toRack")
+        .agg(f.sum("bytes").alias("Bytes"), f.sum("savable").alias("SavableBytes"))
+        .select(
+            *window,
+            "topic",
+            "kind",
+            "fromRack",
+            "toRack",
+            "Bytes",
+            crosses.alias("IsCrossRack"),
+            (f.col("Bytes") / GB).alias("GB"),
+            cost.alias("Cost"),
+            f.when(
+                f.col("SavableBytes") > 0,
+                f.when(f.col("kind") == "produce", "KIP-1123").otherwise("KIP-392"),
+            ).alias("SavedBy"),
+            "SavableBytes",
+            (f.col("SavableBytes") / GB * cost_per_gb).alias("SavableCost"),
+        )
+        .orderBy(*window, "topic", "kind", "fromRack", "toRack")
+    )
+
+
+def _produced(
+    stored: DataFrame, where: DataFrame, clients: DataFrame, window: list[str]
+) -> DataFrame:
+    """From the producers' racks to the leaders'."""
+    in_rack = where.filter("leader >= 0").groupBy("topic", f.col("rack").alias("home")).count()
+    producers = (
+        clients.filter("kind = 'produce' and share > 0")
+        .withColumnRenamed("rack", "home")
+        .join(in_rack, ["topic", "home"], "left")
+        .withColumnRenamed("count", "nearPartitions")
+        .drop("kind")
+    )
+    # Of its share of the topic, what a producer sends to this partition: relative, made to sum to
+    # 1 over the producers below.
+    keeps_near = f.col("isNear") & f.isnotnull("nearPartitions")
+    counts = where.groupBy("topic").agg(f.count("*").alias("allPartitions"))
+    weight = (
+        f.when(~keeps_near, f.col("share") / f.col("allPartitions"))
+        .when(f.col("home") == f.col("rack"), f.col("share") / f.col("nearPartitions"))
+        .otherwise(0.0)
+    )
+    each = (
+        stored.join(counts, "topic")
+        .join(producers, "topic", "left")
+        .withColumn("weight", f.coalesce(weight, f.lit(0.0)))
+        .withColumn(
+            "weights",
+            f.sum("weight").over(Window.partitionBy(*window, "topic", "partition")),
+        )
+    )
+    # A partition that no known producer writes to: its bytes came from somewhere unknown, once.
+    is_known = f.col("weights") > 0
+    known = each.filter(is_known).select(
+        *window,
+        "topic",
+        f.lit("produce").alias("kind"),
+        f.col("home").alias("fromRack"),
+        f.col("rack").alias("toRack"),
+        (f.col("bytes") * f.col("weight") / f.col("weights")).alias("bytes"),
+        (f.col("free") * f.isnotnull("nearPartitions").cast("double")).alias("free"),
+    )
+    unknown = (
+        each.filter(~is_known)
+        .select(
+            *window,
+            "topic",
+            "partition",
+            f.lit("produce").alias("kind"),
+            f.lit(None).cast("string").alias("fromRack"),
+            f.col("rack").alias("toRack"),
+            "bytes",
+            f.lit(0.0).alias("free"),
+        )
+        .distinct()
+        .drop("partition")
+    )
+    crosses = f.col("fromRack") != f.col("toRack")
+    savable = f.when(crosses, f.col("bytes") * f.col("free")).otherwise(0.0).alias("savable")
+    return known.unionByName(unknown).select("*", savable).drop("free")
+
+
+def _replicated(stored: DataFrame, window: list[str]) -> DataFrame:
+    """From the leaders' racks to the followers'."""
+    copies = stored.select(
+        "*", f.explode(f.arrays_zip("replicas", "replicaRacks")).alias("replica")
+    )
+    return copies.filter("leader >= 0 and replica.replicas != leader").select(
+        *window,
+        "topic",
+        f.lit("replicate").alias("kind"),
+        f.col("rack").alias("fromRack"),
+        f.col("replica.replicaRacks").alias("toRack"),
+        "bytes",
+        f.lit(0.0).alias("savable"),
+    )
+
+
+def _consumed(stored: DataFrame, clients: DataFrame, window: list[str]) -> DataFrame:
+    """From the leaders' racks, or the nearest replicas', to the consumers'."""
+    consumers = (
+        clients.filter("kind = 'consume' and share > 0")
+        .withColumnRenamed("rack", "home")
+        .drop("kind")
+    )
+    has_near = f.array_contains("replicaRacks", f.col("home"))
+    source = f.when(f.col("isNear") & has_near, f.col("home")).otherwise(f.col("rack"))
+    read = stored.join(consumers, "topic").select(
+        *window,
+        "topic",
+        f.lit("consume").alias("kind"),
+        source.alias("fromRack"),
+        f.col("home").alias("toRack"),
+        (f.col("bytes") * f.col("share")).alias("bytes"),
+        has_near.alias("hasNear"),
+    )
+    crosses = f.col("fromRack") != f.col("toRack")
+    savable = f.when(crosses & f.col("hasNear"), f.col("bytes")).otherwise(0.0)
+    return read.select("*", savable.alias("savable")).drop("hasNear")

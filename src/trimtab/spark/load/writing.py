@@ -1,0 +1,76 @@
+"""Load tables that grow: appended by a batch or a stream, in Parquet or any format of Spark's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as f
+
+from trimtab.errors import UsageError
+from trimtab.spark.load.inputs import window_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+def append(
+    table: DataFrame,
+    path: str,
+    format: str = "parquet",
+    options: Mapping[str, str] | None = None,
+) -> None:
+    """Add a table's rows to those at `path`, a directory for each day.
+
+    Args:
+        format: "parquet", or what the session has, such as "delta" or "iceberg".
+        options: of the format.
+    """
+    writer = _by_day(table).write.format(format).mode("append").options(**(options or {}))
+    (writer.partitionBy("day") if _is_dated(table) else writer).save(path)
+
+
+def start(
+    table: DataFrame,
+    path: str,
+    checkpoint: str,
+    format: str = "parquet",
+    trigger: Mapping[str, Any] | None = None,
+    options: Mapping[str, str] | None = None,
+) -> StreamingQuery:
+    """Start a stream that adds a table's windows to those at `path` once they are closed.
+
+    Args:
+        checkpoint: a directory; started again with the same one, the stream goes on.
+        format: as in `append`.
+        trigger: as Spark's `trigger`, such as `{"processingTime": "1 minute"}` or
+            `{"availableNow": True}`.
+
+    Raises:
+        UsageError: the table is no stream, or has no windows.
+    """
+    if not table.isStreaming or not window_of(table):
+        raise UsageError("start needs a stream with windows; append takes the others")
+    writer = (
+        _by_day(table)
+        .writeStream.format(format)
+        .outputMode("append")
+        .partitionBy("day")
+        .option("checkpointLocation", checkpoint)
+        .options(**(options or {}))
+    )
+    if trigger is not None:
+        writer = writer.trigger(**trigger)
+    return writer.start(path)
+
+
+def _is_dated(table: DataFrame) -> bool:
+    return bool(window_of(table)) or "takenAt" in table.columns
+
+
+def _by_day(table: DataFrame) -> DataFrame:
+    if not _is_dated(table):
+        return table
+    moment = "window.start" if window_of(table) else "takenAt"
+    return table.withColumn("day", f.to_date(moment))

@@ -1,0 +1,167 @@
+"""What a cluster says of itself at one moment, as rows: partitions, offsets, sizes, limits, groups.
+
+    taken = take_snapshot({"bootstrap.servers": "127.0.0.1:9092"})
+    frames = to_frames(spark, taken)
+    load.append(frames.replicas, "/data/replicas")
+
+Taken every minute or hour and appended, these are the history that growth and lag are computed
+from. All rows of a snapshot have the same `takenAt`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from trimtab.client.admin import Admin
+from trimtab.controller.partition_limits import PER_BROKER, PER_CLUSTER
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from trimtab.client.network.metadata import TopicView
+
+PARTITIONS: Final = (
+    "takenAt timestamp, topic string, partition int, leader int, rack string, "
+    "replicas array<int>, replicaRacks array<string>, isr array<int>"
+)
+"""`leader` is -1 where there is none; `rack` is the leader's; null is a broker without a rack."""
+
+OFFSETS: Final = "takenAt timestamp, topic string, partition int, earliest long, latest long"
+"""`latest` is where the next record will go, as kafka-get-offsets prints it. Partitions without a
+leader are left out."""
+
+BROKERS: Final = (
+    "takenAt timestamp, broker int, host string, port int, rack string, "
+    "maxBrokerPartitions long, maxPartitions long"
+)
+"""Brokers that are alive, and their limits of KIP-578; null without a limit."""
+
+DIRECTORIES: Final = (
+    "takenAt timestamp, broker int, directory string, totalBytes long, usableBytes long"
+)
+"""Log directories; -1 bytes where the broker does not tell (before Kafka 3.3)."""
+
+REPLICAS: Final = (
+    "takenAt timestamp, broker int, directory string, topic string, partition int, bytes long, "
+    "offsetLag long, isFuture boolean"
+)
+"""Replicas on disk, as kafka-log-dirs prints them."""
+
+GROUP_OFFSETS: Final = (
+    "takenAt timestamp, group string, topic string, partition int, committed long"
+)
+"""Offsets that consumer groups have committed."""
+
+
+class Snapshot(NamedTuple):
+    """Rows of each table, in the order of its columns."""
+
+    partitions: Sequence[tuple[Any, ...]]
+    offsets: Sequence[tuple[Any, ...]]
+    brokers: Sequence[tuple[Any, ...]]
+    directories: Sequence[tuple[Any, ...]]
+    replicas: Sequence[tuple[Any, ...]]
+
+
+class SnapshotFrames(NamedTuple):
+    """The tables of a snapshot as DataFrames: `PARTITIONS`, `OFFSETS` and so on."""
+
+    partitions: DataFrame
+    offsets: DataFrame
+    brokers: DataFrame
+    directories: DataFrame
+    replicas: DataFrame
+
+
+_SCHEMAS: Final = (PARTITIONS, OFFSETS, BROKERS, DIRECTORIES, REPLICAS)
+
+
+def take_snapshot(
+    client: Mapping[str, object], topics: Iterable[str] | None = None, now: datetime | None = None
+) -> Snapshot:
+    """Ask the cluster; on the driver, with one connection a broker.
+
+    Args:
+        client: the admin client's options, such as `{"bootstrap.servers": ...}`.
+        topics: only these; None is all, internal ones too. Brokers' replicas are always all.
+        now: the time to put on the rows; None is the clock's.
+
+    Raises:
+        BrokerError: there is no such topic, or asking is not allowed.
+        Unavailable: no broker answers.
+    """
+    at = now or datetime.now(UTC)
+    with Admin(client) as admin:
+        cluster = admin.cluster()
+        racks = {node.id: node.rack for node in cluster.nodes}
+        views = admin.describe_topics(topics)
+        led = [(name, number) for name, view in views.items() for number in view.available]
+        earliest = admin.list_offsets(led, at="earliest") if led else {}
+        latest = admin.list_offsets(led, at="latest") if led else {}
+        logs = admin.describe_log_dirs()
+        limits = {node.id: _read_limits(admin, node.id) for node in cluster.nodes}
+    return Snapshot(
+        partitions=[row for view in views.values() for row in _describe(view, racks, at)],
+        offsets=[
+            (at, *each, earliest[each].offset, latest[each].offset) for each in sorted(latest)
+        ],
+        brokers=[
+            (at, node.id, node.host, node.port, node.rack, *limits[node.id])
+            for node in cluster.nodes
+        ],
+        directories=[
+            (at, broker, each.path, each.total_bytes, each.usable_bytes)
+            for broker, directories in logs.items()
+            for each in directories
+        ],
+        replicas=[
+            (at, broker, each.path, *partition, log.size, log.offset_lag, log.is_future)
+            for broker, directories in logs.items()
+            for each in directories
+            for partition, log in each.logs.items()
+        ],
+    )
+
+
+def to_frames(session: SparkSession, snapshot: Snapshot) -> SnapshotFrames:
+    """A snapshot's rows as DataFrames."""
+    return SnapshotFrames(
+        *(
+            session.createDataFrame(list(rows), schema)
+            for rows, schema in zip(snapshot, _SCHEMAS, strict=True)
+        )
+    )
+
+
+def _describe(
+    view: TopicView, racks: Mapping[int, str | None], at: datetime
+) -> Iterable[tuple[Any, ...]]:
+    for number, partition in enumerate(view.partitions):
+        yield (
+            at,
+            view.name,
+            number,
+            partition.leader,
+            view.racks[number],
+            list(partition.replicas),
+            [racks.get(replica) for replica in partition.replicas],
+            list(partition.in_sync_replicas),
+        )
+
+
+def _read_limits(admin: Admin, broker: int) -> tuple[int | None, int | None]:
+    """`max.broker.partitions` and `max.partitions`; None where the broker has no such limit."""
+    values = {entry.name: entry.value for entry in admin.describe_configs("broker", broker)}
+    per_broker, per_cluster = values.get(PER_BROKER), values.get(PER_CLUSTER)
+    return _limit(per_broker), _limit(per_cluster)
+
+
+def _limit(value: str | None) -> int | None:
+    number = None if value is None else int(value)
+    return None if number is None or number >= _NO_LIMIT else number
+
+
+_NO_LIMIT: Final = 2**63 - 1
+"""What brokers say where there is none."""
