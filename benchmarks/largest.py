@@ -131,7 +131,8 @@ def _build(owner: Schema, version: int, path: Path_, count: int, number: int = 0
     for each in _carried(owner, version):
         rest = path[1:] if path and path[0] == each.name else ()
         if each.name in KEPT:
-            values[each.name] = KEPT[each.name]
+            most = 2**31 - 1 if getattr(each.type, "code", "") == "i" else 2**63 - 1
+            values[each.name] = min(KEPT[each.name], most)
         elif each.is_array:
             is_at, is_around = bool(path) and path == (each.name,), bool(rest)
             numbers = range(count if is_at else 1 if is_around else 0)
