@@ -27,11 +27,13 @@ class Piece(NamedTuple):
         next_offset: where the next one begins.
         size: bytes.
         time: the largest timestamp of its first record batch, ms since the epoch; -1 if unknown.
+        error: by so many bytes `size` may be wrong.
     """
 
     next_offset: int
     size: int
     time: int = -1
+    error: int = 0
 
 
 class Admitted(NamedTuple):

@@ -13,13 +13,14 @@ import logging
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-from trimtab.errors import BrokerError, ErrorCode, KafkaError, Unavailable, UsageError
+from trimtab.errors import BrokerError, ErrorCode, KafkaError, Unavailable
 from trimtab.records import TopicPartition
 from trimtab.spark.admission import Piece, admit, admit_offsets, split_by_bytes
+from trimtab.spark.lag import measure_lag
 from trimtab.spark.options import StreamOptions
-from trimtab.spark.progress import measure_lag
 from trimtab.spark.ranges import (
     DataLoss,
     LogBounds,
@@ -45,6 +46,7 @@ _LOOK_SECONDS: Final = 0.05
 _PAUSE_TO_LOOK: Final = 10
 """Looking for something new takes up this part of the time at most, one to so many."""
 _RETRY_SECONDS: Final = 0.2
+_COMMIT_RETRY_SECONDS: Final = 60.0
 _CONFIRMATIONS: Final = 3
 _CONFIRM_SECONDS: Final = 0.3
 _STALL_SECONDS: Final = 2.0
@@ -67,6 +69,8 @@ class Topics(Protocol):
     def latest(self, partitions: Any) -> dict[TopicPartition, int]: ...
 
     def at_times(self, times: Any) -> dict[TopicPartition, int | None]: ...
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None: ...
 
     def close(self) -> None: ...
 
@@ -124,6 +128,8 @@ class StreamPlan:
         self._batch_at: float | None = None
         self._outage_since: float | None = None
         self._has_answered = False
+        self._committed: Mapping[TopicPartition, int] | None = None
+        self._commit_after = -inf
         self._report: dict[str, Any] | None = None
 
     # -- where to begin and end
@@ -163,6 +169,7 @@ class StreamPlan:
         """
         began = self._clock()
         begun = read_offset(start)
+        self._commit(begun.offsets)
         is_first = begun.first is not None and begun.first == begun.offsets
         while True:
             looked = self._clock()
@@ -413,6 +420,26 @@ class StreamPlan:
 
     # -- lag
 
+    def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """What is done with all its records is committed to the group, if one is named.
+
+        Raises:
+            BrokerError: at the first time, if the cluster refuses it for good.
+        """
+        group = self._options.commit_group
+        if not group or offsets == self._committed or self._clock() < self._commit_after:
+            return
+        try:
+            self._topics.commit(group, offsets)
+        except KafkaError as error:
+            if self._committed is None and not _may_pass(error):
+                raise
+            # Only what is shown goes by it: the stream goes on.
+            logger.warning("option commitGroup: %s", error)
+            self._commit_after = self._clock() + _COMMIT_RETRY_SECONDS
+        else:
+            self._committed = offsets
+
     def _note(self, look: _Look, ends: Mapping[TopicPartition, int] | None) -> None:
         end = look.begins if ends is None else ends
         lag = measure_lag(look.begins, end, look.latest, self._sizes, time.time())
@@ -459,10 +486,6 @@ def open_plan(options: StreamOptions) -> StreamPlan:
     Raises:
         UsageError: an option of the clients that cannot be.
     """
-    if options.size_source == "probe":
-        raise UsageError("option sizeSource=probe is not built yet: use auto")
-    if options.commit_group:
-        raise UsageError("option commitGroup is not built yet: leave it out")
     limit = max(options.max_bytes_per_trigger, options.min_bytes_per_trigger)
     part = options.max_bytes_per_partition
     sizes = None

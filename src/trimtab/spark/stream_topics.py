@@ -81,6 +81,14 @@ class StreamTopics:
             found |= {each: offset if offset >= 0 else None for each, offset in offsets.items()}
         return found
 
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Set the offsets of a consumer group, for tools that show lag.
+
+        Raises:
+            KafkaError: the cluster has no groups, or does not take them.
+        """
+        self._admin.alter_group_offsets(group, {each: offset for each, offset in offsets.items()})
+
     def close(self) -> None:
         self._admin.close()
 

@@ -12,7 +12,7 @@ from trimtab.broker import handlers
 from trimtab.errors import BrokerError, ErrorCode, Unavailable
 from trimtab.records import TopicPartition
 from trimtab.spark.admission import Piece
-from trimtab.spark.sizes import Ahead, Exact, Found, Listing, Scan, Sizes, Source, Wanted
+from trimtab.spark.sizes import Ahead, Exact, Found, Listing, Probe, Scan, Sizes, Source, Wanted
 from trimtab.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -101,7 +101,7 @@ def test_brokers_that_list_no_sizes_are_scanned(
         assert [piece.next_offset for piece in found[ZERO]] == [1]
 
 
-@pytest.mark.parametrize("kind", [Scan, Listing])
+@pytest.mark.parametrize("kind", [Scan, Listing, Probe])
 def test_what_was_deleted_is_passed_over(servers: str, kind: type[Scan]) -> None:
     with Admin(servers) as admin:
         admin.create_topic(kind.name, partitions=1)
@@ -148,6 +148,22 @@ def test_small_record_batches_are_remembered_as_one() -> None:
     ahead.add([Piece(10, 10), Piece(11, 500), Piece(12, 1)], grain=30)
     assert [piece.size for piece in ahead.pieces] == [30, 30, 30, 10, 500, 1]
     assert (ahead.size, ahead.known_to) == (601, 12)
+
+
+def test_probes_estimate_and_say_by_how_much_they_may_be_wrong(servers: str) -> None:
+    """Forty record batches, each a byte larger than the one before."""
+    source = Probe({"bootstrap.servers": servers})
+    found = look_for_all(source, {ZERO: Wanted(0, 40, 10**6)})[ZERO]
+    exact = stored(servers, ZERO)
+    total = sum(piece.size for piece in exact)
+    size, error = sum(piece.size for piece in found), sum(piece.error for piece in found)
+    assert found[-1].next_offset == 40
+    assert found[0] == exact[0]
+    assert 0 < error < total / 20
+    assert abs(size - total) <= error
+    assert 0 < source.bytes_read < total / 4
+    source = Probe({"bootstrap.servers": servers})
+    assert look_for_all(source, {ONE: Wanted(0, 3, 100)})[ONE] == stored(servers, ONE)
 
 
 def test_what_was_asked_for_stays_as_it_is() -> None:

@@ -31,6 +31,8 @@ class Topics:
         self.ids = {"t": "id-of-t"}
         self.error: KafkaError | None = None
         self.asked = 0
+        self.commits: list[tuple[str, dict[TopicPartition, int]]] = []
+        self.refusal: KafkaError | None = None
 
     def known(self, refresh: bool = False) -> Known:
         self._answer()
@@ -47,6 +49,11 @@ class Topics:
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         return {each: at if at < self.ends[each] else None for each, at in times.items()}
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        self.commits.append((group, dict(offsets)))
+        if self.refusal is not None:
+            raise self.refusal
 
     def close(self) -> None: ...
 
@@ -420,8 +427,32 @@ def test_tasks_by_count() -> None:
     assert [each.size for each in ranges] == sorted((each.size for each in ranges), reverse=True)
 
 
-@pytest.mark.parametrize("option", [{"sizeSource": "probe"}, {"commitGroup": "g"}])
-def test_what_is_not_built_is_refused_at_once(option: dict[str, str]) -> None:
-    given = {"kafka.bootstrap.servers": "x:1", "subscribe": "t"}
-    with pytest.raises(UsageError, match=f"{next(iter(option))}.* is not built yet"):
-        stream_plan.open_plan(read_stream_options(given | option))
+def test_what_is_done_is_committed_to_the_group_that_is_named() -> None:
+    topics, clock = Topics(t0=5), Clock()
+    stream = plan(topics, clock, commitGroup="g")
+    start = stream.first()
+    end = stream.next(start, takes_all=True)
+    assert topics.commits == [("g", {ZERO: 0})]
+    assert stream.next(end, takes_all=True) is end
+    assert stream.next(end, takes_all=True) is end
+    assert topics.commits == [("g", {ZERO: 0}), ("g", {ZERO: 5})]
+    # What is shown goes by it, and no more: an error later does not end the query.
+    topics.ends[ZERO] = 6
+    end = stream.next(end, takes_all=True)
+    topics.refusal = BrokerError(ErrorCode.UNKNOWN_MEMBER_ID, "it has members", "group g")
+    for _ in range(3):
+        assert stream.next(end, takes_all=True) is end
+    assert len(topics.commits) == 3
+    clock.now += 60
+    topics.refusal = None
+    assert stream.next(end, takes_all=True) is end
+    assert topics.commits[-1] == ("g", {ZERO: 6})
+
+
+def test_a_cluster_without_groups_says_so_at_once() -> None:
+    topics = Topics(t0=5)
+    topics.refusal = BrokerError(ErrorCode.UNSUPPORTED_VERSION, "no groups here", "group g")
+    stream = plan(topics, commitGroup="g")
+    start = stream.first()
+    with pytest.raises(BrokerError, match="no groups here"):
+        stream.next(start, takes_all=True)

@@ -257,6 +257,18 @@ class Admin:
         """
         return self._run(self._admin.fence_producers(transactional_ids))
 
+    def alter_group_offsets(self, group: str, offsets: Mapping[Partition, int]) -> None:
+        """Set where a consumer group goes on: the next record's offset, by partition (KIP-396).
+
+        Tools that show lag go by these, too. The group must have no members.
+
+        Raises:
+            BrokerError: UNSUPPORTED_VERSION from a cluster without consumer groups, such as one of
+                trimtab's; UNKNOWN_MEMBER_ID if the group has members; not authorized.
+            Unavailable: its coordinator does not answer in time.
+        """
+        self._run(self._admin.alter_group_offsets(group, offsets))
+
     def cluster(self, timeout_ms: float | None = None) -> ClusterDescription:
         """The cluster's id and its brokers.
 

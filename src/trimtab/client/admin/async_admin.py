@@ -10,6 +10,7 @@ from typing import Final, Literal, TypeAlias
 from trimtab.client.admin import (
     configs,
     eligible_leaders,
+    group_offsets,
     log_dirs,
     reassignments,
     topics,
@@ -29,6 +30,7 @@ from trimtab.client.admin.answers import (
 )
 from trimtab.client.admin.calls import Calls
 from trimtab.client.arguments import (
+    MAX_INT64,
     Partition,
     checked_brokers,
     checked_flag,
@@ -260,6 +262,23 @@ class AsyncAdmin:
         """As `Admin.fence_producers`."""
         return await transactions.fence_producers(
             self._calls, checked_texts("transactional_ids", transactional_ids)
+        )
+
+    async def alter_group_offsets(self, group: str, offsets: Mapping[Partition, int]) -> None:
+        """As `Admin.alter_group_offsets`."""
+        if not isinstance(group, str) or not group:
+            raise UsageError(f"group={shown(group)}: must be a group's id")
+        await group_offsets.alter_group_offsets(
+            self._calls,
+            group,
+            {
+                checked_partition(partition): checked_integer(
+                    f"the offset of {shown(partition)}", offset, 0, MAX_INT64
+                )
+                for partition, offset in checked_mapping(
+                    "offsets", offsets, "{('t', 0): 42}"
+                ).items()
+            },
         )
 
     async def cluster(self, timeout_ms: float | None = None) -> ClusterDescription:

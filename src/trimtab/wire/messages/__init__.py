@@ -87,6 +87,7 @@ from trimtab.wire.messages.list_transactions import (
     ListTransactionsResponse,
 )
 from trimtab.wire.messages.metadata import MetadataRequest, MetadataResponse
+from trimtab.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from trimtab.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from trimtab.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
@@ -154,6 +155,7 @@ APIS: dict[int, Api] = {
         _api(FetchRequest, FetchResponse),
         _api(ListOffsetsRequest, ListOffsetsResponse),
         _api(MetadataRequest, MetadataResponse),
+        _api(OffsetCommitRequest, OffsetCommitResponse),
         _api(OffsetFetchRequest, OffsetFetchResponse),
         _api(FindCoordinatorRequest, FindCoordinatorResponse),
         _api(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
@@ -283,6 +285,8 @@ __all__ = [
     "ListTransactionsResponse",
     "MetadataRequest",
     "MetadataResponse",
+    "OffsetCommitRequest",
+    "OffsetCommitResponse",
     "OffsetFetchRequest",
     "OffsetFetchResponse",
     "OffsetForLeaderEpochRequest",

@@ -1,0 +1,63 @@
+"""Setting a consumer group's offsets (KIP-396)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trimtab.client.admin.calls import Calls, FinalError
+from trimtab.client.network.connections import ApiKey
+from trimtab.client.network.coordinator import CoordinatorKind, CoordinatorLink
+from trimtab.errors import BrokerError, ErrorCode, error_code
+from trimtab.records import TopicPartition
+from trimtab.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+
+_LAST_VERSION_WITH_NAMES = 9
+_ABOUT_THE_COORDINATOR = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.REQUEST_TIMED_OUT,
+)
+
+
+async def alter_group_offsets(
+    calls: Calls, group: str, offsets: Mapping[TopicPartition, int]
+) -> None:
+    session = calls.session
+    link = CoordinatorLink(
+        session.connections, CoordinatorKind.GROUP, group, session.backoff, session.random
+    )
+    topics: dict[str, list[OffsetCommitRequestPartition]] = {}
+    for (topic, index), offset in offsets.items():
+        topics.setdefault(topic, []).append(
+            OffsetCommitRequestPartition(
+                partition_index=index, committed_offset=offset, committed_metadata=""
+            )
+        )
+    request = OffsetCommitRequest(
+        group_id=group,
+        topics=[OffsetCommitRequestTopic(name=name, partitions=of) for name, of in topics.items()],
+    )
+
+    def judge(response: OffsetCommitResponse) -> tuple[ErrorCode, str]:
+        for topic in response.topics:
+            for each in topic.partitions:
+                code = error_code(each.error_code)
+                subject = f"group {group}, {TopicPartition(topic.name, each.partition_index)}"
+                if code in _ABOUT_THE_COORDINATOR:
+                    return code, subject
+                if code is not ErrorCode.NONE:  # nor is an unknown partition waited for
+                    raise FinalError(BrokerError(code, "while setting its offset", subject))
+        return ErrorCode.NONE, ""
+
+    async def commit() -> None:
+        await link.ask(
+            ApiKey.OFFSET_COMMIT, lambda version: request, judge, at_most=_LAST_VERSION_WITH_NAMES
+        )
+
+    await calls.retry(f"set the offsets of group {group}", commit)

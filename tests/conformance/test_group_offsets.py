@@ -1,0 +1,69 @@
+"""Offsets that a stream commits to a consumer group (`trimtab.client.admin.group_offsets`).
+
+Against Apache Kafka, whose own tool shows the lag; skipped without Java. `Admin` sends OffsetCommit
+(`trimtab.wire.messages.offset_commit`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.jars import RivalMissing, find_java, kafka_jars
+from benchmarks.processes import ApacheKafka, run_java
+from trimtab import Admin, Cluster, Producer
+from trimtab.errors import BrokerError, ErrorCode, UsageError
+
+TOPIC = "flights"
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[str]:
+    try:
+        find_java()
+        kafka_jars()
+    except RivalMissing as missing:
+        pytest.skip(str(missing))
+    with ApacheKafka() as broker:
+        with Admin(broker.address) as admin:
+            admin.create_topic(TOPIC, partitions=2)
+        with Producer(broker.address) as producer:
+            for number in range(30):
+                producer.send(TOPIC, b"x", partition=number % 2)
+        yield broker.address
+
+
+def lag(servers: str, group: str) -> dict[int, tuple[int, int]]:
+    """Committed offset and lag by partition, as Kafka's tool shows them."""
+    told = run_java(
+        "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+        *("--bootstrap-server", servers, "--describe", "--group", group),
+    )
+    rows = re.findall(rf"^{group}\s+{TOPIC}\s+(\d+)\s+(\d+)\s+\d+\s+(\d+)", told, re.MULTILINE)
+    return {int(partition): (int(offset), int(left)) for partition, offset, left in rows}
+
+
+def test_kafkas_tool_shows_the_lag_of_what_was_set(kafka: str) -> None:
+    with Admin(kafka) as admin:
+        admin.alter_group_offsets("g", {(TOPIC, 0): 5, (TOPIC, 1): 15})
+        assert lag(kafka, "g") == {0: (5, 10), 1: (15, 0)}
+        admin.alter_group_offsets("g", {(TOPIC, 0): 6})
+        admin.alter_group_offsets("g", {})
+        assert lag(kafka, "g")[0] == (6, 9)
+
+
+def test_refusals_name_the_group(kafka: str) -> None:
+    with Admin(kafka) as admin:
+        with pytest.raises(BrokerError, match=r"group g, flights-9: UNKNOWN_TOPIC_OR_PARTITION"):
+            admin.alter_group_offsets("g", {(TOPIC, 9): 5})
+        with pytest.raises(UsageError, match="must be a group's id"):
+            admin.alter_group_offsets("", {})
+
+
+def test_our_cluster_has_no_groups_and_says_so_at_once() -> None:
+    with Cluster(brokers=1) as cluster, Admin(cluster.bootstrap_servers) as admin:
+        with pytest.raises(BrokerError, match="group g: UNSUPPORTED_VERSION") as refused:
+            admin.alter_group_offsets("g", {})
+        assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
