@@ -246,8 +246,10 @@ class Producer(Intake):
         return self._run(self._core.init_transactions(after))
 
     def resume_transactions(self, identity: ProducerIdentity) -> None:
-        """Instead of `init_transactions`: go on as one who took the id over, in another process,
-        and has sent nothing since. Nobody is fenced; this one is if there is a newer.
+        """Instead of `init_transactions`: go on as one who took the id over in another process.
+
+        Nobody is fenced; this one is if there is a newer. Nothing may have been sent as that one to
+        a partition that this sends to. Closing aborts nothing: the transaction may be theirs too.
 
         Raises:
             UsageError: it has another `transactional.id`, or this producer has an identity.
@@ -502,7 +504,7 @@ class AsyncProducer(AsyncIntake):
         return await self._here().init_transactions(after)
 
     async def resume_transactions(self, identity: ProducerIdentity) -> None:
-        """Go on as one who took the id over in another process, and has sent nothing since."""
+        """Go on as one who took the id over in another process."""
         await self._here().resume_transactions(identity)
 
     async def begin_transaction(self, two_phase: bool = False) -> None:

@@ -277,7 +277,9 @@ def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool)
             " mode('append'), to a new topic if the old records are not to stay"
         )
     checked = read_sink_options(options)
-    return TopicWriter(_guarantee(checked), checked.topic, _columns(schema, checked))
+    return TopicWriter(
+        _guarantee(checked, is_stream=False), checked.topic, _columns(schema, checked)
+    )
 
 
 def make_stream_writer(options: Mapping[str, str], schema: StructType) -> TopicStreamWriter:
@@ -288,11 +290,17 @@ def make_stream_writer(options: Mapping[str, str], schema: StructType) -> TopicS
         UsageError: options or columns that cannot be.
     """
     checked = read_sink_options(options)
-    return TopicStreamWriter(_guarantee(checked), checked.topic, _columns(schema, checked))
+    return TopicStreamWriter(
+        _guarantee(checked, is_stream=True), checked.topic, _columns(schema, checked)
+    )
 
 
-def _guarantee(options: SinkOptions) -> Guarantee:
+def _guarantee(options: SinkOptions, is_stream: bool) -> Guarantee:
     """What the option `delivery` asks for."""
+    if options.delivery == "exactly_once":
+        from trimtab.spark.exact_sink import ExactlyOnce
+
+        return ExactlyOnce(options, is_stream)
     return AtLeastOnce(options)
 
 

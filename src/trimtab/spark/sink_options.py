@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from trimtab.errors import UsageError
@@ -36,12 +36,13 @@ DEFAULTS: Final = {
 }
 """The producer's options that suit tasks, which write much at once; `kafka.NAME` changes them."""
 
-DELIVERIES: Final = ("at_least_once",)
+DELIVERIES: Final = ("at_least_once", "exactly_once")
 """What the option `delivery` takes, the default first."""
 
 _PREFIX = "kafka."
 _SERVERS = "bootstrap.servers"
-_NAMES = (_SERVERS, "topic", "clientRack", "delivery")
+_OF_EXACTLY_ONCE = ("sinkId", "decisionTopic", "recoverBatch", "batchId")
+_NAMES = (_SERVERS, "topic", "clientRack", "delivery", *_OF_EXACTLY_ONCE)
 _SLIP = 0.85
 """How alike (difflib) an unknown option of the producer is to one that was probably meant."""
 
@@ -94,6 +95,8 @@ class SinkOptions:
     """One of `DELIVERIES`."""
     spark: Mapping[str, str]
     """Spark's own options of a stream, such as `checkpointlocation`, by lower-case name."""
+    exact: Mapping[str, str] = field(default_factory=dict)
+    """Those of `delivery=exactly_once` that are given, as they are spelled."""
 
     def client_here(self) -> dict[str, str]:
         """The producer's options on this executor.
@@ -120,7 +123,17 @@ def read_sink_options(options: Mapping[str, str]) -> SinkOptions:
     rack = _one_of(given, client, "clientRack", "client.rack")
     if rack:  # it would change nothing without
         client.setdefault("partitioner.rack.aware", "true")
-    _check_client({**client, "client.rack": rack} if rack else client)
+    delivery = given.word("delivery", DELIVERIES)
+    exact = {name: given.text(name) or "" for name in _OF_EXACTLY_ONCE if name in given}
+    checked = {**client, "client.rack": rack} if rack else client
+    if delivery == "exactly_once":
+        checked = {**checked, "transactional.id": "each task's own"}
+    elif exact:
+        raise UsageError(
+            f"option {next(iter(exact))} says how records are written exactly once: set"
+            " delivery=exactly_once, or leave it out"
+        )
+    _check_client(checked)
     topic = given.text("topic")
     if topic == "":
         raise UsageError("option topic is empty: name the topic, or leave the option out")
@@ -129,8 +142,9 @@ def read_sink_options(options: Mapping[str, str]) -> SinkOptions:
         client=client,
         topic=topic or "",
         client_rack=rack,
-        delivery=given.word("delivery", DELIVERIES),
+        delivery=delivery,
         spark={name.lower(): given.by_name[name.lower()] for name in _OF_SPARK if name in given},
+        exact=exact,
     )
 
 

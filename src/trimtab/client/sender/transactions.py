@@ -203,6 +203,7 @@ class Transactions(Identity):
         self._groups: dict[str, CoordinatorLink] = {}
         self._in_version_2 = False
         self._is_two_phase = False
+        self._is_shared = False
         self._markers_written_at = -math.inf
         self._pending: _Pending | None = None
         self._offset_commits: list[_OffsetCommit] = []
@@ -247,9 +248,11 @@ class Transactions(Identity):
         return ProducerIdentity(self.transactional_id, self.producer_id, self.producer_epoch)
 
     async def resume(self, identity: ProducerIdentity) -> None:
-        """Go on under an identity that another process took, and sent nothing under.
+        """Go on under an identity that another process took.
 
-        The coordinator is not asked: it refuses the first request if there is a newer one.
+        The coordinator is not asked: it refuses the first request if there is a newer one. Nothing
+        may have been sent under it to partitions that this sends to. What is open is not aborted on
+        closing, as it may be another process's too.
 
         Raises:
             UsageError: it is that of another transactional id, or this one has an identity.
@@ -258,6 +261,7 @@ class Transactions(Identity):
         self._check(INIT)
         self._move(State.INITIALIZING)
         self.renew(*numbers)
+        self._is_shared = True
         self._move(State.READY)
 
     def _checked_own(self, identity: ProducerIdentity) -> ProducerIdentity:
@@ -371,8 +375,8 @@ class Transactions(Identity):
 
     @property
     def is_open(self) -> bool:
-        """Whether a transaction is open that nobody commits, nor was prepared for others to do."""
-        return self.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
+        """Whether a transaction is open that this producer alone can end."""
+        return not self._is_shared and self.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
 
     async def finish(self) -> None:
         """For closing: wait for a call that is under way, and abort the transaction if one is open.

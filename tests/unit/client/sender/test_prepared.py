@@ -261,6 +261,24 @@ def test_another_process_goes_on_as_who_took_the_id(bank: Bank) -> None:
     assert len(bank.asked(ApiKey.INIT_PRODUCER_ID)) == 1
 
 
+def test_who_goes_on_as_another_leaves_on_closing_what_may_be_anothers(bank: Bank) -> None:
+    async def scenario() -> None:
+        async with bank.producer() as first:
+            identity = await first.init_transactions()
+        async with bank.producer() as second:
+            await second.resume_transactions(identity)
+            await second.begin_transaction(two_phase=True)
+            await second.send("topic", b"1", partition=0)
+        async with bank.producer() as third:
+            await third.resume_transactions(identity)
+            await third.begin_transaction(two_phase=True)
+            await third.send("topic", b"2", partition=1)
+            await third.commit_transaction()
+
+    bank.run(scenario)
+    assert bank.committed == {TOPIC: [b"1"], OTHER: [b"2"]}
+
+
 def test_who_goes_on_under_an_old_identity_is_fenced_and_fences_nobody(bank: Bank) -> None:
     async def scenario() -> None:
         async with bank.producer() as first:

@@ -1,0 +1,308 @@
+"""Exactly once under fire: processes are killed at every step of the protocol, on Apache Kafka.
+
+    python -m benchmarks.exactly_once --kills 200 --seed 1 [--endless]     Spark and Apache Kafka
+    python -m benchmarks.exactly_once --model 3000 --seed 1                the model, without either
+
+Prints one JSON object: how many kills, of what and where, and how many rows a reader of committed
+records misses or sees twice. Ends with 1 if there is any.
+
+A stream reads files, one a micro-batch, and writes three tasks each. For each kill an order is laid
+out for a step; the process that comes there first is killed (SIGKILL), or kills the broker, or the
+JVM of Spark's driver. The query is started again until it is through. Every seventh time the commit
+of the last batch is deleted by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import IO
+
+from benchmarks.processes import ApacheKafka
+from trimtab import Admin, Consumer, TopicPartition
+
+DRIVER_POINTS = (
+    *("took over", "aborted orphans", "checked", "decides", "decided", "committed", "done"),
+)
+TASK_POINTS = ("task begins", "task has begun", "task has sent", "task has prepared")
+LINES = 120
+"""Rows of each micro-batch."""
+TASKS = 3
+TOPIC = "under-fire"
+PATIENCE = 900.0
+"""Seconds for one micro-batch, with all that happens to it."""
+
+
+class TwoPhaseKafka(ApacheKafka):
+    """Apache Kafka that takes Enable2Pc, and aborts what is open for too long within a second."""
+
+    def settings(self) -> dict[str, str]:
+        return {
+            **super().settings(),
+            "transaction.two.phase.commit.enable": "true",
+            "unstable.api.versions.enable": "true",
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+        }
+
+    @property
+    def has_died(self) -> bool:
+        return self._process is not None and self._process.poll() is not None
+
+
+def committed_values(servers: str, topic: str) -> list[str]:
+    """The values of all records that a reader of committed ones sees."""
+    with Admin(servers) as admin:
+        count = admin.describe_topics([topic])[topic].partition_count
+        partitions = [TopicPartition(topic, number) for number in range(count)]
+        ends = admin.list_offsets(partitions, isolation="read_committed")
+    values: list[str] = []
+    with Consumer(
+        servers, isolation_level="read_committed", auto_offset_reset="earliest"
+    ) as consumer:
+        for partition in partitions:
+            consumer.assign([partition])
+            consumer.seek(partition, 0)
+            while consumer.position(partition) < ends[partition].offset:
+                values += [(record.value or b"").decode() for record in consumer.poll(1000)]
+    return values
+
+
+class DriverProcess:
+    """Spark's driver in a process of its own, which runs the query for each line it is sent."""
+
+    def __init__(self, directory: Path, servers: str, endless: bool) -> None:
+        self._arguments = [str(directory), servers, "endless" if endless else "limited"]
+        self._directory = directory
+        self._process: subprocess.Popen[str] | None = None
+        self._log: IO[str] = (directory / "driver.log").open("a")
+
+    def run_query(self) -> str:
+        """What it answers; "" if it has died."""
+        if self._process is None or self._process.poll() is not None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.exactly_once", "--driver", *self._arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                text=True,
+            )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write("go\n")
+            self._process.stdin.flush()
+        except OSError:
+            self._process.wait()
+            return ""
+        answer = self._process.stdout.readline().strip()
+        if not answer:
+            self._process.wait()
+        return answer
+
+    def jvm(self) -> int:
+        """The process id of Spark's JVM; 0 before the first query."""
+        try:
+            return int((self._directory / "jvm").read_text())
+        except (OSError, ValueError):
+            return 0
+
+    def end(self) -> None:
+        if self._process is not None:
+            self._process.communicate()
+        self._log.close()
+
+
+def drive(directory: Path, servers: str, endless: bool) -> None:
+    """In the driver's process: run the query for each line of the standard input."""
+    from benchmarks.exactly_once_killer import NAME, OPTION, KilledDataSource
+    from trimtab.spark.session import start_session, stop_session
+
+    # Python workers import the killer.
+    root = str(Path(__file__).parent.parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    session = start_session(
+        "exactly once", cores=2, config={"spark.master": "local[2,3]", "spark.log.level": "OFF"}
+    )
+    session.dataSource.register(KilledDataSource)
+    from pyspark import SparkContext
+
+    assert SparkContext._gateway is not None
+    (directory / "jvm").write_text(str(SparkContext._gateway.proc.pid))
+    for _ in sys.stdin:
+        frame = (
+            session.readStream.option("maxFilesPerTrigger", 1)
+            .text(str(directory / "in"))
+            .repartition(TASKS)
+        )
+        query = (
+            frame.writeStream.format(NAME)
+            .option("kafka.bootstrap.servers", servers)
+            .option("topic", TOPIC)
+            .option("checkpointLocation", str(directory / "checkpoint"))
+            .option("delivery", "exactly_once")
+            .option("sinkId", TOPIC)
+            .option(OPTION, str(directory / "orders"))
+            .option("kafka.transaction.two.phase.commit.enable", str(endless).lower())
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            query.awaitTermination()
+        except Exception as error:
+            lines = [line for line in str(error).splitlines() if "trimtab" in line]
+            print("failed", (lines or [type(error).__name__])[-1][:300], flush=True)
+        else:
+            print("done", flush=True)
+    stop_session(session)
+
+
+def bombard(kills: int, seed: int, endless: bool, seconds: float) -> dict[str, object]:
+    """Kill so often, or for so long, and count what came of it."""
+    random = Random(seed)
+    directory = Path(tempfile.mkdtemp(prefix="trimtab-exactly-once-"))
+    for name in ("in", "orders"):
+        (directory / name).mkdir()
+    expected: list[str] = []
+    done: Counter[str] = Counter()
+    failures: Counter[str] = Counter()
+    repeated = 0
+    began = time.perf_counter()
+    with TwoPhaseKafka() as kafka:
+        with Admin(kafka.address) as admin:
+            admin.create_topic(TOPIC, partitions=4)
+        driver = DriverProcess(directory, kafka.address, endless)
+        try:
+            number = 0
+            while sum(done.values()) < kills and time.perf_counter() - began < seconds:
+                expected += _add_file(directory / "in", number)
+                point = random.choice((*DRIVER_POINTS, *TASK_POINTS))
+                kind = random.choices(("process", "broker", "jvm"), (8, 1, 1))[0]
+                victim = {"process": 0, "broker": kafka.pids[0], "jvm": driver.jvm()}[kind]
+                order = directory / "orders" / f"{point}.order"
+                order.write_text(json.dumps({"pid": victim}))
+                if number % 7 == 6:
+                    repeated += _delete_last_commit(directory / "checkpoint")
+                _run_until_done(driver, kafka, failures)
+                if order.exists():
+                    order.unlink()  # nobody came there
+                else:
+                    done[f"{kind if victim or kind == 'process' else 'process'}: {point}"] += 1
+                number += 1
+            counts = Counter(committed_values(kafka.address, TOPIC))
+            with Admin(kafka.address) as admin:
+                ids = len(admin.list_transactions(f"{TOPIC}/"))
+                left = len(admin.list_transactions(f"{TOPIC}/", ["Ongoing"]))
+        finally:
+            driver.end()
+    shutil.rmtree(directory, ignore_errors=True)
+    return {
+        "seed": seed,
+        "two phase commit": endless,
+        "kills": sum(done.values()),
+        "of": dict(sorted(done.items())),
+        "batches": number,
+        "commits deleted by hand": repeated,
+        "queries that failed": dict(failures.most_common(5)),
+        "rows": len(expected),
+        "lost": sum(counts[row] == 0 for row in expected),
+        "doubled": sum(times > 1 for times in counts.values()),
+        "transactional ids": ids,
+        "left open": left,
+        "seconds": round(time.perf_counter() - began),
+    }
+
+
+def _add_file(directory: Path, number: int) -> list[str]:
+    lines = [f"{number}-{line}" for line in range(LINES)]
+    hidden = directory / f".{number}.txt"
+    hidden.write_text("\n".join(lines))
+    hidden.rename(directory / f"{number}.txt")
+    return lines
+
+
+def _delete_last_commit(checkpoint: Path) -> int:
+    commits = checkpoint / "commits"
+    numbers = [int(path.name) for path in commits.iterdir() if path.name.isdecimal()]
+    if not numbers:
+        return 0
+    (commits / str(max(numbers))).unlink()
+    (commits / f".{max(numbers)}.crc").unlink(missing_ok=True)
+    return 1
+
+
+def _run_until_done(driver: DriverProcess, kafka: TwoPhaseKafka, failures: Counter[str]) -> None:
+    deadline = time.perf_counter() + PATIENCE
+    while True:
+        answer = driver.run_query()
+        if kafka.has_died:
+            kafka.start()
+        if answer == "done":
+            return
+        failures[answer or "the driver died"] += 1
+        if time.perf_counter() > deadline:
+            raise RuntimeError(f"a micro-batch is not done after {PATIENCE:g} s: {answer}")
+
+
+def model(schedules: int, seed: int, endless: bool) -> dict[str, object]:
+    """The protocol in the model of `tests/unit/spark`, which needs neither Spark nor Kafka."""
+    from tests.unit.spark.exactly_once_model import Spark
+
+    logging.disable(logging.CRITICAL)
+    kills = replays = lost = doubled = loud = rows = 0
+    began = time.perf_counter()
+    for number in range(seed, seed + schedules):
+        spark = Spark(number, None if endless else 60.0)
+        spark.run()
+        kills += spark.kills
+        replays += spark.replays
+        loud += bool(spark.lost)
+        rows += sum(spark.coordinator.committed.values())
+        doubled += len(spark.doubled)
+        lost += 0 if spark.lost else len(spark.missing)
+    return {
+        "schedules": schedules,
+        "seed": seed,
+        "two phase commit": endless,
+        "kills": kills,
+        "batches repeated": replays,
+        "rows": rows,
+        "lost": lost,
+        "doubled": doubled,
+        "lost by time, and said so": loud,
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Exactly once under fire.")
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=3600.0, help="give up after")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--endless", action="store_true", help="with two-phase commit (KIP-939)")
+    parser.add_argument("--model", type=int, default=0, metavar="SCHEDULES")
+    parser.add_argument("--driver", nargs=3, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.driver:
+        directory, servers, kind = given.driver
+        drive(Path(directory), servers, kind == "endless")
+        return 0
+    if given.model:
+        result = model(given.model, given.seed, given.endless)
+    else:
+        result = bombard(given.kills, given.seed, given.endless, given.seconds)
+    print(json.dumps(result))
+    return 1 if result["lost"] or result["doubled"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

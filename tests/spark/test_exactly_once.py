@@ -1,0 +1,131 @@
+"""Streams and batches written exactly once, to Apache Kafka; what a reader of committed ones sees.
+
+Skipped without Java. The crashes are in `tests/unit/spark/test_exactly_once.py` and, with real
+processes, in `python -m benchmarks.exactly_once`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.exactly_once import TwoPhaseKafka, committed_values
+from benchmarks.jars import RivalMissing, find_java, kafka_jars
+from trimtab import Admin
+from trimtab.cluster import Cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FILES = 3
+LINES = 200
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[str]:
+    try:
+        find_java()
+        kafka_jars()
+    except RivalMissing as missing:
+        pytest.skip(str(missing))
+    with TwoPhaseKafka() as broker:
+        yield broker.address
+
+
+def add_file(directory: Path, number: int) -> list[str]:
+    lines = [f"{number}-{line}" for line in range(LINES)]
+    directory.mkdir(exist_ok=True)
+    (directory / f"{number}.txt").write_text("\n".join(lines))
+    return lines
+
+
+def write_stream(frame: DataFrame, topic: str, checkpoint: Path, servers: str, **more: str) -> None:
+    query = (
+        frame.writeStream.format("trimtab")
+        .option("kafka.bootstrap.servers", servers)
+        .option("topic", topic)
+        .option("checkpointLocation", str(checkpoint))
+        .option("delivery", "exactly_once")
+        .options(**more)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+@pytest.mark.parametrize("two_phase", ["false", "true"], ids=["limited", "endless"])
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_a_stream_is_there_once_also_when_its_last_batch_is_repeated(
+    spark: SparkSession, kafka: str, tmp_path: Path, tasks: int, two_phase: str
+) -> None:
+    topic, checkpoint = f"stream-{tasks}-{two_phase}", tmp_path / "checkpoint"
+    with Admin(kafka) as admin:
+        admin.create_topic(topic, partitions=4)
+    lines = [line for number in range(FILES) for line in add_file(tmp_path / "in", number)]
+    frame = (
+        spark.readStream.option("maxFilesPerTrigger", 1)
+        .text(str(tmp_path / "in"))
+        .repartition(tasks)
+    )
+    options = {"sinkId": topic, "kafka.transaction.two.phase.commit.enable": two_phase}
+    write_stream(frame, topic, checkpoint, kafka, **options)
+    assert Counter(committed_values(kafka, topic)) == Counter(lines)
+    # As if the driver had died before Spark noted that the batch is written.
+    commits = checkpoint / "commits"
+    for name in (str(FILES - 1), f".{FILES - 1}.crc"):
+        (commits / name).unlink()
+    lines += add_file(tmp_path / "in", FILES)
+    write_stream(frame, topic, checkpoint, kafka, **options)
+    assert Counter(committed_values(kafka, topic)) == Counter(lines)
+    with Admin(kafka) as admin:
+        assert admin.list_transactions(f"{topic}/", ["Ongoing"]) == []
+        ids = [each.transactional_id for each in admin.list_transactions(f"{topic}/")]
+    # The ids of one batch serve the next; a batch of one task needs none.
+    assert len(ids) <= 1 + (tasks - 1) * 3
+
+
+def test_a_batch_with_the_same_number_is_not_written_again(spark: SparkSession, kafka: str) -> None:
+    with Admin(kafka) as admin:
+        admin.create_topic("batches", partitions=2)
+    frame = spark.range(0, 100, 1, 3).selectExpr("CAST(id AS STRING) AS value")
+    for number in (0, 0, 1):
+        (
+            frame.write.format("trimtab")
+            .mode("append")
+            .option("kafka.bootstrap.servers", kafka)
+            .option("topic", "batches")
+            .option("delivery", "exactly_once")
+            .option("sinkId", "batches")
+            .option("batchId", number)
+            .save()
+        )
+    counts = Counter(committed_values(kafka, "batches"))
+    assert counts == {str(number): 2 for number in range(100)}
+
+
+def test_a_task_that_fails_leaves_nothing(spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    with Admin(kafka) as admin:
+        admin.create_topic("failing", partitions=2)
+    add_file(tmp_path / "in", 0)
+    frame = (
+        spark.readStream.text(str(tmp_path / "in"))
+        .repartition(2)
+        .selectExpr("IF(value = '0-77', raise_error('row 77'), value) AS value")
+    )
+    with pytest.raises(Exception, match="row 77"):
+        write_stream(frame, "failing", tmp_path / "checkpoint", kafka, sinkId="failing")
+    assert committed_values(kafka, "failing") == []
+    plain = spark.readStream.text(str(tmp_path / "in")).repartition(2)
+    write_stream(plain, "failing", tmp_path / "checkpoint", kafka, sinkId="failing")
+    assert sorted(committed_values(kafka, "failing")) == sorted(f"0-{n}" for n in range(LINES))
+
+
+def test_a_cluster_without_transactions_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    add_file(tmp_path / "in", 0)
+    frame = spark.readStream.text(str(tmp_path / "in"))
+    with Cluster(brokers=1) as cluster, pytest.raises(Exception, match="serves no transactions"):
+        write_stream(frame, "none", tmp_path / "checkpoint", cluster.bootstrap_servers)
