@@ -25,6 +25,7 @@ STAGES = {
     "partitioning": "partitioners over slow, dying, throttled brokers: a study in virtual time",
     "turns": "what it costs to choose a partition, from 10 to 10,000 of them",
     "kip794": "the proposal's test series, on our cluster and Apache Kafka: beside Java's producer",
+    "segments": "batch headers from log segments on disk, as load tables read them",
     "spark": "reading a topic into Spark: beside Spark's own Kafka connector",
     "stream_bytes": "a stream bounded in bytes: beside Spark's own Kafka connector",
     "spark_write": "writing a DataFrame, and streams: beside Spark's own Kafka connector",
