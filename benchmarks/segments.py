@@ -1,4 +1,4 @@
-"""Reading batch headers from log segments: GB of log for each second of one core, in the page cache.
+"""Reading batch headers from log segments in the page cache: GB of log for a second of one core.
 
 The cost is counted in CPU seconds of the process, user and system: what a core carries. Beside it
 reading the same files to the end, as whoever looks at records must at least.

@@ -52,6 +52,8 @@ def test_kafkas_tool_shows_the_lag_of_what_was_set(kafka: str) -> None:
         admin.alter_group_offsets("g", {(TOPIC, 0): 6})
         admin.alter_group_offsets("g", {})
         assert lag(kafka, "g")[0] == (6, 9)
+        assert admin.list_group_offsets("g") == {(TOPIC, 0): 6, (TOPIC, 1): 15}
+        assert admin.list_group_offsets("nobody") == {}
 
 
 def test_refusals_name_the_group(kafka: str) -> None:
@@ -60,6 +62,8 @@ def test_refusals_name_the_group(kafka: str) -> None:
             admin.alter_group_offsets("g", {(TOPIC, 9): 5})
         with pytest.raises(UsageError, match="must be a group's id"):
             admin.alter_group_offsets("", {})
+        with pytest.raises(UsageError, match="must be a group's id"):
+            admin.list_group_offsets("")
 
 
 def test_our_cluster_has_no_groups_and_says_so_at_once() -> None:
@@ -67,3 +71,5 @@ def test_our_cluster_has_no_groups_and_says_so_at_once() -> None:
         with pytest.raises(BrokerError, match="group g: UNSUPPORTED_VERSION") as refused:
             admin.alter_group_offsets("g", {})
         assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
+        with pytest.raises(BrokerError, match="group g: UNSUPPORTED_VERSION"):
+            admin.list_group_offsets("g")

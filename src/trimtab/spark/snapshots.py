@@ -63,6 +63,7 @@ class Snapshot(NamedTuple):
     brokers: Sequence[tuple[Any, ...]]
     directories: Sequence[tuple[Any, ...]]
     replicas: Sequence[tuple[Any, ...]]
+    group_offsets: Sequence[tuple[Any, ...]]
 
 
 class SnapshotFrames(NamedTuple):
@@ -73,19 +74,24 @@ class SnapshotFrames(NamedTuple):
     brokers: DataFrame
     directories: DataFrame
     replicas: DataFrame
+    group_offsets: DataFrame
 
 
-_SCHEMAS: Final = (PARTITIONS, OFFSETS, BROKERS, DIRECTORIES, REPLICAS)
+_SCHEMAS: Final = (PARTITIONS, OFFSETS, BROKERS, DIRECTORIES, REPLICAS, GROUP_OFFSETS)
 
 
 def take_snapshot(
-    client: Mapping[str, object], topics: Iterable[str] | None = None, now: datetime | None = None
+    client: Mapping[str, object],
+    topics: Iterable[str] | None = None,
+    groups: Iterable[str] = (),
+    now: datetime | None = None,
 ) -> Snapshot:
     """Ask the cluster; on the driver, with one connection a broker.
 
     Args:
         client: the admin client's options, such as `{"bootstrap.servers": ...}`.
         topics: only these; None is all, internal ones too. Brokers' replicas are always all.
+        groups: the consumer groups whose offsets are wanted. trimtab's brokers have none.
         now: the time to put on the rows; None is the clock's.
 
     Raises:
@@ -101,6 +107,7 @@ def take_snapshot(
         earliest = admin.list_offsets(led, at="earliest") if led else {}
         latest = admin.list_offsets(led, at="latest") if led else {}
         logs = admin.describe_log_dirs()
+        committed = {group: admin.list_group_offsets(group) for group in groups}
         limits = {node.id: _read_limits(admin, node.id) for node in cluster.nodes}
     return Snapshot(
         partitions=[row for view in views.values() for row in _describe(view, racks, at)],
@@ -121,6 +128,11 @@ def take_snapshot(
             for broker, directories in logs.items()
             for each in directories
             for partition, log in each.logs.items()
+        ],
+        group_offsets=[
+            (at, group, *partition, offset)
+            for group, offsets in committed.items()
+            for partition, offset in sorted(offsets.items())
         ],
     )
 

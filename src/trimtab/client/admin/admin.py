@@ -257,6 +257,18 @@ class Admin:
         """
         return self._run(self._admin.fence_producers(transactional_ids))
 
+    def list_group_offsets(self, group: str) -> dict[TopicPartition, int]:
+        """The offsets that a consumer group has committed: its next record's, by partition.
+
+        Empty for a group that there is not.
+
+        Raises:
+            BrokerError: UNSUPPORTED_VERSION from a cluster without consumer groups, such as one of
+                trimtab's; not authorized.
+            Unavailable: its coordinator does not answer in time.
+        """
+        return self._run(self._admin.list_group_offsets(group))
+
     def alter_group_offsets(self, group: str, offsets: Mapping[Partition, int]) -> None:
         """Set where a consumer group goes on: the next record's offset, by partition (KIP-396).
 

@@ -264,10 +264,13 @@ class AsyncAdmin:
             self._calls, checked_texts("transactional_ids", transactional_ids)
         )
 
+    async def list_group_offsets(self, group: str) -> dict[TopicPartition, int]:
+        """As `Admin.list_group_offsets`."""
+        return await group_offsets.list_group_offsets(self._calls, _checked_group(group))
+
     async def alter_group_offsets(self, group: str, offsets: Mapping[Partition, int]) -> None:
         """As `Admin.alter_group_offsets`."""
-        if not isinstance(group, str) or not group:
-            raise UsageError(f"group={shown(group)}: must be a group's id")
+        _checked_group(group)
         await group_offsets.alter_group_offsets(
             self._calls,
             group,
@@ -311,3 +314,9 @@ class AsyncAdmin:
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+def _checked_group(group: object) -> str:
+    if not isinstance(group, str) or not group:
+        raise UsageError(f"group={shown(group)}: must be a group's id")
+    return group

@@ -1,4 +1,4 @@
-"""Setting a consumer group's offsets (KIP-396)."""
+"""Reading and setting a consumer group's offsets (KIP-396)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,14 @@ from trimtab.wire.messages.offset_commit import (
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
+from trimtab.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+)
 
 _LAST_VERSION_WITH_NAMES = 9
+_SEVERAL_GROUPS_SINCE = 8
 _ABOUT_THE_COORDINATOR = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -61,3 +67,36 @@ async def alter_group_offsets(
         )
 
     await calls.retry(f"set the offsets of group {group}", commit)
+
+
+async def list_group_offsets(calls: Calls, group: str) -> dict[TopicPartition, int]:
+    session = calls.session
+    link = CoordinatorLink(
+        session.connections, CoordinatorKind.GROUP, group, session.backoff, session.random
+    )
+
+    def make(version: int) -> OffsetFetchRequest:
+        if version < _SEVERAL_GROUPS_SINCE:
+            return OffsetFetchRequest(group_id=group, topics=None)
+        return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=None)])
+
+    def judge(response: OffsetFetchResponse) -> tuple[ErrorCode, str]:
+        whole = response.groups[0] if response.groups else response
+        code = error_code(whole.error_code)
+        if code is not ErrorCode.NONE and code not in _ABOUT_THE_COORDINATOR:
+            raise FinalError(BrokerError(code, "while reading its offsets", f"group {group}"))
+        return code, f"group {group}"
+
+    async def fetch() -> dict[TopicPartition, int]:
+        response: OffsetFetchResponse = await link.ask(
+            ApiKey.OFFSET_FETCH, make, judge, at_most=_LAST_VERSION_WITH_NAMES
+        )
+        topics = response.groups[0].topics if response.groups else response.topics
+        return {
+            TopicPartition(topic.name, each.partition_index): each.committed_offset
+            for topic in topics
+            for each in topic.partitions
+            if each.committed_offset >= 0
+        }
+
+    return await calls.retry(f"read the offsets of group {group}", fetch)
