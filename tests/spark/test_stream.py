@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from benchmarks.jars import RivalMissing, connector_jars
 from trimtab import Admin, Cluster, Producer
+from trimtab.spark.progress import ProgressListener, SourceProgress
 from trimtab.spark.stream_offsets import STATE
 
 if TYPE_CHECKING:
@@ -27,17 +31,17 @@ def servers() -> Iterator[str]:
     with Cluster(brokers=2) as cluster:
         with Admin(cluster.bootstrap_servers) as admin:
             admin.create_topic(SKEWED, partitions=4)
-        fill(cluster.bootstrap_servers, 300)
+        fill(cluster.bootstrap_servers, SKEWED, 300)
         yield cluster.bootstrap_servers
 
 
-def fill(servers: str, records: int) -> None:
+def fill(servers: str, topic: str, records: int) -> None:
     """Records of 100 B and of 20 kB, nine of ten in partition 0."""
     with Producer(servers, linger_ms=0, batch_size=4096) as producer:
         for number in range(records):
             partition = number % 4 if number % 10 == 9 else 0
             size = 20_000 if number % 7 == 0 else 100
-            producer.send(SKEWED, bytes(size), partition=partition)
+            producer.send(topic, bytes(size), partition=partition)
 
 
 def stream(spark: SparkSession, servers: str, **options: str) -> DataFrame:
@@ -87,9 +91,9 @@ def offsets_of(checkpoint: Path, batch: int) -> dict[str, Any]:
     return written
 
 
-def there(servers: str) -> list[tuple[int, int]]:
+def there(servers: str, topic: str = SKEWED) -> list[tuple[int, int]]:
     with Admin(servers) as admin:
-        ends = admin.list_offsets([(SKEWED, n) for n in range(4)])
+        ends = admin.list_offsets([(topic, n) for n in range(4)])
     return sorted((p.partition, n) for p, end in ends.items() for n in range(end.offset))
 
 
@@ -120,7 +124,69 @@ def test_batches_are_bounded_in_bytes_and_every_record_is_read_once(
     written = offsets_of(tmp_path, 4)
     assert set(written) == {SKEWED, STATE}
     assert set(written[STATE]) == {"ids"}
-    fill(servers, 20)
+    fill(servers, SKEWED, 20)
     query = sink.write(frame, tmp_path).trigger(once=True).start()
     assert query.awaitTermination(120)
     assert sink.read == there(servers)
+
+
+def test_a_checkpoint_of_sparks_own_source_is_continued(
+    spark: SparkSession, servers: str, tmp_path: Path
+) -> None:
+    """Records that come later are read by ours; each is read once by one of the two."""
+    try:
+        jars = connector_jars()
+    except RivalMissing as missing:
+        pytest.skip(str(missing))
+    for jar in sorted(jars.glob("*.jar")):
+        spark.sql(f"ADD JAR '{jar}'")
+    with Admin(servers) as admin:
+        admin.create_topic("moving", partitions=4)
+    fill(servers, "moving", 40)
+    theirs, ours = Sink(), Sink()
+    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers)
+    frame = reader.option("subscribe", "moving").option("startingOffsets", "earliest").load()
+    frame = frame.selectExpr("partition", "offset", "offset AS base", "0 AS size")
+    query = theirs.write(frame, tmp_path).trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    assert theirs.read == there(servers, "moving")
+    written = offsets_of(tmp_path, 0)
+    fill(servers, "moving", 40)
+    frame = stream(spark, servers, subscribe="moving")
+    query = ours.write(frame, tmp_path).trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    assert sorted(theirs.read + ours.read) == there(servers, "moving")
+    continued = offsets_of(tmp_path, 1)
+    assert continued.pop(STATE)
+    assert continued.keys() == written.keys()
+
+
+def test_an_idle_query_shows_its_progress_and_stops_at_once(
+    spark: SparkSession, servers: str, tmp_path: Path
+) -> None:
+    """By its default trigger: batches begin as records come."""
+    with Admin(servers) as admin:
+        admin.create_topic("live", partitions=4)
+    sink = Sink()
+    shown: list[SourceProgress] = []
+    listener = ProgressListener(shown.append)
+    spark.streams.addListener(listener)
+    try:
+        frame = stream(spark, servers, subscribe="live", maxBytesPerTrigger="1m")
+        query = sink.write(frame, tmp_path).queryName("live").start()
+        try:
+            for _ in range(2):
+                fill(servers, "live", 40)
+                query.processAllAvailable()
+                assert sink.read == there(servers, "live")
+            Event().wait(1)  # it idles now
+            began = time.monotonic()
+        finally:
+            query.stop()
+        assert time.monotonic() - began < 5
+        assert query.exception() is None
+    finally:
+        spark.streams.removeListener(listener)
+    with_records = [each for each in shown if each.query == "live" and each.batch_records]
+    assert sum(each.batch_records for each in with_records) == len(sink.read)
+    assert with_records[-1].lag_records == 0

@@ -73,11 +73,13 @@ def measure_lag(
     known = sizes.pieces(latest)
     batch_bytes = batch_error = ahead_bytes = known_records = 0
     oldest: int | None = None
+    is_counted = True
     for partition, pieces in known.items():
         end = ends[partition]
         known_records += (pieces[-1].next_offset if pieces else begins[partition]) - begins[
             partition
         ]
+        is_counted &= (pieces[-1].next_offset if pieces else begins[partition]) >= end
         is_first = True
         for piece in pieces:
             if piece.next_offset <= end:
@@ -100,7 +102,7 @@ def measure_lag(
         is_estimate,
         seconds,
         batch_records,
-        batch_bytes,
+        batch_bytes if is_counted else None,
         batch_error,
         sizes.source_name,
         sizes.bytes_read,

@@ -178,7 +178,8 @@ class Sizes:
         self._changed = threading.Condition()
         self._ahead: dict[TopicPartition, Ahead] = {}
         self._must_know: Mapping[TopicPartition, int] = {}
-        self._error: KafkaError | None = None
+        self._error: Exception | None = None
+        self._has_ended = False
         self._source: Source | None = None
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="trimtab-sizes", daemon=True)
@@ -277,7 +278,9 @@ class Sizes:
     def _await(self, is_done: Callable[[], bool], timeout: float) -> bool:
         with self._changed:
             done = self._changed.wait_for(lambda: self._error is not None or is_done(), timeout)
-            error, self._error = self._error, None
+            error = self._error
+            if not self._has_ended:
+                self._error = None
             if error is not None:
                 raise error
             return done
@@ -305,6 +308,17 @@ class Sizes:
         return wanted
 
     def _run(self) -> None:
+        try:
+            self._learn_all()
+        except Exception as error:  # whoever waits for sizes would wait for ever
+            with self._changed:
+                self._error, self._has_ended = error, True
+                self._changed.notify_all()
+        finally:
+            if self._source is not None:
+                self._source.close()
+
+    def _learn_all(self) -> None:
         wanted: dict[TopicPartition, Wanted] = {}
 
         def is_due() -> bool:
@@ -316,7 +330,7 @@ class Sizes:
             with self._changed:
                 self._changed.wait_for(is_due)
                 if self._is_closed:
-                    break
+                    return
             try:
                 if self._source is None:
                     self._source = self._make_source()
@@ -328,8 +342,6 @@ class Sizes:
                     self._changed.wait_for(lambda: self._is_closed, _RETRY_SECONDS)
             else:
                 self._learn(found)
-        if self._source is not None:
-            self._source.close()
 
     def _learn(self, found: Iterable[Found]) -> None:
         with self._changed:

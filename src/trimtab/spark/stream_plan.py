@@ -81,7 +81,7 @@ class _Look(NamedTuple):
     Attributes:
         begins: where the next batch begins; also for partitions and topics that are new.
         latest: where each partition ends.
-        is_news: whether the partitions are others than before.
+        is_news: whether the next batch begins elsewhere than the last one ended.
     """
 
     begins: dict[TopicPartition, int]
@@ -261,7 +261,7 @@ class StreamPlan:
                     self._options.fail_on_data_loss,
                 )
             latest[partition] = max(latest[partition], begins[partition])
-        is_news = bool(again) or begins.keys() != begun.offsets.keys()
+        is_news = bool(again) or begins != begun.offsets
         return _Look(begins, latest, known.ids, is_news)
 
     def _losses(

@@ -272,3 +272,14 @@ def test_a_source_that_cannot_be_made_is_an_error_and_is_tried_again() -> None:
     source.play([Found(ZERO, 0, [Piece(10, 500)])])
     assert sizes.await_fair(100, PATIENCE)
     sizes.close()
+
+
+def test_a_source_that_breaks_is_an_error_whenever_sizes_are_waited_for() -> None:
+    source = Played()
+    sizes = Sizes(lambda: source, 100, 1)
+    sizes.follow({ZERO: 0}, {ZERO: 1000})
+    source.play(ZeroDivisionError("a bug"))
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError, match="a bug"):
+            sizes.await_fair(100, PATIENCE)
+    assert source.is_closed.wait(PATIENCE)
