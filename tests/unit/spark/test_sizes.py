@@ -235,7 +235,7 @@ def test_a_stream_that_goes_elsewhere_is_followed() -> None:
     assert sizes.knows({ZERO: 0}, {ZERO: 10})
     sizes.follow({ZERO: 70}, {ZERO: 1000})
     assert not sizes.knows({ZERO: 70}, {ZERO: 71})
-    source.play([Found(ZERO, 10, [Piece(20, 500)])])  # late
+    source.play([Found(ZERO, 10, [Piece(75, 500)])])  # late
     source.play([Found(ZERO, 70, [Piece(80, 7)])])
     assert sizes.await_known({ZERO: 80}, PATIENCE)
     assert sizes.pieces({ZERO: 80}) == {ZERO: [Piece(80, 7)]}
