@@ -260,6 +260,16 @@ def test_what_was_decided_is_committed_by_who_comes_next(monkeypatch: pytest.Mon
     assert protocol.assign(attempted, Run("query", 0, 0, 0, 9)) is None
 
 
+def test_what_is_decided_after_a_recovery_is_noted_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker takes a second first record of an epoch for a repeat, and does not store it."""
+    coordinator = Coordinator(None)
+    ledger = ledger_of(coordinator)
+    decide_and_stop(coordinator, ENDLESS, monkeypatch)
+    attempted = protocol.begin(ledger, ENDLESS, 0)
+    protocol.commit(ledger, write(coordinator, attempted, 1, [[4]]), 0)
+    assert coordinator.decisions[-1].batch_id == 1
+
+
 def test_what_was_decided_is_not_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark calls `abort` at once if `commit` raises."""
     coordinator = Coordinator(None)
