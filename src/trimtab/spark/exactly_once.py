@@ -59,9 +59,7 @@ class Status(Enum):
     DECIDED = "decided"
     """Its transactions are to be committed."""
     DONE = "done"
-    """They are, by the try that decided: their ids may serve the next one."""
-    RECOVERED = "recovered"
-    """They are, by a later try: their ids may be in use."""
+    """They are, and nobody uses their ids."""
 
 
 class Decision(NamedTuple):
@@ -265,7 +263,7 @@ def _recover(ledger: Ledger, plan: Plan, decision: Decision, driver: ProducerIde
     outcomes = ledger.complete(decision.transactions, True)
     lost = [error for error in outcomes if error is not None]
     batch = decision.batch_id
-    recovered = decision._replace(driver=driver, transactions=(), status=Status.RECOVERED, spare=())
+    recovered = decision._replace(driver=driver, status=Status.DONE)
     if lost:
         remedy = plan.remedy
         if remedy is None or remedy.batch_id != batch:
@@ -324,10 +322,9 @@ def assign(attempted: Try, run: Run) -> Identity | None:
             return None
         if run.batch_id < last:
             raise UsageError(
-                f"sink {plan.sink_id} has written batch {last}, and the checkpoint goes on with"
-                f" batch {run.batch_id}: it was set back. Nobody knows which of those records are"
-                " there: give the sink another sinkId, which writes all of them again, or bring"
-                " the checkpoint forward"
+                f"sink {plan.sink_id} has written batch {last}, and now comes batch {run.batch_id}:"
+                " the checkpoint was set back, or batchId. Nobody knows which of its records are"
+                " there: give the sink another sinkId, which writes them all, or a later batch"
             )
     _, producer_id, epoch = attempted.driver
     own = f"{plan.prefix}{producer_id}.{epoch}/{run.task_attempt_id}"

@@ -304,6 +304,7 @@ class Spark:
         stage_retries: bool = False,
         remedy: str = "",
         most_slots: int = 4,
+        speculating: float = 0.03,
     ) -> None:
         self.random = Random(seed)
         self.coordinator = Coordinator(timeout)
@@ -314,6 +315,7 @@ class Spark:
         self.stage_retries = stage_retries
         self.remedy = remedy
         self.most_slots = most_slots
+        self.speculating = speculating
         self.commits: set[int] = set()
         self.drivers: list[Driver] = []
         self.tasks: list[Generator[None, None, None]] = []
@@ -472,14 +474,15 @@ class Spark:
     def _retry(self, driver: Driver, attempted: Try, batch: int, slots: Sequence[Slot]) -> None:
         """A further attempt: of a task that was slow, or failed, or died."""
         waiting = [slot for slot in slots if slot.receipt is None]
-        if waiting and self.random.random() < (0.2 if not self.tasks else 0.03):
+        if waiting and self.random.random() < (0.2 if not self.tasks else self.speculating):
             self._launch(driver, attempted, batch, self.random.choice(waiting))
 
     def _write(
         self, driver: Driver, attempted: Try, run: Run, slot: Slot
     ) -> Generator[None, None, None]:
         """A task, as `exact_sink` does it; a refused request is its end."""
-        yield
+        for _ in range(self.random.choice((1,) * 9 + (60,))):  # some stand still at first
+            yield
         try:
             identity = protocol.assign(attempted, run)
             if identity is None:

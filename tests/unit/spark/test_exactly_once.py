@@ -23,7 +23,7 @@ from trimtab.spark.exactly_once import (
     Try,
 )
 
-SEEDS = 60
+SEEDS = 30
 ENDLESS = Plan("sink", None)
 LIMITED = Plan("sink", 60.0)
 
@@ -56,7 +56,7 @@ def test_with_a_time_limit_a_loss_is_loud_and_nothing_is_doubled() -> None:
         assert run.doubled == [], seed
         if run.missing:
             (error,) = run.lost
-            assert "recoverBatch" in str(error)
+            assert "recoverBatch" in str(error) or "Start the query again" in str(error)
             assert run.coordinator.expired
     assert any(run.lost for run in runs)
     assert any(run.coordinator.expired and not run.lost for run in runs)
@@ -85,11 +85,11 @@ def test_one_task_needs_no_other_transaction_and_loses_nothing_by_time() -> None
 
 def test_ids_serve_again_where_nothing_fails() -> None:
     """Brokers keep each id for days."""
-    spark = Spark(1, None, batches=50, killing=0.0, losing=0.0, most_slots=4)
+    spark = Spark(1, None, batches=50, killing=0.0, losing=0.0, most_slots=4, speculating=0.0)
     spark.is_calm = True
     spark.run()
     assert (spark.missing, spark.doubled) == ([], [])
-    assert len(spark.ids) < 30
+    assert len(spark.ids) < 10
 
 
 # step by step
@@ -151,7 +151,7 @@ def test_another_query_writes_the_same_numbers_again() -> None:
     attempted = protocol.begin(ledger, ENDLESS, 0)
     assert protocol.assign(attempted, Run("another", 0, 0, 0, 1)) is not None
     assert protocol.assign(attempted, Run("query", 5, 0, 0, 1)) is None
-    with pytest.raises(UsageError, match=r"written batch 5.*set back"):
+    with pytest.raises(UsageError, match=r"written batch 5.*comes batch 4.*set back"):
         protocol.assign(attempted, Run("query", 4, 0, 0, 1))
 
 
@@ -256,8 +256,9 @@ def test_what_was_decided_is_committed_by_who_comes_next(monkeypatch: pytest.Mon
     assert sorted(coordinator.committed) == [1]
     attempted = protocol.begin(ledger_of(coordinator), ENDLESS, 0)
     assert coordinator.committed == {1: 1, 2: 1, 3: 1}
-    assert attempted.ids == ()
+    assert len(attempted.ids) == 2  # no other try has been between
     assert protocol.assign(attempted, Run("query", 0, 0, 0, 9)) is None
+    assert protocol.begin(ledger_of(coordinator), ENDLESS, 0).ids == ()
 
 
 def test_what_is_decided_after_a_recovery_is_noted_too(monkeypatch: pytest.MonkeyPatch) -> None:
