@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from random import Random
 from typing import Final, NamedTuple, Protocol
 
 from trimtab.client.consumer import Consumer
@@ -479,6 +480,7 @@ class Probe:
         self._consumer = Consumer(**{"client.id": _CLIENT_ID, **client, **limits, **_FIXED})
         self._density: dict[TopicPartition, float] = {}
         self._next = 0
+        self._random = Random(1)
         self.bytes_read = 0
 
     def look(self, wanted: Mapping[TopicPartition, Wanted]) -> list[Found]:
@@ -489,7 +491,7 @@ class Probe:
         if partition in self._density:
             enough = int(size / self._density[partition]) + 1
             end = min(end, start + _PROBED_AHEAD * enough)
-        places = sorted({start + (end - 1 - start) * n // _PLACES for n in range(_PLACES + 1)})
+        places = sorted({start, end - 1, *self._draw_places(start, end - 1)})
         try:
             headers = [self._probe(partition, place) for place in places]
         except BrokerError as error:
@@ -506,6 +508,12 @@ class Probe:
 
     def close(self) -> None:
         self._consumer.close()
+
+    def _draw_places(self, first: int, last: int) -> Iterator[int]:
+        """One in each part of the offsets, by chance: evenly spaced they might all be markers."""
+        for part in range(_PLACES - 1):
+            begin, end = (first + (last - first) * n // (_PLACES - 1) for n in (part, part + 1))
+            yield self._random.randint(begin, end)
 
     def _probe(self, partition: TopicPartition, offset: int) -> BatchHeader | None:
         """The record batch that holds an offset, or the next one."""

@@ -193,3 +193,27 @@ def test_limits_in_offsets_alone_count_no_bytes(servers: str) -> None:
 )
 def test_spark_learns_whether_there_is_a_limit(options: dict[str, str], limit: object) -> None:
     assert reader("x:1", **options).getDefaultReadLimit() == limit
+
+
+def test_brokers_that_go_away_are_ridden_out_and_the_bytes_stay_bounded() -> None:
+    with Cluster(brokers=2) as cluster:
+        servers = cluster.bootstrap_servers
+        with Admin(servers) as admin:
+            admin.create_topic("carried", partitions=4, replication_factor=2)
+        fill(servers, "carried", 100)
+        expected = there(servers, "carried")
+        options = {"kafka.default.api.timeout.ms": "300", "maxBytesPerTrigger": str(LIMIT)}
+        query = Query(reader(servers, subscribe="carried", **options))
+        assert query.step()
+        assert query.step()
+        cluster.stop_broker(0)
+        while not query.step():  # the other one leads, as soon as all have learned of it
+            pass
+        cluster.stop_broker(1)
+        assert not query.step()
+        cluster.start_broker(1)
+        cluster.start_broker(0)
+        while query.read != expected:
+            query.step()
+        assert max(map(size_of, query.batches)) <= LIMIT
+        query.reader.stop()
