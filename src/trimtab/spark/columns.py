@@ -9,38 +9,10 @@ import pyarrow as pa
 
 from trimtab.client.partitioner.murmur2_cy import murmur2_column
 from trimtab.errors import CorruptData
+from trimtab.spark.column_names import BATCH_COLUMNS, SIZE_COLUMNS
 from trimtab.spark.ranges import OffsetRange
 from trimtab.wire.columns import BinaryColumn, Columns, HeadersColumn, SizeColumn
 from trimtab.wire.records_cy import ColumnScanner
-
-KAFKA_COLUMNS: Final = {
-    "key": "binary",
-    "value": "binary",
-    "topic": "string",
-    "partition": "int",
-    "offset": "bigint",
-    "timestamp": "timestamp",
-    "timestampType": "int",
-}
-"""The columns of Spark's Kafka source, by their types in Spark SQL."""
-
-HEADER_COLUMNS: Final = {"headers": "array<struct<key:string,value:binary>>"}
-"""A record's headers; null if it has none. As Spark's Kafka source with `includeHeaders`."""
-
-BATCH_COLUMNS: Final = {"batchBaseOffset": "bigint", "batchBytes": "int", "batchIndex": "int"}
-"""The record batch that a record lies in: its first offset and its size in the log, in bytes; and
-the record's place in it, from 0. Every batch has one record with place 0, also after compaction."""
-
-SIZE_COLUMNS: Final = {"keyBytes": "int", "valueBytes": "int"}
-"""The sizes of key and value in bytes, null where those are null. Only by a schema that names
-them."""
-
-HASH_COLUMNS: Final = {"keyHash": "int"}
-"""Murmur2 of the key as Kafka's producer has it, null where the key is null; the partition of a
-record with a key is `(keyHash & 0x7fffffff) % partitions`. Only by a schema that names it."""
-
-KNOWN_COLUMNS: Final = KAFKA_COLUMNS | HEADER_COLUMNS | BATCH_COLUMNS | SIZE_COLUMNS | HASH_COLUMNS
-"""Every column that a schema may name."""
 
 FULL_BYTES: Final = 4 * 1024 * 1024
 """Arrow batches are closed when they have about so many bytes."""

@@ -220,11 +220,18 @@ def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
 def read_columns(options: Mapping[str, str]) -> tuple[bool, bool]:
     """Whether headers, and whether columns about record batches, are read; of either kind of read.
 
+    Spark asks in a process of its own, before it is clear which kind of read it will be: only what
+    is missing is said here, and the client is not imported.
+
     Raises:
-        UsageError: as `read_options`, but for what only batches or only streams check.
+        UsageError: no topics, no cluster, or the options are those of a table.
     """
-    common = _read_common(GivenOptions(options), without_effect=())
-    return common["include_headers"], common["include_batches"]
+    given = GivenOptions(options)
+    _check_required(given)
+    return (
+        given.flag("includeHeaders", default=False),
+        given.flag("includeBatches", default=False),
+    )
 
 
 def warn_of_unused(options: SourceOptions) -> None:
@@ -256,18 +263,7 @@ def resolve_rack(client_rack: str) -> str:
 
 def _read_common(given: GivenOptions, without_effect: tuple[str, ...]) -> dict[str, Any]:
     """What batches and streams share: the arguments of `SourceOptions` but for start and end."""
-    if not given.by_name or any(name in given for name in _OF_A_TABLE):
-        raise UsageError(
-            "format trimtab cannot be a table of a catalog: Spark hands a Python data source no "
-            "options when such a table is read. Write CREATE TEMPORARY VIEW name USING trimtab "
-            "OPTIONS (...), or spark.read.format('trimtab').options(...)"
-        )
-    chosen = [name for name in _CHOICES if name in given]
-    if len(chosen) != 1:
-        raise UsageError(
-            f"give exactly one of the options {', '.join(_CHOICES)}, not "
-            f"{' and '.join(chosen) or 'none'}"
-        )
+    _check_required(given)
     _check_limits(given)
     client, unused = _read_client(given)
     client_rack = given.text("clientRack") or ""
@@ -298,6 +294,32 @@ def _read_common(given: GivenOptions, without_effect: tuple[str, ...]) -> dict[s
         "pushes_filters": given.flag("pushdown", default=False),
         "unused": tuple(unused),
     }
+
+
+def _check_required(given: GivenOptions) -> None:
+    """Refuse options that leave out what to read.
+
+    Raises:
+        UsageError: no cluster, not exactly one way of choosing topics, or those of a table.
+    """
+    if not given.by_name or any(name in given for name in _OF_A_TABLE):
+        raise UsageError(
+            "format trimtab cannot be a table of a catalog: Spark hands a Python data source no "
+            "options when such a table is read. Write CREATE TEMPORARY VIEW name USING trimtab "
+            "OPTIONS (...), or spark.read.format('trimtab').options(...)"
+        )
+    chosen = [name for name in _CHOICES if name in given]
+    if len(chosen) != 1:
+        raise UsageError(
+            f"give exactly one of the options {', '.join(_CHOICES)}, not "
+            f"{' and '.join(chosen) or 'none'}"
+        )
+    if not any(
+        (given.text(each) or "") for each in (_BOOTSTRAP_SERVERS, _PREFIX + _BOOTSTRAP_SERVERS)
+    ):
+        raise UsageError(
+            "option kafka.bootstrap.servers is missing: say where the cluster is, as HOST:PORT,…"
+        )
 
 
 def _check_limits(given: GivenOptions) -> None:
@@ -339,10 +361,6 @@ def _read_client(given: GivenOptions) -> tuple[dict[str, str], list[str]]:
         raise UsageError(
             f"options {_BOOTSTRAP_SERVERS}={servers!r} and kafka.{_BOOTSTRAP_SERVERS}="
             f"{client[_BOOTSTRAP_SERVERS]!r} contradict each other: give one of them"
-        )
-    if not client.get(_BOOTSTRAP_SERVERS, "").strip():
-        raise UsageError(
-            "option kafka.bootstrap.servers is missing: say where the cluster is, as HOST:PORT,…"
         )
     return client, unused
 

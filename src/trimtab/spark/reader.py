@@ -81,7 +81,7 @@ def check_columns(schema: StructType) -> list[tuple[str, bool]]:
     Raises:
         UsageError: a column that no record has, or of another type.
     """
-    from trimtab.spark.columns import KNOWN_COLUMNS
+    from trimtab.spark.column_names import KNOWN_COLUMNS
 
     known = KNOWN_COLUMNS
     for field in schema.fields:

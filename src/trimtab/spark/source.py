@@ -38,7 +38,7 @@ class TrimtabDataSource(DataSource):
         return "trimtab"
 
     def schema(self) -> str:
-        from trimtab.spark.columns import BATCH_COLUMNS, HEADER_COLUMNS, KAFKA_COLUMNS
+        from trimtab.spark.column_names import BATCH_COLUMNS, HEADER_COLUMNS, KAFKA_COLUMNS
 
         headers, batches = read_columns(self.options)
         columns = dict(KAFKA_COLUMNS)

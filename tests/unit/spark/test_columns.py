@@ -13,12 +13,13 @@ from trimtab.client.partitioner.murmur2_cy import murmur2
 from trimtab.errors import CorruptData
 from trimtab.records import Headers
 from trimtab.spark import columns
+from trimtab.spark.column_names import KNOWN_COLUMNS
 from trimtab.spark.ranges import OffsetRange
 from trimtab.wire.batch_cy import BatchBuilder
 from trimtab.wire.batch_header import restamp
 from trimtab.wire.compression import Compression
 
-EVERY = columns.KNOWN_COLUMNS
+EVERY = KNOWN_COLUMNS
 
 
 def make_batch(
