@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -212,3 +213,47 @@ def test_rows_go_to_hundreds_of_partitions_and_are_counted(servers: str) -> None
     assert {each.records for each in message.counts[topic].values()} == {3}
     assert sorted(message.counts[topic]) == list(range(partitions))
     assert len(pickle.dumps(message)) < 100 * partitions
+
+
+def test_a_producer_that_stayed_open_writes_to_a_topic_that_was_made_again(servers: str) -> None:
+    topic = make_topic(servers)
+    for number in range(3):
+        values = [b"%d" % (3 * number + n) for n in range(PARTITIONS)]
+        write(servers, {"value": values, "partition": list(range(PARTITIONS))}, topic=topic)
+        assert [each.value for each in read_topic(servers, topic)] == values
+        with Admin(servers) as admin:
+            admin.delete_topic(topic)
+            admin.create_topic(topic, PARTITIONS)
+
+
+def test_a_producer_that_stayed_open_writes_when_its_brokers_are_back(tmp_path: Path) -> None:
+    with Cluster(brokers=1, data=tmp_path) as cluster:
+        servers = cluster.bootstrap_servers
+        topic = make_topic(servers, 1)
+        for number in range(3):
+            write(servers, {"value": [b"%d" % number]}, topic=topic)
+            cluster.stop_broker(0)
+            cluster.start_broker(0)
+        assert [each.value for each in read_topic(servers, topic)] == [b"0", b"1", b"2"]
+
+
+def test_what_a_failed_attempt_has_sent_stays_and_the_next_one_writes_all(servers: str) -> None:
+    topic = make_topic(servers)
+    values = [b"%d" % number for number in range(500)]
+    table = pa.table({"value": pa.array(values, pa.binary())})
+    schema = types.StructType([types.StructField("value", types.BinaryType())])
+    options = {"kafka.bootstrap.servers": servers, "topic": topic}
+    writer = make_writer(options, schema, overwrite=False)
+
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield from table.slice(0, 300).to_batches(max_chunksize=100)
+        raise EOFError("the JVM went away")
+
+    with pytest.raises(EOFError):
+        writer.write(broken())
+    message = writer.write(iter(table.to_batches(max_chunksize=100)))
+    assert isinstance(message, Acknowledged)
+    assert sum(each.records for each in message.counts[topic].values()) == len(values)
+    stored = [each.value or b"" for each in read_topic(servers, topic)]
+    assert set(stored) == set(values)
+    assert len(stored) <= len(values) + 300
