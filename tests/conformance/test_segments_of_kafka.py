@@ -1,0 +1,97 @@
+"""Log segments that Apache Kafka wrote (`trimtab.spark.log_segments`), beside what its tools print.
+
+Skipped without Java; the first run fetches Apache Kafka's jars.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.jars import RivalMissing, find_java, kafka_jars
+from benchmarks.processes import ApacheKafka, run_java
+from trimtab import Admin, Producer
+from trimtab.spark.log_segments import find_segments, read_headers
+
+PLAIN, MARKED = "plain", "marked"
+TOPICS = f"{PLAIN},{MARKED}"
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[ApacheKafka]:
+    try:
+        find_java()
+        kafka_jars()
+    except RivalMissing as missing:
+        pytest.skip(str(missing))
+    with ApacheKafka() as broker:
+        small = {"segment.bytes": 1024 * 1024}
+        with Admin(broker.address) as admin:
+            admin.create_topic(PLAIN, partitions=3, config=small)
+            admin.create_topic(MARKED, partitions=2)
+        with Producer(broker.address, compression_type="zstd", linger_ms=5) as producer:
+            for number in range(20_000):
+                producer.send(PLAIN, b"%d" % number * 40, b"%d" % (number % 50))
+        with Producer(broker.address) as producer:
+            for number in range(4_000):
+                producer.send(PLAIN, b"%d" % number * 200)
+        with Producer(broker.address, transactional_id="t") as producer:
+            producer.init_transactions()
+            for number in range(4):
+                producer.begin_transaction()
+                for partition in range(2):
+                    producer.send(MARKED, b"v" * number, partition=partition)
+                producer.flush()  # what was not sent is aborted without a trace
+                if number % 2:
+                    producer.commit_transaction()
+                else:
+                    producer.abort_transaction()
+        yield broker
+
+
+def test_bytes_and_offsets_are_those_that_kafkas_tools_print(kafka: ApacheKafka) -> None:
+    found: dict[tuple[str, int], tuple[int, int]] = {}
+    segments = find_segments([str(kafka.directory / "data")], topics=[PLAIN, MARKED])
+    for segment in segments:
+        partition = (segment.topic, segment.partition)
+        for columns in read_headers(segment):
+            octets, end = found.get(partition, (0, 0))
+            sizes = struct.unpack(f"={columns.rows}i", columns.size)
+            last = struct.unpack(f"={columns.rows}q", columns.last_offset)
+            found[partition] = (octets + sum(sizes), max(end, last[-1] + 1))
+    assert len(segments) > len(found) == 5  # some were rolled
+
+    server = ("--bootstrap-server", kafka.address)
+    told = run_java(
+        "org.apache.kafka.tools.LogDirsCommand", *server, "--describe", "--topic-list", TOPICS
+    )
+    (described,) = (line for line in told.splitlines() if line.startswith("{"))
+    sizes_by_tool = {
+        each["partition"]: each["size"]
+        for broker in json.loads(described)["brokers"]
+        for directory in broker["logDirs"]
+        for each in directory["partitions"]
+    }
+    assert {f"{name}-{index}": size for (name, index), (size, _) in found.items()} == sizes_by_tool
+
+    told = run_java(
+        "org.apache.kafka.tools.GetOffsetShell", *server, "--topic", f"{PLAIN}|{MARKED}"
+    )
+    ends = {f"{name}:{index}:{end}" for (name, index), (_, end) in found.items()}
+    assert set(told.split()) == ends
+    # A record and a marker of each transaction.
+    assert found[MARKED, 0][1] == 8
+
+
+def test_markers_and_codecs_are_seen(kafka: ApacheKafka) -> None:
+    directory = [str(kafka.directory / "data")]
+    attributes: dict[str, set[int]] = {PLAIN: set(), MARKED: set()}
+    for topic, seen in attributes.items():
+        for segment in find_segments(directory, topics=[topic]):
+            for columns in read_headers(segment):
+                seen |= set(struct.unpack(f"={columns.rows}i", columns.attributes))
+    assert {each & 7 for each in attributes[PLAIN]} == {0, 4}
+    assert {each & 0x30 for each in attributes[MARKED]} == {0x10, 0x30}
