@@ -20,7 +20,10 @@ from trimtab.spark.load.racks import CLIENTS, rack_traffic
 from trimtab.spark.load.repartitioning import what_if, what_if_partitions
 from trimtab.spark.load.rules import Thresholds, findings
 from trimtab.spark.load.skew import topic_skew
-from trimtab.spark.load.writing import start
+from trimtab.spark.load.writing import append, start
+from trimtab.spark.log_segments import read_segments
+from trimtab.wire.batch_cy import BatchBuilder
+from trimtab.wire.batch_header import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, restamp
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -174,6 +177,52 @@ def test_shares_by_broker_and_rack(table: DataFrame) -> None:
     ]
     by_rack = share_by(table, "rack").filter(f"topic = '{TILTED}'")
     assert rows_of(by_rack) == [(TILTED, "a", 1200, 3, 1.0), (TILTED, "b", 0, 0, 0.0)]
+
+
+def test_batches_of_a_segment(spark: SparkSession, tmp_path: Path) -> None:
+    log = bytearray()
+    for offset, attributes in enumerate((0, LOG_APPEND_TIME, 0x40, TRANSACTIONAL | CONTROL | 4)):
+        builder = BatchBuilder(1 << 16)
+        for time in (1000, 5000):
+            assert builder.append(time, None, b"v", ())
+        batch = bytearray(builder.build(producer_id=offset))
+        restamp(batch, 0, 10 * offset, 3)
+        batch[22] |= attributes
+        log += batch
+    (tmp_path / "t-5").mkdir()
+    (tmp_path / "t-5" / f"{0:020d}.log").write_bytes(log)
+    batches = read_segments(spark, [str(tmp_path)]).orderBy("baseOffset")
+    size = len(log) // 4
+    # The first record's time; the batch's where the broker set it, or compaction overwrote it.
+    seconds = "cast(timestamp as long)"
+    assert [
+        tuple(row)
+        for row in batches.selectExpr(
+            "topic",
+            "partition",
+            "baseOffset",
+            "lastOffset",
+            seconds,
+            "batchBytes",
+            "records",
+            "isControl",
+            "codec",
+            "producerId",
+            "leaderEpoch",
+            "isTransactional",
+            "segment",
+            "cast(maxTimestamp as long)",
+        ).collect()
+    ] == [
+        ("t", 5, 0, 1, 1, size, 2, False, "none", 0, 3, False, 0, 5),
+        ("t", 5, 10, 11, 5, size, 2, False, "none", 1, 3, False, 0, 5),
+        ("t", 5, 20, 21, 5, size, 2, False, "none", 2, 3, False, 0, 5),
+        ("t", 5, 30, 31, 1, size, 2, True, "zstd", 3, 3, True, 0, 5),
+    ]
+    kinds = {field.name: field.dataType for field in batches.schema}
+    wanted = spark.createDataFrame([], BATCHES).schema
+    assert {field.name: field.dataType for field in wanted}.items() <= kinds.items()
+    assert read_segments(spark, [str(tmp_path)], topics=["other"]).count() == 0
 
 
 # -- keys
@@ -474,6 +523,12 @@ def test_a_stream_closes_its_windows_with_the_same_sums(
     order = ("window", "topic", "partition")
     assert rows_of(written.orderBy(*order)) == rows_of(batch.orderBy(*order))
     assert [path.name for path in Path(out).glob("day=*")] == ["day=2026-11-23"]
+    appended = str(tmp_path / "appended")
+    for _ in range(2):
+        append(batch, appended, format="json")
+    assert spark.read.json(appended).count() == 2 * len(rows_of(batch))
+    append(topic_skew(batch), str(tmp_path / "skew"))
+    assert spark.read.parquet(str(tmp_path / "skew")).drop("day").columns[0] == "window"
 
 
 def test_misuse_is_said_at_once(spark: SparkSession, table: DataFrame, tmp_path: Path) -> None:
