@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -214,8 +215,11 @@ class Ledger(Protocol):
     def gone(self, prepared: Sequence[PreparedTransaction]) -> list[PreparedTransaction]:
         """Those of them that are not open any more."""
 
-    def abort_orphans(self) -> Sequence[str]:
-        """Abort what is open under the sink's prefix; which ids that were."""
+    def open_ids(self) -> Sequence[str]:
+        """The ids under the sink's prefix that have a transaction open."""
+
+    def fence(self, transactional_ids: Sequence[str]) -> None:
+        """Take these over: what is open is aborted."""
 
     def deciding(self, identity: ProducerIdentity) -> AbstractContextManager[Decider]:
         """Go on under that epoch."""
@@ -246,10 +250,12 @@ def begin(ledger: Ledger, plan: Plan, now: float) -> Try:
         reached("recovered")
         # Who writes under an epoch twice counts its records from the start again.
         driver = ledger.take_over()
-    orphans = ledger.abort_orphans()
-    reached("aborted orphans")
+    orphans = [name for name in ledger.open_ids() if _is_orphan(name, plan, driver)]
+    reached("found orphans")
     if orphans:
+        ledger.fence(orphans)
         logger.info("sink %s: aborted %d open transactions", plan.sink_id, len(orphans))
+    reached("aborted orphans")
     return Try(
         plan,
         driver,
@@ -284,6 +290,16 @@ def _recover(ledger: Ledger, plan: Plan, decision: Decision, driver: ProducerIde
     with ledger.deciding(driver) as decider:
         decider.write(recovered)
     return recovered
+
+
+def _is_orphan(name: str, plan: Plan, driver: ProducerIdentity) -> bool:
+    """Whether an id is of a try before this one.
+
+    Another driver may have taken over meanwhile, and decided: its ids have later epochs in them. It
+    has none of the earlier ids, as this try, which has not decided, is between.
+    """
+    found = re.fullmatch(re.escape(plan.prefix) + r"(\d+)\.(\d+)/\d+", name, re.ASCII)
+    return found is not None and (int(found[1]), int(found[2])) < driver.numbers
 
 
 def _free_ids(decision: Decision | None, driver: ProducerIdentity) -> tuple[str, ...]:

@@ -134,12 +134,14 @@ class KafkaLedger:
                 found.append(each)
         return found
 
-    def abort_orphans(self) -> Sequence[str]:
+    def open_ids(self) -> Sequence[str]:
         with Admin(_known(self._client, ADMIN)) as admin:
             listed = admin.list_transactions(self._plan.prefix, ["Ongoing"])
-            names = [each.transactional_id for each in listed]
-            admin.fence_producers(names)
-        return names
+        return [each.transactional_id for each in listed]
+
+    def fence(self, transactional_ids: Sequence[str]) -> None:
+        with Admin(_known(self._client, ADMIN)) as admin:
+            admin.fence_producers(transactional_ids)
 
     @contextmanager
     def deciding(self, identity: ProducerIdentity) -> Iterator[_Decider]:

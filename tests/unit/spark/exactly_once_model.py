@@ -192,7 +192,7 @@ class ModelLedger:
         assert isinstance(found, list)
         return found
 
-    def abort_orphans(self) -> Sequence[str]:
+    def open_ids(self) -> Sequence[str]:
         known = self._coordinator.transactions
         found = self._request(
             lambda: [
@@ -202,9 +202,11 @@ class ModelLedger:
             ]
         )
         assert isinstance(found, list)
-        for name in found:
-            self._request(self._coordinator.init, name)
         return found
+
+    def fence(self, transactional_ids: Sequence[str]) -> None:
+        for name in transactional_ids:
+            self._request(self._coordinator.init, name)
 
     @contextmanager
     def deciding(self, identity: ProducerIdentity) -> Iterator[_Decider]:
@@ -352,7 +354,9 @@ class Spark:
         if current is None or current.is_over:
             if current is not None:
                 self._judge(current)
-                if self.chance(0.3) and self.commits and self._decided() == max(self.commits):
+                is_alone = all(driver.is_over for driver in self.drivers)
+                is_last = self._decided() == max(self.commits, default=-2)
+                if is_alone and is_last and self.chance(0.3):
                     self.commits.remove(max(self.commits))  # by hand
             if not self._has_ended():
                 if self.timeout is not None and self.chance(0.3):

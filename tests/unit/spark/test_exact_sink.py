@@ -119,7 +119,7 @@ class Ledger:
     def last_decision(self) -> None:
         return None
 
-    def abort_orphans(self) -> list[str]:
+    def open_ids(self) -> list[str]:
         return []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 
@@ -177,6 +178,18 @@ def test_ids_of_the_last_batch_serve_the_next_try_and_only_that() -> None:
     assert protocol.begin(ledger, ENDLESS, 0).ids == ()
 
 
+def test_ids_that_a_batch_of_fewer_tasks_leaves_serve_again_once() -> None:
+    coordinator = Coordinator(None)
+    ledger = ledger_of(coordinator)
+    for batch, tasks in enumerate((4, 2, 1, 3)):
+        attempted = protocol.begin(ledger, ENDLESS, 0)
+        slots = [[10 * batch + number] for number in range(tasks)]
+        protocol.commit(ledger, write(coordinator, attempted, batch, slots), 0)
+    assert len(coordinator.transactions) == 1 + 3
+    ids = protocol.begin(ledger, ENDLESS, 0).ids
+    assert len(ids) == len(set(ids)) == 3
+
+
 def test_an_empty_batch_asks_nobody() -> None:
     attempted = Try(ENDLESS, ProducerIdentity("sink/driver", 1, 0), None, (), 0)
     run = Run("query", 0, 0, 0, 1)
@@ -324,12 +337,34 @@ def test_a_lost_batch_is_named_with_the_ways_out(monkeypatch: pytest.MonkeyPatch
 
 def test_orphans_of_this_sink_alone_are_aborted() -> None:
     coordinator = Coordinator(None)
-    for name in ("sink/1.0/5", "sink2/1.0/5", "sink"):
+    others = ("sink2/1.0/5", "sink", "sink/other", "sink/1.0/5/x")
+    for name in ("sink/1.0/5", *others):
         coordinator.open(coordinator.init(name))
     protocol.begin(ledger_of(coordinator), ENDLESS, 0)
     states = {name: each.state for name, each in coordinator.transactions.items()}
     assert states.pop("sink/driver") == "Empty"
-    assert states == {"sink/1.0/5": "Empty", "sink2/1.0/5": "Ongoing", "sink": "Ongoing"}
+    assert states.pop("sink/1.0/5") == "Empty"
+    assert states == dict.fromkeys(others, "Ongoing")
+
+
+@pytest.mark.parametrize("point", ["took over", "found orphans"])
+def test_a_zombie_takes_nothing_that_its_successor_has_decided_for_an_orphan(
+    monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    coordinator = Coordinator(None)
+    receipts: list[Receipt] = []
+
+    def be_overtaken(reached: str) -> None:
+        if reached == point:
+            monkeypatch.setattr(protocol, "reached", lambda reached: None)
+            receipts.extend(decide_and_stop(coordinator, ENDLESS, monkeypatch))
+
+    monkeypatch.setattr(protocol, "reached", be_overtaken)
+    with suppress(BrokerError):  # it may notice that it is one
+        protocol.begin(ledger_of(coordinator), ENDLESS, 0)
+    assert len(receipts) == 3
+    protocol.begin(ledger_of(coordinator), ENDLESS, 0)
+    assert coordinator.committed == {1: 1, 2: 1, 3: 1}
 
 
 def test_receipts_of_two_tries_are_a_mistake() -> None:
