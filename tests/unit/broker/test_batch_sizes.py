@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from trimtab.broker.handlers import batch_sizes
+from trimtab.broker.handlers.batch_sizes import list_batch_sizes
 from trimtab.errors import ErrorCode
+from trimtab.storage.log import Log
+from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.list_batch_sizes import (
     ListBatchSizesPartition,
     ListBatchSizesRequest,
@@ -106,5 +109,41 @@ def test_refusals(lab: Any, asked: ListBatchSizesPartition, topic: str, code: Er
         result = response.topics[0].partitions[0]
         assert (result.error_code, result.sizes) == (code, [])
         assert (result.log_start_offset == 0) == (code is ErrorCode.OFFSET_OUT_OF_RANGE)
+
+    lab.run(scenario)
+
+
+def test_others_have_their_turn_after_a_few_reads(lab: Any, monkeypatch: Any) -> None:
+    """However many partitions there are, and however many batches in one."""
+    reads = 0
+
+    def counted(self: Log, *arguments: int) -> Any:
+        nonlocal reads
+        reads += 1
+        return read(self, *arguments)
+
+    read = Log.sizes
+
+    async def scenario() -> None:
+        nonlocal reads
+        await lab.create_topic("t", partitions=20)
+        client = lab.connect()
+        for partition in (*range(20), *[0] * 40):
+            # One batch is more than a read shows.
+            await client.ask(lab.produce("t", lab.batch(bytes(20_000)), partition=partition), 9)
+        monkeypatch.setattr(Log, "sizes", counted)
+        asked = request(*(wanted(0, partition=number) for number in range(20)))
+        header = RequestHeader(KEY, VERSION, 1, "test", 0)
+        steps = list_batch_sizes(lab.brokers[0], header, asked)
+        most, found = 0, None
+        while found is None:
+            reads = 0
+            try:
+                next(steps)
+            except StopIteration as end:
+                found = end.value
+            most = max(most, reads)
+        assert [len(each.sizes) for each in found.topics[0].partitions] == [41, *[1] * 19]
+        assert most <= 5
 
     lab.run(scenario)
