@@ -502,6 +502,78 @@ def test_findings_name_rule_evidence_and_action(
         findings()
 
 
+def test_every_rule_can_be_broken(spark: SparkSession) -> None:
+    big = 10_000_000
+
+    def frame(schema: str, *rows: tuple[Any, ...]) -> DataFrame:
+        return spark.createDataFrame(list(rows), schema)
+
+    found = findings(
+        load=frame(
+            "topic string, leader int, TotalBytes long, TotalBatches long, TotalRecords long",
+            ("small", 1, 9 * big, big, big),
+            ("large", 2, big, 1000, 1000),
+            ("small", -1, 9 * big, big, big),
+        ),
+        skew=frame(
+            "topic string, Partitions long, TotalBytes long, MaxOverMean double, TopPartition int,"
+            " TopShare double, NullKeyShare double",
+            ("no keys", 4, big, 3.0, 1, 0.75, 0.9),
+            ("keys", 4, big, 3.0, 1, 0.75, 0.1),
+            ("segments", 4, big, 3.0, 1, 0.75, None),
+            ("level", 4, big, 1.5, 1, 0.4, 0.9),
+            ("tiny", 4, 99, 4.0, 1, 1.0, 0.9),
+        ),
+        keys=frame(
+            "topic string, key binary, Partition int, ShareOfRecords double",
+            ("text", b"gr\xc3\xb6\xc3\x9fe", 3, 0.2),
+            ("octets", b"\xff\x00", 3, 0.2),
+            ("text", b"rare", 3, 0.05),
+        ),
+        racks=frame(
+            "topic string, kind string, SavableBytes double, SavableCost double",
+            ("t", "produce", 2e9, 0.04),
+            ("t", "consume", 1e9, 0.02),
+            ("t", "replicate", 0.0, 0.0),
+        ),
+        capacity=frame(
+            "broker int, Replicas long, MaxReplicas long, UsedShare double, BytesPerDay double,"
+            " DiskUsableBytes long, DaysToFull double",
+            (1, 8, 10, 0.8, 1e9, 3_000_000_000, 3.0),
+            (2, 7, 10, 0.7, 1e9, 90_000_000_000, 90.0),
+            (3, 7, None, None, -1.0, 5, None),
+        ),
+        lag=frame(
+            "group string, topic string, LagRecords long, Status string",
+            ("g", "t", 10, "WARN"),
+            ("g", "t", 20, "WARN"),
+            ("h", "t", 5, "STALL"),
+            ("i", "t", 5, "OK"),
+        ),
+    ).collect()
+    assert [(row.severity, row.rule, row.subject) for row in found] == [
+        (1, "disk-full-soon", "broker 1"),
+        (1, "few-partitions-left", "broker 1"),
+        (1, "stalled-group", "group h, topic t"),
+        (2, "growing-lag", "group g, topic t"),
+        (2, "hot-key", "octets"),
+        (2, "hot-key", "text"),
+        (2, "savable-rack-traffic", "t"),
+        (2, "savable-rack-traffic", "t"),
+        (2, "uneven-by-key", "keys"),
+        (2, "uneven-by-key", "segments"),
+        (2, "uneven-leaders", "broker 1"),
+        (2, "uneven-without-keys", "no keys"),
+        (3, "small-batches", "small"),
+    ]
+    said = {(row.rule, row.subject): row for row in found}
+    assert "key größe has 20 %" in said["hot-key", "text"].evidence
+    assert "key 0xFF00 has 20 %" in said["hot-key", "octets"].evidence
+    assert "in 2 partitions, by 30 records" in said["growing-lag", "group g, topic t"].evidence
+    assert "3.0 days" in said["disk-full-soon", "broker 1"].evidence
+    assert all(row.evidence and row.action for row in found)
+
+
 # -- streams, writing, misuse
 
 
@@ -529,6 +601,32 @@ def test_a_stream_closes_its_windows_with_the_same_sums(
     assert spark.read.json(appended).count() == 2 * len(rows_of(batch))
     append(topic_skew(batch), str(tmp_path / "skew"))
     assert spark.read.parquet(str(tmp_path / "skew")).drop("day").columns[0] == "window"
+
+
+def test_streams_of_skew_hours_and_keys(
+    spark: SparkSession, keyed: DataFrame, tmp_path: Path
+) -> None:
+    source = str(tmp_path / "in")
+    keyed.write.parquet(source)
+    last = spark.createDataFrame([("t0", 0, 9999, at(90_000), 0, 1, None, 1, None)], KEYS)
+    last.write.mode("append").parquet(source)
+    stream = spark.readStream.schema(KEYS).parquet(source)
+    options = {"window": "1 minute", "watermark": "1 minute"}
+    minutes = partition_load(stream, **options)
+    batch = partition_load(keyed, window="1 minute")
+    made: dict[str, tuple[DataFrame, DataFrame]] = {
+        "skew": (topic_skew(minutes), topic_skew(batch)),
+        "hours": (roll_up(minutes, "1 hour"), roll_up(batch, "1 hour")),
+        "keys": (key_sketches(stream, **options), key_sketches(keyed, window="1 minute")),
+    }
+    for name, (streamed, expected) in made.items():
+        out, checkpoint = str(tmp_path / name), str(tmp_path / f"{name} checkpoint")
+        start(streamed, out, checkpoint, trigger={"availableNow": True}).awaitTermination()
+        written = spark.read.parquet(out).drop("day")
+        found = hot_keys(written) if name == "keys" else written
+        wanted = hot_keys(expected) if name == "keys" else expected
+        assert sorted(rows_of(found)) == sorted(rows_of(wanted)), name
+        assert rows_of(wanted)
 
 
 def test_misuse_is_said_at_once(spark: SparkSession, table: DataFrame, tmp_path: Path) -> None:
