@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +16,7 @@ from benchmarks.jars import RivalMissing, find_java, kafka_jars
 from benchmarks.processes import ApacheKafka, run_java
 from trimtab import Admin, Producer
 from trimtab.spark.log_segments import find_segments, read_headers
+from trimtab.spark.snapshots import take_snapshot
 
 PLAIN, MARKED = "plain", "marked"
 TOPICS = f"{PLAIN},{MARKED}"
@@ -95,3 +97,33 @@ def test_markers_and_codecs_are_seen(kafka: ApacheKafka) -> None:
                 seen |= set(struct.unpack(f"={columns.rows}i", columns.attributes))
     assert {each & 7 for each in attributes[PLAIN]} == {0, 4}
     assert {each & 0x30 for each in attributes[MARKED]} == {0x10, 0x30}
+
+
+def test_a_snapshot_says_what_the_cluster_has(kafka: ApacheKafka) -> None:
+    with Admin(kafka.address) as admin:
+        admin.alter_group_offsets("g", {(PLAIN, 2): 7})
+    snapshot = take_snapshot(
+        {"bootstrap.servers": kafka.address}, topics=[PLAIN, MARKED], groups=["g", "nobody"]
+    )
+    assert [row[1:] for row in snapshot.partitions] == [
+        (topic, number, 0, None, [0], [None], [0])
+        for topic, count in ((PLAIN, 3), (MARKED, 2))
+        for number in range(count)
+    ]
+    stored: Counter[tuple[str, int]] = Counter()
+    for segment in find_segments([str(kafka.directory / "data")], topics=[PLAIN, MARKED]):
+        stored[segment.topic, segment.partition] += segment.size
+    sizes = {row[3:5]: row[5:] for row in snapshot.replicas if row[3] in (PLAIN, MARKED)}
+    assert sizes == {partition: (size, 0, False) for partition, size in stored.items()}
+    ends = {row[1:3]: row[3:] for row in snapshot.offsets}
+    assert ends.keys() == stored.keys()
+    assert ends[MARKED, 1] == (0, 8)
+    assert sum(end for (topic, _), (_, end) in ends.items() if topic == PLAIN) == 24_000
+    ((_, broker, host, port, rack, *limits),) = snapshot.brokers
+    assert (broker, f"{host}:{port}", rack, limits) == (0, kafka.address, None, [None, None])
+    ((_, _, directory, total, usable),) = snapshot.directories
+    assert directory == str(kafka.directory / "data")
+    assert total > usable > 0
+    assert [row[1:] for row in snapshot.group_offsets] == [("g", PLAIN, 2, 7)]
+    every = [row for rows in snapshot for row in rows]
+    assert len({row[0] for row in every}) == 1
