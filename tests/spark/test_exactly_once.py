@@ -15,8 +15,11 @@ import pytest
 
 from benchmarks.exactly_once import TwoPhaseKafka, committed_values
 from benchmarks.jars import RivalMissing, find_java, kafka_jars
-from trimtab import Admin
+from trimtab import Admin, Producer
+from trimtab.client.sender.prepared import PreparedTransaction
 from trimtab.cluster import Cluster
+from trimtab.spark.exactly_once import Decision, Plan, Status
+from trimtab.spark.ledger import KafkaLedger, claim
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -122,6 +125,48 @@ def test_a_task_that_fails_leaves_nothing(spark: SparkSession, kafka: str, tmp_p
     plain = spark.readStream.text(str(tmp_path / "in")).repartition(2)
     write_stream(plain, "failing", tmp_path / "checkpoint", kafka, sinkId="failing")
     assert sorted(committed_values(kafka, "failing")) == sorted(f"0-{n}" for n in range(LINES))
+
+
+def test_of_two_runs_under_one_epoch_one_has_it(kafka: str) -> None:
+    client = {"bootstrap.servers": kafka}
+    with Admin(kafka) as admin:
+        admin.create_topic("claims", partitions=2)
+    with Producer(kafka, transactional_id="claims/driver") as driver:
+        identity = driver.init_transactions()
+    with (
+        Producer(kafka, transactional_id="claims/driver") as one,
+        Producer(kafka, transactional_id="claims/driver") as two,
+    ):
+        for producer, token in ((one, b"1"), (two, b"2")):
+            producer.resume_transactions(identity)
+            producer.begin_transaction(two_phase=True)
+            assert claim(producer, client, "claims", token) is (producer is one)
+
+
+def test_the_last_decision_is_found_behind_what_was_aborted(
+    kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trimtab.spark.ledger._WINDOW", 1)
+    ledger = KafkaLedger(Plan("found", 60.0), {"bootstrap.servers": kafka}, "found-decisions")
+    driver = ledger.take_over()
+    assert ledger.last_decision() is None
+    decisions = [
+        Decision("query", batch, driver, (PreparedTransaction("found/1", 7, 0),) * 9, Status.DONE)
+        for batch in range(3)
+    ]
+    with ledger.deciding(driver) as decider:
+        for decision in decisions:
+            decider.write(decision)
+    assert ledger.last_decision() == decisions[-1]
+    driver = ledger.take_over(after=driver)
+    with Producer(kafka, transactional_id="found/driver") as zombie:
+        zombie.resume_transactions(driver)
+        zombie.begin_transaction(two_phase=True)
+        for _ in range(5):
+            zombie.send("found-decisions", b"{}", key=b"decision", partition=0)
+            zombie.flush()
+    ledger.take_over(after=driver)
+    assert ledger.last_decision() == decisions[-1]
 
 
 def test_a_cluster_without_transactions_is_named(spark: SparkSession, tmp_path: Path) -> None:
