@@ -28,6 +28,7 @@ STAGES = {
     "segments": "batch headers from log segments on disk, as load tables read them",
     "spark": "reading a topic into Spark: beside Spark's own Kafka connector",
     "stream_bytes": "a stream bounded in bytes: beside Spark's own Kafka connector",
+    "exactly_once": "a stream into Apache Kafka, its processes killed at every step: lost, doubled",
     "spark_write": "writing a DataFrame, and streams: beside Spark's own Kafka connector",
 }
 

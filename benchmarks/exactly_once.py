@@ -1,10 +1,12 @@
 """Exactly once under fire: processes are killed at every step of the protocol, on Apache Kafka.
 
     python -m benchmarks.exactly_once --kills 200 --seed 1 [--endless]     Spark and Apache Kafka
+    python -m benchmarks.exactly_once --late                               nobody comes in time
     python -m benchmarks.exactly_once --model 3000 --seed 1                the model, without either
 
 Prints one JSON object: how many kills, of what and where, and how many rows a reader of committed
-records misses or sees twice. Ends with 1 if there is any.
+records misses or sees twice. Ends with 1 if there is any; `--late`, if the query goes on without a
+word. As a stage of `python -m benchmarks` it does all of that, with 100 kills of each kind.
 
 A stream reads files, one a micro-batch, and writes three tasks each. For each kill an order is laid
 out for a step; the process that comes there first is killed (SIGKILL), or kills the broker, or the
@@ -34,11 +36,14 @@ from trimtab import Admin, Consumer, TopicPartition
 DRIVER_POINTS = (
     *("took over", "aborted orphans", "checked", "decides", "decided", "committed", "done"),
 )
+LATER_POINTS = ("recovered", "stopped", "took over")
+"""Reached by who comes after a kill."""
 TASK_POINTS = ("task begins", "task has begun", "task has sent", "task has prepared")
 LINES = 120
 """Rows of each micro-batch."""
 TASKS = 3
 TOPIC = "under-fire"
+TWO_PHASE = "kafka.transaction.two.phase.commit.enable"
 PATIENCE = 900.0
 """Seconds for one micro-batch, with all that happens to it."""
 
@@ -80,8 +85,8 @@ def committed_values(servers: str, topic: str) -> list[str]:
 class DriverProcess:
     """Spark's driver in a process of its own, which runs the query for each line it is sent."""
 
-    def __init__(self, directory: Path, servers: str, endless: bool) -> None:
-        self._arguments = [str(directory), servers, "endless" if endless else "limited"]
+    def __init__(self, directory: Path, servers: str, **options: str) -> None:
+        self._arguments = [str(directory), servers, json.dumps(options)]
         self._directory = directory
         self._process: subprocess.Popen[str] | None = None
         self._log: IO[str] = (directory / "driver.log").open("a")
@@ -109,12 +114,11 @@ class DriverProcess:
             self._process.wait()
         return answer
 
-    def jvm(self) -> int:
-        """The process id of Spark's JVM; 0 before the first query."""
-        try:
-            return int((self._directory / "jvm").read_text())
-        except (OSError, ValueError):
-            return 0
+    def pids(self) -> list[int]:
+        """Of Spark's JVM and the program that started it; none before the first query."""
+        if self._process is None or self._process.poll() is not None:
+            return []
+        return [int((self._directory / "jvm").read_text()), self._process.pid]
 
     def end(self) -> None:
         if self._process is not None:
@@ -122,7 +126,7 @@ class DriverProcess:
         self._log.close()
 
 
-def drive(directory: Path, servers: str, endless: bool) -> None:
+def drive(directory: Path, servers: str, options: dict[str, str]) -> None:
     """In the driver's process: run the query for each line of the standard input."""
     from benchmarks.exactly_once_killer import NAME, OPTION, KilledDataSource
     from trimtab.spark.session import start_session, stop_session
@@ -152,15 +156,15 @@ def drive(directory: Path, servers: str, endless: bool) -> None:
             .option("delivery", "exactly_once")
             .option("sinkId", TOPIC)
             .option(OPTION, str(directory / "orders"))
-            .option("kafka.transaction.two.phase.commit.enable", str(endless).lower())
+            .options(**options)
             .trigger(availableNow=True)
             .start()
         )
         try:
             query.awaitTermination()
         except Exception as error:
-            lines = [line for line in str(error).splitlines() if "trimtab" in line]
-            print("failed", (lines or [type(error).__name__])[-1][:300], flush=True)
+            lines = [line for line in str(error).splitlines() if "trimtab." in line]
+            print("failed", (lines or [type(error).__name__])[-1][:1000], flush=True)
         else:
             print("done", flush=True)
     stop_session(session)
@@ -180,23 +184,30 @@ def bombard(kills: int, seed: int, endless: bool, seconds: float) -> dict[str, o
     with TwoPhaseKafka() as kafka:
         with Admin(kafka.address) as admin:
             admin.create_topic(TOPIC, partitions=4)
-        driver = DriverProcess(directory, kafka.address, endless)
+        driver = DriverProcess(directory, kafka.address, **{TWO_PHASE: str(endless).lower()})
         try:
             number = 0
             while sum(done.values()) < kills and time.perf_counter() - began < seconds:
                 expected += _add_file(directory / "in", number)
-                point = random.choice((*DRIVER_POINTS, *TASK_POINTS))
-                kind = random.choices(("process", "broker", "jvm"), (8, 1, 1))[0]
-                victim = {"process": 0, "broker": kafka.pids[0], "jvm": driver.jvm()}[kind]
-                order = directory / "orders" / f"{point}.order"
-                order.write_text(json.dumps({"pid": victim}))
+                orders = {random.choice((*DRIVER_POINTS, *TASK_POINTS))}
+                if random.random() < 0.5:
+                    orders.add(random.choice(LATER_POINTS))
+                kinds = {}
+                for point in sorted(orders):
+                    kind = random.choices(("process", "broker", "jvm"), (8, 1, 1))[0]
+                    victims = {"process": [], "broker": kafka.pids, "jvm": driver.pids()}[kind]
+                    kinds[point] = kind if victims else "process"
+                    order = directory / "orders" / f"{point}.order"
+                    order.write_text(json.dumps(victims))
                 if number % 7 == 6:
                     repeated += _delete_last_commit(directory / "checkpoint")
                 _run_until_done(driver, kafka, failures)
-                if order.exists():
-                    order.unlink()  # nobody came there
-                else:
-                    done[f"{kind if victim or kind == 'process' else 'process'}: {point}"] += 1
+                for point, kind in kinds.items():
+                    order = directory / "orders" / f"{point}.order"
+                    if order.exists():
+                        order.unlink()  # nobody came there
+                    else:
+                        done[f"{kind}: {point}"] += 1
                 number += 1
             counts = Counter(committed_values(kafka.address, TOPIC))
             with Admin(kafka.address) as admin:
@@ -219,6 +230,46 @@ def bombard(kills: int, seed: int, endless: bool, seconds: float) -> dict[str, o
         "transactional ids": ids,
         "left open": left,
         "seconds": round(time.perf_counter() - began),
+    }
+
+
+def come_too_late() -> dict[str, object]:
+    """The driver dies between decision and commit, and nobody comes while transactions last."""
+    directory = Path(tempfile.mkdtemp(prefix="trimtab-exactly-once-"))
+    for name in ("in", "orders"):
+        (directory / name).mkdir()
+    limit = {"kafka.transaction.timeout.ms": "60000"}
+    with TwoPhaseKafka() as kafka:
+        with Admin(kafka.address) as admin:
+            admin.create_topic(TOPIC, partitions=4)
+            driver = DriverProcess(directory, kafka.address, **limit)
+            try:
+                expected = _add_file(directory / "in", 0)
+                answers = [driver.run_query()]
+                expected += _add_file(directory / "in", 1)
+                (directory / "orders" / "decided.order").write_text(json.dumps([]))
+                answers.append(driver.run_query())
+                while admin.list_transactions(f"{TOPIC}/", ["Ongoing"]):
+                    time.sleep(1)
+                answers.append(driver.run_query())
+            finally:
+                driver.end()
+        before = Counter(committed_values(kafka.address, TOPIC))
+        driver = DriverProcess(directory, kafka.address, **limit, recoverBatch="rewrite:1")
+        try:
+            answers.append(driver.run_query())
+        finally:
+            driver.end()
+        after = Counter(committed_values(kafka.address, TOPIC))
+    shutil.rmtree(directory, ignore_errors=True)
+    says_so = "batch 1 was decided" in answers[2] and "recoverBatch" in answers[2]
+    return {
+        "answers": answers,
+        "says so": says_so,
+        "missing until then": sum(before[row] == 0 for row in expected),
+        "lost": sum(after[row] == 0 for row in expected) + (not says_so),
+        "doubled": sum(times > 1 for times in before.values()),
+        "twice after rewrite": sum(times > 1 for times in after.values()),
     }
 
 
@@ -283,6 +334,14 @@ def model(schedules: int, seed: int, endless: bool) -> dict[str, object]:
     }
 
 
+def run(runs: int, records: int) -> None:
+    """As a stage of `python -m benchmarks`; neither number means anything to it."""
+    for endless in (False, True):
+        print(json.dumps(model(1000, 1, endless)), flush=True)
+        print(json.dumps(bombard(100, 1, endless, 3600.0)), flush=True)
+    print(json.dumps(come_too_late()), flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Exactly once under fire.")
     parser.add_argument("--kills", type=int, default=200)
@@ -290,13 +349,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--endless", action="store_true", help="with two-phase commit (KIP-939)")
     parser.add_argument("--model", type=int, default=0, metavar="SCHEDULES")
+    parser.add_argument("--late", action="store_true", help="past transaction.timeout.ms")
     parser.add_argument("--driver", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.driver:
-        directory, servers, kind = given.driver
-        drive(Path(directory), servers, kind == "endless")
+        directory, servers, options = given.driver
+        drive(Path(directory), servers, json.loads(options))
         return 0
-    if given.model:
+    if given.late:
+        result = come_too_late()
+    elif given.model:
         result = model(given.model, given.seed, given.endless)
     else:
         result = bombard(given.kills, given.seed, given.endless, given.seconds)

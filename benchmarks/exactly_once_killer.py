@@ -30,9 +30,8 @@ def reached(point: str) -> None:
         order.rename(taken)
     except OSError:
         return
-    kill = json.loads(taken.read_text())
-    victim = os.getpid() if kill["pid"] == 0 else kill["pid"]
-    os.kill(victim, signal.SIGKILL)
+    for victim in json.loads(taken.read_text()) or [os.getpid()]:
+        os.kill(victim, signal.SIGKILL)
 
 
 class Writer(TopicStreamWriter):

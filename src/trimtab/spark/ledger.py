@@ -60,7 +60,7 @@ class KafkaLedger:
     def take_over(self, after: ProducerIdentity | None = None) -> ProducerIdentity:
         with self._driver() as producer:
             if after is not None:
-                # The coordinator aborts what is open whoever asks, and then fences who asks too.
+                # Coordinators differ in what they do to one who asks while that has anything open.
                 try:
                     producer.complete_transaction(PreparedTransaction(*after), commit=False)
                 except BrokerError as error:
