@@ -15,23 +15,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from benchmarks.exactly_once import TwoPhaseKafka
 from benchmarks.jars import RivalMissing, find_java, kafka_jars
-from benchmarks.processes import ApacheKafka, run_java
+from benchmarks.processes import run_java
 from trimtab import Admin, Consumer, ErrorCode, Producer, TopicPartition
 from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
 from trimtab.errors import BrokerError, TransactionError
-
-
-class TwoPhaseKafka(ApacheKafka):
-    """One that takes Enable2Pc, and looks for transactions that are too old often."""
-
-    def settings(self) -> dict[str, str]:
-        return {
-            **super().settings(),
-            "transaction.two.phase.commit.enable": "true",
-            "unstable.api.versions.enable": "true",
-            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
-        }
 
 
 @pytest.fixture(scope="module")

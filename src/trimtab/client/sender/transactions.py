@@ -204,6 +204,7 @@ class Transactions(Identity):
         self._in_version_2 = False
         self._is_two_phase = False
         self._is_shared = False
+        self._is_epoch_used = False
         self._markers_written_at = -math.inf
         self._pending: _Pending | None = None
         self._offset_commits: list[_OffsetCommit] = []
@@ -287,9 +288,31 @@ class Transactions(Identity):
         self._check(BEGIN)
         self._is_two_phase = two_phase or self._options.timeout is None
         is_version_2 = self._coordinator.feature("transaction.version") >= 2
+        if is_version_2 and not self._is_two_phase and self._is_epoch_used:
+            await self._leave_epoch()
+            self._check(BEGIN)
         self._in_version_2 = is_version_2 and not self._is_two_phase
         self.last_produce_version = None if self._in_version_2 else _OLDER_PRODUCE
         self._move(State.IN_TRANSACTION)
+
+    async def _leave_epoch(self) -> None:
+        """Take a new epoch after a transaction of the older protocol.
+
+        A leader that has not got its marker yet would take the next records for part of it: under
+        version 2 nobody adds partitions first, which would wait for the marker.
+        """
+        try:
+            async with asyncio.timeout(self._options.max_block):
+                self.renew(*await self._fetch_identity(self.producer_id, self.producer_epoch))
+        except TimeoutError:
+            raise Unavailable(
+                f"{BEGIN}() has no new epoch after {self._options.max_block:g} s (max.block.ms);"
+                " call it again"
+            ) from None
+        except KafkaError as error:
+            self._fail(error, is_fatal=True)
+            raise self._lifecycle.failure() from error
+        self._is_epoch_used = False
 
     async def send_offsets(
         self,
@@ -698,6 +721,7 @@ class Transactions(Identity):
                 return
             raise
         self._markers_written_at = self._loop.time() + _MARKERS_TAKE
+        self._is_epoch_used = not self._in_version_2
         if response.producer_id != NO_PRODUCER_ID:
             self.renew(response.producer_id, response.producer_epoch)
             self._must_raise_epoch = False

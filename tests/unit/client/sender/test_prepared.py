@@ -91,6 +91,25 @@ def test_it_is_of_the_older_protocol_whatever_the_cluster_has_settled_on(bank: B
     assert bank.committed == {TOPIC: [b"1", b"2"]}
 
 
+def test_an_ordinary_transaction_after_it_has_an_epoch_of_its_own(bank: Bank) -> None:
+    """A leader without the last marker would take its records for part of the one before."""
+
+    async def scenario() -> None:
+        async with bank.producer() as producer:
+            await prepare(producer)
+            await producer.commit_transaction()
+            for value in (b"2", b"3"):
+                await producer.begin_transaction()
+                await producer.send("topic", value, partition=0)
+                await producer.commit_transaction()
+
+    bank.run(scenario)
+    ends = [request.producer_epoch for _, _, request in bank.asked(ApiKey.END_TXN)]
+    assert ends == ([0, 1, 2] if bank.level == 2 else [0, 0, 0])
+    assert len(bank.asked(ApiKey.INIT_PRODUCER_ID)) == bank.level
+    assert bank.committed == {TOPIC: [b"1", b"2", b"3"]}
+
+
 def test_once_prepared_nothing_is_possible_but_to_end_it(bank: Bank) -> None:
     async def scenario() -> None:
         async with bank.producer() as producer:
