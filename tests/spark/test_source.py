@@ -141,3 +141,39 @@ def test_offsets_that_are_gone(spark: SparkSession, servers: str) -> None:
     with pytest.raises(AnalysisException, match="flights-too-0: offsets 1 to 5 were asked for"):
         read(spark, servers, **options).count()
     assert read(spark, servers, failOnDataLoss="false", **options).count() == 1
+
+
+def test_a_temporary_view_works_and_a_table_is_refused(spark: SparkSession, servers: str) -> None:
+    options = f"OPTIONS (kafka.bootstrap.servers '{servers}', subscribe '{OTHER}')"
+    spark.sql(f"CREATE TEMPORARY VIEW seen USING trimtab {options}")
+    assert spark.sql("SELECT count(*) AS n FROM seen").collect()[0].n == 1
+    with pytest.raises(AnalysisException, match="CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE kept USING trimtab {options}")
+
+
+def test_pushed_filters_leave_the_rows_as_they_are(spark: SparkSession, servers: str) -> None:
+    began = 1_700_000_000_000
+    condition = (
+        "partition IN (0, 2) AND offset > 5 AND offset <= 250"
+        f" AND timestamp >= timestamp_millis({began + 300})"
+    )
+    switch = "spark.sql.python.filterPushdown.enabled"
+    plain = read(spark, servers, subscribe=TOPIC).where(condition).collect()
+    assert {row.partition for row in plain} == {0, 2}
+    assert min(row.offset for row in plain) == 100
+    spark.conf.set(switch, "true")
+    try:
+        narrowed = read(spark, servers, subscribe=TOPIC, pushdown="true").where(condition)
+        assert narrowed.rdd.getNumPartitions() == 2  # partition 1 has no task
+        found = {(row.partition, row.offset, bytes(row.value)) for row in narrowed.collect()}
+        assert found == {(row.partition, row.offset, bytes(row.value)) for row in plain}
+    finally:
+        spark.conf.unset(switch)
+
+
+def test_a_read_by_time(spark: SparkSession, servers: str) -> None:
+    times = {"startingTimestamp": "1700000000100", "endingTimestamp": "1700000000200"}
+    rows = read(spark, servers, subscribe=TOPIC, **times).collect()
+    assert sorted(bytes(row.value) for row in rows) == sorted(
+        b"value %d" % number for number in range(100, 200)
+    )

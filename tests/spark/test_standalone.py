@@ -1,0 +1,283 @@
+"""A cluster of Spark's own: a master and two workers, whose executors get trimtab by `--archives`.
+
+Everything of Spark's runs from a copy outside this environment and with a Python that has neither
+PyArrow nor trimtab, so what the executors have comes from the archive. With `PACKAGING=1`
+(environment; `.ci/run` sets it) the wheel in it is compiled, and PySpark 4.3 and Spark Connect are
+tried as well, in an environment of their own that pip fills.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.processes import free_ports
+from trimtab import Admin, Cluster, Producer
+from trimtab.spark.java import find_java_home
+
+ROOT = Path(__file__).resolve().parents[2]
+TOPIC = "flights"
+PARTITIONS, COUNT = 2, 200
+"""The topic's partitions, and the records in each."""
+VALUE = b"value"
+PATIENCE = 900
+DEPENDENCIES = ("pyarrow", "cramjam", "crc32c", "uvloop", "cython")
+"""What the wheel needs of others, taken from this environment instead of from an index."""
+RACK = "rack-of-the-executors"
+
+APP = """
+import json, os, sys
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
+
+servers, topic = sys.argv[1:3]
+builder = SparkSession.builder.config("spark.sql.shuffle.partitions", "2")
+remote = os.environ.get("TRY_REMOTE")
+spark = (builder.remote(remote) if remote else builder).getOrCreate()
+try:
+    options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "minPartitions": "6"}
+    options |= json.loads(os.environ.get("TRY_OPTIONS", "{}"))
+
+    def read():
+        return spark.read.format("trimtab").options(**options).load()
+
+    def where(partition):
+        import os
+        import trimtab
+        from trimtab.wire import records_cy
+        return json.dumps({
+            "trimtab": os.path.realpath(trimtab.__file__),
+            "directory": os.getcwd(),
+            "path": [os.path.realpath(each) for each in sys.path],
+            "compiled": not records_cy.__file__.endswith(".py"),
+        })
+
+    here = udf(where, "string")("partition").alias("here")
+    places = read().select(here).distinct().collect()
+    described = ", ".join(f"'{name}' '{value}'" for name, value in options.items())
+    spark.sql(f"CREATE TEMPORARY VIEW seen USING trimtab OPTIONS ({described})")
+    seen = spark.sql(
+        "SELECT count(*), sum(offset), count(DISTINCT partition), sum(length(value)) FROM seen"
+    ).collect()
+    try:
+        spark.sql(f"CREATE TABLE kept USING trimtab OPTIONS ({described})")
+        refusal = ""
+    except Exception as error:
+        refusal = str(error)
+    print("RESULT " + json.dumps({
+        "version": spark.version,
+        "seen": list(seen[0]),
+        "places": [json.loads(row.here) for row in places],
+        "refusal": refusal,
+    }))
+finally:
+    spark.stop()
+"""
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[str]:
+    with Cluster(brokers=1) as cluster:
+        with Admin(cluster.bootstrap_servers) as admin:
+            admin.create_topic(TOPIC, partitions=PARTITIONS)
+        with Producer(cluster.bootstrap_servers) as producer:
+            for number in range(PARTITIONS * COUNT):
+                producer.send(TOPIC, VALUE, partition=number % PARTITIONS)
+        yield cluster.bootstrap_servers
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy: setuptools writes into the tree it packs."""
+    tree = tmp_path_factory.mktemp("tree")
+    ignored = shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__")
+    shutil.copytree(ROOT / "src", tree / "src", ignore=ignored)
+    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree)
+    form = "TRIMTAB_REQUIRE_COMPILED" if packs() else "TRIMTAB_PURE"
+    call([sys.executable, "setup.py", "--quiet", "bdist_wheel"], {**os.environ, form: "1"}, tree)
+    (built,) = (tree / "dist").glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `pip install --target` makes of the wheel: it and what it needs, but for PySpark."""
+    directory = tmp_path_factory.mktemp("site")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    call([*pip, "install", "--no-deps", "--target", str(directory), str(wheel)], os.environ)
+    for name in DEPENDENCIES:
+        for path in metadata.files(name) or ():
+            if path.parts[0] != ".." and "tests" not in path.parts and path.suffix != ".pyc":
+                target = directory / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path.locate(), target)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def archive(site: Path) -> Path:
+    packed = site.with_name("trimtab-environment.tar")
+    with tarfile.open(packed, "w") as tar:
+        for path in sorted(site.iterdir()):
+            tar.add(path, path.name)
+    return packed
+
+
+@pytest.fixture(scope="module")
+def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Spark as an administrator installs it: not inside this environment."""
+    import pyspark
+
+    home = tmp_path_factory.mktemp("opt") / "spark"
+    shutil.copytree(Path(pyspark.__file__).parent, home, copy_function=link)
+    return home
+
+
+def link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
+
+
+def packs() -> bool:
+    return os.environ.get("PACKAGING") == "1"
+
+
+def call(command: list[str], environment: Mapping[str, str], directory: Path | None = None) -> str:
+    done = subprocess.run(
+        command,
+        cwd=directory,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
+    return done.stdout
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    """Nothing that leads to this environment."""
+    return {
+        "PATH": "/usr/bin:/bin",
+        "HOME": os.environ.get("HOME", "/"),
+        "JAVA_HOME": str(find_java_home()),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        **more,
+    }
+
+
+@contextmanager
+def standalone(home: Path, directory: Path) -> Iterator[str]:
+    """A master and two workers of one core each; the master's URL."""
+    master, *ports = free_ports(6)
+    url = f"spark://127.0.0.1:{master}"
+    spark_class = str(home / "bin" / "spark-class")
+    environment = clean_environment(SPARK_NO_DAEMONIZE="1", SPARK_DAEMON_MEMORY="256m")
+    commands = [["org.apache.spark.deploy.master.Master", "--port", str(master)]]
+    for number in (0, 1):
+        work = directory / f"worker-{number}"
+        commands.append(
+            [
+                *("org.apache.spark.deploy.worker.Worker", url, "--cores", "1", "--memory", "1g"),
+                *("--port", str(ports.pop()), "--work-dir", str(work)),
+            ]
+        )
+    with ExitStack() as stack:
+        for number, command in enumerate(commands):
+            log = stack.enter_context((directory / f"process-{number}.log").open("wb"))
+            process = subprocess.Popen(
+                [spark_class, *command, "--host", "127.0.0.1", "--webui-port", str(ports.pop())],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+            stack.callback(process.wait, 60)
+            stack.callback(process.terminate)
+        yield url
+
+
+def check(found: dict[str, Any]) -> None:
+    total = PARTITIONS * COUNT
+    offsets = PARTITIONS * COUNT * (COUNT - 1) // 2
+    assert found["seen"] == [total, offsets, PARTITIONS, total * len(VALUE)]
+    assert "CREATE TEMPORARY VIEW" in found["refusal"]
+
+
+def result(output: str) -> dict[str, Any]:
+    (line,) = [line for line in output.splitlines() if line.startswith("RESULT ")]
+    found: dict[str, Any] = json.loads(line.removeprefix("RESULT "))
+    return found
+
+
+def test_executors_of_a_standalone_cluster_have_what_the_archive_holds(
+    servers: str, site: Path, archive: Path, spark_home: Path, tmp_path: Path
+) -> None:
+    app = tmp_path / "app.py"
+    app.write_text(APP)
+    python = str(Path(sys._base_executable).resolve())  # type: ignore[attr-defined]
+    options = {"clientRack": "env:RACK"}
+    with standalone(spark_home, tmp_path) as url:
+        output = call(
+            [
+                *(str(spark_home / "bin" / "spark-submit"), "--master", url),
+                *("--archives", f"{archive}#trimtab_environment"),
+                *("--conf", "spark.executorEnv.PYTHONPATH=trimtab_environment"),
+                *("--conf", f"spark.executorEnv.RACK={RACK}"),
+                *("--conf", f"spark.pyspark.python={python}"),
+                *("--conf", "spark.driver.host=127.0.0.1"),
+                *("--conf", "spark.ui.enabled=false"),
+                *("--conf", "spark.executor.memory=512m"),
+                *(str(app), servers, TOPIC),
+            ],
+            clean_environment(PYTHONPATH=str(site), TRY_OPTIONS=json.dumps(options)),
+            tmp_path,
+        )
+    found = result(output)
+    check(found)
+    places = found["places"]
+    workers = {Path(place["directory"]).parents[1].name for place in places}
+    assert workers == {"worker-0", "worker-1"}
+    environment = Path(sys.prefix).resolve()
+    for place in places:
+        assert place["trimtab"].startswith(place["directory"])
+        assert place["compiled"] == packs()
+        assert not [each for each in place["path"] if environment in Path(each).parents]
+
+
+@pytest.mark.skipif(not packs(), reason="installs PySpark; asked for by PACKAGING=1")
+def test_pyspark_4_3_and_spark_connect(servers: str, wheel: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "newer", with_pip=True)
+    python = str(tmp_path / "newer" / "bin" / "python")
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
+    call([*pip, f"{wheel}[spark]", "pyspark[connect]==4.3.0"], os.environ)
+    app = tmp_path / "app.py"
+    app.write_text(APP)
+    environment = clean_environment(
+        PATH=f"{tmp_path / 'newer' / 'bin'}:/usr/bin:/bin",
+        PYSPARK_PYTHON=python,
+        PYSPARK_SUBMIT_ARGS="--master local[2] --conf spark.ui.enabled=false pyspark-shell",
+    )
+    for remote in ({}, {"TRY_REMOTE": "local[2]"}):
+        found = result(
+            call([python, str(app), servers, TOPIC], {**environment, **remote}, tmp_path)
+        )
+        assert found["version"] == "4.3.0"
+        check(found)
