@@ -444,8 +444,13 @@ class Listing:
             start = wanted[partition].start
             if batches.error is None:
                 pieces = [Piece(*each) for each in zip(*batches[:3], strict=True)]
-                # Where compaction has left nothing the list ends before what was asked for.
+                if not pieces and batches.high_watermark < wanted[partition].end:
+                    # A new leader does not know yet how far its predecessor had come.
+                    code = ErrorCode.OFFSET_NOT_AVAILABLE
+                    error = BrokerError(code, "while listing the sizes of batches", str(partition))
+                    continue
                 if not pieces and not batches.total_bytes:
+                    # Compaction has left nothing before what was asked for.
                     pieces = [Piece(wanted[partition].end, 0)]
                 rest = max(batches.total_bytes - sum(batches.sizes), 0)
                 found.append(Found(partition, start, pieces, rest))

@@ -25,6 +25,8 @@ from trimtab.spark.stream_offsets import STATE
 COLUMNS = [("partition", True), ("offset", True), ("batchBaseOffset", True), ("batchBytes", True)]
 SKEWED = "skewed"
 LIMIT = 100_000
+PATIENCE = 100
+"""Looks for a batch before a test gives up."""
 
 
 @pytest.fixture(scope="module")
@@ -202,18 +204,20 @@ def test_brokers_that_go_away_are_ridden_out_and_the_bytes_stay_bounded() -> Non
             admin.create_topic("carried", partitions=4, replication_factor=2)
         fill(servers, "carried", 100)
         expected = there(servers, "carried")
-        options = {"kafka.default.api.timeout.ms": "300", "maxBytesPerTrigger": str(LIMIT)}
+        options = {"kafka.default.api.timeout.ms": "3000", "maxBytesPerTrigger": str(LIMIT)}
         query = Query(reader(servers, subscribe="carried", **options))
         assert query.step()
         assert query.step()
         cluster.stop_broker(0)
-        while not query.step():  # the other one leads, as soon as all have learned of it
-            pass
+        # The other one leads, as soon as all have learned of it.
+        assert any(query.step() for _ in range(PATIENCE))
         cluster.stop_broker(1)
         assert not query.step()
         cluster.start_broker(1)
         cluster.start_broker(0)
-        while query.read != expected:
-            query.step()
+        for _ in range(PATIENCE):
+            if query.read != expected:
+                query.step()
+        assert query.read == expected
         assert max(map(size_of, query.batches)) <= LIMIT
         query.reader.stop()

@@ -35,6 +35,7 @@ class BatchSizes(NamedTuple):
 
     Attributes:
         log_start_offset: the first offset that is there.
+        high_watermark: the end of what readers may see; no batch beyond it is listed.
         total_bytes: of all batches that were asked about, listed or not.
         error: why there are none.
     """
@@ -43,6 +44,7 @@ class BatchSizes(NamedTuple):
     sizes: Sequence[int]
     max_timestamps: Sequence[int]
     log_start_offset: int
+    high_watermark: int
     total_bytes: int
     error: BrokerError | None
 
@@ -120,6 +122,7 @@ def _read(topic: str, result: ListBatchSizesPartitionResult) -> BatchSizes:
         result.sizes,
         result.max_timestamps,
         result.log_start_offset,
+        result.high_watermark,
         result.total_bytes,
         None,
     )
@@ -127,4 +130,4 @@ def _read(topic: str, result: ListBatchSizesPartitionResult) -> BatchSizes:
 
 def _refused(partition: TopicPartition, code: ErrorCode) -> BatchSizes:
     error = BrokerError(code, "while listing the sizes of batches", str(partition))
-    return BatchSizes((), (), (), -1, 0, error)
+    return BatchSizes((), (), (), -1, -1, 0, error)
