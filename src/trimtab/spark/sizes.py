@@ -22,7 +22,7 @@ from typing import Final, NamedTuple, Protocol
 
 from trimtab.client.consumer import Consumer
 from trimtab.client.fetcher.batch_sizes import Ahead as Asked
-from trimtab.errors import BrokerError, ErrorCode, KafkaError
+from trimtab.errors import BrokerError, ErrorCode, KafkaError, Unavailable
 from trimtab.records import TopicPartition
 from trimtab.spark.admission import Piece, find_hungry
 from trimtab.wire.batch_cy import BatchHeader, read_headers
@@ -337,6 +337,9 @@ class Sizes:
                     self._source = self._make_source()
                 found = self._source.look(wanted)
             except KafkaError as error:
+                if isinstance(error, Unavailable) and self._source is not None:
+                    self._source.close()
+                    self._source = None  # a new one knows nothing that is out of date
                 with self._changed:
                     self._error = error
                     self._changed.notify_all()

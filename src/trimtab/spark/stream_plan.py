@@ -72,6 +72,8 @@ class Topics(Protocol):
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None: ...
 
+    def renew(self) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -464,6 +466,7 @@ class StreamPlan:
                 logger.warning("the stream waits for the cluster: %s", error)
             elif now - self._outage_since > OUTAGE_SECONDS:
                 raise
+            self._topics.renew()
             return None
         self._has_answered = True
         if self._outage_since is not None:

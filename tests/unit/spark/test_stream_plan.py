@@ -30,7 +30,7 @@ class Topics:
         self.ends = {TopicPartition(name[0], int(name[1:])): end for name, end in ends.items()}
         self.ids = {"t": "id-of-t"}
         self.error: KafkaError | None = None
-        self.asked = 0
+        self.asked = self.renewals = 0
         self.commits: list[tuple[str, dict[TopicPartition, int]]] = []
         self.refusal: KafkaError | None = None
 
@@ -54,6 +54,9 @@ class Topics:
         self.commits.append((group, dict(offsets)))
         if self.refusal is not None:
             raise self.refusal
+
+    def renew(self) -> None:
+        self.renewals += 1
 
     def close(self) -> None: ...
 
@@ -362,6 +365,7 @@ def test_errors_that_may_pass_are_ridden_out() -> None:
     topics.error = Unavailable("all brokers are down")
     for _ in range(100):
         assert stream.next(start, takes_all=True) is start
+    assert topics.renewals >= 100
     topics.error = None
     topics.ends[ZERO] = 6
     end = stream.next(start, takes_all=True)
