@@ -43,6 +43,7 @@ COMMANDS = {
         "trimtab.cli.experiment",
         "repeat the measurements of KIP-480, KIP-794 and KIP-1123",
     ),
+    "pipeline": ("trimtab.cli.pipeline", "check and run a pipeline on Spark: a file of SQL steps"),
     "demo": ("trimtab.cli.demo", "eight ways of choosing a partition, on real flights"),
 }
 

@@ -130,7 +130,7 @@ class ProgressLine:
         self._file = sys.stderr if file is None else file
         self._is_open = False
 
-    def __call__(self, progress: SourceProgress) -> None:
+    def __call__(self, progress: SourceProgress | str) -> None:
         if self._file.isatty():
             self._file.write(f"\r\x1b[K{progress}")
             self._is_open = True

@@ -57,6 +57,51 @@ def local_session(
             stop_session(session)
 
 
+@contextmanager
+def any_session(
+    app: str,
+    cores: int | None = None,
+    memory: str = "1g",
+    config: Mapping[str, str] | None = None,
+) -> Iterator[SparkSession]:
+    """The session that there is: this process's, else that of spark-submit or of Spark Connect
+    (SPARK_REMOTE); else a local one, made as `start_session` does.
+
+    What the block finds stays, what it makes ends with it. Signals are left to the caller.
+
+    Raises:
+        Unavailable: no Java 17 or later.
+        UsageError: PySpark or PyArrow is not installed.
+    """
+    _check_packages()
+    from pyspark.sql import SparkSession
+
+    from trimtab.spark import register
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        register(active)
+        yield active
+    elif is_given():
+        session = SparkSession.builder.appName(app).getOrCreate()
+        try:
+            register(session)
+            yield session
+        finally:
+            session.stop()
+    else:
+        session = start_session(app, cores, memory, config)
+        try:
+            yield session
+        finally:
+            stop_session(session)
+
+
+def is_given() -> bool:
+    """Whether this process was started by spark-submit, or is to use Spark Connect."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
+
+
 def start_session(
     app: str,
     cores: int | None = None,
@@ -78,11 +123,7 @@ def start_session(
         Unavailable: no Java 17 or later.
         UsageError: PySpark or PyArrow is not installed.
     """
-    missing = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UsageError(
-            f"Spark needs packages that are not installed: pip install {' '.join(missing)}"
-        )
+    _check_packages()
     from pyspark.sql import SparkSession
 
     from trimtab.spark import register
@@ -135,6 +176,14 @@ def stop_session(session: SparkSession) -> None:
             session.stop()
     finally:
         _end_jvm()
+
+
+def _check_packages() -> None:
+    missing = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"Spark needs packages that are not installed: pip install {' '.join(missing)}"
+        )
 
 
 def _end_jvm() -> None:

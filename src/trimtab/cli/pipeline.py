@@ -1,0 +1,168 @@
+"""Check and run a pipeline on Spark: a TOML file with a source, steps in SQL, a sink and a trigger.
+
+`check` reads the file, checks every key and option, and has Spark analyse the steps; nothing is
+read, written or asked of a cluster. `run` does the same first, so that a mistake is found before
+anything starts, and then runs the pipeline until it is done, fails, or is told to end: Ctrl-C and
+SIGTERM stop the query, and the next run goes on where it stood. A second one ends at once.
+
+Without more, Spark runs in this process's own local mode. Started by spark-submit, or with
+SPARK_REMOTE set, the pipeline runs on the cluster that those name.
+
+exit codes: 0 done, 1 refused or failed, 2 misspelt command line, 130 Ctrl-C, 143 SIGTERM
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from trimtab.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from trimtab.spark.pipeline_file import Pipeline
+
+EXAMPLES = """\
+  trimtab pipeline check late.toml
+  trimtab pipeline run late.toml
+  trimtab pipeline run late.toml --cores 4 --memory 4g
+"""
+
+_SIGNALLED: Final = 128
+"""What a shell adds to a signal's number."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="check|run")
+    for verb, summary in (
+        ("check", "check everything that can be checked before it runs"),
+        ("run", "check, then run"),
+    ):
+        command = verbs.add_parser(
+            verb,
+            help=summary,
+            description=__doc__,
+            epilog=f"examples:\n{EXAMPLES}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        command.add_argument("file", metavar="FILE", help="the pipeline, in TOML")
+        command.add_argument(
+            "--cores", type=int, metavar="N", help="of Spark's local mode (default: all)"
+        )
+        command.add_argument(
+            "--memory", metavar="SIZE", help="heap of Spark's local mode (default: 1g)"
+        )
+        command.add_argument(
+            "--verbose", action="store_true", help="show what Spark itself logs of errors"
+        )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from trimtab.spark.pipeline_file import read_pipeline
+    from trimtab.spark.session import any_session, is_given
+
+    pipeline = read_pipeline(arguments.file)
+    if arguments.cores is not None and arguments.cores < 1:
+        raise UsageError(f"--cores {arguments.cores}: write 1 or more")
+    local = [f"--{name}" for name in ("cores", "memory") if getattr(arguments, name) is not None]
+    if local and is_given():
+        raise UsageError(
+            f"{' and '.join(local)} is for Spark's local mode: give spark-submit its own options,"
+            " such as --executor-memory 4g"
+        )
+    if pipeline.unused:
+        names = ", ".join(pipeline.unused)
+        print(f"{pipeline.file}: options that change nothing here: {names}", file=sys.stderr)
+    # What Spark says of an error is pages of stack traces; the command says it in a line.
+    config = None if arguments.verbose else {"spark.log.level": "OFF"}
+    with (
+        _signals() as arrived,
+        any_session(pipeline.name, arguments.cores, arguments.memory or "1g", config) as session,
+    ):
+        if not arguments.verbose:
+            _silence_queries()
+        if arguments.verb == "check":
+            _check(session, pipeline)
+        else:
+            _run(session, pipeline, arrived)
+    return _SIGNALLED + arrived[0] if arrived else 0
+
+
+def _check(session: SparkSession, pipeline: Pipeline) -> None:
+    from trimtab.spark.pipeline import analyse
+
+    frame = analyse(session, pipeline)
+    source, sink = pipeline.source, pipeline.sink
+    columns = (f"{each.name} {each.dataType.simpleString()}" for each in frame.schema.fields)
+    print(f"{pipeline.file}: nothing is wrong")
+    print(f"  source   {source.format}, {_list(source.path, source.options)}")
+    for step in pipeline.steps:
+        print(f"  step     {step.name}")
+    print(f"  result   {', '.join(columns)}")
+    print(f"  sink     {sink.format}, {sink.mode}, {_list(sink.path, sink.options)}")
+    print(f"  trigger  {pipeline.trigger}")
+    if pipeline.checkpoint:
+        print(f"  keeps    {pipeline.checkpoint}")
+
+
+def _list(path: str, options: object) -> str:
+    assert isinstance(options, dict)
+    # Passwords and keys are options, too.
+    words = [f"{name}={value}" for name, value in options.items() if not _is_secret(name)]
+    return ", ".join([path, *words] if path else words)
+
+
+def _is_secret(name: str) -> bool:
+    return name.lower().startswith(("kafka.sasl.", "kafka.ssl."))
+
+
+def _run(session: SparkSession, pipeline: Pipeline, arrived: list[int]) -> None:
+    from trimtab.spark.pipeline import run
+    from trimtab.spark.progress import ProgressLine
+
+    line = ProgressLine()
+    try:
+        outcome = run(session, pipeline, is_stopping=lambda: bool(arrived), show=line)
+    finally:
+        line.end()
+    end = "was stopped" if outcome.is_stopped else "is done"
+    if pipeline.is_stream:
+        batches = "1 batch" if outcome.batches == 1 else f"{outcome.batches:,} batches"
+        print(f"{pipeline.name} {end}: {batches}, {outcome.records:,} records read")
+    elif outcome.is_stopped:
+        print(f"{pipeline.name} was stopped")
+    else:
+        print(f"{pipeline.name} is done: {outcome.records:,} rows written")
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """The first SIGINT or SIGTERM that comes; the next one interrupts."""
+    arrived: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        if arrived:
+            raise KeyboardInterrupt
+        arrived.append(number)
+
+    before = {each: signal.signal(each, note) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield arrived
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _silence_queries() -> None:
+    """PySpark logs what it objects to in a query, and raises it, too."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
