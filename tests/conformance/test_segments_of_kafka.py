@@ -51,6 +51,9 @@ def kafka() -> Iterator[ApacheKafka]:
                     producer.commit_transaction()
                 else:
                     producer.abort_transaction()
+        # A commit returns before its markers are written; the id's next owner waits for them.
+        with Producer(broker.address, transactional_id="t") as producer:
+            producer.init_transactions()
         yield broker
 
 
