@@ -198,7 +198,8 @@ CALLS: dict[type, dict[str, dict[str, Any]]] = {
     },
     Consumer: {
         "assign": {"partitions": [("t", 0)]},
-        "seek": {"partition": ("t", 0), "offset": 0},
+        "seek": {"partition": ("t", 0), "offset": 0, "end": None},
+        "list_batch_sizes": {"wanted": {("t", 0): (0, 1, 1)}},
         "poll": {"timeout_ms": 0, "max_records": 1},
         "fetch_batches": {"timeout_ms": 0},
         "position": {"partition": ("t", 0)},
@@ -243,6 +244,8 @@ CALLS: dict[type, dict[str, dict[str, Any]]] = {
         "list_transactions": {"prefix": "", "states": ["Ongoing"]},
         "describe_transactions": {"transactional_ids": ["id"]},
         "fence_producers": {"transactional_ids": ["id"]},
+        "list_group_offsets": {"group": "g"},
+        "alter_group_offsets": {"group": "g", "offsets": {("t", 0): 0}},
     },
 }
 """Every method with arguments, and arguments that are right."""

@@ -6,9 +6,16 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from trimtab.client.arguments import (
+    MAX_INT64,
+    checked_integer,
+    checked_mapping,
+    checked_partition,
+    shown,
+)
 from trimtab.client.network.connections import ApiKey, Connections
 from trimtab.client.network.metadata import NO_LEADER, Metadata
-from trimtab.errors import BrokerError, ErrorCode, error_code
+from trimtab.errors import BrokerError, ErrorCode, UsageError, error_code
 from trimtab.records import TopicPartition
 from trimtab.wire.messages.list_batch_sizes import (
     ListBatchSizesPartition,
@@ -49,16 +56,34 @@ class BatchSizes(NamedTuple):
     error: BrokerError | None
 
 
+def checked_ahead(wanted: object) -> dict[TopicPartition, Ahead]:
+    """By partition what to list of it."""
+    checked = {}
+    for partition, ahead in checked_mapping("wanted", wanted, "{('t', 0): (0, 99, 1)}").items():
+        name = shown(partition)
+        if not isinstance(ahead, tuple) or len(ahead) != len(Ahead._fields):
+            raise UsageError(f"wanted[{name}]={shown(ahead)}: give (start, end, size in bytes)")
+        checked[checked_partition(partition)] = Ahead(
+            *(
+                checked_integer(f"the {field} of {name}", number, 0, MAX_INT64)
+                for field, number in zip(Ahead._fields, ahead, strict=True)
+            )
+        )
+    return checked
+
+
 async def list_batch_sizes(
     connections: Connections, metadata: Metadata, wanted: Mapping[TopicPartition, Ahead]
 ) -> dict[TopicPartition, BatchSizes]:
     """Some of the batches of each partition, as far as their leaders are known and answer.
 
     Raises:
+        UsageError: `wanted` is no mapping of partitions to `Ahead`.
         BrokerError: UNSUPPORTED_VERSION if a leader does not serve it, such as every broker of
             Apache Kafka's.
         Unavailable: a leader cannot be reached.
     """
+    wanted = checked_ahead(wanted)
     if any(metadata.leader(*partition) == NO_LEADER for partition in wanted):
         await metadata.fetch(sorted({partition.topic for partition in wanted}))
     by_leader: dict[int, list[TopicPartition]] = {}

@@ -475,6 +475,8 @@ KAFKA_2_1 = {
     ApiKey.FETCH: (0, 10),
     ApiKey.LIST_OFFSETS: (0, 4),
     ApiKey.METADATA: (0, 7),
+    ApiKey.OFFSET_COMMIT: (0, 6),
+    ApiKey.OFFSET_FETCH: (0, 5),
     ApiKey.FIND_COORDINATOR: (0, 2),
     ApiKey.SASL_HANDSHAKE: (0, 1),
     ApiKey.API_VERSIONS: (0, 2),
@@ -507,11 +509,14 @@ def test_every_api_has_a_version_that_kafka_2_1_serves(
         missing = set(ApiKey) - set(KAFKA_2_1)
         assert missing == {
             ApiKey.DESCRIBE_CLUSTER,  # never needed: metadata tells as much
-            # Calls of the admin client that a cluster answers since 2.3, 2.4 and 3.7.
+            # Calls of the admin client that a cluster answers since 2.3, 2.4, 3.0 and 3.7.
             ApiKey.INCREMENTAL_ALTER_CONFIGS,
             ApiKey.ALTER_PARTITION_REASSIGNMENTS,
             ApiKey.LIST_PARTITION_REASSIGNMENTS,
             ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+            ApiKey.LIST_TRANSACTIONS,
+            ApiKey.DESCRIBE_TRANSACTIONS,
+            ApiKey.LIST_BATCH_SIZES,  # trimtab's own
         }
 
     world.run(scenario())
