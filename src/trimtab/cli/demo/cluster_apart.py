@@ -43,10 +43,10 @@ def cluster_apart(racks: Sequence[str], slow_broker: int, slow_ms: int) -> Itera
 
 
 def _serve(racks: Sequence[str], slow_broker: int, slow_ms: int) -> None:
+    # A terminal's Ctrl-C reaches every process; this one ends when the demo closes its input.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     from trimtab.cluster import Cluster
 
-    # A terminal's Ctrl-C reaches every process; this one ends when the demo lets go of it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with Cluster(brokers=len(racks), racks=racks) as cluster:
         cluster.slow(slow_broker, slow_ms)
         print(cluster.bootstrap_servers, flush=True)
