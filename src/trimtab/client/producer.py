@@ -288,7 +288,7 @@ class Producer(Intake):
         self._run(self._core.send_offsets(offsets, group))
 
     def prepare_transaction(self) -> PreparedTransaction:
-        """Send what waits, and leave the transaction to whoever decides about it (KIP-939).
+        """Send what waits, and leave commit or abort to `complete_transaction` (KIP-939).
 
         Once it is prepared, this producer can only commit or abort it. Any producer can, in any
         process, with `complete_transaction`: write `str()` of what this returns down for it.
@@ -520,7 +520,7 @@ class AsyncProducer(AsyncIntake):
         await self._here().send_offsets(offsets, group)
 
     async def prepare_transaction(self) -> PreparedTransaction:
-        """Send what waits, and leave the transaction to whoever decides about it (KIP-939)."""
+        """Send what waits, and leave commit or abort to `complete_transaction` (KIP-939)."""
         return await self._here().prepare_transaction()
 
     async def complete_transaction(self, prepared: PreparedTransaction, commit: bool) -> None:
