@@ -347,7 +347,7 @@ class Transactions(Identity):
                 self._offset_commits.remove(commit)
 
     async def prepare(self) -> PreparedTransaction:
-        """Send what waits, and leave commit or abort to `complete`.
+        """Send what waits, and leave commit or abort to `complete_transaction`.
 
         After that only `commit` and `abort` are possible here, and `complete` anywhere.
 
