@@ -306,7 +306,7 @@ def _run_until_done(driver: DriverProcess, kafka: TwoPhaseKafka, failures: Count
 
 def model(schedules: int, seed: int, endless: bool) -> dict[str, object]:
     """The protocol in the model of `tests/unit/spark`, which needs neither Spark nor Kafka."""
-    from tests.unit.spark.exactly_once_model import Spark
+    from tests.unit.spark.write.exactly_once_model import Spark
 
     logging.disable(logging.CRITICAL)
     kills = replays = lost = doubled = loud = rows = 0

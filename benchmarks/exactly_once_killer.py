@@ -11,9 +11,9 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from trimtab.spark import exactly_once
-from trimtab.spark.sink import TopicStreamWriter, make_stream_writer
 from trimtab.spark.source import TrimtabDataSource
+from trimtab.spark.write import exactly_once
+from trimtab.spark.write.sink import TopicStreamWriter, make_stream_writer
 
 NAME = "trimtab_under_fire"
 OPTION = "kafka.client.id"

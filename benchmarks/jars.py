@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.report import progress
-from trimtab.spark.cache import cache_directory
+from trimtab.spark.session.cache import cache_directory
 
 KAFKA_VERSION = "4.3.0"
 NEWEST_CLIENT = "4.4.0"

@@ -41,7 +41,7 @@ from benchmarks.report import progress
 from trimtab import Admin
 from trimtab.config import BROKER
 from trimtab.errors import KafkaError
-from trimtab.spark.cache import cache_directory
+from trimtab.spark.session.cache import cache_directory
 
 KAFKA_PYTHON_VERSION = "3.0.12"
 TEST_SECONDS = 60

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from benchmarks.report import progress, report
-from trimtab.spark.log_segments import Segment, find_segments, read_headers
+from trimtab.spark.load.log_segments import Segment, find_segments, read_headers
 from trimtab.wire.batch_cy import BatchBuilder
 from trimtab.wire.batch_header import restamp
 

@@ -36,7 +36,7 @@ from benchmarks.report import progress
 from benchmarks.workload import Topics
 from trimtab import Producer
 from trimtab.spark.session import start_session, stop_session
-from trimtab.spark.stream_offsets import STATE
+from trimtab.spark.stream.offsets import STATE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,4 +1,4 @@
-"""What every room's tests share: the two forms of the compiled modules."""
+"""What every room's tests share: the two forms of the compiled modules, and no deadlines."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hypothesis import settings
 
 SOURCE = Path(__file__).parents[1] / "src"
 HOT = re.compile(r"trimtab\.[\w.]+_cy")
@@ -23,6 +24,10 @@ INTERPRETED = "_interpreted"
 # A shell has what it starts in the background ignore Ctrl-C, and that is inherited.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("unhurried", settings.default, deadline=None)
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session", params=["compiled", "interpreted"])

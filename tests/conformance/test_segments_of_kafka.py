@@ -1,4 +1,4 @@
-"""Log segments that Apache Kafka wrote (`trimtab.spark.log_segments`), beside what its tools print.
+"""Log segments that Apache Kafka wrote (`load/log_segments.py`), beside what its tools print.
 
 Skipped without Java; the first run fetches Apache Kafka's jars.
 """
@@ -15,8 +15,8 @@ import pytest
 from benchmarks.jars import RivalMissing, find_java, kafka_jars
 from benchmarks.processes import ApacheKafka, run_java
 from trimtab import Admin, Producer
-from trimtab.spark.log_segments import find_segments, read_headers
-from trimtab.spark.snapshots import take_snapshot
+from trimtab.spark.load.log_segments import find_segments, read_headers
+from trimtab.spark.load.snapshots import take_snapshot
 
 PLAIN, MARKED = "plain", "marked"
 TOPICS = f"{PLAIN},{MARKED}"

@@ -230,7 +230,7 @@ def test_who_goes_on_as_another_is_fenced_by_whoever_came_later(
 def test_of_two_that_go_on_as_the_same_the_first_record_of_one_is_stored(
     servers: str, topic: str
 ) -> None:
-    """What `trimtab.spark.exactly_once` claims an identity with."""
+    """What `trimtab.spark.write.exactly_once` claims an identity with."""
     with transactional(servers, topic) as first:
         identity = first.init_transactions()
     with transactional(servers, topic) as one, transactional(servers, topic) as two:

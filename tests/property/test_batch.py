@@ -97,7 +97,7 @@ def as_rows(records: list[Record]) -> list[tuple[Any, ...]]:
     ]
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(
     batches=st.lists(st.tuples(appended, codecs), min_size=1, max_size=3),
     gap=st.integers(0, 5),
@@ -166,7 +166,7 @@ def check_both_forms(in_form: Callable[[str], ModuleType], data: bytes) -> None:
     )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(data=st.data(), records=appended, codec=codecs)
 def test_mutated_batches_are_read_or_corrupt(
     in_form: Callable[[str], ModuleType], data: st.DataObject, records: list[Any], codec: int
@@ -180,7 +180,7 @@ def test_mutated_batches_are_read_or_corrupt(
     check_both_forms(in_form, bytes(mutated))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     section=st.binary(max_size=120)
     | st.lists(st.sampled_from([0, 1, 2, 12, 14, 127, 128, 254, 255]), max_size=60).map(bytes),
@@ -202,7 +202,7 @@ def test_arbitrary_records_are_read_or_corrupt(
     check_both_forms(in_form, head + rest)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(data=st.binary(max_size=200), position=st.integers(-1, 200))
 def test_arbitrary_bytes_are_no_batches(
     in_form: Callable[[str], ModuleType], data: bytes, position: int
@@ -215,7 +215,7 @@ def test_arbitrary_bytes_are_no_batches(
             batch_cy.read_headers(data)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(codec=codecs, payload=st.binary(max_size=500), data=st.data())
 def test_mutated_compressed_data_is_read_or_corrupt(
     codec: Compression, payload: bytes, data: st.DataObject

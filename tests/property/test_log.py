@@ -503,8 +503,8 @@ class CompactedAgainstDict(RuleBasedStateMachine):
 
 
 TestCompactedAgainstDict = CompactedAgainstDict.TestCase
-TestCompactedAgainstDict.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestCompactedAgainstDict.settings = settings(max_examples=60, stateful_step_count=30)
 TestFollowerAgainstList = FollowerAgainstList.TestCase
-TestFollowerAgainstList.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestFollowerAgainstList.settings = settings(max_examples=60, stateful_step_count=30)
 TestLogAgainstList = LogAgainstList.TestCase
-TestLogAgainstList.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestLogAgainstList.settings = settings(max_examples=60, stateful_step_count=30)

@@ -101,7 +101,7 @@ def messages(cls: type, version: int) -> st.SearchStrategy[Any]:
 
 
 @case
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=5, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_message_round_trips(cls: type, version: int, data: st.DataObject) -> None:
     sent = data.draw(messages(cls, version))
@@ -117,7 +117,7 @@ def test_message_round_trips(cls: type, version: int, data: st.DataObject) -> No
 
 
 @case
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=3, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 def test_bytes_decode_or_are_corrupt(
     cls: type, version: int, data: st.DataObject, seed: int
@@ -166,7 +166,7 @@ def mutate(body: bytes, rng: random.Random) -> bytes:
 @pytest.mark.parametrize(
     "prefix", [b"", b"\x01", b"\x01\x03\x02"], ids=["none", "frame", "partition"]
 )
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(rest=st.binary(max_size=64))
 def test_bytes_are_a_metadata_record_or_corrupt(prefix: bytes, rest: bytes) -> None:
     try:
@@ -177,7 +177,7 @@ def test_bytes_are_a_metadata_record_or_corrupt(prefix: bytes, rest: bytes) -> N
 
 
 @pytest.mark.parametrize("kind", [*CONTROL_RECORDS, -1, 0, 7, None])
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(key=st.none() | st.binary(max_size=5), value=st.none() | st.binary(max_size=64))
 def test_bytes_are_a_control_record_or_corrupt(
     kind: int | None, key: bytes | None, value: bytes | None

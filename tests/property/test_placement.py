@@ -44,7 +44,7 @@ def is_small(rooms: list[Room], partitions: int, factor: int) -> bool:
     return min(partitions, max([0, *(room.free for room in rooms)])) * factor <= 2_000
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(rooms=BROKERS, partitions=COUNTS, factor=FACTORS, seed=st.integers(0, 99))
 def test_placement_ends(rooms: list[Room], partitions: int, factor: int, seed: int) -> None:
     most = count_placeable(rooms, partitions, factor)
@@ -70,7 +70,7 @@ def test_placement_ends(rooms: list[Room], partitions: int, factor: int, seed: i
     assert all(taken[broker] <= free[broker] for broker in taken)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     brokers=st.lists(
         st.tuples(st.sampled_from([None, "a", "b"]), st.booleans(), st.booleans()), max_size=6

@@ -18,8 +18,8 @@ from benchmarks.jars import RivalMissing, find_java, kafka_jars
 from trimtab import Admin, Producer
 from trimtab.client.sender.prepared import PreparedTransaction
 from trimtab.cluster import Cluster
-from trimtab.spark.exactly_once import Decision, Plan, Status
-from trimtab.spark.ledger import KafkaLedger, claim
+from trimtab.spark.write.exactly_once import Decision, Plan, Status
+from trimtab.spark.write.ledger import KafkaLedger, claim
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -146,7 +146,7 @@ def test_of_two_runs_under_one_epoch_one_has_it(kafka: str) -> None:
 def test_the_last_decision_is_found_behind_what_was_aborted(
     kafka: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trimtab.spark.ledger._WINDOW", 1)
+    monkeypatch.setattr("trimtab.spark.write.ledger._WINDOW", 1)
     ledger = KafkaLedger(Plan("found", 60.0), {"bootstrap.servers": kafka}, "found-decisions")
     driver = ledger.take_over()
     assert ledger.last_decision() is None

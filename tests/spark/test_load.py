@@ -10,18 +10,18 @@ import pytest
 
 from trimtab.client.partitioner.murmur2_cy import murmur2, partition_for_key
 from trimtab.errors import UsageError
-from trimtab.spark import snapshots
+from trimtab.spark.load import snapshots
 from trimtab.spark.load.brokers import broker_capacity
 from trimtab.spark.load.groups import group_lag
 from trimtab.spark.load.inputs import BATCHES, KEY_HASHES, KEYS, PARTITIONS, RECORDS
 from trimtab.spark.load.keys import hot_keys, key_sketches
+from trimtab.spark.load.log_segments import read_segments
 from trimtab.spark.load.partitions import partition_load, roll_up, share_by
 from trimtab.spark.load.racks import CLIENTS, rack_traffic
 from trimtab.spark.load.repartitioning import what_if, what_if_partitions
 from trimtab.spark.load.rules import Thresholds, findings
 from trimtab.spark.load.skew import topic_skew
 from trimtab.spark.load.writing import append, start
-from trimtab.spark.log_segments import read_segments
 from trimtab.wire.batch_cy import BatchBuilder
 from trimtab.wire.batch_header import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, restamp
 

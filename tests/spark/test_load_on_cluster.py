@@ -15,10 +15,10 @@ from trimtab import Admin, Cluster, Producer
 from trimtab.spark.load.brokers import broker_capacity
 from trimtab.spark.load.inputs import KEY_HASHES, KEYS, RECORDS
 from trimtab.spark.load.keys import hot_keys, key_sketches
+from trimtab.spark.load.log_segments import read_segments
 from trimtab.spark.load.partitions import partition_load
 from trimtab.spark.load.repartitioning import what_if_partitions
-from trimtab.spark.log_segments import read_segments
-from trimtab.spark.snapshots import SnapshotFrames, take_snapshot, to_frames
+from trimtab.spark.load.snapshots import SnapshotFrames, take_snapshot, to_frames
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,8 +15,8 @@ import pytest
 from trimtab import Admin, Cluster
 from trimtab.cli import main
 from trimtab.errors import UsageError
-from trimtab.spark.pipeline import PipelineFailed, analyse, run
-from trimtab.spark.pipeline_file import Pipeline, read_pipeline
+from trimtab.spark.pipeline.file import Pipeline, read_pipeline
+from trimtab.spark.pipeline.run import PipelineFailed, analyse, run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ import pytest
 from trimtab import Admin, Cluster, Consumer, Producer
 from trimtab.broker.fetch_session import Reader
 from trimtab.spark import load
-from trimtab.spark.snapshots import take_snapshot, to_frames
+from trimtab.spark.load.snapshots import take_snapshot, to_frames
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

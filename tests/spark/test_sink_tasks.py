@@ -20,8 +20,8 @@ from trimtab import Admin, Cluster
 from trimtab.client.accumulator.table import TableError
 from trimtab.client.partitioner.murmur2_cy import murmur2
 from trimtab.errors import UsageError
-from trimtab.spark.sink import Acknowledged, make_writer
 from trimtab.spark.source import TrimtabDataSource
+from trimtab.spark.write.sink import Acknowledged, make_writer
 
 PARTITIONS = 3
 LARGE = 9 * 1024 * 1024
@@ -95,7 +95,7 @@ TIMES = st.integers(0, 253_402_300_799_000)
 RECORDS = st.lists(st.tuples(BYTES, BYTES, HEADERS, PLACES, TIMES), max_size=250)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(RECORDS)
 def test_what_the_source_reads_is_what_the_sink_wrote(
     servers: str, records: list[tuple[Any, ...]]

@@ -25,7 +25,7 @@ import pytest
 
 from benchmarks.processes import free_ports
 from trimtab import Admin, Cluster, Producer
-from trimtab.spark.java import find_java_home
+from trimtab.spark.session.java import find_java_home
 
 ROOT = Path(__file__).resolve().parents[2]
 TOPIC = "flights"

@@ -13,8 +13,8 @@ import pytest
 
 from benchmarks.jars import RivalMissing, connector_jars
 from trimtab import Admin, Cluster, Producer
-from trimtab.spark.progress import ProgressListener, SourceProgress
-from trimtab.spark.stream_offsets import STATE
+from trimtab.spark.stream.offsets import STATE
+from trimtab.spark.stream.progress import ProgressListener, SourceProgress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -26,7 +26,7 @@ from trimtab.errors import UsageError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from trimtab.spark.pipeline_file import Pipeline
+    from trimtab.spark.pipeline.file import Pipeline
 
 EXAMPLES = """\
   trimtab pipeline check late.toml
@@ -65,8 +65,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from trimtab.spark.pipeline_file import read_pipeline
-    from trimtab.spark.session import any_session, is_given
+    from trimtab.spark.pipeline.file import read_pipeline
+    from trimtab.spark.session.local import any_session, is_given
 
     pipeline = read_pipeline(arguments.file)
     if arguments.cores is not None and arguments.cores < 1:
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check(session: SparkSession, pipeline: Pipeline) -> None:
-    from trimtab.spark.pipeline import analyse
+    from trimtab.spark.pipeline.run import analyse
 
     frame = analyse(session, pipeline)
     source, sink = pipeline.source, pipeline.sink
@@ -124,8 +124,8 @@ def _is_secret(name: str) -> bool:
 
 
 def _run(session: SparkSession, pipeline: Pipeline, arrived: list[int]) -> None:
-    from trimtab.spark.pipeline import run
-    from trimtab.spark.progress import ProgressLine
+    from trimtab.spark.pipeline.run import run
+    from trimtab.spark.stream.progress import ProgressLine
 
     line = ProgressLine()
     try:

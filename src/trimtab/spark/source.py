@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
-from trimtab.spark.options import read_columns, read_options, read_stream_options
+from trimtab.spark.options.source import read_columns, read_options, read_stream_options
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -38,7 +38,7 @@ class TrimtabDataSource(DataSource):
         return "trimtab"
 
     def schema(self) -> str:
-        from trimtab.spark.column_names import BATCH_COLUMNS, HEADER_COLUMNS, KAFKA_COLUMNS
+        from trimtab.spark.read.column_names import BATCH_COLUMNS, HEADER_COLUMNS, KAFKA_COLUMNS
 
         headers, batches = read_columns(self.options)
         columns = dict(KAFKA_COLUMNS)
@@ -49,24 +49,24 @@ class TrimtabDataSource(DataSource):
         return ", ".join(f"{name} {kind}" for name, kind in columns.items())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from trimtab.spark.reader import FilteringTopicReader, TopicReader, check_columns
+        from trimtab.spark.read.batch import FilteringTopicReader, TopicReader, check_columns
 
         options = read_options(self.options)
         kind = FilteringTopicReader if options.pushes_filters else TopicReader
         return kind(options, check_columns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        from trimtab.spark.reader import check_columns
-        from trimtab.spark.stream import TopicStreamReader
+        from trimtab.spark.read.batch import check_columns
+        from trimtab.spark.stream.reader import TopicStreamReader
 
         return TopicStreamReader(read_stream_options(self.options), check_columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from trimtab.spark.sink import make_writer
+        from trimtab.spark.write.sink import make_writer
 
         return make_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        from trimtab.spark.sink import make_stream_writer
+        from trimtab.spark.write.sink import make_stream_writer
 
         return make_stream_writer(self.options, schema)

@@ -27,7 +27,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("Spark is started")
 
-    monkeypatch.setattr("trimtab.spark.session.start_session", refuse)
+    monkeypatch.setattr("trimtab.spark.session.local.start_session", refuse)
 
 
 @pytest.mark.parametrize("verb", ["check", "run"])

@@ -200,7 +200,7 @@ FRAME_SIZES = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(sizes=st.lists(FRAME_SIZES, max_size=30), seed=st.integers(0, 1000))
 def test_frames_arrive_whole_however_they_are_cut(sizes: list[int], seed: int) -> None:
     rng = random.Random(seed)

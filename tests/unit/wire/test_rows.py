@@ -122,7 +122,7 @@ tables = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(table=tables, width=st.sampled_from([4, 8]), before=st.integers(0, 9))
 def test_rows_are_encoded_as_the_same_records_are(
     forms: Forms, table: list[Any], width: int, before: int

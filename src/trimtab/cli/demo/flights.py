@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trimtab.errors import CorruptData, Unavailable
-from trimtab.spark.cache import cache_directory
+from trimtab.spark.session.cache import cache_directory
 
 TOTAL = 336_776
 """Flights in the data set."""

@@ -10,8 +10,8 @@ Every table is a function: DataFrames in, one out; nothing is collected and noth
 computed in a second, small step from tables that were written.
 
 Inputs: records without what is in them (`RECORDS`, `KEYS`, `KEY_HASHES` are schemas to read with),
-batches from log segments on disk (`trimtab.spark.log_segments`), and what the cluster says of
-itself (`trimtab.spark.snapshots`).
+batches from log segments on disk (`trimtab.spark.load.log_segments`), and what the cluster says of
+itself (`trimtab.spark.load.snapshots`).
 
 Columns that say what a row is about are in lower case (topic, partition, window); measures are
 capitalized, as KIP-794 has them.

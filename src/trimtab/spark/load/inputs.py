@@ -31,7 +31,7 @@ BATCHES: Final = (
     "topic string, partition int, baseOffset long, lastOffset long, timestamp timestamp, "
     "batchBytes int, records int, isControl boolean"
 )
-"""Record batches, as `trimtab.spark.log_segments` finds them; further columns do no harm.
+"""Record batches, as `trimtab.spark.load.log_segments` finds them; further columns do no harm.
 
 `timestamp` is that of the first record, `batchBytes` the size in the log. `isControl` marks
 transaction markers: they take bytes and offsets, and are no records.

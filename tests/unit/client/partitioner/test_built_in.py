@@ -75,7 +75,7 @@ def test_the_order_is_another_in_each_round(make_view: MakeView) -> None:
 
 
 @pytest.mark.kip(794)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     count=st.integers(2, 40),
     quantum=st.sampled_from([1, 10, 1000, 2**30]),
@@ -177,7 +177,7 @@ def test_adaptive_is_as_even_as_uniform_without_queues(make_view: MakeView) -> N
 
 
 @pytest.mark.kip(794)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(queues=st.lists(st.integers(0, 60), min_size=2, max_size=12), seed=st.integers(0, 99))
 @example(queues=[600, 610, 605], seed=1)
 @example(queues=[40] * 12, seed=1)

@@ -99,7 +99,7 @@ def test_the_share_of_those_that_are_free(count: int, length: int, free: int, sh
     assert sum(chosen[p] for p in range(free)) / 20_000 == pytest.approx(share, abs=0.005)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(queues=st.lists(st.integers(0, 30), min_size=2, max_size=60), seed=st.integers(0, 99))
 def test_each_round_gives_each_partition_its_share_rounded(queues: list[int], seed: int) -> None:
     count = len(queues)
@@ -173,7 +173,7 @@ def test_turns_by_latency_are_spread_as_they_are_shown(count: int) -> None:
 # the tree
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_lengths_that_change_are_summed_as_if_read_again(data: st.DataObject) -> None:
     lengths = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=40))

@@ -1,0 +1,302 @@
+"""The options of `df.write.format("trimtab")` and `df.writeStream.format("trimtab")`, and the
+columns that a record is made of: those of Spark's own Kafka sink, by the same names.
+
+Source: `KafkaSourceProvider.kafkaParamsForProducer` and `KafkaWriter` of spark-sql-kafka-0-10.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from trimtab.errors import UsageError
+from trimtab.spark.options.source import SOURCE_NAMES, resolve_rack
+from trimtab.spark.options.values import GivenOptions
+
+logger = logging.getLogger(__name__)
+
+COLUMNS: Final = {
+    "value": ("string", "binary"),
+    "key": ("string", "binary"),
+    "topic": ("string",),
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "partition": ("int",),
+    "timestamp": ("timestamp",),
+}
+"""What a row may hold, each with its types in Spark SQL. The columns of Spark's Kafka sink, and
+`timestamp`, which that of Spark 4.2 leaves out."""
+
+DEFAULTS: Final = {
+    "client.id": "trimtab-spark",
+    "batch.size": str(128 * 1024),
+    "linger.ms": "20",
+}
+"""The producer's options that suit tasks, which write much at once; `kafka.NAME` changes them."""
+
+DELIVERIES: Final = ("at_least_once", "exactly_once")
+"""What the option `delivery` takes, the default first."""
+
+_PREFIX = "kafka."
+_SERVERS = "bootstrap.servers"
+_OF_EXACTLY_ONCE = ("sinkId", "decisionTopic", "recoverBatch", "batchId")
+_NAMES = (_SERVERS, "topic", "clientRack", "delivery", *_OF_EXACTLY_ONCE)
+_SLIP = 0.85
+"""How alike (difflib) an unknown option of the producer is to one that was probably meant."""
+
+_OF_SPARK = (
+    "checkpointLocation",
+    "queryName",
+    "asyncProgressTrackingEnabled",
+    "asyncProgressTrackingCheckpointIntervalMs",
+)
+"""What Spark reads itself, and hands on."""
+
+_COLUMNS_OF_THE_SOURCE = ("offset", "timestampType")
+"""What a copy of a topic has, and the log decides."""
+
+_DECIDED_HERE = {
+    "key.serializer": "a key is bytes or text: cast it in Spark",
+    "value.serializer": "a value is bytes or text: cast it in Spark",
+    "transactional.id": "tasks that shared one would end each other's transactions: leave it out",
+    "interceptor.classes": "it may change what is written: do that in Spark",
+}
+
+_WITHOUT_EFFECT = frozenset(
+    {
+        *("auto.include.jmx.reporter", "enable.metrics.push", "metric.reporters"),
+        *("metrics.recording.level", "key.deserializer", "value.deserializer"),
+    }
+)
+"""Options of Kafka's clients that change no record that is written."""
+
+_FIXES = {
+    "headers": "build it as array(struct(name AS key, bytes AS value))",
+    "partition": "CAST(partition AS INT)",
+    "timestamp": "CAST(timestamp AS TIMESTAMP)",
+    "topic": "CAST(topic AS STRING)",
+}
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """Where and how to write, checked."""
+
+    client: Mapping[str, str]
+    """The producer's options, defaults included, but for `client.rack`."""
+    topic: str
+    """Where all rows go; empty: each goes where its column `topic` says."""
+    client_rack: str
+    """The rack of every executor, or `env:NAME` for the variable there that holds it; may be
+    empty."""
+    delivery: str
+    """One of `DELIVERIES`."""
+    spark: Mapping[str, str]
+    """Spark's own options of a stream, such as `checkpointlocation`, by lower-case name."""
+    exact: Mapping[str, str] = field(default_factory=dict)
+    """Those of `delivery=exactly_once` that are given, as they are spelled."""
+
+    def client_here(self) -> dict[str, str]:
+        """The producer's options on this executor.
+
+        Raises:
+            UsageError: the variable that `clientRack` names is not set here.
+        """
+        if not self.client_rack:
+            return dict(self.client)
+        return {**self.client, "client.rack": resolve_rack(self.client_rack)}
+
+
+def read_sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """Check what a user gave `df.write.options` or `df.writeStream.options`.
+
+    Args:
+        options: by name in any case (Spark lower-cases the names).
+
+    Raises:
+        UsageError: an unknown name, a value out of range, a missing or a contradicting option.
+    """
+    given = GivenOptions(options)
+    client, unused = _read_client(given)
+    rack = _one_of(given, client, "clientRack", "client.rack")
+    if rack:  # it would change nothing without
+        client.setdefault("partitioner.rack.aware", "true")
+    delivery = given.word("delivery", DELIVERIES)
+    exact = {name: given.text(name) or "" for name in _OF_EXACTLY_ONCE if name in given}
+    checked = {**client, "client.rack": rack} if rack else client
+    if delivery == "exactly_once":
+        checked = {**checked, "transactional.id": "each task's own"}
+    elif exact:
+        raise UsageError(
+            f"option {next(iter(exact))} says how records are written exactly once: set"
+            " delivery=exactly_once, or leave it out"
+        )
+    _check_client(checked)
+    topic = given.text("topic")
+    if topic == "":
+        raise UsageError("option topic is empty: name the topic, or leave the option out")
+    _warn_once(unused, "options that change nothing in a write: %s")
+    return SinkOptions(
+        client=client,
+        topic=topic or "",
+        client_rack=rack,
+        delivery=delivery,
+        spark={name.lower(): given.by_name[name.lower()] for name in _OF_SPARK if name in given},
+        exact=exact,
+    )
+
+
+def check_columns(schema: Iterable[tuple[str, str]], topic: str) -> tuple[str, ...]:
+    """The columns to write, in the order of `COLUMNS`; others are left out, with a warning.
+
+    Args:
+        schema: the DataFrame's columns and their types in Spark SQL.
+        topic: the option; if it is given, the column does not count.
+
+    Raises:
+        UsageError: a column is missing, there twice, or of another type.
+    """
+    types: dict[str, str] = {}
+    for name, kind in schema:
+        if name in types and name in COLUMNS:
+            raise UsageError(f"there are two columns {name}: drop or rename one")
+        types[name] = kind
+    if topic:
+        types.pop("topic", None)
+    for name in COLUMNS:
+        kind = types.get(name, "")
+        if kind and kind not in COLUMNS[name]:
+            raise UsageError(
+                f"column {name} is of type {kind}, and must be {' or '.join(COLUMNS[name])}: "
+                f"{_fix(name, kind)}"
+            )
+    if "value" not in types:
+        raise UsageError(
+            f"the column value is missing{_nearest_column('value', types)}: name what to write, as"
+            " in df.selectExpr('to_json(struct(*)) AS value')"
+        )
+    if not topic and "topic" not in types:
+        raise UsageError(
+            f"no topic: give the option topic, or a column topic{_nearest_column('topic', types)}"
+        )
+    others = [name for name in types if name not in COLUMNS and name not in _COLUMNS_OF_THE_SOURCE]
+    _warn_once(
+        others,
+        "columns that are no part of a record, and are not written: %s; to_json(struct(…)) AS value"
+        " would write them",
+    )
+    return tuple(name for name in COLUMNS if name in types)
+
+
+def _fix(name: str, kind: str) -> str:
+    if name in _FIXES:
+        return _FIXES[name]
+    if kind.startswith(("struct", "array", "map")):
+        return f"to_json({name}) or to_avro({name})"
+    return f"CAST({name} AS STRING)"
+
+
+def _nearest_column(name: str, types: Mapping[str, str]) -> str:
+    lowered = {each.lower(): each for each in types if each not in COLUMNS}
+    nearest = difflib.get_close_matches(name, lowered, n=1)
+    return f" (is it {lowered[nearest[0]]}? rename that)" if nearest else ""
+
+
+def _read_client(given: GivenOptions) -> tuple[dict[str, str], list[str]]:
+    """The producer's options, and the names of given options that change nothing."""
+    client: dict[str, str] = {}
+    unused: list[str] = []
+    for name, value in given.by_name.items():
+        if not name.startswith(_PREFIX):
+            unused += _check_name(name)
+            continue
+        short = name.removeprefix(_PREFIX)
+        if short in _DECIDED_HERE:
+            raise UsageError(f"option {name} is not for a write: {_DECIDED_HERE[short]}")
+        if _is_unused_by_producer(short):
+            unused.append(name)
+        else:
+            client[short] = value
+    servers = _one_of(given, client, _SERVERS, _SERVERS)
+    if not servers:
+        raise UsageError(
+            "option kafka.bootstrap.servers is missing: say where the cluster is, as HOST:PORT,…"
+        )
+    return {**DEFAULTS, **client, _SERVERS: servers}, unused
+
+
+def _check_name(name: str) -> list[str]:
+    """The name of an option, if it is none of a write.
+
+    Raises:
+        UsageError: it is probably misspelled.
+    """
+    if any(name == each.lower() for each in (*_NAMES, *_OF_SPARK)):
+        return []
+    for each in SOURCE_NAMES:  # a job may give its reads and writes the same options
+        if name == each.lower():
+            return [each]
+    known = {each.lower(): each for each in (*_NAMES, *(_PREFIX + each for each in _NAMES))}
+    nearest = difflib.get_close_matches(name, known, n=1)
+    if nearest:
+        raise UsageError(f"unknown option {name} of a write: did you mean {known[nearest[0]]}?")
+    return [name]
+
+
+def _is_unused_by_producer(name: str) -> bool:
+    """Whether a client's option, without its prefix, changes nothing for who writes.
+
+    What the producer itself refuses, such as a trust store of Java's, is left to it.
+    """
+    # Not before it is needed: a commit on the driver imports this module too.
+    from trimtab.client.network.refused_options import FOREIGN
+    from trimtab.client.options import ADMIN, CONSUMER, PRODUCER
+
+    if name in _WITHOUT_EFFECT:
+        return True
+    if PRODUCER.knows(name) or name in FOREIGN:
+        return False
+    if not CONSUMER.knows(name) and not ADMIN.knows(name):
+        options = [_PREFIX + option.name for option in PRODUCER]
+        nearest = difflib.get_close_matches(_PREFIX + name, options, n=1, cutoff=_SLIP)
+        if nearest:
+            raise UsageError(f"unknown option {_PREFIX}{name}: did you mean {nearest[0]}?")
+    return True
+
+
+def _one_of(given: GivenOptions, client: dict[str, str], name: str, client_name: str) -> str:
+    """What an option says that goes by two names; it is taken from the client's.
+
+    Raises:
+        UsageError: they say two things.
+    """
+    own, clients = given.text(name) or "", client.pop(client_name, "").strip()
+    if own and clients and own != clients:
+        raise UsageError(
+            f"options {name}={own!r} and kafka.{client_name}={clients!r} contradict each other:"
+            " give one of them"
+        )
+    return own or clients
+
+
+def _check_client(client: Mapping[str, str]) -> None:
+    """Refuse, on the driver, what the producer would refuse in every task.
+
+    Raises:
+        UsageError: a value that is out of range, or options that contradict each other.
+    """
+    from trimtab.client.options import producer_options
+
+    producer_options(client, {})
+
+
+_warned: set[tuple[str, ...]] = set()
+"""Spark makes a new writer for every micro-batch: each warning comes once in a process."""
+
+
+def _warn_once(names: Sequence[str], text: str) -> None:
+    if names and (text, *names) not in _warned:
+        _warned.add((text, *names))
+        logger.warning(text, ", ".join(names))

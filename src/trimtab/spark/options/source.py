@@ -1,0 +1,459 @@
+"""The options of `format("trimtab")`: those of Spark's own Kafka source, by the same names.
+
+Options that change nothing here, such as `kafka.group.id`, are accepted; `warn_of_unused` names
+them in one warning.
+
+Source: `KafkaSourceProvider` of spark-sql-kafka-0-10 (4.2).
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from trimtab.errors import UsageError
+from trimtab.records import TopicPartition
+from trimtab.spark.options.values import GivenOptions
+
+logger = logging.getLogger(__name__)
+
+EARLIEST: Final = -2
+"""In offsets given as JSON: the first offset there is."""
+
+LATEST: Final = -1
+"""In offsets given as JSON: the offset after the last record."""
+
+
+@dataclass(frozen=True)
+class Timestamps:
+    """The first offset at or after a time.
+
+    Attributes:
+        at: milliseconds since the epoch; one time for all partitions, or one for each.
+        or_latest: whether to start at the end of a partition that has no record so late;
+            otherwise that is an error. An end that no record reaches is always the latest offset.
+    """
+
+    at: int | Mapping[TopicPartition, int]
+    or_latest: bool
+
+
+Offsets = Literal["earliest", "latest"] | Mapping[TopicPartition, int] | Timestamps
+"""Where to start or end: the same for every partition, an offset for each, or by time."""
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What to read, checked. Exactly one of `topics`, `pattern`, `partitions` is set."""
+
+    client: Mapping[str, str]
+    """The consumer's options."""
+    client_rack: str
+    """The rack of the process that reads: a name, `env:VARIABLE`, or empty (`resolve_rack`)."""
+    topics: tuple[str, ...]
+    pattern: str
+    partitions: tuple[TopicPartition, ...]
+    starting: Offsets
+    ending: Offsets
+    min_partitions: int
+    """At least this many Spark partitions, if there are as many offsets; 0: as the topics have."""
+    max_records_per_partition: int
+    """At most this many offsets in one Spark partition; 0: no limit."""
+    fail_on_data_loss: bool
+    poll_timeout_ms: int
+    """How long a task may wait for data, milliseconds."""
+    offset_attempts: int
+    """How often the driver asks for offsets before the read fails."""
+    offset_retry_s: float
+    """The pause between these attempts, seconds."""
+    include_headers: bool
+    include_batches: bool
+    pushes_filters: bool
+    """Whether filters on partition, offset and timestamp narrow what is read."""
+    unused: tuple[str, ...]
+    """Names of given options that change nothing."""
+
+
+@dataclass(frozen=True)
+class StreamOptions(SourceOptions):
+    """What a stream reads, and how much of it in one micro-batch. 0: no limit."""
+
+    max_offsets_per_trigger: int
+    min_offsets_per_trigger: int
+    max_trigger_delay_s: float
+    """How long a batch may wait for its minimum, seconds."""
+    max_bytes_per_trigger: int
+    min_bytes_per_trigger: int
+    max_bytes_per_partition: int
+    """At most about this many bytes in one Spark partition."""
+    size_source: Literal["auto", "exact", "probe"]
+    commit_group: str
+    """The consumer group to commit offsets to, for tools that show lag; empty: none."""
+
+
+_PREFIX = "kafka."
+_BOOTSTRAP_SERVERS = "bootstrap.servers"
+_CHOICES = ("subscribe", "subscribePattern", "assign")
+_STARTING = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
+_ENDING = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+_STRATEGY = "startingOffsetsByTimestampStrategy"
+_STREAM_ONLY = (
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "maxBytesPerTrigger",
+    "minBytesPerTrigger",
+    "maxBytesPerPartition",
+    "sizeSource",
+    "commitGroup",
+)
+_BATCH_ONLY = ("pushdown",)
+_NO_EFFECT = ("groupIdPrefix",)
+SOURCE_NAMES: Final = (
+    _BOOTSTRAP_SERVERS,
+    *_CHOICES,
+    *_STARTING,
+    *_ENDING,
+    _STRATEGY,
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "failOnDataLoss",
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "includeHeaders",
+    "includeBatches",
+    "clientRack",
+    *_STREAM_ONLY,
+    *_BATCH_ONLY,
+    *_NO_EFFECT,
+)
+
+_DECIDED_HERE = {
+    "auto.offset.reset": "startingOffsets says where to start",
+    "key.deserializer": "keys are bytes: cast them in Spark",
+    "value.deserializer": "values are bytes: cast them in Spark",
+    "enable.auto.commit": "Spark's source commits no offsets",
+    "interceptor.classes": "it may change what is read",
+}
+
+_NO_GROUPS_AND_NO_JVM = (
+    "allow.auto.create.topics",
+    "auto.commit.interval.ms",
+    "auto.include.jmx.reporter",
+    "bootstrap.resolve.timeout.ms",
+    "enable.metrics.push",
+    "exclude.internal.topics",
+    "group.",
+    "heartbeat.interval.ms",
+    "internal.",
+    "max.poll.",
+    "metadata.cluster.check.enable",
+    "metric.reporters",
+    "metrics.",
+    "partition.assignment.strategy",
+    "session.timeout.ms",
+    "share.",
+)
+"""Options of Java's consumer, or how they begin, that do not change which records are read."""
+
+_WORDS: Final[Mapping[str, Literal["earliest", "latest"]]] = {
+    "earliest": "earliest",
+    "latest": "latest",
+}
+_OF_A_TABLE = ("provider", "location")
+"""What Spark adds for CREATE TABLE."""
+_SECURITY = ("sasl.", "security.", "ssl.")
+_SLIP = 0.85
+"""How alike (difflib) an unknown name is to a known one that was probably meant."""
+
+
+def read_options(options: Mapping[str, str]) -> SourceOptions:
+    """Check what a user gave `spark.read.options`.
+
+    Args:
+        options: by name in any case (Spark lower-cases the names).
+
+    Raises:
+        UsageError: a value out of range, a missing or a contradicting option, or a name that is
+            probably misspelled.
+    """
+    given = GivenOptions(options)
+    ending = _read_offsets(given, _ENDING, "latest", refused="earliest")
+    starting = _read_offsets(given, _STARTING, "earliest", refused="latest")
+    _check_order(starting, ending)
+    return SourceOptions(
+        **_read_common(given, without_effect=_STREAM_ONLY), starting=starting, ending=ending
+    )
+
+
+def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
+    """Check what a user gave `spark.readStream.options`; like `read_options`.
+
+    Raises:
+        UsageError: as `read_options`, or one of the options that say where to end.
+    """
+    given = GivenOptions(options)
+    for name in _ENDING:
+        if name in given:
+            raise UsageError(f"option {name} is for batches: a stream has no end")
+    size_source: Any = given.word("sizeSource", ("auto", "exact", "probe"))
+    return StreamOptions(
+        **_read_common(given, without_effect=_BATCH_ONLY),
+        starting=_read_offsets(given, _STARTING, "latest"),
+        ending="latest",
+        max_offsets_per_trigger=given.number("maxOffsetsPerTrigger", 0),
+        min_offsets_per_trigger=given.number("minOffsetsPerTrigger", 0),
+        max_trigger_delay_s=given.seconds("maxTriggerDelay", 15 * 60.0),
+        max_bytes_per_trigger=given.size("maxBytesPerTrigger"),
+        min_bytes_per_trigger=given.size("minBytesPerTrigger"),
+        max_bytes_per_partition=given.size("maxBytesPerPartition"),
+        size_source=size_source,
+        commit_group=given.text("commitGroup") or "",
+    )
+
+
+def read_columns(options: Mapping[str, str]) -> tuple[bool, bool]:
+    """Whether headers, and whether columns about record batches, are read; of either kind of read.
+
+    Spark asks in a process of its own, before it is clear which kind of read it will be: only what
+    is missing is said here, and the client is not imported.
+
+    Raises:
+        UsageError: no topics, no cluster, or the options are those of a table.
+    """
+    given = GivenOptions(options)
+    _check_required(given)
+    return (
+        given.flag("includeHeaders", default=False),
+        given.flag("includeBatches", default=False),
+    )
+
+
+def warn_of_unused(options: SourceOptions) -> None:
+    """Name the given options that change nothing, in one warning."""
+    if options.unused:
+        logger.warning("options that change nothing here: %s", ", ".join(options.unused))
+
+
+def resolve_rack(client_rack: str) -> str:
+    """The rack that the option `clientRack` means in this process.
+
+    Args:
+        client_rack: a rack, or `env:NAME` for the value of an environment variable.
+
+    Raises:
+        UsageError: the variable is not set.
+    """
+    if not client_rack.startswith("env:"):
+        return client_rack
+    name = client_rack.removeprefix("env:")
+    rack = os.environ.get(name, "").strip()
+    if not rack:
+        raise UsageError(
+            f"option clientRack={client_rack!r}: this process has no environment variable {name};"
+            f" set it for executors, for instance as spark.executorEnv.{name}"
+        )
+    return rack
+
+
+def _read_common(given: GivenOptions, without_effect: tuple[str, ...]) -> dict[str, Any]:
+    """What batches and streams share: the arguments of `SourceOptions` but for start and end."""
+    _check_required(given)
+    _check_limits(given)
+    client, unused = _read_client(given)
+    client_rack = given.text("clientRack") or ""
+    if client_rack and client.get("client.rack", client_rack) != client_rack:
+        raise UsageError(
+            f"options clientRack={client_rack!r} and kafka.client.rack="
+            f"{client['client.rack']!r} contradict each other: give one of them"
+        )
+    if client_rack == "env:":
+        raise UsageError("option clientRack='env:' names no environment variable: write env:NAME")
+    client_rack = client_rack or client.pop("client.rack", "")
+    client.pop("client.rack", None)
+    unused += [name for name in (*without_effect, *_NO_EFFECT) if name in given]
+    return {
+        "client": client,
+        "client_rack": client_rack,
+        "topics": given.topics("subscribe"),
+        "pattern": given.pattern("subscribePattern"),
+        "partitions": given.partitions("assign"),
+        "min_partitions": given.number("minPartitions", 0),
+        "max_records_per_partition": given.number("maxRecordsPerPartition", 0),
+        "fail_on_data_loss": given.flag("failOnDataLoss", default=True),
+        "poll_timeout_ms": given.number("kafkaConsumer.pollTimeoutMs", 120_000),
+        "offset_attempts": given.number("fetchOffset.numRetries", 3),
+        "offset_retry_s": given.number("fetchOffset.retryIntervalMs", 1000, least=0) / 1000,
+        "include_headers": given.flag("includeHeaders", default=False),
+        "include_batches": given.flag("includeBatches", default=False),
+        "pushes_filters": given.flag("pushdown", default=False),
+        "unused": tuple(unused),
+    }
+
+
+def _check_required(given: GivenOptions) -> None:
+    """Refuse options that leave out what to read.
+
+    Raises:
+        UsageError: no cluster, not exactly one way of choosing topics, or those of a table.
+    """
+    if not given.by_name or any(name in given for name in _OF_A_TABLE):
+        raise UsageError(
+            "format trimtab cannot be a table of a catalog: Spark hands a Python data source no "
+            "options when such a table is read. Write CREATE TEMPORARY VIEW name USING trimtab "
+            "OPTIONS (...), or spark.read.format('trimtab').options(...)"
+        )
+    chosen = [name for name in _CHOICES if name in given]
+    if len(chosen) != 1:
+        raise UsageError(
+            f"give exactly one of the options {', '.join(_CHOICES)}, not "
+            f"{' and '.join(chosen) or 'none'}"
+        )
+    if not any(
+        (given.text(each) or "") for each in (_BOOTSTRAP_SERVERS, _PREFIX + _BOOTSTRAP_SERVERS)
+    ):
+        raise UsageError(
+            "option kafka.bootstrap.servers is missing: say where the cluster is, as HOST:PORT,…"
+        )
+
+
+def _check_limits(given: GivenOptions) -> None:
+    """Refuse a minimum above its maximum; in batches too, as the connector does.
+
+    Raises:
+        UsageError: names both.
+    """
+    limits = {
+        ("minOffsetsPerTrigger", "maxOffsetsPerTrigger"): lambda name: given.number(name, 0),
+        ("minBytesPerTrigger", "maxBytesPerTrigger"): given.size,
+    }
+    for (least, most), read in limits.items():
+        if least in given and most in given and read(least) > read(most):
+            raise UsageError(
+                f"option {least}={given.text(least)} is more than {most}={given.text(most)}"
+            )
+
+
+def _read_client(given: GivenOptions) -> tuple[dict[str, str], list[str]]:
+    """The consumer's options, and the names of given options that change nothing."""
+    known = {name.lower(): name for name in SOURCE_NAMES}
+    client: dict[str, str] = {}
+    unused: list[str] = []
+    for name, value in given.by_name.items():
+        if name.startswith(_PREFIX):
+            short = name.removeprefix(_PREFIX)
+            if short in _DECIDED_HERE:
+                raise UsageError(f"option {name} cannot be set here: {_DECIDED_HERE[short]}")
+            if _is_unused_by_consumer(short):
+                unused.append(name)
+            else:
+                client[short] = value
+        elif name not in known:
+            _refuse_slip(name, known)
+            unused.append(name)
+    servers = given.text(_BOOTSTRAP_SERVERS)
+    if servers is not None and client.setdefault(_BOOTSTRAP_SERVERS, servers) != servers:
+        raise UsageError(
+            f"options {_BOOTSTRAP_SERVERS}={servers!r} and kafka.{_BOOTSTRAP_SERVERS}="
+            f"{client[_BOOTSTRAP_SERVERS]!r} contradict each other: give one of them"
+        )
+    return client, unused
+
+
+def _is_unused_by_consumer(name: str) -> bool:
+    """Whether a client option, without its prefix, changes nothing for a reader of offset ranges.
+
+    What the consumer itself refuses, such as a trust store of Java's, is left to it.
+    """
+    from trimtab.client.network.refused_options import FOREIGN
+    from trimtab.client.options import ADMIN, CONSUMER, PRODUCER
+
+    for each in _NO_GROUPS_AND_NO_JVM:
+        if name == each or (each.endswith(".") and name.startswith(each)):
+            return True
+    if CONSUMER.knows(name) or name.startswith(_SECURITY) or name in FOREIGN:
+        return False
+    if not PRODUCER.knows(name) and not ADMIN.knows(name):
+        _refuse_slip(_PREFIX + name, {_PREFIX + option.name: "" for option in CONSUMER})
+    return True
+
+
+def _refuse_slip(name: str, known: Mapping[str, str]) -> None:
+    """Refuse an unknown name that differs from a known one by a slip of the pen.
+
+    Raises:
+        UsageError: names the one that was probably meant.
+    """
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=_SLIP)
+    if nearest:
+        meant = known[nearest[0]] or nearest[0]
+        raise UsageError(f"unknown option {name}: did you mean {meant}?")
+
+
+def _read_offsets(
+    given: GivenOptions,
+    names: tuple[str, str, str],
+    default: Literal["earliest", "latest"],
+    refused: Literal["earliest", "latest"] | None = None,
+) -> Offsets:
+    """Where to start or end: one time, times by partition, or offsets; the first that is given.
+
+    Args:
+        names: of the three options.
+        refused: what a batch cannot do: start at the end, or end at the start.
+    """
+    one_time, times, offsets = names
+    or_latest = given.word(_STRATEGY, ("error", "latest")) == "latest"
+    at = given.time(one_time)
+    if at is not None:
+        return Timestamps(at, or_latest)
+    if times in given:
+        return Timestamps(given.times(times), or_latest)
+    text = given.text(offsets)
+    if text is None:
+        return default
+    word = text.lower()
+    if word == refused:
+        raise UsageError(f"option {offsets}={text!r}: a batch would hold nothing")
+    if word in _WORDS:
+        return _WORDS[word]
+    by_partition = given.offsets(offsets, EARLIEST if default == "earliest" else LATEST)
+    nothing = {"earliest": EARLIEST, "latest": LATEST}.get(refused or "")
+    for partition, offset in by_partition.items():
+        if offset == nothing:
+            raise UsageError(
+                f"option {offsets}: {offset} ({refused}) for {partition}: a batch would hold"
+                " nothing"
+            )
+    return by_partition
+
+
+def _check_order(starting: Offsets, ending: Offsets) -> None:
+    """Refuse a start that lies after its end, as far as the options alone show it.
+
+    Raises:
+        UsageError: names the partition and both values.
+    """
+    if isinstance(starting, Timestamps) and isinstance(ending, Timestamps):
+        names = ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp")
+        starts, ends = starting.at, ending.at
+    elif isinstance(starting, Mapping) and isinstance(ending, Mapping):
+        names = ("startingOffsets", "endingOffsets")
+        starts, ends = starting, ending
+    else:
+        return
+    if isinstance(starts, int) or isinstance(ends, int):
+        return
+    if starts.keys() != ends.keys():
+        only = ", ".join(map(str, sorted(starts.keys() ^ ends.keys())))
+        raise UsageError(f"options {names[0]} and {names[1]} must name the same partitions: {only}")
+    for partition, start in starts.items():
+        if 0 <= ends[partition] < start:
+            raise UsageError(
+                f"{partition}: {names[0]} {start} lies after {names[1]} {ends[partition]}"
+            )

@@ -1,0 +1,1 @@
+"""Reading ranges of offsets into Arrow, and the batch reader."""

@@ -1,0 +1,98 @@
+"""The batch reader: offsets are planned on the driver, and tasks read them straight into Arrow."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from trimtab.errors import UsageError
+from trimtab.spark.options.source import SourceOptions, warn_of_unused
+from trimtab.spark.read.filters import Limits, read_filters
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+    from pyspark.sql.types import StructType
+
+Columns = Sequence[tuple[str, bool]]
+"""Names and nullability of the columns to read."""
+
+
+class TopicReader(DataSourceReader):
+    """Plans a read on the driver; copies of it carry out the parts on the executors."""
+
+    def __init__(self, options: SourceOptions, columns: Columns) -> None:
+        self._options = options
+        self._columns = columns
+        self._limits = Limits()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        from trimtab.spark.read.cluster import find_ranges
+        from trimtab.spark.read.ranges import split_ranges
+
+        options = self._options
+        warn_of_unused(options)
+        ranges = split_ranges(
+            find_ranges(options, self._limits),
+            options.min_partitions,
+            options.max_records_per_partition,
+        )
+        return [InputPartition(each) for each in ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(self._options, self._columns, partition)
+
+
+class FilteringTopicReader(TopicReader):
+    """One that takes filters, with the option `pushdown`.
+
+    A class of its own, because Spark fails a reader that takes filters unless
+    `spark.sql.python.filterPushdown.enabled` is set.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        self._limits = read_filters(filters)
+        return filters  # Spark checks all of them again
+
+
+def read_partition(
+    options: SourceOptions, columns: Columns, partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    """The records of the `OffsetRange` that an input partition holds; in a task.
+
+    Raises:
+        DataLoss, BrokerError, CorruptData, Unavailable: as `read_range`.
+    """
+    from trimtab.spark.read.cluster import read_range
+    from trimtab.spark.read.columns import arrow_schema, scan_columns
+
+    wanted = partition.value
+    if wanted is None:  # Spark runs one task for a plan without partitions
+        return
+    yield from scan_columns(read_range(options, wanted), wanted, arrow_schema(columns))
+
+
+def check_columns(schema: StructType) -> list[tuple[str, bool]]:
+    """Name and nullability of the columns to read, of batches and streams.
+
+    Raises:
+        UsageError: a column that no record has, or of another type.
+    """
+    from trimtab.spark.read.column_names import KNOWN_COLUMNS
+
+    known = KNOWN_COLUMNS
+    for field in schema.fields:
+        kind = field.dataType.simpleString()
+        if field.name not in known:
+            nearest = difflib.get_close_matches(field.name, known, n=1)
+            hint = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(known)}"
+            raise UsageError(f"the schema's column {field.name} is none of a record: {hint}")
+        if kind != known[field.name]:
+            raise UsageError(
+                f"the schema's column {field.name} is {known[field.name]}, not {kind}: read it as "
+                "that and cast it"
+            )
+    return [(field.name, field.nullable) for field in schema.fields]

@@ -1,0 +1,211 @@
+"""Which offsets a batch read covers, and how they are shared out among Spark's tasks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Literal, NamedTuple
+
+from trimtab.errors import KafkaError, UsageError
+from trimtab.records import TopicPartition
+from trimtab.spark.options.source import EARLIEST, LATEST, Offsets, Timestamps
+
+logger = logging.getLogger(__name__)
+
+_DELETED: Final = (
+    "They may have been deleted by retention, or the topic was deleted and created again"
+)
+
+
+class DataLoss(KafkaError):
+    """Records that should have been read are gone from the topic."""
+
+
+class OffsetRange(NamedTuple):
+    """Offsets of one partition from `start` up to, not including, `end`."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """How many offsets; after compaction there may be fewer records."""
+        return self.end - self.start
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} from {self.start} to {self.end}"
+
+
+class LogBounds(NamedTuple):
+    """The offsets that a partition has now: `earliest` up to, not including, `latest`."""
+
+    earliest: int
+    latest: int
+
+
+def resolve_ranges(
+    starting: Offsets,
+    ending: Offsets,
+    bounds: Mapping[TopicPartition, LogBounds],
+    find_times: Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int | None]],
+    fail_on_data_loss: bool,
+) -> list[OffsetRange]:
+    """The ranges to read, in order of partition; empty ones are left out.
+
+    Args:
+        bounds: what each partition that is read holds at this moment.
+        find_times: the first offset at or after a time (ms since the epoch), for each partition;
+            None where no record is so late. Called only for starts and ends by time.
+        fail_on_data_loss: whether offsets asked for by number that the partition does not have are
+            an error, or are left out with a warning.
+
+    Raises:
+        UsageError: offsets or times that are not given for exactly these partitions, a start after
+            its end, or a start at a time that no record reaches.
+        DataLoss: if `fail_on_data_loss`.
+    """
+    starts = resolve_offsets("starting", starting, bounds, find_times)
+    ends = resolve_offsets("ending", ending, bounds, find_times)
+    ranges = []
+    for partition, (earliest, latest) in sorted(bounds.items()):
+        start, end = starts[partition], ends[partition]
+        if start > end:
+            raise UsageError(
+                f"{partition}: the start, offset {start}, lies after the end, offset {end}; the "
+                f"partition holds {earliest} to {latest}. Check the starting and ending options, "
+                "and whether the topic was deleted and created again"
+            )
+        if start < earliest:
+            report_data_loss(
+                f"{partition}: offsets {start} to {min(end, earliest)} are gone, the first one "
+                f"left is {earliest}",
+                fail_on_data_loss,
+            )
+        if end > latest:
+            report_data_loss(
+                f"{partition}: offsets {max(start, latest)} to {end} were asked for, but the last "
+                f"one that can be read now is {latest - 1}",
+                fail_on_data_loss,
+                "They may not be written yet, be part of an open transaction, or the topic was "
+                "deleted and created again",
+            )
+        start, end = max(start, earliest), min(end, latest)
+        if start < end:
+            ranges.append(OffsetRange(*partition, start, end))
+    return ranges
+
+
+def report_data_loss(detail: str, fail_on_data_loss: bool, cause: str = _DELETED) -> None:
+    """Raise or warn, as the option `failOnDataLoss` says.
+
+    Args:
+        cause: what may have happened.
+
+    Raises:
+        DataLoss: if `fail_on_data_loss`.
+    """
+    if fail_on_data_loss:
+        raise DataLoss(f"{detail}. {cause}; the option failOnDataLoss=false reads what is there")
+    logger.warning("%s. %s; reading what is there (failOnDataLoss=false)", detail, cause)
+
+
+def split_ranges(
+    ranges: Sequence[OffsetRange], min_partitions: int, max_records: int = 0
+) -> list[OffsetRange]:
+    """Cut large ranges: first to at most `max_records` offsets each, then so that there are about
+    `min_partitions`, in proportion to their offsets.
+
+    As `KafkaOffsetRangeCalculator` does: `min_partitions` is a hint, rounding may give a few more
+    or fewer, and a range too small to be cut stays whole.
+
+    Args:
+        max_records: offsets in one range; 0: no limit.
+    """
+    if max_records:
+        ranges = [part for whole in ranges for part in _cut(whole, -(-whole.size // max_records))]
+    if len(ranges) >= min_partitions:
+        return list(ranges)
+    total = sum(each.size for each in ranges)
+    # The small ones are set aside first: otherwise they would take parts away from the large.
+    whole = {each for each in ranges if _count_parts(each.size, total, min_partitions) == 1}
+    divisible = total - sum(each.size for each in whole)
+    parts_left = max(min_partitions - len(whole), 1)
+    split: list[OffsetRange] = []
+    for each in ranges:
+        if each in whole:
+            split.append(each)
+        else:
+            split += _cut(each, _count_parts(each.size, divisible, parts_left))
+    return split
+
+
+def _count_parts(size: int, total: int, parts: int) -> int:
+    # Half up, as Java rounds.
+    return max((2 * size * parts + total) // (2 * total), 1)
+
+
+def _cut(whole: OffsetRange, parts: int) -> Iterable[OffsetRange]:
+    """Equal parts; of what does not divide evenly the last ones have one offset more."""
+    start = whole.start
+    for parts_left in range(parts, 0, -1):
+        end = start + (whole.end - start) // parts_left
+        if start < end:
+            yield whole._replace(start=start, end=end)
+        start = end
+
+
+def resolve_offsets(
+    which: Literal["starting", "ending"],
+    wanted: Offsets,
+    bounds: Mapping[TopicPartition, LogBounds],
+    find_times: Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int | None]],
+) -> dict[TopicPartition, int]:
+    """An offset for each partition.
+
+    Raises:
+        UsageError: as `resolve_ranges`.
+    """
+    if isinstance(wanted, Timestamps):
+        times = dict.fromkeys(bounds, wanted.at) if isinstance(wanted.at, int) else wanted.at
+        _check_partitions(f"{which}OffsetsByTimestamp", "a time", times, bounds)
+        found = find_times(times)
+        if which == "starting" and not wanted.or_latest:
+            for partition in sorted(bounds):
+                if found[partition] is None:
+                    raise UsageError(
+                        f"{partition}: no record has timestamp {times[partition]} or a later one; "
+                        "the option startingOffsetsByTimestampStrategy=latest starts at the end"
+                    )
+        return {
+            each: bounds[each].latest if offset is None else offset
+            for each, offset in found.items()
+        }
+    if isinstance(wanted, str):
+        return {
+            each: earliest if wanted == "earliest" else latest
+            for each, (earliest, latest) in bounds.items()
+        }
+    _check_partitions(f"{which}Offsets", "an offset (-2 earliest, -1 latest)", wanted, bounds)
+    ends = {EARLIEST: 0, LATEST: 1}
+    return {
+        each: bounds[each][ends[offset]] if offset in ends else offset
+        for each, offset in wanted.items()
+    }
+
+
+def _check_partitions(
+    name: str,
+    what: str,
+    given: Mapping[TopicPartition, int],
+    bounds: Mapping[TopicPartition, LogBounds],
+) -> None:
+    if given.keys() == bounds.keys():
+        return
+    missing = ", ".join(map(str, sorted(bounds.keys() - given.keys())))
+    extra = ", ".join(map(str, sorted(given.keys() - bounds.keys())))
+    raise UsageError(
+        f"option {name} must give {what} for every partition that is read, and for no other: "
+        f"missing {missing or 'none'}; not read {extra or 'none'}"
+    )

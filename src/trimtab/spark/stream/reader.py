@@ -1,0 +1,84 @@
+"""`spark.readStream.format("trimtab")`: topics as a stream of micro-batches.
+
+Batches are planned in a process of the driver that lives as long as the query
+(`trimtab.spark.stream.plan`); tasks read as those of a batch read do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from trimtab.spark.options.source import StreamOptions, warn_of_unused
+from trimtab.spark.read.batch import Columns, read_partition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from trimtab.spark.stream.plan import StreamPlan
+
+
+class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans batches on the driver; copies of it read them on the executors."""
+
+    def __init__(self, options: StreamOptions, columns: Columns) -> None:
+        self._options = options
+        self._columns = columns
+        self._plan: StreamPlan | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy plans nothing of its own accord: what is open stays with the driver.
+        return type(self), (self._options, self._columns)
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return self._planner().first()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        # One limit stands for all of them: Python sources cannot combine limits. What it says is
+        # read from the options; only that it is not `ReadAllAvailable` counts.
+        options = self._options
+        if options.max_bytes_per_trigger:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        if options.max_offsets_per_trigger:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.min_offsets_per_trigger or options.min_bytes_per_trigger:
+            return ReadMinRows(max(options.min_offsets_per_trigger, 1))
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        return dict(self._planner().next(start, isinstance(limit, ReadAllAvailable)))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return self._planner().report()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._planner().freeze()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return [InputPartition(each) for each in self._planner().ranges(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(self._options, self._columns, partition)
+
+    def stop(self) -> None:
+        """Close what is open. Spark calls this only if the process ends in good order."""
+        if self._plan is not None:
+            self._plan.close()
+
+    def _planner(self) -> StreamPlan:
+        if self._plan is None:
+            from trimtab.spark.stream.plan import open_plan
+
+            warn_of_unused(self._options)
+            self._plan = open_plan(self._options)
+        return self._plan

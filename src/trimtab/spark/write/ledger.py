@@ -1,0 +1,243 @@
+"""Where decisions of `exactly_once.py` are kept: a compacted topic of each sink's own.
+
+    partition 0   decisions, the last one counts; written in the driver's transactions
+    partition 1   claims: which run of the first task writes under the driver's epoch
+
+Its own, as a transaction that is open there hides what lies behind it from who reads decisions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from trimtab.client.admin import Admin
+from trimtab.client.consumer import Consumer
+from trimtab.client.options import ADMIN, CONSUMER
+from trimtab.client.producer import AsyncProducer, Producer
+from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
+from trimtab.errors import BrokerError, ErrorCode, Unavailable, UsageError
+from trimtab.records import TopicPartition
+from trimtab.spark.write.exactly_once import Decision, Plan
+
+_DECISIONS: Final = 0
+_CLAIMS: Final = 1
+_KEY: Final = b"decision"
+_WINDOW: Final = 32
+"""Offsets that are read at first, to find the last decision; doubled until there is one."""
+_AT_ONCE: Final = 200
+"""Requests to end transactions that are under way together."""
+_PATIENCE_MS: Final = 60_000
+_LARGEST: Final = 16 * 2**20
+"""Bytes of a decision, which names every transaction, before it is compressed."""
+
+_GONE: Final = frozenset(
+    {
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_TXN_STATE,
+    }
+)
+_TRANSACTIONAL: Final = ("transaction.two.phase.commit.enable", "transaction.timeout.ms")
+
+
+class KafkaLedger:
+    """A `Ledger` on a cluster that serves transactions.
+
+    Args:
+        client: the producer's options.
+        topic: the decisions'; it is made if it is not there.
+    """
+
+    def __init__(self, plan: Plan, client: Mapping[str, str], topic: str) -> None:
+        self._plan = plan
+        self._client = dict(client)
+        self._topic = topic
+
+    def take_over(self, after: ProducerIdentity | None = None) -> ProducerIdentity:
+        with self._driver() as producer:
+            if after is not None:
+                # Coordinators differ in what they do to one who asks while that has anything open.
+                try:
+                    producer.complete_transaction(PreparedTransaction(*after), commit=False)
+                except BrokerError as error:
+                    if error.code is not ErrorCode.INVALID_TXN_STATE:
+                        raise
+            return producer.init_transactions(after)
+
+    def last_decision(self) -> Decision | None:
+        partition = TopicPartition(self._topic, _DECISIONS)
+        with Admin(_known(self._client, ADMIN)) as admin:
+            if self._is_made_now(admin):
+                return None
+            first = admin.list_offsets([partition], "earliest")[partition].offset
+            end = admin.list_offsets([partition], isolation="read_committed")[partition].offset
+        with _consumer(self._client, "read_committed") as consumer:
+            window = _WINDOW
+            while True:
+                start = max(first, end - window)
+                found = [
+                    value
+                    for key, value in _read(consumer, partition, start, end)
+                    if key == _KEY and value is not None
+                ]
+                if found:
+                    return Decision.from_json(found[-1])
+                if start == first:
+                    return None
+                window *= 2
+
+    def complete(
+        self, prepared: Sequence[PreparedTransaction], commit: bool
+    ) -> list[BrokerError | None]:
+        return asyncio.run(self._complete(prepared, commit)) if prepared else []
+
+    async def _complete(
+        self, prepared: Sequence[PreparedTransaction], commit: bool
+    ) -> list[BrokerError | None]:
+        plain = {name: v for name, v in self._client.items() if name not in _TRANSACTIONAL}
+        turns = asyncio.Semaphore(_AT_ONCE)
+        async with AsyncProducer(plain) as producer:
+
+            async def complete(each: PreparedTransaction) -> BrokerError | None:
+                async with turns:
+                    try:
+                        await producer.complete_transaction(each, commit)
+                    except BrokerError as error:
+                        if error.code not in _GONE:
+                            raise
+                        return error
+                return None
+
+            outcomes = await asyncio.gather(*map(complete, prepared), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException) and not (
+                isinstance(outcome, BrokerError) and outcome.code in _GONE
+            ):
+                raise outcome
+        return [outcome if isinstance(outcome, BrokerError) else None for outcome in outcomes]
+
+    def gone(self, prepared: Sequence[PreparedTransaction]) -> list[PreparedTransaction]:
+        with Admin(_known(self._client, ADMIN)) as admin:
+            known = admin.describe_transactions(each.transactional_id for each in prepared)
+        found = []
+        for each in prepared:
+            described = known.get(each.transactional_id)
+            if (
+                described is None
+                or described.state != "Ongoing"
+                or (described.producer_id, described.epoch) != (each.producer_id, each.epoch)
+            ):
+                found.append(each)
+        return found
+
+    def open_ids(self) -> Sequence[str]:
+        with Admin(_known(self._client, ADMIN)) as admin:
+            listed = admin.list_transactions(self._plan.prefix, ["Ongoing"])
+        return [each.transactional_id for each in listed]
+
+    def fence(self, transactional_ids: Sequence[str]) -> None:
+        with Admin(_known(self._client, ADMIN)) as admin:
+            admin.fence_producers(transactional_ids)
+
+    @contextmanager
+    def deciding(self, identity: ProducerIdentity) -> Iterator[_Decider]:
+        with self._driver() as producer:
+            producer.resume_transactions(identity)
+            yield _Decider(producer, self._topic, identity)
+
+    def _driver(self) -> Producer:
+        return Producer(
+            {
+                **self._client,
+                "transactional.id": self._plan.driver_id,
+                "compression.type": "gzip",
+                "max.request.size": str(_LARGEST),
+                "linger.ms": "0",
+            }
+        )
+
+    def _is_made_now(self, admin: Admin) -> bool:
+        """Make the topic of decisions if it is not there."""
+        try:
+            view = admin.describe_topics([self._topic])[self._topic]
+        except BrokerError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+        else:
+            if view.partition_count <= _CLAIMS:
+                raise UsageError(
+                    f"decisionTopic={self._topic!r} has {view.partition_count} partition, and needs"
+                    " 2; name another one, which is made, or make it with cleanup.policy=compact"
+                )
+            return False
+        admin.create_topic(self._topic, partitions=2, config={"cleanup.policy": "compact"})
+        return True
+
+
+class _Decider:
+    def __init__(self, producer: Producer, topic: str, identity: ProducerIdentity) -> None:
+        self._producer = producer
+        self._topic = topic
+        self.identity = identity
+
+    def write(self, decision: Decision) -> None:
+        self._producer.begin_transaction(two_phase=True)
+        text = decision.to_json().encode()
+        self._producer.send(self._topic, text, key=_KEY, partition=_DECISIONS)
+        self._producer.commit_transaction()
+
+
+def claim(producer: Producer, client: Mapping[str, str], topic: str, token: bytes) -> bool:
+    """Whether the open transaction's epoch is this run's alone: its claim was stored first.
+
+    A broker stores the first batch of an epoch once, and takes another one for a repeat: then what
+    lies at the offset that it names is the claim of the other run.
+
+    Raises:
+        KafkaError: it is unknown; the producer can only be closed.
+    """
+    stored = producer.send(topic, token, key=b"claim", partition=_CLAIMS)
+    producer.flush()
+    offset = stored.result().offset
+    partition = TopicPartition(topic, _CLAIMS)
+    with _consumer(client, "read_uncommitted") as consumer:
+        for _, value in _read(consumer, partition, offset, offset + 1):
+            return value == token
+    raise Unavailable(f"{partition}: the claim at offset {offset} cannot be read")
+
+
+def _consumer(client: Mapping[str, str], isolation: str) -> Consumer:
+    return Consumer(
+        {
+            **_known(client, CONSUMER),
+            "isolation.level": isolation,
+            "auto.offset.reset": "earliest",
+        }
+    )
+
+
+def _read(
+    consumer: Consumer, partition: TopicPartition, start: int, end: int
+) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """Key and value of the records from `start` to before `end`."""
+    consumer.assign([partition])
+    consumer.seek(partition, start)
+    while (position := consumer.position(partition)) < end:
+        records = consumer.poll(_PATIENCE_MS)
+        if consumer.position(partition) == position:
+            raise consumer.problem(partition) or Unavailable(
+                f"{partition}: nothing came from offset {position} on, of {end}, within"
+                f" {_PATIENCE_MS / 1000:g} s"
+            )
+        for record in records:
+            if record.offset < end:
+                yield record.key, record.value
+
+
+def _known(client: Mapping[str, str], table: object) -> dict[str, str]:
+    """The options that another kind of client has too."""
+    return {name: value for name, value in client.items() if name in table}  # type: ignore[operator]

@@ -1,0 +1,74 @@
+"""The batch reader without Spark's JVM: which columns it takes, and what its copies are."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from pyspark.sql.datasource import DataSourceReader, EqualTo, InputPartition
+from pyspark.sql.types import StructType
+
+from trimtab.errors import UsageError
+from trimtab.spark.options.source import SourceOptions, read_options
+from trimtab.spark.read import cluster
+from trimtab.spark.read.batch import FilteringTopicReader, TopicReader, check_columns
+from trimtab.spark.read.filters import Limits
+from trimtab.spark.read.ranges import OffsetRange
+from trimtab.spark.source import TrimtabDataSource
+
+GIVEN = {"kafka.bootstrap.servers": "here:9092", "subscribe": "flights"}
+
+
+def test_columns_keep_their_order_and_nullability() -> None:
+    schema = StructType().add("offset", "long", False).add("value", "binary")
+    assert check_columns(schema) == [("offset", False), ("value", True)]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("valu", "binary", "did you mean value"),
+        ("carrier", "string", "known are key, value"),
+        ("offset", "integer", "column offset is bigint, not int"),
+    ],
+)
+def test_a_column_that_no_record_has_is_refused(name: str, kind: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        check_columns(StructType().add(name, kind))
+
+
+def test_only_with_pushdown_does_a_reader_take_filters() -> None:
+    # Spark fails a reader that has the method while pushing filters down is off.
+    schema = StructType().add("offset", "long")
+    plain = TrimtabDataSource(GIVEN).reader(schema)
+    assert type(plain).pushFilters is DataSourceReader.pushFilters
+    filtering = TrimtabDataSource({**GIVEN, "pushdown": "true"}).reader(schema)
+    filters = [EqualTo(("partition",), 1)]
+    assert filtering.pushFilters(filters) == filters  # type: ignore[arg-type]
+
+
+def test_a_plan_is_cut_as_the_options_say_and_filters_reach_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[Limits] = []
+
+    def find_ranges(options: SourceOptions, limits: Limits) -> list[OffsetRange]:
+        asked.append(limits)
+        return [OffsetRange("flights", 0, 0, 10)]
+
+    monkeypatch.setattr(cluster, "find_ranges", find_ranges)
+    given = {**GIVEN, "maxRecordsPerPartition": "6", "kafka.group.id": "g"}
+    reader = FilteringTopicReader(read_options(given), [("offset", True)])
+    reader.pushFilters([EqualTo(("partition",), 0)])
+    copy = pickle.loads(pickle.dumps(reader))
+    assert [each.value for each in copy.partitions()] == [
+        OffsetRange("flights", 0, 0, 5),
+        OffsetRange("flights", 0, 5, 10),
+    ]
+    assert asked == [Limits(partitions={0}, first_partition=0, end_partition=1)]
+    assert caplog.text.count("kafka.group.id") == 1
+
+
+def test_the_task_of_a_plan_without_partitions_reads_nothing() -> None:
+    reader = TopicReader(read_options(GIVEN), [("offset", True)])
+    assert list(reader.read(InputPartition(None))) == []

@@ -1,0 +1,244 @@
+"""Reading offset ranges from an embedded cluster, without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from trimtab import Admin, Cluster, Producer
+from trimtab.client.consumer import Consumer
+from trimtab.errors import BrokerError, Unavailable, UsageError
+from trimtab.records import TopicPartition
+from trimtab.spark.options.source import SourceOptions, read_options
+from trimtab.spark.read import cluster
+from trimtab.spark.read.cluster import TopicLookup, ask, find_ranges, read_range
+from trimtab.spark.read.columns import arrow_schema, scan_columns
+from trimtab.spark.read.filters import Limits
+from trimtab.spark.read.ranges import DataLoss, OffsetRange
+from trimtab.spark.resident import Residents
+
+TOPIC, OTHER = "flights", "others"
+COUNT = 60
+"""Records in each of the topic's two partitions."""
+BEGAN = 1_700_000_000_000
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[str]:
+    with Cluster(brokers=2) as running:
+        servers = running.bootstrap_servers
+        with Admin(servers) as admin:
+            admin.create_topic(TOPIC, partitions=2)
+            admin.create_topic(OTHER, partitions=1)
+        with Producer(servers, batch_size=200) as producer:
+            for number in range(COUNT):
+                for partition in (0, 1):
+                    producer.send(
+                        TOPIC,
+                        b"%d-%d" % (partition, number),
+                        partition=partition,
+                        timestamp=BEGAN + number,
+                    )
+            producer.send(OTHER, b"other", timestamp=BEGAN)
+        yield servers
+
+
+@pytest.fixture(autouse=True)
+def residents(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Residents[object]]]:
+    """Those of this module, empty; what stays open is closed."""
+    fresh: list[Residents[object]] = []
+    opened: list[TopicLookup | Consumer] = []
+
+    class Counting(Residents[object]):
+        def _put_back(self, key: object, client: object) -> None:
+            assert isinstance(client, TopicLookup | Consumer)
+            if client not in opened:
+                opened.append(client)
+            super()._put_back(key, client)  # type: ignore[arg-type]
+
+    for name in ("_lookups", "_consumers"):
+        close = getattr(cluster, name)._close
+        fresh.append(Counting(close, start_timer=lambda seconds, call: None))
+        monkeypatch.setattr(cluster, name, fresh[-1])
+    yield fresh
+    for client in opened:
+        client.close()
+
+
+def options(servers: str, **changes: str) -> SourceOptions:
+    given = {"kafka.bootstrap.servers": servers, "subscribe": TOPIC, **changes}
+    return read_options({name: value for name, value in given.items() if value})
+
+
+def values(wanted: SourceOptions, *ranges: OffsetRange) -> list[bytes]:
+    found: list[bytes] = []
+    for each in ranges:
+        schema = arrow_schema([("value", True)])
+        for batch in scan_columns(read_range(wanted, each), each, schema):
+            assert isinstance(batch, pa.RecordBatch)
+            found += batch.column("value").to_pylist()
+    return found
+
+
+def test_ranges_by_time(servers: str) -> None:
+    times = options(servers, startingTimestamp=str(BEGAN + 10), endingTimestamp=str(BEGAN + 20))
+    assert find_ranges(times, Limits()) == [OffsetRange(TOPIC, n, 10, 20) for n in (0, 1)]
+    times = options(
+        servers,
+        startingOffsetsByTimestamp=f'{{"{TOPIC}":{{"0":{BEGAN + 5},"1":{BEGAN + 99}}}}}',
+        startingOffsetsByTimestampStrategy="latest",
+    )
+    assert find_ranges(times, Limits()) == [OffsetRange(TOPIC, 0, 5, COUNT)]
+    with pytest.raises(UsageError, match=f"{TOPIC}-1: no record has timestamp {BEGAN + 99}"):
+        find_ranges(replace(times, starting=replace(times.starting, or_latest=False)), Limits())  # type: ignore[type-var]
+
+
+def test_pushed_filters_narrow_the_ranges(servers: str) -> None:
+    limits = Limits(partitions=[1], since=BEGAN + 30)
+    assert find_ranges(options(servers), limits) == [OffsetRange(TOPIC, 1, 30, COUNT)]
+
+
+def test_clients_stay_open_and_read_what_fresh_ones_read(servers: str) -> None:
+    wanted = options(servers)
+    ranges = find_ranges(wanted, Limits())
+    assert find_ranges(wanted, Limits()) == ranges
+    pieces = [
+        OffsetRange(TOPIC, partition, start, start + 7)
+        for start in (0, 49, 7, 50, 0)
+        for partition in (1, 0)
+    ]
+    expected = [
+        b"%d-%d" % (each.partition, offset)
+        for each in pieces
+        for offset in range(each.start, each.end)
+    ]
+    assert values(wanted, *pieces) == expected
+    lookups, consumers = cluster._lookups, cluster._consumers
+    assert [len(idle) for idle in lookups._idle.values()] == [1]
+    assert [len(idle) for idle in consumers._idle.values()] == [1]
+
+
+def test_nothing_is_fetched_beyond_the_range(servers: str) -> None:
+    # A fetch at the end of the log would keep the next task waiting for fetch.max.wait.ms.
+    wanted = options(servers)
+    assert values(wanted, OffsetRange(OTHER, 0, 0, 1)) == [b"other"]
+    (consumer,) = next(iter(cluster._consumers._idle.values()))
+    assert isinstance(consumer, Consumer)
+
+    async def let_it_fetch() -> set[int]:
+        for _ in range(10):  # turns of the loop: what was taken is noted, then the next fetch sent
+            await asyncio.sleep(0)
+        return set(consumer._fetcher._busy)
+
+    assert consumer._thread.run(let_it_fetch()) == set()
+
+
+def test_one_that_fails_or_is_left_early_is_not_used_again(servers: str) -> None:
+    wanted = options(servers)
+    buffers = read_range(wanted, OffsetRange(TOPIC, 0, 0, COUNT))
+    next(buffers)
+    buffers.close()  # type: ignore[attr-defined]
+    with pytest.raises(DataLoss):
+        list(read_range(wanted, OffsetRange(OTHER, 0, 7, 9)))
+    assert not any(cluster._consumers._idle.values())
+
+
+def test_offsets_that_go_while_reading(servers: str, caplog: pytest.LogCaptureFixture) -> None:
+    # Planned when the topic still had it, such as before it was deleted and created again.
+    gone = OffsetRange(OTHER, 0, 7, 9)
+    with pytest.raises(DataLoss, match="others-0: offset 7 is gone, the first one left is 0"):
+        list(read_range(options(servers), gone))
+    assert list(read_range(options(servers, failOnDataLoss="false"), gone)) == []
+    assert "offset 7 is gone" in caplog.text
+
+
+def test_silence_ends_in_an_error_that_says_where(servers: str) -> None:
+    beyond = OffsetRange(OTHER, 0, 1, 2)  # the next record, which never comes
+    with pytest.raises(Unavailable, match=r"others-0: .* offset 1 on.*kafkaConsumer.pollTimeoutMs"):
+        list(read_range(options(servers, **{"kafkaConsumer.pollTimeoutMs": "1"}), beyond))
+
+
+def test_a_partition_that_is_gone_is_data_loss_within_seconds(
+    servers: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cluster, "_SLICE_MS", 50)
+    for gone in (OffsetRange(OTHER, 9, 0, 1), OffsetRange("nowhere", 0, 0, 1)):
+        with pytest.raises(DataLoss, match=rf"{gone.topic}-{gone.partition}: offsets 0 to 1 are"):
+            list(read_range(options(servers), gone))
+    assert list(read_range(options(servers, failOnDataLoss="false"), gone)) == []
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"subscribe": "nowhere"}, "topic nowhere: UNKNOWN_TOPIC_OR_PARTITION"),
+        (
+            {"subscribe": "", "assign": f'{{"{TOPIC}":[0,2]}}'},
+            f"{TOPIC}-2: UNKNOWN_TOPIC_OR_PARTITION .* has 2 partitions, counted from 0",
+        ),
+    ],
+)
+def test_what_does_not_exist_is_said_after_the_attempts(
+    servers: str, changes: dict[str, str], message: str
+) -> None:
+    wanted = options(servers, **{**changes, "fetchOffset.numRetries": "2"})
+    pauses: list[float] = []
+    with pytest.raises(BrokerError, match=message):
+        ask(wanted, lambda lookup: lookup.find_partitions(wanted), pauses.append)
+    assert pauses == [1.0]
+
+
+def test_a_dead_address_is_said_after_the_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "CONTACT_SECONDS", 0.5)
+    monkeypatch.setattr(cluster.time, "monotonic", lambda: 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        dead = f"127.0.0.1:{taken.getsockname()[1]}"
+    wanted = options(dead, **{"fetchOffset.retryIntervalMs": "20"})
+    pauses: list[float] = []
+    with pytest.raises(Unavailable, match=dead):
+        ask(wanted, lambda lookup: lookup.find_partitions(wanted), pauses.append)
+    assert pauses == [0.02, 0.02]
+
+
+def test_a_question_that_the_client_repeated_for_long_is_not_asked_again(
+    servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 60.0])
+    monkeypatch.setattr(cluster.time, "monotonic", lambda: next(clock))
+
+    def question(lookup: TopicLookup) -> None:
+        raise Unavailable("no leader within 60 s")
+
+    with pytest.raises(Unavailable, match="no leader"):
+        ask(options(servers), question, pytest.fail)
+
+
+def test_the_rack_is_resolved_where_the_task_runs(
+    servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = options(servers, clientRack="env:ZONE_OF_THIS_HOST")
+    assert find_ranges(wanted, Limits())  # the driver has no rack
+    with pytest.raises(UsageError, match="ZONE_OF_THIS_HOST"):
+        values(wanted, OffsetRange(OTHER, 0, 0, 1))
+    monkeypatch.setenv("ZONE_OF_THIS_HOST", "b")
+    assert values(wanted, OffsetRange(OTHER, 0, 0, 1)) == [b"other"]
+    ((key, (consumer,)),) = cluster._consumers._idle.items()
+    assert ("client.rack", "b") in key  # type: ignore[operator]
+    assert isinstance(consumer, Consumer)
+    assert consumer._session.options.text("client.rack") == "b"
+
+
+def test_bounds_are_those_of_the_partitions(servers: str) -> None:
+    wanted = options(servers, subscribe="", subscribePattern="^(fl|oth)")
+    found = ask(wanted, lambda lookup: lookup.find_bounds(lookup.find_partitions(wanted)))
+    assert found == {
+        TopicPartition(TOPIC, 0): (0, COUNT),
+        TopicPartition(TOPIC, 1): (0, COUNT),
+        TopicPartition(OTHER, 0): (0, 1),
+    }

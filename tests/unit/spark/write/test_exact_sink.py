@@ -1,0 +1,213 @@
+"""What `delivery=exactly_once` takes, and what cannot be exact (`exact_sink.py`, `ledger.py`)."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
+from trimtab.cluster import Cluster
+from trimtab.errors import BrokerError, UsageError
+from trimtab.spark.options.sink import read_sink_options
+from trimtab.spark.write import exact_sink, ledger
+from trimtab.spark.write.exact_sink import ExactlyOnce, Prepared
+from trimtab.spark.write.exactly_once import Plan, Run, Try
+from trimtab.spark.write.sink import TaskRows
+
+STREAM = {"checkpointLocation": "/data/checkpoint"}
+BATCH = {"sinkId": "flights", "batchId": "7"}
+
+
+def make(is_stream: bool = True, **options: str) -> ExactlyOnce:
+    given = {
+        "kafka.bootstrap.servers": "127.0.0.1:1",
+        "topic": "flights",
+        "delivery": "exactly_once",
+        **options,
+    }
+    return ExactlyOnce(read_sink_options(given), is_stream)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "needs the option checkpointLocation"),
+        ({"sinkId": "flights"}, "needs the option checkpointLocation"),
+        ({**STREAM, "asyncProgressTrackingEnabled": "true"}, "asyncProgressTrackingEnabled=true"),
+        ({"checkpointLocation": "data/checkpoint"}, "is a relative path"),
+        ({**STREAM, "sinkId": "a/b"}, "sinkId='a/b'"),
+        ({**STREAM, "sinkId": "x" * 181}, "at most 180"),
+        ({**STREAM, "recoverBatch": "skip"}, "write skip:17 or rewrite:17"),
+        ({**STREAM, "recoverBatch": "skip:-1"}, "write skip:17"),
+        ({**STREAM, "decisionTopic": "flights"}, "is the topic that is written to"),
+        (
+            {
+                **STREAM,
+                "kafka.transaction.timeout.ms": "1000",
+                "kafka.transaction.two.phase.commit.enable": "true",
+            },
+            "contradict",
+        ),
+        ({**STREAM, "kafka.transactional.id": "mine"}, "transactional.id"),
+    ],
+)
+def test_a_stream_that_cannot_be_exact_is_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "needs the option sinkId.*foreachBatch"),
+        ({"sinkId": "flights"}, "batchId=''.*foreachBatch"),
+        ({**BATCH, "batchId": "x"}, "batchId='x'"),
+        ({**BATCH, "batchId": "-1"}, "batchId='-1'"),
+    ],
+)
+def test_a_batch_that_could_not_be_known_again_is_refused(
+    options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        make(is_stream=False, **options)
+
+
+@pytest.mark.parametrize("name", ["sinkId", "decisionTopic", "recoverBatch", "batchId"])
+def test_its_options_say_nothing_without_it(name: str) -> None:
+    given = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "flights", name: "1"}
+    with pytest.raises(UsageError, match=f"option {name} .*delivery=exactly_once"):
+        read_sink_options(given)
+
+
+def test_a_sink_is_known_by_its_checkpoint_however_that_is_spelled() -> None:
+    spelled = (
+        "/data/checkpoint",
+        "/data/checkpoint/",
+        "file:/data/checkpoint",
+        "file:///data/checkpoint",
+    )
+    plans = {make(checkpointLocation=each)._plan for each in spelled}
+    assert len(plans) == 1
+    others = {
+        make(checkpointLocation=each)._plan for each in ("/data/other", "s3a://data/checkpoint")
+    }
+    assert len(plans | others) == 3
+
+
+def test_transactions_last_as_long_as_brokers_allow_unless_something_else_is_asked_for() -> None:
+    assert make(**STREAM)._plan.timeout == 900
+    assert make(**STREAM, **{"kafka.transaction.timeout.ms": "5000"})._plan.timeout == 5
+    endless = {"kafka.transaction.two.phase.commit.enable": "true"}
+    assert make(**STREAM, **endless)._plan.timeout is None
+
+
+# what a driver and its tasks do
+
+
+class Ledger:
+    """Notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def take_over(self, after: object = None) -> ProducerIdentity:
+        self.epoch += 1
+        return ProducerIdentity("flights/driver", 1, self.epoch)
+
+    def last_decision(self) -> None:
+        return None
+
+    def open_ids(self) -> list[str]:
+        return []
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    made = Ledger()
+    monkeypatch.setattr(ExactlyOnce, "_ledger", lambda self: made)
+    return made
+
+
+def test_the_driver_begins_once_however_often_it_is_pickled(asked: Ledger) -> None:
+    """Spark pickles the writer twice for the tasks of one batch."""
+    guarantee = make(**STREAM)
+    copies = [pickle.loads(pickle.dumps(guarantee)) for _ in range(2)]
+    assert asked.epoch == 1
+    assert {copy._attempted.driver.epoch for copy in copies} == {1}
+    pickle.dumps(make(**STREAM))
+    assert asked.epoch == 2
+
+
+def task(
+    monkeypatch: pytest.MonkeyPatch, decided: tuple[str, int] | None, batches: list[Any]
+) -> tuple[Prepared, TaskRows]:
+    guarantee = make(**STREAM)
+    guarantee._attempted = Try(
+        guarantee._plan, ProducerIdentity("flights/driver", 1, 0), decided, (), 0.0
+    )
+    monkeypatch.setattr(ExactlyOnce, "_run", lambda self: Run("query", 3, 0, 0, 11))
+    rows = TaskRows(iter(batches), "flights", ["value"])
+    return guarantee.write(rows), rows
+
+
+def test_the_rows_of_a_batch_that_is_decided_are_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import pyarrow as pa
+
+    batches = [pa.record_batch({"value": ["1", "2"]})] * 3
+    message, rows = task(monkeypatch, ("query", 3), batches)
+    assert message.receipt.is_repeated
+    assert message.receipt.prepared is None
+    assert rows.is_empty
+
+
+def test_a_task_without_rows_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    message, _ = task(monkeypatch, ("query", 2), [])
+    assert message.receipt[2:] == (None, False)
+    assert message.counts == {}
+
+
+def test_a_task_that_spark_does_not_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Context:
+        def getLocalProperty(self, name: str) -> None:  # noqa: N802
+            return None
+
+    monkeypatch.setattr(exact_sink.TaskContext, "get", lambda: Context())
+    with pytest.raises(UsageError, match="micro-batch"):
+        make(**STREAM)._run()
+
+
+# the ledger
+
+
+def test_a_cluster_without_transactions_says_so_at_once() -> None:
+    with Cluster(brokers=1) as cluster:
+        plan = Plan("flights", None)
+        made = ledger.KafkaLedger(
+            plan, {"bootstrap.servers": cluster.bootstrap_servers}, "decisions"
+        )
+        with pytest.raises(BrokerError, match="serves no transactions"):
+            made.take_over()
+        with pytest.raises(BrokerError, match="serves no transactions"):
+            made.complete([PreparedTransaction("flights/1", 1, 0)], True)
+        with pytest.raises(BrokerError, match="UNSUPPORTED_VERSION"):
+            made.gone([PreparedTransaction("flights/1", 1, 0)])
+
+
+def test_a_topic_of_decisions_is_made_for_the_sink_or_refused() -> None:
+    with Cluster(brokers=1) as cluster, ledger.Admin(cluster.bootstrap_servers) as admin:
+        admin.create_topic("narrow", partitions=1)
+        client = {"bootstrap.servers": cluster.bootstrap_servers, "transaction.timeout.ms": "1000"}
+        plan = Plan("flights", 1.0)
+        with pytest.raises(UsageError, match="needs 2"):
+            ledger.KafkaLedger(plan, client, "narrow").last_decision()
+        for _ in range(2):
+            assert ledger.KafkaLedger(plan, client, "decisions").last_decision() is None
+        assert admin.describe_topics(["decisions"])["decisions"].partition_count == 2
+        (policy,) = [
+            e for e in admin.describe_configs("topic", "decisions") if e.name == "cleanup.policy"
+        ]
+        assert policy.value == "compact"

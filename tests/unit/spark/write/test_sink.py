@@ -1,0 +1,257 @@
+"""What a task does with its rows, and what its driver makes of it; without Spark's JVM."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType  # noqa: E402
+
+from trimtab.client.accumulator.table import PartitionSummary, TableSummary  # noqa: E402
+from trimtab.errors import UsageError  # noqa: E402
+from trimtab.spark.options.sink import read_sink_options  # noqa: E402
+from trimtab.spark.resident import Residents  # noqa: E402
+from trimtab.spark.write import sink  # noqa: E402
+from trimtab.spark.write.sink import (  # noqa: E402
+    Acknowledged,
+    AtLeastOnce,
+    TaskRows,
+    Written,
+    make_stream_writer,
+    make_writer,
+)
+
+OPTIONS = {"kafka.bootstrap.servers": "nowhere:1", "topic": "t"}
+SCHEMA = StructType([StructField("value", StringType())])
+
+
+class Sent:
+    """What `send_table` returns: settled at once, or by the next flush."""
+
+    def __init__(self, topic: str, rows: list[Any], is_done: bool) -> None:
+        self._summary = TableSummary(
+            topic, len(rows), {0: PartitionSummary(len(rows), 0, len(rows) - 1, 10 * len(rows))}
+        )
+        self.is_done = is_done
+        self.error: Exception | None = None
+
+    def done(self) -> bool:
+        return self.is_done
+
+    def result(self) -> TableSummary:
+        assert self.is_done, "a task must not wait for a batch before it has flushed"
+        if self.error is not None:
+            raise self.error
+        return self._summary
+
+
+class FakeProducer:
+    """Notes what is asked of it; every batch is acknowledged when it is flushed, or at once."""
+
+    def __init__(self, client: object = None, *, at_once: bool = False) -> None:
+        self.client = client
+        self.calls: list[Any] = []
+        self.sent: list[Sent] = []
+        self.error: Exception | None = None
+        self.at_once = at_once
+
+    def send_table(self, topic: str, rows: Any, **roles: str) -> Sent:
+        sent = Sent(topic, rows.to_pylist(), self.at_once)
+        sent.error = self.error
+        self.calls.append((topic, rows.column("value").to_pylist(), sorted(roles)))
+        self.sent.append(sent)
+        return sent
+
+    def flush(self) -> None:
+        self.calls.append("flush")
+        for sent in self.sent:
+            sent.is_done = True
+
+    def close(self, timeout: float) -> None:
+        self.calls.append(("close", timeout))
+
+
+def batch(values: list[Any], topics: list[Any] | None = None) -> Any:
+    columns = {"value": pa.array(values, pa.string())}
+    if topics is not None:
+        columns["topic"] = pa.array(topics, pa.string())
+    return pa.record_batch(columns)
+
+
+def rows(*batches: Any, topic: str = "") -> TaskRows:
+    return TaskRows(iter(batches), topic, ("value",) if topic else ("value", "topic"))
+
+
+def test_rows_of_several_topics_keep_their_order_in_each() -> None:
+    producer = FakeProducer()
+    task = rows(batch(["1", "2", "3", "4", "5"], ["b", "a", "b", "c", "a"]), batch(["6"], ["a"]))
+    assert task.send_to(producer) == {
+        "b": {0: Written(2, 20)},
+        "a": {0: Written(3, 30)},
+        "c": {0: Written(1, 10)},
+    }
+    assert producer.calls == [
+        ("b", ["1", "3"], ["value"]),
+        ("a", ["2", "5"], ["value"]),
+        ("c", ["4"], ["value"]),
+        ("a", ["6"], ["value"]),
+        "flush",
+    ]
+
+
+def test_a_thousand_topics_in_a_batch_are_told_apart() -> None:
+    producer = FakeProducer()
+    topics = [f"t{(7 * n) % 1000}" for n in range(3000)]
+    rows(batch([str(n) for n in range(3000)], topics)).send_to(producer)
+    got = {topic: values for topic, values, _ in producer.calls[:-1]}
+    assert got == {
+        topic: [str(n) for n in range(3000) if topics[n] == topic] for topic in set(topics)
+    }
+
+
+def test_the_option_names_the_topic_of_all_rows() -> None:
+    producer = FakeProducer()
+    rows(batch(["1", "2"]), topic="t").send_to(producer)
+    assert producer.calls == [("t", ["1", "2"], ["value"]), "flush"]
+
+
+def test_a_null_topic_is_an_error() -> None:
+    with pytest.raises(UsageError, match=r"2 rows have a null topic, the first in row 1 .*option"):
+        rows(batch(["1", "2", "3"], ["a", None, None])).send_to(FakeProducer())
+
+
+def test_batches_without_rows_are_passed_over() -> None:
+    assert rows().is_empty
+    assert rows(batch([]), batch([]), topic="t").is_empty
+    producer = FakeProducer()
+    task = rows(batch([]), batch(["1"]), batch([]), batch(["2"]), topic="t")
+    assert not task.is_empty
+    assert not task.is_empty
+    task.send_to(producer)
+    assert [call[1] for call in producer.calls[:-1]] == [["1"], ["2"]]
+
+
+def test_rows_may_be_passed_over() -> None:
+    taken: list[Any] = []
+
+    def read() -> Iterator[Any]:
+        for each in ("1", "2"):
+            taken.append(each)
+            yield batch([each])
+
+    TaskRows(read(), "t", ("value",)).pass_over()
+    assert taken == ["1", "2"]
+
+
+def test_a_failure_ends_the_task_before_it_reads_on() -> None:
+    producer = FakeProducer(at_once=True)
+    producer.error = ValueError("t-0: refused")
+
+    def read() -> Iterator[Any]:
+        yield batch(["1"])
+        raise AssertionError("read on")
+
+    with pytest.raises(ValueError, match="t-0: refused"):
+        TaskRows(read(), "t", ("value",)).send_to(producer)
+
+
+# -- At least once
+
+
+@pytest.fixture
+def producers(monkeypatch: pytest.MonkeyPatch) -> list[FakeProducer]:
+    """Those that tasks have made, in a worker without any before."""
+    made: list[FakeProducer] = []
+
+    def make(client: object) -> FakeProducer:
+        made.append(FakeProducer(client))
+        return made[-1]
+
+    monkeypatch.setattr("trimtab.client.producer.Producer", make)
+    residents: Residents[Any] = Residents(sink._close, lambda seconds, call: None)
+    monkeypatch.setattr(sink, "_producers", residents)
+    return made
+
+
+def guarantee(**options: str) -> AtLeastOnce:
+    return AtLeastOnce(read_sink_options({**OPTIONS, **options}))
+
+
+def test_the_message_comes_after_the_flush_and_counts_what_each_partition_took(
+    producers: list[FakeProducer],
+) -> None:
+    message = guarantee().write(rows(batch(["1", "2"]), topic="t"))
+    assert producers[0].calls[-1] == "flush"
+    assert pickle.loads(pickle.dumps(message)) == Acknowledged({"t": {0: Written(2, 20)}})
+
+
+def test_tasks_share_a_producer_if_their_options_are_the_same(
+    producers: list[FakeProducer],
+) -> None:
+    for _ in range(3):
+        guarantee().write(rows(batch(["1"]), topic="t"))
+    guarantee(clientRack="a").write(rows(batch(["1"]), topic="t"))
+    guarantee(clientRack="b").write(rows(batch(["1"]), topic="t"))
+    assert [(made.client or {}).get("client.rack") for made in producers] == [None, "a", "b"]
+
+
+def test_a_task_without_rows_needs_no_producer(producers: list[FakeProducer]) -> None:
+    assert guarantee().write(rows(batch([]), topic="t")) == Acknowledged({})
+    assert producers == []
+
+
+def test_what_a_failed_task_has_not_sent_is_dropped_with_its_producer(
+    producers: list[FakeProducer],
+) -> None:
+    with pytest.raises(UsageError, match="null topic"):
+        guarantee().write(rows(batch(["1"], ["a"]), batch(["2"], [None])))
+    assert producers[0].calls[-1] == ("close", 0)
+    guarantee().write(rows(batch(["1"]), topic="t"))
+    assert len(producers) == 2
+
+
+def test_the_driver_counts_what_was_written(caplog: pytest.LogCaptureFixture) -> None:
+    messages = [
+        Acknowledged({"t": {0: Written(2, 20), 1: Written(3, 30)}}),
+        Acknowledged({"u": {0: Written(1, 5)}}),
+    ]
+    with caplog.at_level("INFO"):
+        guarantee().commit(messages, 7)
+        guarantee().abort([messages[0], None], None)
+    assert "batch 7: 6 records of 55 bytes were written by 2 tasks" in caplog.text
+    assert "the write has failed; what its tasks have sent so far stays" in caplog.text
+
+
+# -- Writers
+
+
+def test_writers_are_checked_on_the_driver_and_pickled_to_the_tasks(
+    producers: list[FakeProducer],
+) -> None:
+    for writer in (
+        make_writer(OPTIONS, SCHEMA, overwrite=False),
+        make_stream_writer(OPTIONS, SCHEMA),
+    ):
+        copy = pickle.loads(pickle.dumps(writer))
+        message = copy.write(iter([batch(["1"])]))
+        assert message == Acknowledged({"t": {0: Written(1, 10)}})
+    assert len(producers) == 1
+
+
+def test_columns_are_checked_before_any_task() -> None:
+    no_value = StructType([StructField("key", BinaryType())])
+    with pytest.raises(UsageError, match="column value is missing"):
+        make_writer(OPTIONS, no_value, overwrite=False)
+    with pytest.raises(UsageError, match="column value is missing"):
+        make_stream_writer(OPTIONS, no_value)
+
+
+def test_overwriting_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"mode\('overwrite'\) cannot be: .* use mode\('append'\)"):
+        make_writer(OPTIONS, SCHEMA, overwrite=True)
