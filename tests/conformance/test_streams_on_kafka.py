@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.spark.test_stream import Query, reader, size_of
+from tests.unit.spark.stream.test_reader import Query, reader, size_of
 
 from benchmarks.jars import RivalMissing, find_java, kafka_jars
 from benchmarks.processes import ApacheKafka, run_java

@@ -108,9 +108,7 @@ def test_a_short_demo_shows_what_its_report_claims(
     rate = experiment.RATE // SLOWER
     for module in (demo, experiment):
         monkeypatch.setattr(module, "RATE", rate)
-    monkeypatch.setattr(
-        "trimtab.spark.session.local.local_session", lambda title: nullcontext(spark)
-    )
+    monkeypatch.setattr("trimtab.spark.session.local_session", lambda title: nullcontext(spark))
     summary, _ = demo._measure(SHORT, Display())
     assert [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING] == []
 
