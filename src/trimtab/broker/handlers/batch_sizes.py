@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from trimtab.broker.handlers.each_partition import answer_each
 from trimtab.broker.partition import Refused
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.server.turns import Pace, Steps
@@ -21,6 +22,7 @@ from trimtab.wire.messages.list_batch_sizes import (
     ListBatchSizesPartitionResult,
     ListBatchSizesRequest,
     ListBatchSizesResponse,
+    ListBatchSizesTopic,
     ListBatchSizesTopicResult,
 )
 
@@ -51,46 +53,44 @@ def list_batch_sizes(
         partitions_left += len(topic.partitions)
         if pace.spend():
             yield
-    topics = []
-    for topic in request.topics:
-        results = []
-        if pace.spend():
-            yield
-        for wanted in topic.partitions:
-            if pace.spend():
-                yield
-            result = ListBatchSizesPartitionResult(
-                partition_index=wanted.partition_index,
-                error_code=ErrorCode.NONE,
-                next_offsets=[],
-                sizes=[],
-                max_timestamps=[],
-            )
-            results.append(result)
-            code = ErrorCode.NONE
-            try:
-                partition = broker.find_partition(topic.name, wanted.partition_index)
-                share = max(room // partitions_left, 1) if room else 0
-                yield from _list(partition, wanted, share, result, pace)
-            except Refused as refused:
-                code = refused.code
-            except OffsetOutOfRange:
-                code = ErrorCode.OFFSET_OUT_OF_RANGE
-            except (StorageError, CorruptData) as error:
-                _log.error(
-                    "cannot list batches partition=%s-%d error=%s",
-                    topic.name,
-                    wanted.partition_index,
-                    error,
-                )
-                code = ErrorCode.CORRUPT_MESSAGE
-                if isinstance(error, StorageError):
-                    broker.disk_failed(error)
-                    code = ErrorCode.KAFKA_STORAGE_ERROR
-            result.error_code = code
-            room -= len(result.sizes)
-            partitions_left -= 1
-        topics.append(ListBatchSizesTopicResult(name=topic.name, partitions=results))
+
+    def answer(
+        topic: ListBatchSizesTopic, wanted: ListBatchSizesPartition
+    ) -> Steps[ListBatchSizesPartitionResult]:
+        nonlocal room, partitions_left
+        result = ListBatchSizesPartitionResult(
+            partition_index=wanted.partition_index,
+            error_code=ErrorCode.NONE,
+            next_offsets=[],
+            sizes=[],
+            max_timestamps=[],
+        )
+        try:
+            partition = broker.find_partition(topic.name, wanted.partition_index)
+            share = max(room // partitions_left, 1) if room else 0
+            yield from _list(partition, wanted, share, result, pace)
+        except Refused as refused:
+            result.error_code = refused.code
+        except OffsetOutOfRange:
+            result.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+        except (StorageError, CorruptData) as error:
+            where = f"{topic.name}-{wanted.partition_index}"
+            _log.error("cannot list batches partition=%s error=%s", where, error)
+            result.error_code = ErrorCode.CORRUPT_MESSAGE
+            if isinstance(error, StorageError):
+                broker.disk_failed(error)
+                result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        room -= len(result.sizes)
+        partitions_left -= 1
+        return result
+
+    topics = yield from answer_each(
+        request.topics,
+        lambda topic: topic.partitions,
+        answer,
+        lambda topic, results: ListBatchSizesTopicResult(name=topic.name, partitions=results),
+        pace,
+    )
     return ListBatchSizesResponse(topics=topics)
 
 

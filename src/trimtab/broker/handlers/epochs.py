@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trimtab.broker.handlers.each_partition import answer_each
 from trimtab.broker.partition import Refused
 from trimtab.errors import ErrorCode
 from trimtab.server.turns import Pace, Steps
@@ -17,6 +18,7 @@ from trimtab.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
     OffsetForLeaderTopicResult,
 )
 
@@ -28,17 +30,20 @@ def offset_for_leader_epoch(
     broker: Broker, header: RequestHeader, request: OffsetForLeaderEpochRequest
 ) -> Steps[OffsetForLeaderEpochResponse]:
     """One end per partition that is asked for."""
-    pace = Pace()
-    topics = []
-    for topic in request.topics:
-        partitions = []
-        if pace.spend():
-            yield
-        for wanted in topic.partitions:
-            partitions.append(_find(broker, topic.topic, wanted))
-            if pace.spend():
-                yield
-        topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions))
+
+    def answer(
+        topic: OffsetForLeaderTopic, wanted: OffsetForLeaderPartition
+    ) -> Steps[EpochEndOffset]:
+        return _find(broker, topic.topic, wanted)
+        yield
+
+    topics = yield from answer_each(
+        request.topics,
+        lambda topic: topic.partitions,
+        answer,
+        lambda topic, ends: OffsetForLeaderTopicResult(topic=topic.topic, partitions=ends),
+        Pace(),
+    )
     return OffsetForLeaderEpochResponse(throttle_time_ms=0, topics=topics)
 
 

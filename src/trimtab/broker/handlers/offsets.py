@@ -22,6 +22,7 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from trimtab.broker.handlers.each_partition import answer_each
 from trimtab.broker.partition import Partition, Refused
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.records import NO_OFFSET, NO_TIMESTAMP
@@ -33,6 +34,7 @@ from trimtab.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
+    ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
 
@@ -77,42 +79,43 @@ def list_offsets(
             times[topic.name, wanted.partition_index] += 1
             if pace.spend():
                 yield
-    topics = []
-    for topic in request.topics:
-        partitions = []
-        if pace.spend():
+
+    def answer(
+        topic: ListOffsetsTopic, wanted: ListOffsetsPartition
+    ) -> Steps[ListOffsetsPartitionResponse]:
+        if wanted.timestamp >= 0 and pace.spend(_LOOKUP_COST):
             yield
-        for wanted in topic.partitions:
-            if pace.spend(_LOOKUP_COST if wanted.timestamp >= 0 else 1):
-                yield
-            try:
-                if request.isolation_level not in _ISOLATIONS:
-                    raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka, without a check
-                if times[topic.name, wanted.partition_index] > 1:
-                    raise Refused(ErrorCode.INVALID_REQUEST)
-                if wanted.timestamp < 0 and not (
-                    _SINCE_VERSION.get(wanted.timestamp, 1 << 15) <= header.api_version
-                ):
-                    raise Refused(ErrorCode.UNSUPPORTED_VERSION)
-                partition = broker.find_partition(topic.name, wanted.partition_index)
-                partition.check_epoch(wanted.current_leader_epoch)
-                found = yield from _find(partition, wanted, request.replica_id, header.api_version)
-                if header.api_version < _EPOCHS_SINCE:
-                    found.leader_epoch = _NO_EPOCH
-            except Refused as refused:
-                found = _answer(wanted, code=refused.code)
-            except (StorageError, CorruptData) as error:
-                _log.error(
-                    "cannot look up an offset partition=%s-%d error=%s",
-                    topic.name,
-                    wanted.partition_index,
-                    error,
-                )
-                if isinstance(error, StorageError):
-                    broker.disk_failed(error)
-                found = _answer(wanted, code=ErrorCode.KAFKA_STORAGE_ERROR)
-            partitions.append(found)
-        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
+        try:
+            if request.isolation_level not in _ISOLATIONS:
+                raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka, without a check
+            if times[topic.name, wanted.partition_index] > 1:
+                raise Refused(ErrorCode.INVALID_REQUEST)
+            if wanted.timestamp < 0 and not (
+                _SINCE_VERSION.get(wanted.timestamp, 1 << 15) <= header.api_version
+            ):
+                raise Refused(ErrorCode.UNSUPPORTED_VERSION)
+            partition = broker.find_partition(topic.name, wanted.partition_index)
+            partition.check_epoch(wanted.current_leader_epoch)
+            found = yield from _find(partition, wanted, request.replica_id, header.api_version)
+            if header.api_version < _EPOCHS_SINCE:
+                found.leader_epoch = _NO_EPOCH
+            return found
+        except Refused as refused:
+            return _answer(wanted, code=refused.code)
+        except (StorageError, CorruptData) as error:
+            where = f"{topic.name}-{wanted.partition_index}"
+            _log.error("cannot look up an offset partition=%s error=%s", where, error)
+            if isinstance(error, StorageError):
+                broker.disk_failed(error)
+            return _answer(wanted, code=ErrorCode.KAFKA_STORAGE_ERROR)
+
+    topics = yield from answer_each(
+        request.topics,
+        lambda topic: topic.partitions,
+        answer,
+        lambda topic, found: ListOffsetsTopicResponse(name=topic.name, partitions=found),
+        pace,
+    )
     return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
 
 

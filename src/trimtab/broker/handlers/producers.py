@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trimtab.broker.handlers.each_partition import answer_each
 from trimtab.broker.partition import Refused
 from trimtab.errors import ErrorCode
 from trimtab.server.turns import Pace, Steps
@@ -17,6 +18,7 @@ from trimtab.wire.messages.describe_producers import (
     DescribeProducersResponse,
     PartitionResponse,
     ProducerState,
+    TopicRequest,
     TopicResponse,
 )
 
@@ -31,17 +33,20 @@ def describe_producers(
 ) -> Steps[DescribeProducersResponse]:
     """The producers of each partition that is asked for."""
     pace = Pace()
-    topics = []
-    for topic in request.topics:
-        partitions = []
-        if pace.spend():
+
+    def answer(topic: TopicRequest, index: int) -> Steps[PartitionResponse]:
+        described = _describe(broker, topic.name, index)
+        if pace.spend(len(described.active_producers)):
             yield
-        for index in topic.partition_indexes:
-            described = _describe(broker, topic.name, index)
-            partitions.append(described)
-            if pace.spend(1 + len(described.active_producers)):
-                yield
-        topics.append(TopicResponse(name=topic.name, partitions=partitions))
+        return described
+
+    topics = yield from answer_each(
+        request.topics,
+        lambda topic: topic.partition_indexes,
+        answer,
+        lambda topic, described: TopicResponse(name=topic.name, partitions=described),
+        pace,
+    )
     return DescribeProducersResponse(throttle_time_ms=0, topics=topics)
 
 
