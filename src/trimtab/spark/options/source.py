@@ -90,7 +90,7 @@ class StreamOptions(SourceOptions):
     min_bytes_per_trigger: int
     max_bytes_per_partition: int
     """At most about this many bytes in one Spark partition."""
-    size_source: Literal["auto", "exact", "probe"]
+    size_source: Literal["auto", "probe"]
     commit_group: str
     """The consumer group to commit offsets to, for tools that show lag; empty: none."""
 
@@ -201,7 +201,7 @@ def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
     for name in _ENDING:
         if name in given:
             raise UsageError(f"option {name} is for batches: a stream has no end")
-    size_source: Any = given.word("sizeSource", ("auto", "exact", "probe"))
+    size_source: Any = given.word("sizeSource", ("auto", "probe"))
     return StreamOptions(
         **_read_common(given, without_effect=_BATCH_ONLY),
         starting=_read_offsets(given, _STARTING, "latest"),

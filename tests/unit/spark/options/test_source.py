@@ -233,7 +233,7 @@ def test_refusals_name_the_option_and_the_fix(changes: dict[str, str | None], me
         ({"maxBytesPerTrigger": "8 parsecs"}, "such as 8m or 1g"),
         ({"maxBytesPerTrigger": "0"}, "at least 1"),
         ({"maxTriggerDelay": "soon"}, "such as 15m"),
-        ({"sizeSource": "guess"}, "write auto or exact or probe"),
+        ({"sizeSource": "exact"}, "write auto or probe"),
         ({"maxOffsetsPerTrigger": "1.5"}, "at least 1"),
     ],
 )
