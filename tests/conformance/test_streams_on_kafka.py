@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.spark.stream.test_reader import Query, reader, size_of
 
 from benchmarks.jars import RivalMissing, find_java, kafka_jars
 from benchmarks.processes import ApacheKafka, run_java
+from tests.unit.spark.stream.test_reader import Query, reader, size_of
 from trimtab import Admin, Producer
 from trimtab.spark.read.ranges import DataLoss
 

@@ -78,6 +78,9 @@ class Offsets:
         self._metadata = metadata
         self._backoff = backoff
         self._random = random
+        self._doubted: set[str] = set()
+        """Topics whose leaders did not answer: they are asked about first, also by the next call,
+        which may have too little time to find out again that they do not answer."""
 
     async def find(
         self,
@@ -103,9 +106,14 @@ class Offsets:
             async with asyncio.timeout(timeout):
                 attempt = 0
                 while missing:
-                    if attempt or any(self._leader(p) == NO_LEADER for p in missing):
+                    if any(
+                        p.topic in self._doubted or self._leader(p) == NO_LEADER for p in missing
+                    ):
                         await self._refresh(missing, troubles)
-                    await self._ask_leaders(missing, found, troubles, isolation)
+                    try:
+                        await self._ask_leaders(missing, found, troubles, isolation)
+                    finally:
+                        self._doubted.update(partition.topic for partition in missing)
                     if missing:
                         await asyncio.sleep(self._backoff.wait(attempt, self._random))
                     attempt += 1
@@ -147,8 +155,10 @@ class Offsets:
         missing: Mapping[TopicPartition, int],
         troubles: dict[TopicPartition, KafkaError],
     ) -> None:
+        topics = {partition.topic for partition in missing}
         try:
-            await self._metadata.fetch(sorted({partition.topic for partition in missing}))
+            await self._metadata.fetch(sorted(topics))
+            self._doubted -= topics
         except (AuthenticationFailed, BrokerError):
             raise
         except KafkaError as error:

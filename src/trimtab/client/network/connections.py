@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from trimtab.client.network.authentication import Credentials, authenticate
 from trimtab.client.network.backoff import Backoff
+from trimtab.client.network.certificates import explain_certificate, tls_reason
 from trimtab.client.network.outages import OutageLog
 from trimtab.errors import (
     AuthenticationFailed,
@@ -49,6 +50,8 @@ OnResponse = Callable[[Any, KafkaError | None], None]
 """Called once with (response, None) or (None, error)."""
 
 MAX_RESPONSE_BYTES = 2**31 - 1
+_SLOW = 1.0
+"""Seconds after which a broker that is being connected to is not waited for before others."""
 _FIRST_REQUESTS = 2
 """A connection that ends with these was probably not understood."""
 _REAUTHENTICATE_AT = 0.85
@@ -214,7 +217,7 @@ class Connection(FrameProtocol):
     def _explain_loss(self, exception: Exception | None) -> KafkaError:
         if isinstance(exception, ssl.SSLError):
             # With TLS 1.3 a broker judges our certificate after the handshake.
-            return AuthenticationFailed(f"{self.node} ended TLS: {_reason(exception)}")
+            return AuthenticationFailed(f"{self.node} ended TLS: {tls_reason(exception)}")
         text = f"{self.node} closed the connection" + (f": {exception}" if exception else "")
         if self._correlation_id <= _FIRST_REQUESTS:
             protocol = self._options.security_protocol
@@ -490,10 +493,6 @@ class Connection(FrameProtocol):
         self._fail(Unavailable(f"{self.node} did not answer {name} in time"))
 
 
-def _reason(error: ssl.SSLError) -> str:
-    return (error.reason or str(error)).replace("_", " ").lower()
-
-
 @cache
 def _software_version() -> str:
     from importlib.metadata import PackageNotFoundError, version
@@ -504,30 +503,12 @@ def _software_version() -> str:
         return "0"
 
 
-_NAME_MISMATCHES = (62, 64)
-"""OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
-_NOT_TRUSTED = (18, 19, 20, 21)
-"""Self-signed, or of an issuer that is not known."""
-
-
 def _is_address(host: str) -> bool:
     try:
         ip_address(host)
     except ValueError:
         return False
     return True
-
-
-def _explain_certificate(node: Node, error: ssl.SSLCertVerificationError) -> str:
-    fix = ""
-    if error.verify_code in _NAME_MISMATCHES:
-        fix = (
-            "; reach it by a name that its certificate has, or set"
-            " ssl.endpoint.identification.algorithm to an empty text to accept any name"
-        )
-    elif error.verify_code in _NOT_TRUSTED:
-        fix = "; name the certificate authority's file in ssl.truststore.location"
-    return f"{node}: its certificate is not accepted: {error.verify_message}{fix}"
 
 
 class Connections:
@@ -627,15 +608,19 @@ class Connections:
         return await connection.request(message, api_key, timeout=timeout)
 
     async def connect_any(self) -> Connection:
-        """A connection to whichever broker answers: an open one, else any, in random order.
+        """A connection to whichever broker answers first: an open one, else any.
+
+        Those that may be tried now come before those that have failed a moment ago. So calls that
+        are cancelled early try one broker after the other, and not the same one each time.
 
         Raises:
             Unavailable: none can be reached; names every address that was tried.
             AuthenticationFailed: likewise, and at least one refused us or was refused by us.
+
+        Source: `NetworkClient.leastLoadedNode`.
         """
-        live = [c for node_id in self._open if (c := self.ready(node_id)) is not None]
-        if live:
-            return min(live, key=lambda connection: connection.in_flight)
+        if live := self._least_loaded():
+            return live
         known = [node_id for node_id in self._nodes if node_id >= 0]
         self._random.shuffle(known)
         seeds: list[int] = []
@@ -646,9 +631,9 @@ class Connections:
         self._random.shuffle(seeds)
         kind: type[KafkaError] = Unavailable
         errors: list[str] = []
-        for node_id in known + seeds:
+        for node_id in sorted(known + seeds, key=self._turn):
             try:
-                return await self.connect(node_id)
+                return await self._open_one(node_id)
             except KafkaError as error:
                 errors.append(str(error))
                 if isinstance(error, AuthenticationFailed):
@@ -657,6 +642,30 @@ class Connections:
         if not seeds:
             text += " (bootstrap.servers are not tried again: metadata.recovery.strategy=none)"
         raise kind(text)
+
+    def _least_loaded(self) -> Connection | None:
+        live = [c for node_id in self._open if (c := self.ready(node_id)) is not None]
+        return min(live, key=lambda connection: connection.in_flight, default=None)
+
+    def _turn(self, node_id: int) -> float:
+        """The order in which to try brokers: one that is being tried, one that may be, the others
+        as their waits end, and last one that has taken long to answer."""
+        now = asyncio.get_running_loop().time()
+        wait = self._not_before.get(node_id, now) - now
+        if node_id in self._opening and wait <= 0:
+            return math.inf if wait < -_SLOW else -1.0
+        return max(wait, 0.0)
+
+    async def _open_one(self, node_id: int) -> Connection:
+        """The connection to a broker, or to another one if that opens before."""
+        if self._closed or node_id not in self._nodes:
+            return await self.connect(node_id)  # says what is the matter
+        task = self._opening.get(node_id) or self._begin(node_id)
+        while not task.done():
+            await asyncio.wait(self._opening.values(), return_when=asyncio.FIRST_COMPLETED)
+            if live := self._least_loaded():
+                return live
+        return await task
 
     @property
     def connections(self) -> list[Connection]:
@@ -698,6 +707,7 @@ class Connections:
             wait = self._not_before.get(node_id, 0.0) - loop.time()
             if wait > 0:
                 await asyncio.sleep(wait)
+            self._not_before[node_id] = loop.time()
             node = self._nodes.get(node_id)
             if node is None:
                 raise Unavailable(f"broker {node_id} is no longer in the cluster's metadata")
@@ -781,12 +791,12 @@ class Connections:
             at = "" if address == node.host else f" at {address}"
             raise Unavailable(f"{node} did not accept a connection{at} in time") from None
         except ssl.SSLCertVerificationError as error:
-            raise AuthenticationFailed(_explain_certificate(node, error)) from error
+            raise AuthenticationFailed(explain_certificate(str(node), error)) from error
         except ssl.SSLError as error:
             if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-                raise Unavailable(self._explain(node, _reason(error))) from error
+                raise Unavailable(self._explain(node, tls_reason(error))) from error
             raise AuthenticationFailed(
-                f"{node} and this client cannot agree on TLS: {_reason(error)}; see"
+                f"{node} and this client cannot agree on TLS: {tls_reason(error)}; see"
                 " security.protocol, ssl.keystore.location and ssl.enabled.protocols"
             ) from error
         except OSError as error:

@@ -291,10 +291,14 @@ class Metadata:
 
     async def fetch(self, topics: list[str] | None, create: bool = False) -> MetadataResponse:
         """Ask any broker for these topics (None: all of them) and take over what it says."""
+        if self._failing_since is None:
+            self._failing_since = asyncio.get_running_loop().time()
         try:
             response = await self._ask(topics, create)
-        except KafkaError as error:
-            self._failure = error
+        except BaseException as error:  # a cancelled one has failed, too: nobody answered in time
+            if isinstance(error, KafkaError):
+                self._failure = error
+            self._rebootstrap_if_late()
             raise
         self._failure = self._failing_since = None
         self.updated_at = asyncio.get_running_loop().time()
@@ -392,7 +396,6 @@ class Metadata:
                 complete = False
                 if self._is_asking:  # else connections have said so
                     missing = f"no metadata: {error}"
-                self._rebootstrap_if_late()
             wait = self._backoff.wait(attempt, self._random)
             if missing:
                 outages.failed("the metadata", missing, wait, now(), _PATIENCE)
@@ -442,11 +445,10 @@ class Metadata:
 
     def _rebootstrap_if_late(self) -> None:
         """Begin again at the bootstrap servers if the known brokers told nothing for too long."""
-        now = asyncio.get_running_loop().time()
-        if self._failing_since is None:
-            self._failing_since = now
-        after = self._connections.options.rebootstrap_after
-        if after is not None and now - self._failing_since >= after:
+        since, after = self._failing_since, self._connections.options.rebootstrap_after
+        if since is None or after is None:
+            return
+        if asyncio.get_running_loop().time() - since >= after:
             self._rebootstrap()
 
     def _rebootstrap(self) -> None:

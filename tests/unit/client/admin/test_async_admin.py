@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -539,3 +539,70 @@ def test_a_closed_admin_client_says_so(world: World, cluster: ScriptedCluster) -
             assert [link for link in broker.links if link.transport is not None] == []
 
     world.run(scenario())
+
+
+def test_a_leader_that_does_not_come_back_is_given_up_however_short_the_calls(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    """Each call ends before the leader may be tried again; the next one must not begin with it."""
+
+    async def scenario() -> None:
+        for broker in cluster.brokers.values():
+            await broker.start()
+        async with AsyncAdmin(
+            cluster.bootstrap,
+            random=world.random("client"),
+            default_api_timeout_ms=300,
+            retry_backoff_ms=1000,
+            retry_backoff_max_ms=10_000,
+        ) as admin:
+            assert (await admin.list_offsets([T1]))[T1].offset == 6
+            for broker in cluster.brokers.values():
+                broker.stop()
+            for _ in range(10):
+                with pytest.raises(Unavailable):
+                    await admin.list_offsets([T1])
+            await cluster.brokers[0].start()
+            cluster.leaders["t"] = [0, 0]
+            assert await calls_until_answered(lambda: admin.list_offsets([T1])) < 60
+
+    world.run(scenario())
+
+
+def test_brokers_that_moved_are_found_by_bootstrap_however_short_the_calls(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    """Waiting for the known ones must not use up all of the time of each call."""
+    seed = cluster.broker(7)
+    del cluster.brokers[7]  # a name of the cluster, not one of its brokers
+    known = [cluster.broker(node_id) for node_id in range(2, 7)]
+
+    async def scenario() -> None:
+        for broker in (seed, *known):
+            await broker.start()
+        async with AsyncAdmin(
+            "broker-7:9092",
+            random=world.random("client"),
+            default_api_timeout_ms=300,
+            retry_backoff_ms=1000,
+        ) as admin:
+            await admin.topics()
+            for broker in (seed, *known):
+                broker.stop()
+            for _ in range(20):
+                with pytest.raises(Unavailable):
+                    await admin.topics()
+            await seed.start()
+            assert await calls_until_answered(admin.topics) < 10
+
+    world.run(scenario())
+
+
+async def calls_until_answered(call: Callable[[], Awaitable[object]]) -> int:
+    for count in range(100):
+        try:
+            await call()
+        except Unavailable:
+            continue
+        return count
+    raise AssertionError("no call was ever answered")

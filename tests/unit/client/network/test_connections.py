@@ -363,6 +363,38 @@ def test_any_broker_will_do_and_if_none_does_all_are_named(
     world.run(scenario())
 
 
+def test_any_broker_is_the_one_that_may_be_tried_first(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    """Who has just failed is waited for last, and a connection that opens meanwhile will do."""
+    brokers = [cluster.broker(node_id) for node_id in range(3)]
+
+    async def scenario() -> None:
+        connections = connections_to(cluster, backoff=Backoff(10.0, 10.0))
+        for node_id in (-1, -3):
+            with pytest.raises(Unavailable):
+                await connections.connect(node_id)
+        for broker in brokers:
+            await broker.start()
+        assert (await connections.connect_any()).node.host == "broker-1"
+        brokers[1].stop()
+        await asyncio.sleep(0.1)
+        world.network.cut("localhost", "broker-1")
+        world.network.cut("localhost", "broker-2")
+        connections.open_soon(-2)
+        connections.open_soon(-3)
+        await asyncio.sleep(12)  # both wait for an answer by now
+        world.network.cut("localhost", "broker-0")
+        asked_at = world.loop.time()
+        asking = asyncio.create_task(connections.connect_any())
+        await asyncio.sleep(0.5)
+        world.network.heal("localhost", "broker-2")
+        assert (await asking).node.host == "broker-2"
+        assert world.loop.time() - asked_at < 5
+
+    world.run(scenario())
+
+
 def test_an_advertised_address_that_does_not_work_is_explained(
     world: World, cluster: ScriptedCluster
 ) -> None:

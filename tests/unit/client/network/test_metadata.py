@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.client.scripted_broker import HANG_UP, ScriptedBroker, ScriptedCluster
+from tests.unit.client.scripted_broker import HANG_UP, NO_ANSWER, ScriptedBroker, ScriptedCluster
 from trimtab.client.network.backoff import Backoff
 from trimtab.client.network.bootstrap import parse_bootstrap_servers
 from trimtab.client.network.connections import (
@@ -362,6 +362,28 @@ def test_brokers_that_tell_nothing_for_long_are_forgotten(
         await seed.start()
         await metadata.wait_for_update()
         assert set(known) == {-1, 0, 1, 2}
+
+    world.run(scenario())
+
+
+@pytest.mark.kip(1102)
+def test_brokers_that_never_answer_in_time_are_forgotten_too(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    """As an admin client asks: without topics to keep fresh, and for a short time each."""
+
+    async def scenario() -> None:
+        metadata = await open_metadata(cluster, rebootstrap_after=60.0)
+        await metadata.fetch([])
+        for broker in cluster.brokers.values():
+            broker.answers[ApiKey.METADATA] = lambda request: NO_ANSWER
+        began = world.loop.time()
+        while any(node >= 0 for node in metadata._connections._nodes):
+            assert world.loop.time() < began + 70
+            with pytest.raises((TimeoutError, Unavailable)):
+                async with asyncio.timeout(0.3):
+                    await metadata.fetch([])
+        assert world.loop.time() >= began + 60
 
     world.run(scenario())
 

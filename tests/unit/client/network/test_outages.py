@@ -68,10 +68,11 @@ def test_a_producer_says_who_cannot_be_reached_and_when_he_can(
                 await (await sending)
 
     asyncio.run(scenario())
-    first, *_, last = [line for line in caplog.messages if line.startswith("me: broker -1")]
+    first, *others = [line for line in caplog.messages if line.startswith("me: broker -1")]
     assert f"broker -1 (127.0.0.1:{port}) cannot be reached: " in first
     assert "attempt 1, for 0.0 s, the next in 0.0" in first
-    assert f"me: broker -1 (127.0.0.1:{port}) is reached again after" in last
+    reached = f"me: broker -1 (127.0.0.1:{port}) is reached again after"
+    assert any(line.startswith(reached) for line in others)
 
 
 def test_a_topic_that_does_not_come_is_named_while_send_waits_for_it(
