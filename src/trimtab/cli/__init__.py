@@ -43,6 +43,7 @@ COMMANDS = {
         "trimtab.cli.experiment",
         "repeat the measurements of KIP-480, KIP-794 and KIP-1123",
     ),
+    "load": ("trimtab.cli.load", "report how load lies on a cluster, and what to do about it"),
     "pipeline": ("trimtab.cli.pipeline", "check and run a pipeline on Spark: a file of SQL steps"),
     "demo": ("trimtab.cli.demo", "eight ways of choosing a partition, on real flights"),
 }
@@ -87,14 +88,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _describe_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
     from trimtab._pure import is_compiled
+    from trimtab.cli.version import read_version
 
-    try:
-        number = version("trimtab")
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        number = "from source"
+    number = read_version("from source")
     if is_compiled():
         return f"trimtab {number}, compiled"
     why = (

@@ -21,8 +21,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from trimtab.errors import UsageError
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -66,17 +64,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from trimtab.spark.pipeline.file import read_pipeline
-    from trimtab.spark.session.local import any_session, is_given
+    from trimtab.spark.session.local import any_session, check_local_options
 
     pipeline = read_pipeline(arguments.file)
-    if arguments.cores is not None and arguments.cores < 1:
-        raise UsageError(f"--cores {arguments.cores}: write 1 or more")
-    local = [f"--{name}" for name in ("cores", "memory") if getattr(arguments, name) is not None]
-    if local and is_given():
-        raise UsageError(
-            f"{' and '.join(local)} is for Spark's local mode: give spark-submit its own options,"
-            " such as --executor-memory 4g"
-        )
+    check_local_options(arguments.cores, arguments.memory)
     if pipeline.unused:
         names = ", ".join(pipeline.unused)
         print(f"{pipeline.file}: options that change nothing here: {names}", file=sys.stderr)

@@ -1,7 +1,7 @@
-"""Plots as SVG: shares as bars, latencies as dots on a line, rates over time. Nothing is loaded.
+"""Plots as SVG: shares as bars, amounts as columns, latencies as dots on a line, rates over time.
 
-Each function gives one `<svg>` to put into a page that has `STYLE`; `to_document` makes a file of
-its own of it.
+Nothing is loaded. Each function gives one `<svg>` to put into a page that has `STYLE`;
+`to_document` makes a file of its own of it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ _CHARACTER = 8
 _AXIS = 34
 _COLORS = 4
 _TIMELINE = 220
+_WIDEST_COLUMN = 60.0
 _WIDE_ENOUGH_FOR_TEXT = 44
 
 _LATENCY_MARKS: tuple[tuple[str, Callable[[Latency], float], str], ...] = (
@@ -82,6 +83,13 @@ class Bar(NamedTuple):
     title: str
     shares: Mapping[str, float]
     sizes: Mapping[str, float]
+
+
+class Column(NamedTuple):
+    """One column of a plot: how much each part of it is, from the bottom."""
+
+    title: str
+    parts: Mapping[str, float]
 
 
 class Span(NamedTuple):
@@ -149,6 +157,76 @@ def draw_shares(
     legend = [(colors[part], names[part]) for part in parts]
     drawn.append(_draw_legend(legend, bottom + 12, layout))
     return _svg(bottom + 26, description, drawn, layout)
+
+
+def draw_columns(
+    columns: Sequence[Column],
+    names: Mapping[str, str],
+    show: Callable[[float], str],
+    level: float | None,
+    description: str,
+    layout: Layout = WIDE,
+) -> str:
+    """Columns side by side from zero, each of one part or more; the first and the last are named.
+
+    Args:
+        columns: at least one.
+        names: every part and what it is called, from the bottom up; one alone has no legend.
+        show: a value as a text.
+        level: where a dashed line marks the value of a level distribution; None for no line.
+    """
+    left, top = (70, 12) if layout.labels else (58, 12)
+    width = layout.width - left - 10
+    bottom = top + (_TIMELINE if layout.labels else _TIMELINE * 2 // 3)
+    height = bottom - top
+    highest = max(sum(column.parts.values()) for column in columns)
+    highest = max(highest, level or 0.0) or 1.0
+    drawn = []
+    for step in range(5):
+        y = bottom - step / 4 * height
+        drawn.append(
+            f'<line class="grid" x1="{left}" x2="{left + width}" y1="{y:.0f}" y2="{y:.0f}"/>'
+        )
+        drawn.append(
+            f'<text class="faint" text-anchor="end" x="{left - 6}" y="{y + 4:.0f}">'
+            f"{show(highest * step / 4)}</text>"
+        )
+    colors = {part: f"b{min(at, _COLORS - 1)}" for at, part in enumerate(names, 1)}
+    stride = min(width / len(columns), _WIDEST_COLUMN)
+    for at, column in enumerate(columns):
+        y = float(bottom)
+        for part, name in names.items():
+            value = column.parts.get(part, 0.0)
+            if not value:
+                continue
+            tall = value / highest * height
+            y -= tall
+            what = f"{column.title}, {name}" if len(names) > 1 else column.title
+            drawn.append(
+                f'<rect class="{colors[part]}" x="{left + at * stride:.1f}" y="{y:.1f}" '
+                f'width="{stride * 0.85:.1f}" height="{tall:.1f}">'
+                f"<title>{escape(what)}: {show(value)}</title></rect>"
+            )
+    if level is not None:
+        y = bottom - level / highest * height
+        drawn.append(
+            f'<line class="even" x1="{left}" x2="{left + width}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        )
+    ends = [(left, "start", columns[0].title)]
+    if len(columns) > 1:
+        ends.append((left + width, "end", columns[-1].title))
+    drawn += [
+        f'<text class="faint" text-anchor="{anchor}" x="{x}" y="{bottom + 16}">'
+        f"{escape(title)}</text>"
+        for x, anchor, title in ends
+    ]
+    if len(names) == 1:
+        return _svg(bottom + 24, description, drawn, layout)
+    rows = [list(names)] if layout.labels else [[part] for part in names]
+    for row, parts in enumerate(rows):
+        legend = [(colors[part], names[part]) for part in parts]
+        drawn.append(_draw_legend(legend, bottom + _AXIS + 6 + 18 * row, layout._replace(labels=0)))
+    return _svg(bottom + _AXIS + 16 + 18 * len(rows), description, drawn, layout)
 
 
 def draw_latencies(

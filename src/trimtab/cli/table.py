@@ -1,8 +1,10 @@
-"""Tables of plain text: the same on a terminal, in a file and in a bug report."""
+"""Tables of plain text: the same on a terminal, in a file and in a bug report. Numbers in words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def format_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -20,3 +22,17 @@ def format_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]
     return "\n".join(
         [title, join(heads), "  ".join("-" * width for width in widths), *map(join, rows)]
     )
+
+
+def show_bytes(count: float) -> str:
+    """With a unit, in steps of 1,000."""
+    for unit in _UNITS[:-1]:
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} {_UNITS[-1]}"
+
+
+def show_count(count: int, noun: str) -> str:
+    """Such as `1 topic`, `2,000 topics`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -1,9 +1,27 @@
 from __future__ import annotations
 
-from trimtab.cli.table import format_table
+import pytest
+
+from trimtab.cli.table import format_table, show_bytes, show_count
 
 
 def test_tables_align_first_left_and_others_right() -> None:
     assert format_table("T", ["way", "ms"], [["a", "1.5"], ["longer", "10"]]) == (
         "T\nway      ms\n------  ---\na       1.5\nlonger   10"
     )
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1.5e9, "1.5 GB"), (2e18, "2000.0 PB")],
+)
+def test_bytes_have_a_unit(count: float, text: str) -> None:
+    assert show_bytes(count) == text
+
+
+def test_counts_have_a_noun() -> None:
+    assert [show_count(count, "topic") for count in (0, 1, 2000)] == [
+        "0 topics",
+        "1 topic",
+        "2,000 topics",
+    ]

@@ -36,6 +36,7 @@ from trimtab.cli.demo.experiment import (
 )
 from trimtab.cli.demo.flights import TOTAL, Flight, load_flights
 from trimtab.cli.demo.summary import Summary, WaySummary, describe_findings
+from trimtab.cli.version import read_version
 from trimtab.errors import UsageError
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def _measure(records: int, display: Display) -> tuple[Summary, Tables]:
     ended = time.perf_counter()
     ways = {run.way.name: _summarize(run, flights, tables) for run in runs}
     summary: Summary = {
-        "trimtab": _version(),
+        "trimtab": read_version(),
         "records_per_way": records,
         "value_bytes_per_way": sum(len(flight.value) for flight in flights),
         "target_bytes_per_second": RATE,
@@ -224,12 +225,3 @@ def _interruptible() -> Iterator[None]:
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("trimtab")
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        return "source"

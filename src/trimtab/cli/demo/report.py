@@ -2,56 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 
 from trimtab.cli.demo.summary import Summary, WaySummary
 from trimtab.cli.latency import format_duration
-from trimtab.cli.plot import NARROW, STYLE, WIDE, Bar, Layout, draw_latencies, draw_shares
-
-_LONG = 24
-"""Characters from which a text has a line of its own on a phone."""
-
-_STYLE = """
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--paper); color: var(--ink);
-  font: 16px/1.55 system-ui, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; }
-main { max-width: 1120px; margin: 0 auto; padding: 40px 20px 80px; }
-h1 { font-size: 30px; line-height: 1.2; margin: 0 0 6px; letter-spacing: -0.01em; }
-h2 { font-size: 20px; margin: 48px 0 4px; }
-p { margin: 8px 0; max-width: 76ch; }
-.faint { color: var(--faint); font-size: 14px; }
-.findings { margin: 24px 0 0; padding: 4px 0 4px 20px; border-left: 4px solid var(--slow); }
-.findings p { font-size: 18px; }
-figure { margin: 12px 0 0; }
-.narrow { display: none; }
-.scroll { overflow-x: auto; margin-top: 12px; }
-table { border-collapse: collapse; width: 100%; font-size: 14px;
-  font-variant-numeric: tabular-nums; }
-th { text-align: right; font-weight: 600; color: var(--faint); padding: 6px 6px;
-  border-bottom: 1px solid var(--line); white-space: nowrap; vertical-align: bottom; }
-td { text-align: right; padding: 5px 6px; border-bottom: 1px solid var(--line);
-  white-space: nowrap; }
-th.text, td.text { text-align: left; }
-tr.group td { border-top: 2px solid var(--line); }
-td.slow { fill: none; color: var(--slow); font-weight: 600; }
-code { font: 13px ui-monospace, Menlo, Consolas, monospace; }
-details { margin-top: 12px; } summary { cursor: pointer; color: var(--faint); }
-@media (max-width: 700px) {
-  main { padding: 24px 16px 48px; } h1 { font-size: 25px; } h2 { margin-top: 36px; }
-  .findings { padding-left: 14px; } .findings p { font-size: 16px; }
-  .wide { display: none; } .narrow { display: block; }
-  table, tbody { display: block; } thead { display: none; }
-  tr { display: grid; grid-template-columns: repeat(4, minmax(0, 1fr)); gap: 2px 8px;
-    padding: 8px 0; border-bottom: 1px solid var(--line); }
-  tr.group { border-top: 2px solid var(--line); }
-  td, tr.group td { display: block; padding: 0; border: 0; text-align: left; white-space: normal;
-    font-size: 13px; overflow-wrap: anywhere; }
-  td::before { content: attr(data-head); display: block; color: var(--faint); font-size: 11px; }
-  td:first-child, td.long { grid-column: 1 / -1; } td:first-child { font-weight: 600; }
-  td:first-child::before { display: none; } td:empty { display: none; }
-}
-"""
+from trimtab.cli.page import count_in_words, in_both_widths, to_page, to_table
+from trimtab.cli.plot import Bar, draw_latencies, draw_shares
 
 
 def render_report(summary: Summary) -> str:
@@ -61,15 +18,8 @@ def render_report(summary: Summary) -> str:
     findings = "".join(f"<p>{escape(sentence)}</p>" for sentence in summary["findings"])
     rate = summary["target_bytes_per_second"]
     even = 1 / len(ways[0]["share_by_broker"])
-    return f"""<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>trimtab: {_count(len(ways))} ways of choosing a partition</title>
-<style>{STYLE}{_STYLE}</style>
-<main>
-<h1>Which partition gets the next record?</h1>
-<p class="faint">{_count(len(ways)).capitalize()} ways of choosing,
+    body = f"""<h1>Which partition gets the next record?</h1>
+<p class="faint">{count_in_words(len(ways)).capitalize()} ways of choosing,
 {summary["records_per_way"]:,} flights each, on three brokers of which
 broker {slow} answers every produce request {summary["slow_produce_ms"]} ms late.
 Made by <code>trimtab demo</code> {escape(summary["trimtab"])}.</p>
@@ -108,16 +58,15 @@ producers ran side by side, linger.ms=0, batch.size=16384, acks=all. Broker {slo
 request at a time per connection and answers it {summary["slow_produce_ms"]} ms late: the set-up and
 test series 1 of KIP-794, with real records.</p>
 {_tabulate_settings(ways)}
-</main>
-</html>
 """
+    return to_page(f"trimtab: {count_in_words(len(ways))} ways of choosing a partition", body)
 
 
 def _draw_shares(ways: Sequence[WaySummary], slow: str, even: float) -> str:
     brokers = sorted(ways[0]["share_by_broker"], key=int)
     bars = [Bar(way["title"], way["share_by_broker"], way["bytes_by_broker"]) for way in ways]
     names = {broker: _name_broker(broker, slow) for broker in brokers}
-    return _in_both_widths(
+    return in_both_widths(
         lambda layout: draw_shares(
             *(bars, names, slow, even, "Share of bytes by broker for each way", layout)
         )
@@ -126,15 +75,9 @@ def _draw_shares(ways: Sequence[WaySummary], slow: str, even: float) -> str:
 
 def _draw_latencies(ways: Sequence[WaySummary]) -> str:
     rows = [(way["title"], way["latency_ms"]) for way in ways]
-    return _in_both_widths(
+    return in_both_widths(
         lambda layout: draw_latencies(rows, "Latency percentiles for each way", layout=layout)
     )
-
-
-def _in_both_widths(draw: Callable[[Layout], str]) -> str:
-    """A plot as it is read on a desk, and as on a phone; the style sheet shows one of them."""
-    wide, narrow = draw(WIDE), draw(NARROW)
-    return f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>'
 
 
 def _tabulate_ways(ways: Sequence[WaySummary], slow: str) -> str:
@@ -159,7 +102,7 @@ def _tabulate_ways(ways: Sequence[WaySummary], slow: str) -> str:
                 f"{way['coefficient_of_variation']:.2f}",
             ]
         )
-    return _table(heads, rows, text_columns=1)
+    return to_table(heads, rows, text_columns=1)
 
 
 def _tabulate_load(ways: Sequence[WaySummary], slow: str) -> str:
@@ -181,7 +124,7 @@ def _tabulate_load(ways: Sequence[WaySummary], slow: str) -> str:
         for way in ways
         for index, partition in enumerate(way["partitions"])
     ]
-    return _table(heads, rows, text_columns=1, group_by_first=True)
+    return to_table(heads, rows, text_columns=1, group_by_first=True)
 
 
 def _tabulate_flights(summary: Summary) -> str:
@@ -198,10 +141,10 @@ def _tabulate_flights(summary: Summary) -> str:
         for row in sorted(summary["flights"], key=lambda row: -row["flights"])
     ]
     shown = 10
-    table = _table(heads, rows[:shown], text_columns=2)
+    table = to_table(heads, rows[:shown], text_columns=2)
     if len(rows) <= shown:
         return table
-    rest = _table(heads, rows[shown:], text_columns=2)
+    rest = to_table(heads, rows[shown:], text_columns=2)
     return f"{table}<details><summary>{len(rows) - shown} more</summary>{rest}</details>"
 
 
@@ -214,38 +157,7 @@ def _tabulate_settings(ways: Sequence[WaySummary]) -> str:
         ]
         for way in ways
     ]
-    return _table(["Way", "Proposal", "Producer settings"], rows, text_columns=3)
-
-
-def _table(
-    heads: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    text_columns: int,
-    group_by_first: bool = False,
-) -> str:
-    def cells(tag: str, texts: Sequence[str]) -> str:
-        made = []
-        for at, (head, text) in enumerate(zip(heads, texts, strict=True)):
-            kinds = ["text"] * (at < text_columns) + ["long"] * (len(text) > _LONG)
-            kind = f' class="{" ".join(kinds)}"' if kinds else ""
-            # Where a row is too wide for the screen each cell says what it is.
-            names = f' data-head="{escape(head)}"' if tag == "td" else ""
-            made.append(f"<{tag}{kind}{names}>{escape(text)}</{tag}>")
-        return "".join(made)
-
-    lines = []
-    for row in rows:
-        starts_group = group_by_first and row[0]
-        lines.append('<tr class="group">' if starts_group else "<tr>")
-        lines.append(f"{cells('td', row)}</tr>")
-    head = f"<tr>{cells('th', heads)}</tr>"
-    return f'<div class="scroll"><table><thead>{head}</thead>{"".join(lines)}</table></div>'
-
-
-def _count(number: int) -> str:
-    words = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-    return words[number] if number < len(words) else str(number)
+    return to_table(["Way", "Proposal", "Producer settings"], rows, text_columns=3)
 
 
 def _name_broker(broker: str, slow: str) -> str:

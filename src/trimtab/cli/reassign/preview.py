@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from trimtab.cli.reassign.plan import Move
+from trimtab.cli.table import show_bytes
 
-_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _MOST_SHOWN = 20
 
 
@@ -77,12 +77,3 @@ def show_moves(moves: Sequence[Move], partitions: int, throttle: int | None) -> 
 
 def _show_time(seconds: float) -> str:
     return f"{seconds:.1f} seconds" if seconds < 60 else f"{seconds / 60:.1f} minutes"
-
-
-def show_bytes(count: float) -> str:
-    """With a unit, in steps of 1,000."""
-    for unit in _UNITS[:-1]:
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} {_UNITS[-1]}"

@@ -77,7 +77,7 @@ class SnapshotFrames(NamedTuple):
     group_offsets: DataFrame
 
 
-_SCHEMAS: Final = (PARTITIONS, OFFSETS, BROKERS, DIRECTORIES, REPLICAS, GROUP_OFFSETS)
+SCHEMAS: Final = (PARTITIONS, OFFSETS, BROKERS, DIRECTORIES, REPLICAS, GROUP_OFFSETS)
 
 
 def take_snapshot(
@@ -142,7 +142,7 @@ def to_frames(session: SparkSession, snapshot: Snapshot) -> SnapshotFrames:
     return SnapshotFrames(
         *(
             session.createDataFrame(list(rows), schema)
-            for rows, schema in zip(snapshot, _SCHEMAS, strict=True)
+            for rows, schema in zip(snapshot, SCHEMAS, strict=True)
         )
     )
 

@@ -73,7 +73,7 @@ def any_session(
         Unavailable: no Java 17 or later.
         UsageError: PySpark or PyArrow is not installed.
     """
-    _check_packages()
+    check_packages()
     from pyspark.sql import SparkSession
 
     from trimtab.spark import register
@@ -123,7 +123,7 @@ def start_session(
         Unavailable: no Java 17 or later.
         UsageError: PySpark or PyArrow is not installed.
     """
-    _check_packages()
+    check_packages()
     from pyspark.sql import SparkSession
 
     from trimtab.spark import register
@@ -178,11 +178,33 @@ def stop_session(session: SparkSession) -> None:
         _end_jvm()
 
 
-def _check_packages() -> None:
+def check_packages() -> None:
+    """Whether Spark can be started.
+
+    Raises:
+        UsageError: PySpark or PyArrow is not installed.
+    """
     missing = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(
             f"Spark needs packages that are not installed: pip install {' '.join(missing)}"
+        )
+
+
+def check_local_options(cores: int | None, memory: str | None) -> None:
+    """Check a command's --cores and --memory, which are of the local mode alone.
+
+    Raises:
+        UsageError: there can be no such session, or it is not ours to size.
+    """
+    if cores is not None and cores < 1:
+        raise UsageError(f"--cores {cores}: write 1 or more")
+    given = {"--cores": cores, "--memory": memory}
+    local = [name for name, value in given.items() if value is not None]
+    if local and is_given():
+        raise UsageError(
+            f"{' and '.join(local)} is for Spark's local mode: give spark-submit its own options,"
+            " such as --executor-memory 4g"
         )
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from trimtab.cli.reassign.plan import Move, Placed
-from trimtab.cli.reassign.preview import estimate_seconds, show_bytes, show_moves
+from trimtab.cli.reassign.preview import estimate_seconds, show_moves
 from trimtab.records import TopicPartition
 
 
@@ -36,11 +36,3 @@ def test_people_see_the_largest_moves_first_and_how_many_there_are() -> None:
 )
 def test_how_long_it_takes_is_said_in_the_unit_that_fits(throttle: int, said: str) -> None:
     assert show_moves([move(0, (1,), (2,), 1000)], 1, throttle).endswith(said)
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1.5e9, "1.5 GB"), (2e18, "2000.0 PB")],
-)
-def test_bytes_have_a_unit(count: float, text: str) -> None:
-    assert show_bytes(count) == text

@@ -1,0 +1,346 @@
+"""How load lies on a cluster: tables, plots, and in plain words what to do about it.
+
+Asks any Kafka cluster how its topics, brokers, disks and limits are, and has Spark read what the
+records are about: sizes and times, no values, and keys only to count the hot ones. Writes
+report.html, summary.json and the load tables as Parquet, and prints which rules are broken, with
+the command or the option that mends each.
+
+Everything there is is read, up to --max-bytes; of more than that the same newest part of each
+partition. A run adds what the cluster said to DIR/history: from a second run on, the report knows
+how fast disks fill and which consumer groups fall behind, so run it every hour or day.
+
+Without more, Spark runs in this process's own local mode. Started by spark-submit, or with
+SPARK_REMOTE set, the tables are computed by the cluster that those name.
+
+exit codes: 0 the report is written, 1 refused or failed, 2 misspelt command line, 130 Ctrl-C
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from trimtab.cli.options import add_client_options, read_client_options
+from trimtab.cli.selection import ADMIN_TIMEOUT_MS, connect_admin, match_names
+from trimtab.cli.table import show_bytes, show_count
+from trimtab.errors import KafkaError, UsageError
+from trimtab.records import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from trimtab.cli.load.reading import Stored
+    from trimtab.cli.load.survey import Request, Summary, Tables
+    from trimtab.client.admin import Admin
+    from trimtab.spark.load.snapshots import Snapshot
+
+EXAMPLES = """\
+  trimtab load report
+  trimtab load report --bootstrap kafka:9092 --topics 'flights,audit.*' --since 24h
+  trimtab load report --groups billing,search --keys hash --out /srv/load
+  spark-submit --master spark://HOST:7077 $(which trimtab) load report --max-bytes 1t
+"""
+
+_COST_PER_GB: Final = 0.02
+_WINDOW: Final = re.compile(r"[1-9]\d{0,5} ?(second|minute|hour|day|week)s?")
+
+
+class ReportFailed(KafkaError):
+    """Spark could not compute the tables."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="report")
+    command = verbs.add_parser(
+        "report",
+        help="tables, plots, and what to do",
+        description=__doc__,
+        epilog=f"examples:\n{EXAMPLES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.add_argument(
+        "--topics",
+        metavar="NAME,…",
+        help="names or regular expressions (default: all topics that are not internal)",
+    )
+    command.add_argument("--groups", metavar="NAME,…", help="consumer groups whose lag is shown")
+    command.add_argument(
+        "--since",
+        metavar="TIME",
+        help="begin with the first record of the last 15m, 24h or 7d (default: read all)",
+    )
+    command.add_argument(
+        "--max-bytes",
+        default="10g",
+        metavar="SIZE",
+        help="read about this much at most, such as 500m or 1t (default: 10g)",
+    )
+    command.add_argument(
+        "--window", metavar="LENGTH", help="of the tables, such as '1 hour' (default: as fits)"
+    )
+    command.add_argument(
+        "--keys",
+        choices=("text", "hash", "none"),
+        default="text",
+        help="show hot keys as text, by their hashes, or do not read keys (default: text)",
+    )
+    command.add_argument(
+        "--clients",
+        metavar="FILE",
+        help="CSV of who produces and consumes where: topic,kind,rack,share,isNear",
+    )
+    command.add_argument(
+        "--cost-per-gb",
+        type=float,
+        default=_COST_PER_GB,
+        metavar="N",
+        help=f"what a GB between racks costs (default: {_COST_PER_GB})",
+    )
+    command.add_argument(
+        "--top", type=int, default=20, metavar="N", help="rows of tables shown (default: 20)"
+    )
+    command.add_argument(
+        "--out",
+        type=Path,
+        default=Path("load-report"),
+        metavar="DIR",
+        help="where to write the results (default: load-report)",
+    )
+    command.add_argument(
+        "--json", action="store_true", help="print what summary.json holds, and nothing else"
+    )
+    command.add_argument(
+        "--cores", type=int, metavar="N", help="of Spark's local mode (default: all)"
+    )
+    command.add_argument("--memory", metavar="SIZE", help="heap of Spark's local mode (default 1g)")
+    command.add_argument(
+        "--verbose", action="store_true", help="show what Spark itself logs of errors"
+    )
+    add_client_options(command, servers=("--bootstrap",))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from trimtab.spark.session.local import check_local_options, check_packages
+
+    check_packages()
+    check_local_options(arguments.cores, arguments.memory)
+    request, cluster = _ask(arguments)
+    out: Path = arguments.out
+    with _local_or_given(arguments) as session:
+        _say(
+            f"Reading {show_count(len(request.topics), 'topic')}, about "
+            f"{show_bytes(request.reading.bytes)} …"
+        )
+        tables = _compute(session, request)
+    summary = _write(request, tables, cluster, out)
+    if arguments.json:
+        print(json.dumps(summary, indent=2))
+    else:
+        print(describe(summary))
+        print(f"\nWritten to {out}: report.html, summary.json, *.parquet")
+    return 0
+
+
+def describe(summary: Summary) -> str:
+    """The findings in plain words, each with what to do."""
+    from trimtab.cli.load.report import SEVERITIES
+
+    read = summary["read"]
+    part = "" if read["share"] >= 1 else f", the newest {read['share']:.1%} of what there is"
+    lines = [
+        f"{show_count(read['topics'], 'topic')} of cluster {summary['cluster']}: "
+        f"{show_count(read['records'], 'record')}, {show_bytes(read['bytes'])} in "
+        f"{show_count(read['partitions'], 'partition')}{part}",
+    ]
+    found = summary["findings"]
+    if not found:
+        lines.append("Nothing to do: no rule is broken.")
+    for each in found:
+        lines += [
+            "",
+            f"{SEVERITIES[each['severity']]}: {each['subject']} ({each['rule']})",
+            f"  {each['evidence']}",
+            f"  -> {each['action']}",
+        ]
+    return "\n".join(lines)
+
+
+def read_topics(text: str | None, names: Iterable[str]) -> list[str]:
+    """The topics that are asked for, of those that there are.
+
+    Raises:
+        UsageError: a part of the list matches none.
+    """
+    there = list(names)
+    if text is None:
+        return there
+    found = set()
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        matching = match_names(part, there)
+        if not matching:
+            raise UsageError(f"--topics: no topic matches {part!r}; see trimtab topics --list")
+        found.update(matching)
+    if not found:
+        raise UsageError(f"--topics {text!r} names no topic")
+    return sorted(found)
+
+
+def _ask(arguments: argparse.Namespace) -> tuple[Request, str]:
+    """Check the options, and ask the cluster: both before Spark starts."""
+    from trimtab.cli.load.clients import read_clients
+    from trimtab.cli.load.reading import choose_offsets, choose_window
+    from trimtab.cli.load.survey import Request
+    from trimtab.spark.load.snapshots import take_snapshot
+    from trimtab.spark.options.values import GivenOptions
+
+    given = {name: getattr(arguments, name) for name in ("since", "max_bytes")}
+    options = GivenOptions(
+        {f"--{name.replace('_', '-')}": text for name, text in given.items() if text is not None}
+    )
+    max_bytes, since_s = options.size("--max-bytes"), options.seconds("--since", 0.0)
+    cost: float = arguments.cost_per_gb
+    if not 0 <= cost < math.inf:
+        raise UsageError(f"--cost-per-gb {cost}: write 0 or more")
+    window: str | None = arguments.window
+    if window is not None and not _WINDOW.fullmatch(window.strip()):
+        raise UsageError(f"--window {window!r}: write a length, such as '5 minutes' or '1 day'")
+    if arguments.top < 1:
+        raise UsageError(f"--top {arguments.top}: write 1 or more")
+    clients = [] if arguments.clients is None else read_clients(arguments.clients)
+    groups = [name for name in (arguments.groups or "").split(",") if name]
+    client = read_client_options(arguments)
+    with connect_admin(client) as admin:
+        topics = read_topics(arguments.topics, admin.topics())
+        cluster = admin.cluster().cluster_id or "without an id"
+        _check_history(arguments.out, cluster)
+        snapshot = take_snapshot(
+            {"default.api.timeout.ms": ADMIN_TIMEOUT_MS, **client}, None, groups
+        )
+        stored, seconds = _measure(admin, snapshot, topics, since_s)
+    partitions = sum(row[1] in set(topics) for row in snapshot.partitions)
+    request = Request(
+        client=client,
+        topics=topics,
+        snapshot=snapshot,
+        reading=choose_offsets(stored, max_bytes),
+        window=window or choose_window(seconds, partitions),
+        keys=arguments.keys,
+        clients=clients,
+        cost_per_gb=cost,
+        top=arguments.top,
+        history=arguments.out / "history",
+    )
+    return request, cluster
+
+
+def _measure(
+    admin: Admin, snapshot: Snapshot, topics: Iterable[str], since_s: float
+) -> tuple[dict[TopicPartition, Stored], float]:
+    """What there is of each partition, and how long it took to be written, in seconds."""
+    from trimtab.cli.load.reading import Stored
+
+    wanted = set(topics)
+    leaders = {TopicPartition(row[1], row[2]): row[3] for row in snapshot.partitions}
+    logs = {
+        TopicPartition(topic, partition): size
+        for _, broker, _, topic, partition, size, _, is_future in snapshot.replicas
+        if not is_future and leaders.get(TopicPartition(topic, partition)) == broker
+    }
+    bounds = {
+        TopicPartition(topic, partition): (earliest, latest)
+        for _, topic, partition, earliest, latest in snapshot.offsets
+        if topic in wanted and latest > earliest
+    }
+    if not bounds:
+        return {}, 0.0
+    since_ms = round((time.time() - since_s) * 1000) if since_s else 0
+    first = admin.list_offsets(bounds, at=since_ms)
+    last = admin.list_offsets(bounds, at="max_timestamp")
+    stored = {}
+    for partition, (earliest, latest) in bounds.items():
+        since = earliest
+        if since_s:
+            at = first[partition].offset
+            since = latest if at < 0 else min(max(at, earliest), latest)
+        stored[partition] = Stored(earliest, since, latest, logs.get(partition, 0))
+    times = [
+        each.timestamp for found in (first, last) for each in found.values() if each.offset >= 0
+    ]
+    return stored, (max(times) - min(times)) / 1000 if times else 0.0
+
+
+def _check_history(out: Path, cluster: str) -> None:
+    """Snapshots of two clusters in one history would make nonsense of growth and lag."""
+    try:
+        earlier = json.loads((out / "summary.json").read_text())["cluster"]
+    except FileNotFoundError:
+        return
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(
+            f"{out}/summary.json is not of a load report: choose another --out"
+        ) from None
+    if earlier != cluster:
+        raise UsageError(
+            f"{out} has reports of another cluster ({earlier}, this is {cluster}): choose another"
+            " --out"
+        )
+
+
+@contextmanager
+def _local_or_given(arguments: argparse.Namespace) -> Iterator[SparkSession]:
+    from pyspark.sql import SparkSession
+
+    from trimtab.spark.session.local import (
+        any_session,
+        is_given,
+        local_session,
+    )
+
+    config = None if arguments.verbose else {"spark.log.level": "OFF"}
+    is_there = is_given() or SparkSession.getActiveSession() is not None
+    start = any_session if is_there else local_session
+    with start("trimtab load report", arguments.cores, arguments.memory or "1g", config) as session:
+        yield session
+
+
+def _compute(session: SparkSession, request: Request) -> Tables:
+    from trimtab.cli.load.survey import survey
+    from trimtab.spark.pipeline.run import describe as describe_error
+
+    try:
+        return survey(session, request)
+    except KafkaError:
+        raise
+    except Exception as error:
+        raise ReportFailed(describe_error(error)) from error
+
+
+def _write(request: Request, tables: Tables, cluster: str, out: Path) -> Summary:
+    from trimtab.cli.load.history import write_parquet
+    from trimtab.cli.load.report import render_report
+    from trimtab.cli.load.survey import summarize
+    from trimtab.cli.version import read_version
+
+    summary = summarize(request, tables, cluster, read_version())
+    for name, table in tables._asdict().items():
+        path = out / f"{name}.parquet"
+        if table is None:
+            path.unlink(missing_ok=True)  # of an earlier run
+        elif name not in ("totals", "skew"):
+            write_parquet(table, path)
+    (out / "report.html").write_text(render_report(summary), encoding="utf-8")
+    (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    return summary
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,115 @@
+"""Pages: HTML with tables and plots inside, that loads nothing and fits a phone, light or dark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+
+from trimtab.cli.plot import NARROW, STYLE, WIDE, Layout
+
+_LONG = 24
+"""Characters from which a text has a line of its own on a phone."""
+
+_STYLE = """
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--paper); color: var(--ink);
+  font: 16px/1.55 system-ui, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; }
+main { max-width: 1120px; margin: 0 auto; padding: 40px 20px 80px; }
+h1 { font-size: 30px; line-height: 1.2; margin: 0 0 6px; letter-spacing: -0.01em; }
+h2 { font-size: 20px; margin: 48px 0 4px; }
+p { margin: 8px 0; max-width: 76ch; }
+.faint { color: var(--faint); font-size: 14px; }
+.findings { margin: 24px 0 0; padding: 4px 0 4px 20px; border-left: 4px solid var(--slow); }
+.findings p { font-size: 18px; }
+figure { margin: 12px 0 0; }
+.narrow { display: none; }
+.scroll { overflow-x: auto; margin-top: 12px; }
+table { border-collapse: collapse; width: 100%; font-size: 14px;
+  font-variant-numeric: tabular-nums; }
+th { text-align: right; font-weight: 600; color: var(--faint); padding: 6px 6px;
+  border-bottom: 1px solid var(--line); white-space: nowrap; vertical-align: bottom; }
+td { text-align: right; padding: 5px 6px; border-bottom: 1px solid var(--line);
+  white-space: nowrap; }
+th.text, td.text { text-align: left; }
+tr.group td { border-top: 2px solid var(--line); }
+td.slow { fill: none; color: var(--slow); font-weight: 600; }
+code { font: 13px ui-monospace, Menlo, Consolas, monospace; }
+details { margin-top: 12px; } summary { cursor: pointer; color: var(--faint); }
+@media (max-width: 700px) {
+  main { padding: 24px 16px 48px; } h1 { font-size: 25px; } h2 { margin-top: 36px; }
+  .findings { padding-left: 14px; } .findings p { font-size: 16px; }
+  .wide { display: none; } .narrow { display: block; }
+  table, tbody { display: block; } thead { display: none; }
+  tr { display: grid; grid-template-columns: repeat(4, minmax(0, 1fr)); gap: 2px 8px;
+    padding: 8px 0; border-bottom: 1px solid var(--line); }
+  tr.group { border-top: 2px solid var(--line); }
+  td, tr.group td { display: block; padding: 0; border: 0; text-align: left; white-space: normal;
+    font-size: 13px; overflow-wrap: anywhere; }
+  td::before { content: attr(data-head); display: block; color: var(--faint); font-size: 11px; }
+  td:first-child, td.long { grid-column: 1 / -1; } td:first-child { font-weight: 600; }
+  td:first-child::before { display: none; } td:empty { display: none; }
+}
+"""
+
+
+def to_page(title: str, body: str) -> str:
+    """A document of its own.
+
+    Args:
+        body: what the page shows, as HTML: headings, paragraphs, figures and `to_table`.
+    """
+    return f"""<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)}</title>
+<style>{STYLE}{_STYLE}</style>
+<main>
+{body}</main>
+</html>
+"""
+
+
+def in_both_widths(draw: Callable[[Layout], str]) -> str:
+    """A plot as it is read on a desk, and as on a phone; the style sheet shows one of them."""
+    wide, narrow = draw(WIDE), draw(NARROW)
+    return f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>'
+
+
+def to_table(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    text_columns: int,
+    group_by_first: bool = False,
+) -> str:
+    """Rows under their heads; on a phone each cell says what it is.
+
+    Args:
+        text_columns: how many of the first columns are text; the others are numbers.
+        group_by_first: whether a row that names its first cell begins a group.
+    """
+
+    def cells(tag: str, texts: Sequence[str]) -> str:
+        made = []
+        for at, (head, text) in enumerate(zip(heads, texts, strict=True)):
+            kinds = ["text"] * (at < text_columns) + ["long"] * (len(text) > _LONG)
+            kind = f' class="{" ".join(kinds)}"' if kinds else ""
+            # Where a row is too wide for the screen each cell says what it is.
+            names = f' data-head="{escape(head)}"' if tag == "td" else ""
+            made.append(f"<{tag}{kind}{names}>{escape(text)}</{tag}>")
+        return "".join(made)
+
+    lines = []
+    for row in rows:
+        starts_group = group_by_first and row[0]
+        lines.append('<tr class="group">' if starts_group else "<tr>")
+        lines.append(f"{cells('td', row)}</tr>")
+    head = f"<tr>{cells('th', heads)}</tr>"
+    return f'<div class="scroll"><table><thead>{head}</thead>{"".join(lines)}</table></div>'
+
+
+def count_in_words(number: int) -> str:
+    """Up to nine as words."""
+    words = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+    return words[number] if number < len(words) else str(number)
