@@ -15,7 +15,7 @@ from trimtab.client.arguments import (
 )
 from trimtab.client.network.connections import ApiKey, Connections
 from trimtab.client.network.metadata import NO_LEADER, Metadata
-from trimtab.errors import BrokerError, ErrorCode, UsageError, error_code
+from trimtab.errors import BrokerError, ErrorCode, Unavailable, UsageError, error_code
 from trimtab.records import TopicPartition
 from trimtab.wire.messages.list_batch_sizes import (
     ListBatchSizesPartition,
@@ -81,11 +81,11 @@ async def list_batch_sizes(
         UsageError: `wanted` is no mapping of partitions to `Ahead`.
         BrokerError: UNSUPPORTED_VERSION if a leader does not serve it, such as every broker of
             Apache Kafka's.
-        Unavailable: a leader cannot be reached.
+        Unavailable: no leader can be reached.
     """
     wanted = checked_ahead(wanted)
-    if any(metadata.leader(*partition) == NO_LEADER for partition in wanted):
-        await metadata.fetch(sorted({partition.topic for partition in wanted}))
+    if unsure := metadata.unsure(wanted):
+        await metadata.fetch(unsure)
     by_leader: dict[int, list[TopicPartition]] = {}
     found: dict[TopicPartition, BatchSizes] = {}
     for partition in wanted:
@@ -94,18 +94,34 @@ async def list_batch_sizes(
             found[partition] = _refused(partition, ErrorCode.LEADER_NOT_AVAILABLE)
         else:
             by_leader.setdefault(leader, []).append(partition)
-    answers = await asyncio.gather(
-        *(
-            _ask(connections, leader, {partition: wanted[partition] for partition in of})
-            for leader, of in by_leader.items()
+    lost: Unavailable | None = None
+    try:
+        for answer in await asyncio.gather(
+            *(
+                _ask(connections, leader, {partition: wanted[partition] for partition in of})
+                for leader, of in by_leader.items()
+            ),
+            return_exceptions=True,
+        ):
+            if isinstance(answer, dict):
+                found |= answer
+            elif isinstance(answer, Unavailable):
+                lost = answer
+            else:
+                raise answer
+    finally:
+        metadata.doubt(
+            partition.topic
+            for partition in wanted
+            if partition not in found or _is_outdated(found[partition].error)
         )
-    )
-    for answer in answers:
-        found |= answer
-    errors = [each.error for each in found.values() if each.error is not None]
-    if any(error.code.refreshes_metadata for error in errors):
-        metadata.request_update()
+    if lost is not None and not found:
+        raise lost
     return found
+
+
+def _is_outdated(error: BrokerError | None) -> bool:
+    return error is not None and error.code.refreshes_metadata
 
 
 async def _ask(

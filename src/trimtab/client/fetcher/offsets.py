@@ -78,9 +78,6 @@ class Offsets:
         self._metadata = metadata
         self._backoff = backoff
         self._random = random
-        self._doubted: set[str] = set()
-        """Topics whose leaders did not answer: they are asked about first, also by the next call,
-        which may have too little time to find out again that they do not answer."""
 
     async def find(
         self,
@@ -106,14 +103,12 @@ class Offsets:
             async with asyncio.timeout(timeout):
                 attempt = 0
                 while missing:
-                    if any(
-                        p.topic in self._doubted or self._leader(p) == NO_LEADER for p in missing
-                    ):
-                        await self._refresh(missing, troubles)
+                    if unsure := self._metadata.unsure(missing):
+                        await self._refresh(unsure, missing, troubles)
                     try:
                         await self._ask_leaders(missing, found, troubles, isolation)
                     finally:
-                        self._doubted.update(partition.topic for partition in missing)
+                        self._metadata.doubt(partition.topic for partition in missing)
                     if missing:
                         await asyncio.sleep(self._backoff.wait(attempt, self._random))
                     attempt += 1
@@ -152,13 +147,12 @@ class Offsets:
 
     async def _refresh(
         self,
+        topics: list[str],
         missing: Mapping[TopicPartition, int],
         troubles: dict[TopicPartition, KafkaError],
     ) -> None:
-        topics = {partition.topic for partition in missing}
         try:
-            await self._metadata.fetch(sorted(topics))
-            self._doubted -= topics
+            await self._metadata.fetch(topics)
         except (AuthenticationFailed, BrokerError):
             raise
         except KafkaError as error:

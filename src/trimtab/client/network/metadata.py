@@ -124,6 +124,8 @@ class Metadata:
         self._errors: dict[str, BrokerError] = {}
         self._wanted: dict[str, float] = {}
         """The topics to keep fresh, with the loop's time when they were last asked for."""
+        self._doubted: set[str] = set()
+        """Topics whose leaders did not answer, or said that they are none."""
         self._awaited: Counter[tuple[str, int]] = Counter()
         """Partitions that somebody waits for, by topic and number."""
         self._on_update: list[Callable[[], None]] = []
@@ -162,6 +164,20 @@ class Metadata:
         if view is None or partition >= len(view.leaders):
             return NO_LEADER
         return view.leaders[partition]
+
+    def doubt(self, topics: Iterable[str]) -> None:
+        """Their leaders did not answer, or no longer lead: `unsure` until a broker tells anew.
+
+        It outlives the call that has found out: the next one may have too little time to find out
+        again.
+        """
+        self._doubted.update(topics)
+
+    def unsure(self, partitions: Iterable[tuple[str, int]]) -> list[str]:
+        """The topics to ask about before the leaders of these partitions are asked."""
+        return sorted(
+            {t for t, n in partitions if t in self._doubted or self.leader(t, n) == NO_LEADER}
+        )
 
     def learn_leaders(self, topic: str, leaders: Mapping[int, tuple[int, int]]) -> bool:
         """Take over leaders that a broker named in its answer (KIP-951).
@@ -335,6 +351,7 @@ class Metadata:
         self._connections.update(self.nodes.values())
         for topic in response.topics:
             name = topic.name or ""
+            self._doubted.discard(name)
             if topic.error_code == ErrorCode.NONE:
                 self._errors.pop(name, None)
                 self._topics[name] = self._newest(view_topic(topic, self.nodes))

@@ -6,7 +6,7 @@ in the log, compressed, as KIP-74 counts them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import NamedTuple, TypeVar
 
@@ -130,35 +130,6 @@ def _take(pieces: Sequence[Piece], begin: int, room: int) -> tuple[int, int]:
         size += pieces[at].size
         at += 1
     return at - begin, size
-
-
-def find_hungry(
-    known: Mapping[TopicPartition, int], open_: Iterable[TopicPartition], limit: int
-) -> list[TopicPartition]:
-    """Of which partitions more has to be known before a limit can be shared out fairly.
-
-    Args:
-        known: bytes that are known to lie before each partition.
-        open_: the partitions of which more is there than is known.
-    """
-    unfinished = list(open_)
-    if not unfinished:
-        return []
-    level = find_level(known.values(), limit)
-    return [each for each in unfinished if known.get(each, 0) < level]
-
-
-def find_level(sizes: Iterable[int], limit: int) -> int:
-    """The even share: what each may take so that all together take the limit, where those that
-    have less than it leave the rest to the others. The limit itself if there is room for all."""
-    left = limit
-    ordered = sorted(sizes)
-    for index, size in enumerate(ordered):
-        share = left // (len(ordered) - index)
-        if size >= share:
-            return share
-        left -= size
-    return limit
 
 
 def admit_offsets(

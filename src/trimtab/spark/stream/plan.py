@@ -30,7 +30,8 @@ from trimtab.spark.read.ranges import (
 from trimtab.spark.stream.admission import Piece, admit, admit_offsets, split_by_bytes
 from trimtab.spark.stream.lag import measure_lag
 from trimtab.spark.stream.offsets import STATE, StreamOffset, read_offset
-from trimtab.spark.stream.sizes import Sizes, make_source
+from trimtab.spark.stream.size_sources.choice import make_source
+from trimtab.spark.stream.sizes import Sizes
 from trimtab.spark.stream.topics import Known, StreamTopics
 
 logger = logging.getLogger(__name__)
@@ -71,8 +72,6 @@ class Topics(Protocol):
     def at_times(self, times: Any) -> dict[TopicPartition, int | None]: ...
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None: ...
-
-    def renew(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -466,7 +465,6 @@ class StreamPlan:
                 logger.warning("the stream waits for the cluster: %s", error)
             elif now - self._outage_since > OUTAGE_SECONDS:
                 raise
-            self._topics.renew()
             return None
         self._has_answered = True
         if self._outage_since is not None:

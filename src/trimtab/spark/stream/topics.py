@@ -43,8 +43,8 @@ class StreamTopics:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         given = {name: value for name, value in options.client.items() if name in ADMIN}
-        self._given = {"client.id": "trimtab-spark", "default.api.timeout.ms": _TIMEOUT_MS, **given}
-        self._admin = Admin(**self._given)
+        given = {"client.id": "trimtab-spark", "default.api.timeout.ms": _TIMEOUT_MS, **given}
+        self._admin = Admin(**given)
         self._committed = options.client.get("isolation.level", "read_uncommitted")
         self._known: Known | None = None
         self._known_at = 0.0
@@ -87,13 +87,6 @@ class StreamTopics:
             KafkaError: the cluster has no groups, or does not take them.
         """
         self._admin.alter_group_offsets(group, {each: offset for each, offset in offsets.items()})
-
-    def renew(self) -> None:
-        """Ask over a new client from now on: after an outage it knows nothing that is out of date,
-        and waits for nothing. So does Spark's own source after each failure."""
-        self._admin.close()
-        self._admin = Admin(**self._given)
-        self._known = None
 
     def close(self) -> None:
         self._admin.close()

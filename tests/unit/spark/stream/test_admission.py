@@ -15,8 +15,6 @@ from trimtab.spark.stream.admission import (
     Piece,
     admit,
     admit_offsets,
-    find_hungry,
-    find_level,
     split_by_bytes,
 )
 
@@ -132,24 +130,6 @@ def test_a_huge_piece_waits_until_it_has_saved_enough_turns() -> None:
         counts.append(admitted.counts)
         owed = admitted.owed
     assert counts == [{ONE: 5}, {ONE: 5}, {ONE: 5}, {ZERO: 1}]
-
-
-def test_who_is_hungry() -> None:
-    known = {ZERO: 1000, ONE: 10, TWO: 0}
-    assert find_hungry(known, [ONE, TWO], 90) == [ONE, TWO]
-    assert find_hungry(known, [ZERO, ONE], 90) == [ONE]
-    assert find_hungry(known, [], 90) == []
-    assert find_hungry({ZERO: 50, ONE: 50}, [ZERO, ONE], 90) == []
-    assert find_hungry({ZERO: 50, ONE: 20}, [ZERO], 90) == [ZERO]
-
-
-@given(st.lists(st.integers(0, 1000), min_size=1), st.integers(1, 5000))
-def test_the_even_share_takes_the_whole_limit(sizes: list[int], limit: int) -> None:
-    level = find_level(sizes, limit)
-    if sum(sizes) >= limit:
-        assert limit - len(sizes) < sum(min(size, level) for size in sizes) <= limit
-    else:
-        assert level == limit
 
 
 def test_offsets_are_shared_out_in_proportion_to_lag_as_sparks_source_does() -> None:

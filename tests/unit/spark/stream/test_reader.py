@@ -18,9 +18,9 @@ from pyspark.sql.streaming.datasource import (
 from trimtab import Admin, Cluster, Producer
 from trimtab.spark.options.source import read_stream_options
 from trimtab.spark.read.ranges import DataLoss
-from trimtab.spark.stream import sizes
 from trimtab.spark.stream.offsets import STATE
 from trimtab.spark.stream.reader import TopicStreamReader
+from trimtab.spark.stream.size_sources import choice, scan
 
 COLUMNS = [("partition", True), ("offset", True), ("batchBaseOffset", True), ("batchBytes", True)]
 SKEWED = "skewed"
@@ -107,7 +107,7 @@ def test_batches_are_bounded_in_bytes_and_every_record_is_read_once(
 ) -> None:
     """Available now, restarted in the middle; the driver's second life knows only the offsets."""
     if source == "scan":
-        monkeypatch.setattr(sizes, "Exact", sizes.Scan)
+        monkeypatch.setattr(choice, "Exact", scan.Scan)
     options = {"maxBytesPerTrigger": str(LIMIT), "maxBytesPerPartition": "30000"}
     first = reader(servers, **options)
     first.prepareForTriggerAvailableNow()

@@ -1,0 +1,93 @@
+"""Sizes on every cluster, exact: the driver reads what the stream will read, too."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from trimtab.client.consumer import Consumer
+from trimtab.errors import BrokerError, ErrorCode
+from trimtab.records import TopicPartition
+from trimtab.spark.stream.admission import Piece
+from trimtab.spark.stream.size_sources.contract import (
+    CLIENT_ID,
+    FIXED,
+    POLL_MS,
+    Found,
+    Wanted,
+    pass_over,
+)
+from trimtab.wire.batch_cy import read_headers
+
+
+class Scan:
+    """Reads what lies ahead, and keeps nothing but sizes.
+
+    Bytes are those of the log: also of transactions that were aborted, which tasks read as well.
+
+    Args:
+        client: the consumer's options.
+    """
+
+    name = "scan"
+    tails = True
+
+    def __init__(self, client: Mapping[str, str]) -> None:
+        limits = {
+            "max.partition.fetch.bytes": str(1024 * 1024),
+            "fetch.max.bytes": str(8 * 1024 * 1024),
+        }
+        self._consumer = Consumer(**{"client.id": CLIENT_ID, **client, **limits, **FIXED})
+        self._positions: dict[TopicPartition, int] = {}
+        self._resting: set[TopicPartition] = set()
+        self.bytes_read = 0
+
+    def look(
+        self, wanted: Mapping[TopicPartition, Wanted], changed: Collection[TopicPartition]
+    ) -> list[Found]:
+        self._go_to(wanted, changed)
+        try:
+            batches = self._consumer.fetch_batches(POLL_MS)
+        except BrokerError as error:
+            if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise
+            return self._pass_over_deleted(error)
+        if batches is None:
+            return []
+        self.bytes_read += len(batches.data)
+        pieces = [
+            Piece(each.next_offset, each.size, each.max_timestamp)
+            for each in read_headers(batches.data)
+        ]
+        self._positions[batches.partition] = batches.next_offset
+        return [Found(batches.partition, batches.start, pieces)]
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _go_to(
+        self, wanted: Mapping[TopicPartition, Wanted], changed: Collection[TopicPartition]
+    ) -> None:
+        consumer = self._consumer
+        if any(partition in wanted and partition not in self._positions for partition in changed):
+            new = [partition for partition in wanted if partition not in self._positions]
+            consumer.assign([*self._positions, *new])
+        for partition in changed:
+            if partition not in wanted:
+                if partition in self._positions and partition not in self._resting:
+                    consumer.pause(partition)
+                    self._resting.add(partition)
+                continue
+            start = wanted[partition].start
+            if self._positions.get(partition) != start:
+                consumer.seek(partition, start)
+                self._positions[partition] = start
+            if partition in self._resting:
+                consumer.resume(partition)
+                self._resting.discard(partition)
+
+    def _pass_over_deleted(self, error: BrokerError) -> list[Found]:
+        for partition, position in self._positions.items():
+            if str(partition) == error.subject:
+                earliest = self._consumer.beginning_offsets([partition])[partition]
+                return pass_over(partition, position, earliest, error)
+        raise error
