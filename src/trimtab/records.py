@@ -1,4 +1,4 @@
-"""The value types that cross rooms: what is sent, what comes back, and where it went."""
+"""The value types that several rooms use: records, partitions, and where a record was stored."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The client's part of a record's path: from `send` to the wire, and from there to whoever reads.
+"""The clients: producer, consumer and admin, and the stages between them and the brokers.
 
     send ─▶ partitioner ─▶ accumulator ─▶ sender ─▶ network ═▶ broker
-    whoever reads ◀─ consumer ◀─ fetcher ◀─ network ◀══ broker
+    poll ◀─ consumer ◀─ fetcher ◀─ network ◀══ broker
 
-`producer`, `consumer` and `admin` are the public faces; the folders are what they decide with.
+`producer`, `consumer` and `admin` hold the public classes; each folder is one stage.
 """

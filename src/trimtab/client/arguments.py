@@ -1,8 +1,8 @@
-"""What callers hand in, checked before anything is changed or sent.
+"""Checks the arguments of public calls, before the call changes or sends anything.
 
-Every function returns the argument as the rest of the client takes it, or raises a UsageError that
-names the argument, its value and the fix. A bool is no number here, whatever Python says: it stands
-where another argument was meant.
+Every function returns the argument in the form that the client uses, or raises a UsageError that
+names the argument, its value and the fix. A bool is not accepted as a number: the caller probably
+meant it for another argument.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
 
 Partition: TypeAlias = TopicPartition | tuple[str, int]
-"""A partition as callers may name it: `TopicPartition("t", 0)` or just `("t", 0)`."""
+"""A partition in a caller's argument: `TopicPartition("t", 0)` or just `("t", 0)`."""
 
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
 MAX_TIME = MAX_INT64 - 1
-"""One less: batches have another use for the greatest."""
+"""One less than the largest: record batches use that one for another purpose."""
 _LONGEST_TOPIC = 249
 """Characters (`org.apache.kafka.common.internals.Topic`)."""
 _LONGEST_TEXT = 32_767
-"""Bytes that Kafka's older messages have room for in a text."""
+"""The longest string, in bytes, of Kafka's older message versions."""
 _LONGEST_WAIT = 1e8
-"""Seconds, three years: an event loop's timers take no more."""
+"""Seconds, three years: the longest timer of an event loop."""
 _BYTES = (bytes, bytearray, memoryview)
 
 
 def refuse_copying(thing: object, protocol: SupportsIndex) -> NoReturn:
-    """The `__reduce_ex__` of clients and deliveries: who pickles or copies one is refused."""
+    """The `__reduce_ex__` of clients and deliveries: refuses pickling and copying."""
     raise UsageError(
         f"{type(thing).__name__} cannot be pickled or copied: it works only in the process that"
         " made it; make one in each process from the same options, and instead of a delivery pass"
@@ -40,13 +40,13 @@ def refuse_copying(thing: object, protocol: SupportsIndex) -> NoReturn:
 
 
 def shown(value: object) -> str:
-    """A value as an error shows it: in full unless that is long."""
+    """A value's repr for error messages, shortened to 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def checked_text(what: str, value: object, longest: int = _LONGEST_TEXT) -> str:
-    """Text that fits a message; it may be empty."""
+    """Text of at most `longest` bytes; it may be empty."""
     if isinstance(value, _BYTES):
         raise UsageError(f"{what}={shown(value)}: is bytes; give a str, as by its .decode()")
     if not isinstance(value, str):
@@ -61,7 +61,7 @@ def checked_text(what: str, value: object, longest: int = _LONGEST_TEXT) -> str:
 
 
 def checked_topic(value: object) -> str:
-    """A topic's name; what else Kafka wants of it is left to the brokers."""
+    """A topic's name; the brokers check Kafka's other rules for it."""
     if not checked_text("topic", value, _LONGEST_TOPIC):
         raise UsageError("topic='': is empty; give the topic's name")
     assert isinstance(value, str)
@@ -71,7 +71,7 @@ def checked_topic(value: object) -> str:
 def checked_integer(
     what: str, value: object, low: int = 0, high: int = MAX_INT32, fix: str = ""
 ) -> int:
-    """A whole number from `low` to `high`: an int, or what stands for one, such as NumPy's."""
+    """A whole number from `low` to `high`: an int or another integer type, such as NumPy's."""
     if not isinstance(value, bool):
         try:
             number = index(value)  # type: ignore[arg-type]
@@ -97,12 +97,12 @@ def checked_time(what: str, value: object, low: int = 0) -> int:
 
 
 def checked_seconds(what: str, value: object) -> float | None:
-    """A time to wait at most, None for as long as it takes; what is over already counts as 0."""
+    """A timeout in seconds; None for no timeout; negative numbers count as 0."""
     return None if value is None else _wait(what, value, "seconds", 1)
 
 
 def checked_wait_ms(what: str, value: object) -> float:
-    """A time to wait at most, in milliseconds; returned in seconds."""
+    """A timeout in milliseconds; returned in seconds."""
     return _wait(what, value, "milliseconds", 1000)
 
 
@@ -137,7 +137,7 @@ def checked_partition(value: object) -> TopicPartition:
 
 
 def checked_partitions(value: object) -> list[TopicPartition]:
-    """Any number of partitions, each once."""
+    """A list of partitions, without duplicates."""
     if isinstance(value, (str, TopicPartition)) or not isinstance(value, Iterable):
         raise UsageError(
             f"partitions={shown(value)}: give a list of (topic, number), as in [('t', 0)]"
@@ -146,12 +146,12 @@ def checked_partitions(value: object) -> list[TopicPartition]:
 
 
 def checked_names(what: str, value: object) -> list[str]:
-    """Any number of topics' names, not just one."""
+    """A list of topic names; a single name is refused."""
     return [checked_topic(each) for each in _several(what, value, "topics' names")]
 
 
 def checked_texts(what: str, value: object) -> list[str]:
-    """Any number of them, not just one."""
+    """A list of texts; a single text is refused."""
     return [checked_text(what, each) for each in _several(what, value, "them")]
 
 
@@ -168,14 +168,14 @@ def checked_mapping(what: str, value: object, example: str) -> Mapping[Any, Any]
 
 
 def checked_brokers(what: str, value: object) -> list[int]:
-    """Brokers by their numbers, the first the preferred leader."""
+    """A list of broker ids, the preferred leader first."""
     if isinstance(value, (str, *_BYTES)) or not isinstance(value, Iterable):
         raise UsageError(f"{what}={shown(value)}: give a list of brokers' numbers, as in [0, 1]")
     return [checked_integer("broker", each) for each in value]
 
 
 def checked_headers(value: object) -> Sequence[Any]:
-    """A record's headers. What each of them is, is checked where it is encoded."""
+    """A record's headers. Each header is checked later, when it is encoded."""
     if isinstance(value, Sequence) and not isinstance(value, (str, *_BYTES)):
         return value
     fix = "list(headers.items())" if isinstance(value, Mapping) else "a list of (name, value) pairs"

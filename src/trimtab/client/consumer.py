@@ -5,9 +5,9 @@
         for record in consumer:
             print(record.offset, record.value)
 
-What to read is a wish: `assign`, `seek`, `pause` and `resume` only note it and return at once. The
-next call that reads hands the wishes to the fetcher, which then fetches ahead by itself. Records
-are decoded by whoever polls, not by the loop that fetches.
+`assign`, `seek`, `pause` and `resume` only change the consumer's assignments and return at once.
+The next call that reads passes them to the fetcher, which then fetches ahead by itself. `poll`
+decodes the records on the thread that calls it, not on the loop that fetches.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from trimtab.client.fetcher.batch_sizes import Ahead, BatchSizes, list_batch_siz
 from trimtab.client.fetcher.fetcher import (
     NO_END,
     RESETS,
+    Assignment,
     Batches,
     Fetched,
     Fetcher,
     FetchOptions,
-    Wish,
 )
 from trimtab.client.fetcher.offsets import (
     EARLIEST,
@@ -58,13 +58,13 @@ __all__ = ["AsyncConsumer", "Batches", "Consumer", "OffsetAndTimestamp"]
 
 
 class _Chunk:
-    """One fetched piece of a partition, decoded batch by batch as it is read."""
+    """The batches of one partition in one fetch response, decoded one by one as they are read."""
 
     def __init__(self, fetched: Fetched, batches: Batches) -> None:
         self.partition = fetched.partition
         self.epoch = fetched.epoch
         self.position = batches.start
-        """The offset of the next record to hand out."""
+        """The offset of the next record to return."""
         self._batches = batches
         self._batch = 0
         self._next_batch = 0
@@ -95,7 +95,7 @@ class _Chunk:
             self._decode_batch()
 
     def rest(self) -> Batches:
-        """What is left, as batches."""
+        """The batches from `position` on."""
         begin = self._batch if self._index < len(self._records) else self._next_batch
         return self._batches._replace(start=self.position, data=self._batches.data[begin:])
 
@@ -114,9 +114,9 @@ class _Chunk:
 
 
 class _Reader:
-    """What both faces share: the wishes, the positions, and what was fetched but not yet read.
+    """The state that both consumers share: assignments, positions, and fetched but unread batches.
 
-    Nothing here waits. `_session` and `_fetcher` live on the event loop.
+    Nothing here waits. `_session` and `_fetcher` belong to the event loop.
     """
 
     def __init__(
@@ -130,11 +130,11 @@ class _Reader:
         self._isolation = isolation(options)
         self._reset = RESETS[options.text("auto.offset.reset")]
         self._max_poll_records = options.integer("max.poll.records")
-        self._wishes: dict[TopicPartition, Wish] = {}
+        self._assignments: dict[TopicPartition, Assignment] = {}
         self._positions: dict[TopicPartition, int] = {}
         self._pending: deque[_Chunk | Fetched] = deque()
         self._epoch = 0
-        self._has_new_wishes = False
+        self._has_changed = False
         self._closed = False
 
     __reduce_ex__ = refuse_copying
@@ -163,49 +163,49 @@ class _Reader:
         )
 
     def assign(self, partitions: Iterable[Partition]) -> None:
-        """Read exactly these partitions from now on.
+        """Read exactly these partitions from now on; an empty list stops reading.
 
-        A partition that was assigned before keeps its position; a new one begins where `seek` says
-        or else by `auto.offset.reset`. None at all stops reading.
+        A partition that was assigned before keeps its position; a new one begins at the offset
+        given to `seek`, or else by `auto.offset.reset`.
         """
         wanted = checked_partitions(partitions)
-        kept = {partition: self._wishes.get(partition) for partition in wanted}
+        kept = {partition: self._assignments.get(partition) for partition in wanted}
         self._positions = {p: at for p, at in self._positions.items() if p in kept}
-        self._wishes = {}
-        for partition, wish in kept.items():
-            self._wishes[partition] = wish or self._wish(
-                _NOWHERE if self._reset is None else self._reset
+        self._assignments = {}
+        for partition, assignment in kept.items():
+            self._assignments[partition] = assignment or self._new_assignment(
+                _NO_POSITION if self._reset is None else self._reset
             )
-        self._has_new_wishes = True
+        self._has_changed = True
 
     def assignment(self) -> set[TopicPartition]:
-        """The partitions that are read."""
-        return set(self._wishes)
+        """The assigned partitions, including paused ones."""
+        return set(self._assignments)
 
     def seek(self, partition: Partition, offset: int, end: int | None = None) -> None:
-        """Go on at an offset, 0 or greater; whether the log has it shows when it is read.
+        """Read on from an offset, 0 or greater; only the next read checks that the log has it.
 
         Args:
-            end: the offset at which reading stops; None for never. Nothing is fetched from there
-                on, but the last batch may hold records beyond it.
+            end: the offset at which fetching stops; None for never. The last batch may contain
+                records at or after it.
 
         Raises:
             UsageError: the partition is not assigned, or an offset is negative.
         """
         start = checked_integer("offset", offset, 0, MAX_INT64)
         stop = NO_END if end is None else checked_integer("end", end, 0, MAX_INT64)
-        self._go([partition], start, stop)
+        self._seek_all([partition], start, stop)
 
     def seek_to_beginning(self, *partitions: Partition) -> None:
-        """Go on at the first offset there is; all assigned partitions if none is named."""
-        self._go(partitions or self._wishes, EARLIEST)
+        """Read on from the log start offset; all assigned partitions if none is given."""
+        self._seek_all(partitions or self._assignments, EARLIEST)
 
     def seek_to_end(self, *partitions: Partition) -> None:
-        """Go on at the end, looked up at the next poll; all assigned if none is named."""
-        self._go(partitions or self._wishes, LATEST)
+        """Read on from the end, looked up at the next poll; all assigned if none is given."""
+        self._seek_all(partitions or self._assignments, LATEST)
 
     def pause(self, *partitions: Partition) -> None:
-        """Hand out no records of these until `resume`; what was fetched is kept."""
+        """Return no records of these partitions until `resume`; fetched records are kept."""
         self._set_paused(partitions, True)
 
     def resume(self, *partitions: Partition) -> None:
@@ -214,58 +214,64 @@ class _Reader:
 
     def paused(self) -> set[TopicPartition]:
         """The partitions that are paused."""
-        return {partition for partition, wish in self._wishes.items() if wish.is_paused}
+        return {
+            partition for partition, assignment in self._assignments.items() if assignment.is_paused
+        }
 
-    def _go(self, partitions: Iterable[Partition], start: int, end: int = NO_END) -> None:
+    def _seek_all(self, partitions: Iterable[Partition], start: int, end: int = NO_END) -> None:
         for partition in [self._assigned(partition) for partition in partitions]:
-            is_paused = self._wishes[partition].is_paused
-            self._wishes[partition] = self._wish(start)._replace(is_paused=is_paused, end=end)
+            is_paused = self._assignments[partition].is_paused
+            self._assignments[partition] = self._new_assignment(start)._replace(
+                is_paused=is_paused, end=end
+            )
             self._positions.pop(partition, None)
-        self._has_new_wishes = True
+        self._has_changed = True
 
     def _set_paused(self, partitions: Iterable[Partition], is_paused: bool) -> None:
         for partition in [self._assigned(partition) for partition in partitions]:
-            self._wishes[partition] = self._wishes[partition]._replace(is_paused=is_paused)
-        self._has_new_wishes = True
+            self._assignments[partition] = self._assignments[partition]._replace(
+                is_paused=is_paused
+            )
+        self._has_changed = True
 
-    def _wish(self, start: int) -> Wish:
+    def _new_assignment(self, start: int) -> Assignment:
         self._epoch += 1
-        return Wish(self._epoch, start, False)
+        return Assignment(self._epoch, start, False)
 
     def _assigned(self, partition: Partition) -> TopicPartition:
         named = checked_partition(partition)
-        if named not in self._wishes:
+        if named not in self._assignments:
             raise UsageError(f"{named} is not assigned to this consumer; assign() it first")
         return named
 
-    def _new_wishes(self) -> dict[TopicPartition, Wish] | None:
-        """The wishes if the fetcher has yet to learn of them."""
+    def _take_changed_assignments(self) -> dict[TopicPartition, Assignment] | None:
+        """The assignments, if they changed since they were last passed to the fetcher."""
         if self._closed:
             raise UsageError("the consumer is closed")
-        if not self._wishes:
+        if not self._assignments:
             raise UsageError("the consumer has no partitions; assign() some first")
-        if not self._has_new_wishes:
+        if not self._has_changed:
             return None
-        for partition, wish in self._wishes.items():
-            if wish.start == _NOWHERE:
+        for partition, assignment in self._assignments.items():
+            if assignment.start == _NO_POSITION:
                 raise UsageError(
                     f"{partition} has no position and auto.offset.reset=none; seek() to one"
                 )
-        self._has_new_wishes = False
-        return dict(self._wishes)
+        self._has_changed = False
+        return dict(self._assignments)
 
     def _known_position(self, partition: TopicPartition) -> int | None:
         position = self._positions.get(partition)
-        if position is None and self._wishes[partition].start >= 0:
-            return self._wishes[partition].start
+        if position is None and self._assignments[partition].start >= 0:
+            return self._assignments[partition].start
         return position
 
     def _take(self, ready: deque[Fetched]) -> list[Fetched]:
-        """Move what is ready and still wanted over to what is pending."""
+        """Move fetched batches of current assignments from `ready` to the pending queue."""
         taken: list[Fetched] = []
         while ready:
             fetched = ready.popleft()
-            if self._is_wanted(fetched):
+            if self._is_assigned(fetched):
                 taken.append(fetched)
                 batches = fetched.result
                 self._pending.append(
@@ -273,9 +279,9 @@ class _Reader:
                 )
         return taken
 
-    def _is_wanted(self, piece: _Chunk | Fetched) -> bool:
-        wish = self._wishes.get(piece.partition)
-        return wish is not None and wish.epoch == piece.epoch
+    def _is_assigned(self, piece: _Chunk | Fetched) -> bool:
+        assignment = self._assignments.get(piece.partition)
+        return assignment is not None and assignment.epoch == piece.epoch
 
     def _read(self, limit: int) -> list[Record]:
         records: list[Record] = []
@@ -300,11 +306,14 @@ class _Reader:
         return rest
 
     def _next_chunk(self, raises: bool) -> _Chunk | None:
-        """The first pending chunk that is wanted now. An error in its place is raised, once."""
+        """The first pending chunk that is assigned and not paused.
+
+        If an error is queued before it: raises that error once, or returns None unless `raises`.
+        """
         for piece in list(self._pending):
-            if not self._is_wanted(piece):
+            if not self._is_assigned(piece):
                 self._pending.remove(piece)
-            elif self._wishes[piece.partition].is_paused:
+            elif self._assignments[piece.partition].is_paused:
                 continue
             elif isinstance(piece, _Chunk):
                 return piece
@@ -323,11 +332,11 @@ class _Reader:
 
 
 class Consumer(_Reader):
-    """Reads records of assigned partitions. For one thread at a time, like Kafka's own.
+    """Reads records of assigned partitions. Use it on one thread at a time, like Kafka's own.
 
     Args:
         bootstrap_servers: `host:port, …` of the cluster; also as the option of that name. Or a
-            dictionary of options, which keyword arguments may add to.
+            dictionary of options, to which keyword arguments may add.
         options: Kafka's consumer options, dotted or in snake case, such as
             `auto_offset_reset="earliest"`.
 
@@ -351,30 +360,30 @@ class Consumer(_Reader):
     def poll(self, timeout_ms: float = 500, max_records: int | None = None) -> list[Record]:
         """The next records, in the order of their offsets within each partition.
 
-        Returns at once when something was fetched already, otherwise when something comes, or
-        with an empty list after `timeout_ms`. It can be empty sooner where only the markers of
-        transactions came.
+        Returns at once if records were fetched already, otherwise when the next fetch brings some,
+        or an empty list after `timeout_ms`. An empty list comes earlier if a fetch brought only
+        transaction markers.
 
         Args:
             max_records: how many at most; `max.poll.records` if None.
 
         Raises:
-            BrokerError: the cluster refuses a partition for good, or the position is not in the log
-                and `auto.offset.reset` is none.
-            CorruptData: a batch that is damaged; the position stays in front of it.
-            UsageError: nothing is assigned, or there is no position to begin at.
+            BrokerError: a broker refuses a partition with an error that is not retriable, or the
+                position is not in the log and `auto.offset.reset` is none.
+            CorruptData: a batch is damaged; the position stays before it.
+            UsageError: no partition is assigned, or one has no position to begin at.
         """
         limit, timeout = self._limit(max_records), checked_wait_ms("timeout_ms", timeout_ms)
         self._submit()
         return self._read(limit) or self._read(limit if self._await_data(timeout) else 0)
 
     def fetch_batches(self, timeout_ms: float = 500) -> Batches | None:
-        """The next record batches of one partition as they are: verified, not decoded.
+        """The next record batches of one partition: checked, but not decoded.
 
-        For who decodes by himself, such as into Arrow columns. Waits and raises like `poll`; None
-        after `timeout_ms` without data. The position moves to the `next_offset` of what is
-        returned, and what comes after it is fetched meanwhile. One call returns up to
-        `max.partition.fetch.bytes`, or a single batch that is larger.
+        For callers that decode batches themselves, such as into Arrow columns. Waits and raises
+        like `poll`; None after `timeout_ms` without data. The position moves to the `next_offset`
+        of the returned batches, and later batches are fetched meanwhile. One call returns up to
+        `max.partition.fetch.bytes`, or a single larger batch.
         """
         timeout = checked_wait_ms("timeout_ms", timeout_ms)
         self._submit()
@@ -384,16 +393,17 @@ class Consumer(_Reader):
         return batches
 
     def __iter__(self) -> Iterator[Record]:
-        """Records without end: waits where there are none."""
+        """Polls for ever: the iterator waits for new records and does not end."""
         while True:
             yield from self.poll()
 
     def position(self, partition: Partition) -> int:
-        """The offset of the next record that `poll` will return of a partition.
+        """The offset of the next record that `poll` will return from a partition.
 
         Raises:
             UsageError: the partition is not assigned.
-            KafkaError: it has no position yet and none could be looked up in time.
+            KafkaError: it has no position yet, and looking one up failed or took longer than
+                `default.api.timeout.ms`.
         """
         named = self._assigned(partition)
         known = self._known_position(named)
@@ -403,29 +413,30 @@ class Consumer(_Reader):
         return self._thread.run(self._fetcher.locate(named, self._session.timeout))
 
     def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
-        """The first offset that is there, for each partition."""
+        """The log start offset of each partition."""
         return _offsets(self._find(dict.fromkeys(checked_partitions(partitions), EARLIEST)))
 
     def end_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
-        """The offset after the last record a consumer may see, for each partition.
+        """The offset after the last record that a consumer may read, for each partition.
 
-        With `isolation.level=read_committed` that is where the first open transaction begins.
+        With `isolation.level=read_committed` this is the first offset of the first open
+        transaction, if there is one.
         """
         return _offsets(self._find(dict.fromkeys(checked_partitions(partitions), LATEST)))
 
     def offsets_for_times(
         self, timestamps: Mapping[Partition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record at or after a time (ms since the epoch); None where there is none."""
+        """The first record at or after a time (ms since the epoch); None if there is none."""
         found = self._find(_checked_times(timestamps))
         return {partition: found_or_none(offset) for partition, offset in found.items()}
 
     def list_batch_sizes(
         self, wanted: Mapping[TopicPartition, Ahead]
     ) -> dict[TopicPartition, BatchSizes]:
-        """How large the record batches are that lie ahead, without reading them.
+        """The sizes of the record batches in ranges of offsets, without fetching the batches.
 
-        Of each partition some are listed: those that the brokers' answers have room for.
+        Lists as many batches of each partition as fit into the brokers' responses.
 
         Raises:
             BrokerError: UNSUPPORTED_VERSION if a broker is not one of trimtab's.
@@ -437,9 +448,10 @@ class Consumer(_Reader):
         return self._thread.run(list_batch_sizes(session.connections, session.metadata, wanted))
 
     def problem(self, partition: Partition) -> KafkaError | None:
-        """Why nothing can arrive from a partition now; None if its leader is being asked.
+        """Why no records can arrive from a partition now; None if its leader can be asked.
 
-        `poll` rides out what may pass, such as a broker that is down; this says what it rides out.
+        `poll` retries after errors that may pass, such as a broker that is down, without raising
+        them; this returns the current one.
         """
         return self._fetcher.problem(checked_partition(partition))
 
@@ -460,9 +472,9 @@ class Consumer(_Reader):
         self.close()
 
     def _submit(self) -> None:
-        wishes = self._new_wishes()
-        if wishes is not None:
-            self._thread.call_soon(self._fetcher.update, wishes)
+        assignments = self._take_changed_assignments()
+        if assignments is not None:
+            self._thread.call_soon(self._fetcher.update, assignments)
 
     def _await_data(self, timeout: float) -> bool:
         taken = self._take(self._fetcher.ready)
@@ -483,13 +495,13 @@ class Consumer(_Reader):
 
 
 class AsyncConsumer(_Reader):
-    """`Consumer` for an event loop: the same names, awaited where they wait.
+    """`Consumer` for an event loop: the same methods; those that wait are awaited.
 
     Records are decoded on the loop, by the task that polls.
 
     Args:
         bootstrap_servers, options: as for `Consumer`.
-        random: where jitter comes from; a simulation hands in its own.
+        random: for jitter; a simulation passes its own.
     """
 
     def __init__(
@@ -522,7 +534,7 @@ class AsyncConsumer(_Reader):
         return batches
 
     async def __aiter__(self) -> AsyncIterator[Record]:
-        """Records without end: waits where there are none."""
+        """Polls for ever: the iterator waits for new records and does not end."""
         while True:
             for record in await self.poll():
                 yield record
@@ -583,9 +595,9 @@ class AsyncConsumer(_Reader):
         await self.close()
 
     def _submit(self) -> None:
-        wishes = self._new_wishes()
-        if wishes is not None:
-            self._fetcher.update(wishes)
+        assignments = self._take_changed_assignments()
+        if assignments is not None:
+            self._fetcher.update(assignments)
 
     async def _await_data(self, timeout: float) -> bool:
         taken = self._take(self._fetcher.ready)
@@ -605,8 +617,8 @@ class AsyncConsumer(_Reader):
         return await session.offsets.find(wanted, session.timeout, self._isolation)
 
 
-_NOWHERE = -4
-"""No offset, and none of ListOffsets' special timestamps either."""
+_NO_POSITION = -4
+"""The partition has no position. No offset, and none of ListOffsets' special timestamps."""
 
 
 def _checked_times(timestamps: object) -> dict[TopicPartition, int]:

@@ -1,11 +1,11 @@
 # mypy: allow-untyped-decorators, no-warn-return-any
-"""What a producer measures of itself, under Kafka's names.
+"""A producer's metrics, under Kafka's names.
 
     sender, connections ─▶ events ─▶ totals, and windows of the last minute ─▶ snapshot()
 
-A total counts from the beginning. A rate, an average or a maximum is of the last
-`metrics.num.samples` windows of `metrics.sample.window.ms` each, as in Kafka: old windows are
-dropped whole. An event costs a few additions; everything else is worked out when it is asked for.
+A total counts from the producer's start. A rate, an average or a maximum covers the last
+`metrics.num.samples` windows of `metrics.sample.window.ms` each; as in Kafka, an old window is
+dropped as a whole. An event costs a few additions; `snapshot` computes everything else.
 
 Source: `org.apache.kafka.clients.producer.internals.SenderMetricsRegistry`, `KafkaProducerMetrics`,
 `BufferPool`; `org.apache.kafka.common.metrics.stats.SampledStat`.
@@ -19,11 +19,11 @@ import cython
 
 Values: TypeAlias = dict[str, float]
 Snapshot: TypeAlias = dict[str, Values | dict[str, Values]]
-"""Group to metrics; those of nodes and topics hold a set for each: `node-0`, the topic's name."""
+"""Metrics by group; in the groups of nodes and topics by `node-0`, or the topic name, first."""
 
 
 class SentBatch(Protocol):
-    """What is measured of a batch. `size` is in bytes, uncompressed; `created` in loop seconds."""
+    """A batch, as the metrics see it. `size` is in bytes, uncompressed; `created` is loop time."""
 
     @property
     def count(self) -> int: ...
@@ -38,7 +38,7 @@ class SentBatch(Protocol):
 @cython.final
 @cython.cclass
 class _Window:
-    """What came in during one window: since when, how much, how often, and the largest."""
+    """The samples of one window: its start, their sum, number and maximum."""
 
     began = cython.declare(cython.double, visibility="readonly")
     amount = cython.declare(cython.double, visibility="readonly")
@@ -97,29 +97,29 @@ class Sampled:
         self.count += 1
 
     def rate(self, now: cython.double) -> float:
-        """Amount a second. As in Kafka, over no less than all windows but one, full length."""
+        """Amount per second. As in Kafka, over at least the length of all windows but one."""
         windows = self._recent(now)
         return sum(window.amount for window in windows) / self._seconds(windows, now)
 
     def frequency(self, now: cython.double) -> float:
-        """How often something came, a second, over the same time as `rate`."""
+        """Samples per second, over the same time as `rate`."""
         windows = self._recent(now)
         return sum(window.count for window in windows) / self._seconds(windows, now)
 
     def _seconds(self, windows: list[Any], now: cython.double) -> float:
-        """The time that some windows stand for."""
+        """The seconds over which a rate of these windows is computed."""
         elapsed = now - min((window.began for window in windows), default=now)
         missing = self._samples - 1 - int(elapsed // self._length)
         return max(elapsed + max(0, missing) * self._length, self._length)
 
     def average(self, now: cython.double) -> float:
-        """The mean amount; NaN if nothing came lately."""
+        """The mean amount; NaN without samples in the last windows."""
         windows = self._recent(now)
         count = sum(window.count for window in windows)
         return sum(window.amount for window in windows) / count if count else math.nan
 
     def maximum(self, now: cython.double) -> float:
-        """The largest amount; NaN if nothing came lately."""
+        """The largest amount; NaN without samples in the last windows."""
         return max((window.largest for window in self._recent(now)), default=math.nan)
 
     @cython.cfunc
@@ -129,13 +129,13 @@ class Sampled:
         self._ends = now + self._length
 
     def _recent(self, now: cython.double) -> list[Any]:
-        """The windows that are not too old; a reader on another thread changes nothing."""
+        """The windows that are not too old. Changes nothing, so any thread may call it."""
         oldest = now - self._length * self._samples
         return [window for window in self._windows if window.began > oldest]
 
 
 class _Sensors:
-    """Quantities by name, made when first measured."""
+    """The measured quantities of one producer, node or topic, by name."""
 
     __slots__ = ("_by_name", "_samples", "_window")
 
@@ -160,15 +160,15 @@ _CALLS = (
     *("flush", "metadata-wait", "txn-init", "txn-begin", "txn-send-offsets", "txn-commit"),
     "txn-abort",
 )
-"""What callers wait for; of each the time is measured (KIP-761)."""
+"""Calls whose waiting time is measured (KIP-761)."""
 _TOPIC = ("byte", "compression", "record-error", "record-retry", "record-send")
 
 
 class ProducerMetrics:
-    """One producer's measurements. Fed by its sender, on the loop; read from any thread.
+    """One producer's measurements. Its sender records them on the loop; any thread may read them.
 
     Args:
-        now: the loop's time in seconds, right on every thread.
+        now: the loop's time in seconds, correct on every thread.
         window: seconds (`metrics.sample.window.ms`).
         samples: `metrics.num.samples`.
     """
@@ -185,7 +185,7 @@ class ProducerMetrics:
     # events
 
     def request_sent(self, node_id: int, size: int, records: int, batches: int) -> None:
-        """A Produce request of `size` bytes went to a broker."""
+        """A Produce request of `size` bytes was sent to a broker."""
         now = self._now()
         node = self._node(node_id)
         node["outgoing-byte"].add(size, now)
@@ -196,7 +196,7 @@ class ProducerMetrics:
         self._producer["records-per-request"].add(records, now)
 
     def response_received(self, node_id: int, size: int, latency: float) -> None:
-        """Its response of `size` bytes came, `latency` seconds after it was sent."""
+        """A response of `size` bytes arrived, `latency` seconds after its request was sent."""
         now = self._now()
         node = self._node(node_id)
         node["incoming-byte"].add(size, now)
@@ -233,11 +233,11 @@ class ProducerMetrics:
         self._producer["batch-split"].add(1, self._now())
 
     def throttled(self, seconds: float) -> None:
-        """A broker asked for a pause (KIP-219); 0 if its response asked for none."""
+        """A broker throttled the producer for this long (KIP-219); 0 if it did not."""
         self._producer["produce-throttle-time"].add(seconds * 1000, self._now())
 
     def waited_for_memory(self, seconds: float) -> None:
-        """A send had waited this long for buffer memory."""
+        """A send waited this long for buffer memory."""
         self._producer["bufferpool-wait"].add(seconds, self._now())
 
     def memory_exhausted(self) -> None:
@@ -250,17 +250,17 @@ class ProducerMetrics:
         self._producer[what].add(1, self._now())
 
     def waited(self, what: str, seconds: float) -> None:
-        """A caller had waited this long for one of `flush`, `metadata-wait`, `txn-commit`, …"""
+        """A call of `flush`, `metadata-wait`, `txn-commit`, … waited this long."""
         self._waited[what] += seconds
 
     # readings
 
     def snapshot(self, gauges: Mapping[str, float]) -> Snapshot:
-        """All metrics as they are now. Times are in milliseconds unless a name says otherwise.
+        """All metrics now. Times are in milliseconds unless a name says otherwise.
 
         Args:
-            gauges: what the producer's parts know themselves, such as `buffer-available-bytes`;
-                becomes part of `producer-metrics`.
+            gauges: values that the producer's parts supply, such as `buffer-available-bytes`;
+                added to `producer-metrics`.
         """
         now = self._now()
         return {

@@ -33,16 +33,16 @@ PRODUCER = OptionTable(
             "acks",
             STRING,
             "all",
-            "Who must have the record before it counts as sent: nobody (0), the leader (1),"
-            " all in-sync replicas (all or -1).",
+            "Which replicas must store a record before it is acknowledged: none (0), the leader"
+            " (1), all in-sync replicas (all or -1).",
             ("0", "1", "-1", "all"),
         ),
         Option(
             "batch.size",
             INT,
             16_384,
-            "The size at which a batch is sent, and the bytes after which the partitioner turns"
-            " to another partition.",
+            "The size at which a batch is sent, and the bytes after which the partitioner chooses"
+            " another partition.",
             Range(0, INT_MAX),
             "bytes",
         ),
@@ -50,7 +50,7 @@ PRODUCER = OptionTable(
             "buffer.memory",
             LONG,
             33_554_432,
-            "What may wait to be sent; beyond it send blocks.",
+            "Memory for batches that are not yet acknowledged; send blocks while it is full.",
             Range(1),
             "bytes",
         ),
@@ -58,7 +58,7 @@ PRODUCER = OptionTable(
             "compression.gzip.level",
             INT,
             -1,
-            "The level with compression.type=gzip; -1 is zlib's own.",
+            "The level with compression.type=gzip; -1 is zlib's default.",
             Range(1, 9, (-1,)),
             kip="KIP-390",
         ),
@@ -89,7 +89,7 @@ PRODUCER = OptionTable(
             "delivery.timeout.ms",
             INT,
             120_000,
-            "How long after send a record is given up.",
+            "How long after send a record fails if it is not acknowledged.",
             Range(0),
             "ms",
             "KIP-91",
@@ -98,7 +98,7 @@ PRODUCER = OptionTable(
             "enable.idempotence",
             BOOLEAN,
             True,
-            "Whether brokers drop what a retry sends twice and keep the order.",
+            "Whether brokers drop duplicates from retries and keep the order of records.",
             kip="KIP-98",
         ),
         Option("linger.ms", LONG, 5, "How long a batch may wait for more records.", Range(0), "ms"),
@@ -114,7 +114,7 @@ PRODUCER = OptionTable(
             "max.in.flight.requests.per.connection",
             INT,
             5,
-            "How many requests to one broker may await their response.",
+            "How many requests to one broker may be in flight.",
             Range(1),
         ),
         Option(
@@ -138,7 +138,7 @@ PRODUCER = OptionTable(
             "metrics.num.samples",
             INT,
             2,
-            "Of how many windows rates, averages and maxima are made.",
+            "Number of windows from which rates, averages and maxima are computed.",
             Range(1),
         ),
         Option(
@@ -168,15 +168,15 @@ PRODUCER = OptionTable(
             "partitioner.adaptive.signal",
             STRING,
             "queue",
-            "What adaptive partitioning goes by: batches waiting in each queue (KIP-794), or the"
-            " brokers' measured latency and drain rate.",
+            "What adaptive partitioning measures: batches waiting in each queue (KIP-794), or the"
+            " brokers' latency and drain rate.",
             ("queue", "latency"),
         ),
         Option(
             "partitioner.availability.timeout.ms",
             LONG,
             0,
-            "Leave out partitions whose broker took nothing for this long; 0 never does."
+            "Exclude partitions whose broker accepted no batch for this long; 0 excludes none."
             " Ignored without adaptive partitioning.",
             Range(0),
             "ms",
@@ -186,7 +186,7 @@ PRODUCER = OptionTable(
             "partitioner.compat",
             STRING,
             "kip",
-            "Whose built-in logic: the KIPs' as written, or the Java producer's bit for bit.",
+            "Which built-in logic: the KIPs' as written, or the Java producer's bit for bit.",
             ("kip", "java"),
         ),
         Option(
@@ -210,12 +210,12 @@ PRODUCER = OptionTable(
             "Whether rack-aware partitioning without client.rack is an error, as in Apache Kafka,"
             " and not a warning.",
         ),
-        Option("retries", INT, INT_MAX, "How often a batch is sent again.", Range(0)),
+        Option("retries", INT, INT_MAX, "How often a batch may be sent again.", Range(0)),
         Option(
             "transaction.timeout.ms",
             INT,
             60_000,
-            "After this long the coordinator aborts a transaction that was not ended.",
+            "After this time the coordinator aborts a transaction that is still open.",
             Range(1),
             "ms",
             "KIP-98",
@@ -224,23 +224,23 @@ PRODUCER = OptionTable(
             "transaction.two.phase.commit.enable",
             BOOLEAN,
             False,
-            "Whether a transaction stays open until somebody ends it, however long that takes; its"
-            " broker must allow it.",
+            "Whether transactions have no time limit and stay open until a producer ends them; the"
+            " brokers must allow it.",
             kip="KIP-939",
         ),
         Option(
             "transactional.id",
             STRING,
             None,
-            "Who this producer is in transactions, also after a restart; without it there are"
-            " none.",
+            "The producer's name in transactions, the same after a restart; without it there are"
+            " no transactions.",
             kip="KIP-98",
         ),
     ),
     {
         **REFUSED,
         "buffer.memory.allocation.strategy": (
-            "a batch always grows as records come, which is Kafka's incremental; leave it out"
+            "a batch's memory grows with its records, as in Kafka's incremental; leave it out"
         ),
     },
     NO_OPS,
@@ -250,13 +250,13 @@ PRODUCER = OptionTable(
 CONSUMER = OptionTable(
     "consumer",
     (
-        # Kafka's 65536 costs a third more CPU per byte than the system's, which grows by itself.
+        # Kafka's 65536 costs a third more CPU per byte than the system's default, which adapts.
         *connection_options(receive_buffer=-1, max_idle_ms=540_000),
         Option(
             "auto.offset.reset",
             STRING,
             "latest",
-            "Where to begin without a position: earliest, latest, or none (an error).",
+            "Where to begin reading without a position: earliest, latest, or none (an error).",
             ("earliest", "latest", "none"),
         ),
         Option("check.crcs", BOOLEAN, True, "Whether the checksum of each batch is verified."),
@@ -281,7 +281,7 @@ CONSUMER = OptionTable(
             "fetch.min.bytes",
             INT,
             1,
-            "What a broker waits for before it answers.",
+            "Bytes that a broker waits for before it answers.",
             Range(0),
             "bytes",
         ),
@@ -289,7 +289,7 @@ CONSUMER = OptionTable(
             "isolation.level",
             STRING,
             "read_uncommitted",
-            "Whether records of open and aborted transactions are seen.",
+            "Whether records of open and aborted transactions are read.",
             ("read_uncommitted", "read_committed"),
             kip="KIP-98",
         ),
@@ -297,7 +297,7 @@ CONSUMER = OptionTable(
             "max.partition.fetch.bytes",
             INT,
             1_048_576,
-            "The most that one partition takes of a fetch response; one batch may exceed it.",
+            "The largest part of a fetch response for one partition; one batch may exceed it.",
             Range(0),
             "bytes",
             "KIP-74",
@@ -378,7 +378,7 @@ class Options:
             {name: value for name, value in given.items() if not table.asks_nothing(name, value)},
         )
         self.given = frozenset(set_by_user)
-        """The dotted names of those that the user set."""
+        """The dotted names of the options that the user set."""
         self._values: dict[str, Value] = {option.name: option.default for option in table}
         self._values.update(set_by_user)
         for name in ("client.id", "client.rack", "transactional.id"):  # part of requests
@@ -392,7 +392,7 @@ class Options:
             )
         self.bootstrap: list[Node] = parse_bootstrap_servers(servers)
         if "reconnect.backoff.ms" in self.given and "reconnect.backoff.max.ms" not in self.given:
-            # As in Kafka: it is then the same each time.
+            # As in Kafka: the back-off is then constant.
             self.adjust("reconnect.backoff.max.ms", self["reconnect.backoff.ms"])
         self._connection_options = make_connection_options(self)
 
@@ -400,7 +400,7 @@ class Options:
         return self._values[name]
 
     def adjust(self, name: str, value: Value) -> None:
-        """Replace a default that does not go with what was given."""
+        """Replace a default that contradicts the user's options."""
         self._values[name] = value
 
     def integer(self, name: str) -> int:
@@ -427,7 +427,7 @@ class Options:
         return self._connection_options
 
     def name_of(self, client: object) -> str:
-        """How warnings and the log name a client with these options."""
+        """The name of a client with these options, for warnings and the log."""
         servers = ",".join(f"{node.host}:{node.port}" for node in self.bootstrap)
         own = f", client_id={self['client.id']!r}" if "client.id" in self.given else ""
         return f"{type(client).__name__}({servers!r}{own})"
@@ -446,7 +446,7 @@ def gather_options(
         named: the keyword arguments.
 
     Raises:
-        UsageError: the first argument is neither, or an option is in both.
+        UsageError: the first argument has another type, or an option is in both arguments.
     """
     if bootstrap_servers is None:
         return dict(named)
@@ -464,10 +464,11 @@ def producer_options(
     bootstrap_servers: str | Iterable[str] | Mapping[str, object] | None,
     given: Mapping[str, object],
 ) -> tuple[Options, object | None]:
-    """The checked options of a producer, and what was given as `partitioner.class` if no text.
+    """The checked options of a producer, and the object given as `partitioner.class`, if any.
 
-    `enable.idempotence` is what holds in the end: as in Kafka, quietly off if it was not asked for
-    and `acks` or `retries` do not allow it. `delivery.timeout.ms` grows with what it spans.
+    `enable.idempotence` is adjusted: as in Kafka it is off, without an error, if the user did not
+    set it and `acks` or `retries` do not allow it. The default of `delivery.timeout.ms` is raised
+    to `linger.ms` + `request.timeout.ms` if it is less.
 
     Args:
         bootstrap_servers, given: as for `gather_options`.

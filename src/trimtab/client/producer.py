@@ -5,7 +5,8 @@ with Producer("127.0.0.1:9092", linger_ms=10) as producer:
     producer.flush()
     print(delivery.result())
 
-What both faces share is in `producer_core.py`. A face adds how to wait: on a thread, or awaiting.
+Both classes share the core in `producer_core.py`; each adds its own way to wait: by blocking the
+thread, or by awaiting.
 """
 
 from __future__ import annotations
@@ -42,27 +43,27 @@ from trimtab.wire.rows_cy import Rows
 T = TypeVar("T")
 
 INTERRUPT_GRACE = 1.0
-"""Seconds that closing gives to what waits when Ctrl-C ended the `with` block."""
+"""Seconds that `close` waits for buffered records after Ctrl-C ended the `with` block."""
 
 
 class Producer(Intake):
-    """Sends records from any thread. Encodes on the caller's thread; a loop thread does the rest.
+    """Sends records from any thread: encodes them there, and sends them from a shared loop thread.
 
     Args:
         bootstrap_servers: `host:port, …` of the cluster; also as the option of that name. Or a
-            dictionary of options, which keyword arguments may add to.
+            dictionary of options, to which keyword arguments may add.
         options: Kafka's producer options, dotted or in snake case, such as `linger_ms=10`.
             `partitioner_class` takes "round_robin", "sticky", "uniform_sticky", a callable
             `(topic, key, value, partitions, available) -> partition`, a class with that as its
             method `partition`, or None for Kafka's logic.
 
-    Close it, by `with` or `close()`: that sends what waits. One that is never closed is closed when
-    the interpreter exits, which waits up to 30 s for all producers together, and one that is
-    collected in the background, with a ResourceWarning. The log says how many records were lost.
-    An open transaction is then aborted.
+    Close it with `with` or `close()`, which sends the buffered records. An unclosed producer is
+    closed when the interpreter exits, which waits up to 30 s for all producers together, or, with a
+    ResourceWarning, when it is garbage-collected. Then the log says how many records were lost, and
+    an open transaction is aborted.
 
-    A delivery callback or a partitioner must not wait for a client: what would is refused with a
-    UsageError. Every method raises it in a process that was forked from the producer's own.
+    A delivery callback or a partitioner must not call a client's method that waits: that raises
+    UsageError. In a process forked from the producer's own every method raises UsageError.
 
     Raises:
         UsageError: an unknown option, or a value that is out of range.
@@ -78,7 +79,7 @@ class Producer(Intake):
         self._thread: LoopThread = shared()
 
         async def start() -> Core:
-            # Not the loop's time(): uvloop's stands still while the loop waits for something to do.
+            # Not the loop's time(): uvloop does not update it while the loop waits for events.
             return Core(checked, custom, new_lock(), monotonic_clock, wall_clock, Random(), name)
 
         try:
@@ -108,31 +109,36 @@ class Producer(Intake):
         accumulator = self._core.accumulator
         record = (checked_topic(topic), value, key, headers, partition, timestamp, on_delivery)
         deadline = monotonic_clock() + self._core.max_block
-        line = _Line(accumulator)
+        memory_wait = _MemoryWait(accumulator)
         try:
             try:
                 while True:
-                    self._wait(line, topic, partition, bound(value, key, headers), deadline)
-                    delivery = accumulator.append_from(line.place, *record)
+                    self._wait(memory_wait, topic, partition, bound(value, key, headers), deadline)
+                    delivery = accumulator.append_from(memory_wait.place, *record)
                     if delivery is not None:
                         return delivery
             finally:
-                line.leave()
+                memory_wait.end()
         except BaseException:
-            line.leave()  # Ctrl-C may have come just before that
+            memory_wait.end()  # Ctrl-C may have interrupted the `finally`
             raise
 
     def _wait(
-        self, line: _Line, topic: str, partition: int | None, size: int, deadline: float
+        self,
+        memory_wait: _MemoryWait,
+        topic: str,
+        partition: int | None,
+        size: int,
+        deadline: float,
     ) -> None:
-        """Wait for topic and partition to be known, or else in line for memory, and be served."""
+        """Wait until topic and partition are known; if they are, wait for buffer memory."""
         core = self._core
-        line.leave()
+        memory_wait.end()
         if not core.accumulator.knows(topic, partition):
             self._thread.run(core.wait_for_topic(topic, deadline, partition))
             return
         since = monotonic_clock()
-        place = line.stand(size)
+        place = memory_wait.begin(size)
         try:
             if not place.served.done() and self._thread.is_current:
                 raise UsageError(
@@ -156,24 +162,25 @@ class Producer(Intake):
         partition: Column = None,
         timestamp: Column = None,
     ) -> TableDelivery:
-        """Put every row of an Arrow table on its way; waits as `send` does, as often as needed.
+        """Send every row of an Arrow table as a record; waits like `send`, as often as needed.
 
-        Rows are encoded from where they lie, without a Python object for each.
+        Rows are encoded straight from Arrow's buffers, without a Python object for each row.
 
         Args:
             data: a pyarrow Table, RecordBatch or RecordBatchReader; anything that streams Arrow
                 (polars, DuckDB, pandas); or an iterable of those.
             value, key, headers, partition, timestamp: a column's name, or a pyarrow array of the
-                table's length; None: there is none. `client.table.append_table` says which types.
+                table's length; None: records have no such field. `append_table` in
+                `client.accumulator.table` lists the types.
 
-        Returns: what becomes of all rows: `.result()` tells how many each partition took.
+        Returns: one delivery for all rows; its `.result()` says how many each partition stored.
 
         Raises:
             UsageError: the table cannot be sent as it is; says which column and what to do.
             BrokerError: the cluster refuses the topic.
-            Unavailable: topic, partition or buffer memory: not to be had within `max.block.ms`.
+            Unavailable: topic, partition or buffer memory was not available within `max.block.ms`.
         """
-        table = _TableWay(self._core.accumulator, checked_topic(topic))
+        table = _TableSend(self._core.accumulator, checked_topic(topic))
         columns = _columns(value, key, headers, partition, timestamp)
         try:
             try:
@@ -181,26 +188,26 @@ class Producer(Intake):
                     table.append_rows, table.delivery, data, **columns
                 ):
                     deadline = monotonic_clock() + self._core.max_block
-                    self._wait(table.line, topic, row_partition, size, deadline)
+                    self._wait(table.memory_wait, topic, row_partition, size, deadline)
             finally:
-                table.line.leave()
+                table.memory_wait.end()
         except BaseException:
-            table.line.leave()  # Ctrl-C may have come just before that
+            table.memory_wait.end()  # Ctrl-C may have interrupted the `finally`
             raise
         return table.delivery
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send what waits now, and return when all of it is acknowledged or given up.
+        """Send all buffered records, and return when each is acknowledged or has failed.
 
         Raises:
-            Unavailable: not within `timeout` seconds.
+            Unavailable: this took longer than `timeout` seconds.
         """
         self._thread.run(self._core.flush(checked_seconds("timeout", timeout)))
 
     def purge(self) -> int:
-        """Drop every record that is not in a request under way; returns how many.
+        """Drop every record that is not in a request in flight; returns how many.
 
-        Their deliveries fail with Unavailable. An open transaction fails with them.
+        Their deliveries fail with Unavailable, and so does an open transaction.
         """
         core = self._core
         return core.purge_now() if self._thread.is_current else self._run(core.purge())
@@ -217,7 +224,7 @@ class Producer(Intake):
         return self._thread.run(core.wait_for_topic(checked_topic(topic), deadline))
 
     def partitioning(self, topic: str) -> Partitioning:
-        """How the topic's records are spread at this moment: queues, weights, who is left out.
+        """How the topic's records are spread now: queues, weights, excluded partitions.
 
         Raises:
             UsageError: this producer does not know the topic yet.
@@ -230,42 +237,44 @@ class Producer(Intake):
         return self._core.snapshot()
 
     def init_transactions(self, after: ProducerIdentity | None = None) -> ProducerIdentity:
-        """Take over the `transactional.id`: older producers of it are fenced, and a transaction
-        that one has open, or prepared, is aborted. Once, at first.
+        """Take over the `transactional.id`: fence its older producers, and abort a transaction
+        that they left open or prepared. Call it once, before the first transaction.
 
         Args:
-            after: take it over from this one alone: if there is a newer, PRODUCER_FENCED (KIP-360).
+            after: take over only if this is the newest producer of the id; otherwise raise
+                PRODUCER_FENCED (KIP-360).
 
-        Returns: who this producer is now; `resume_transactions` elsewhere goes on as that.
+        Returns: this producer's identity, which `resume_transactions` takes in another process.
 
         Raises:
             BrokerError: the coordinator refuses; may be repeated once the cause is corrected.
             Unavailable: not done within `max.block.ms`; may be repeated.
-            UsageError: there is no transactional id, or it is done already.
+            UsageError: there is no transactional id, or the producer is already initialized.
         """
         return self._run(self._core.init_transactions(after))
 
     def resume_transactions(self, identity: ProducerIdentity) -> None:
-        """Instead of `init_transactions`: go on as one who took the id over in another process.
+        """Use an identity that another process got from `init_transactions`; do not call that here.
 
-        Nobody is fenced; this one is if there is a newer. Nothing may have been sent as that one to
-        a partition that this sends to. Closing aborts nothing: the transaction may be theirs too.
+        This fences no producer, but a newer producer of the id fences this one. Each partition may
+        be sent to by only one of the producers that share the identity. `close` leaves the
+        transaction open, because the other producers may still use it.
 
         Raises:
-            UsageError: it has another `transactional.id`, or this producer has an identity.
+            UsageError: the identity has another `transactional.id`, or this producer has one.
         """
         self._run(self._core.resume_transactions(identity))
 
     def begin_transaction(self, two_phase: bool = False) -> None:
-        """Begin a transaction: what is sent from now on is part of it.
+        """Begin a transaction, which all records sent from now on belong to.
 
         Args:
-            two_phase: whether it may be prepared; with `transaction.two.phase.commit.enable` every
-                one may.
+            two_phase: whether `prepare_transaction` may be called; always allowed with
+                `transaction.two.phase.commit.enable`.
 
         Raises:
             UsageError: not initialized, or a transaction is open.
-            TransactionError: the last one failed.
+            TransactionError: the last transaction failed.
         """
         self._run(self._core.begin_transaction(two_phase))
 
@@ -277,23 +286,24 @@ class Producer(Intake):
         """Commit a consumer group's offsets as part of the transaction (KIP-447).
 
         Args:
-            offsets: of the next record to read, by partition.
-            group: the consumer's place in its group; with its id alone nobody is fenced.
+            offsets: the offset of the next record to read, by partition.
+            group: the consumer's membership; a group id alone fences no former member.
 
         Raises:
             UsageError: no transaction is open, or an argument is not as above.
-            TransactionError: the transaction failed with this; abort it.
+            TransactionError: the commit failed, and the transaction with it; abort it.
             Unavailable: not done within `max.block.ms`; may be repeated.
         """
         self._run(self._core.send_offsets(offsets, group))
 
     def prepare_transaction(self) -> PreparedTransaction:
-        """Send what waits, and leave commit or abort to `complete_transaction` (KIP-939).
+        """Send the buffered records, then leave the end to `complete_transaction` (KIP-939).
 
-        Once it is prepared, this producer can only commit or abort it. Any producer can, in any
-        process, with `complete_transaction`: write `str()` of what this returns down for it.
-        Closing this producer leaves it prepared. It lasts `transaction.timeout.ms`, and for ever
-        with `transaction.two.phase.commit.enable`; readers of committed records wait meanwhile.
+        This producer can then only commit or abort. Any producer in any process can end the
+        transaction with `complete_transaction`: store `str()` of the returned value for it. Closing
+        this producer leaves the transaction prepared. The coordinator aborts it after
+        `transaction.timeout.ms`, or never with `transaction.two.phase.commit.enable`; until it
+        ends, read_committed consumers read no further.
 
         Raises:
             TransactionError: it cannot be committed; says whether to abort it or close.
@@ -305,20 +315,22 @@ class Producer(Intake):
     def complete_transaction(self, prepared: PreparedTransaction, commit: bool) -> None:
         """Commit or abort a transaction that this or another producer has prepared (KIP-939).
 
-        This producer needs no `transactional.id`, and no `init_transactions`, which would abort it.
-        The same again does no harm, until somebody takes its transactional id over.
+        This producer needs no `transactional.id`, and no `init_transactions`, which would abort the
+        transaction. Repeating the call is harmless until a producer takes over the transactional
+        id.
 
         Raises:
-            BrokerError: it is not open any more. PRODUCER_FENCED and INVALID_PRODUCER_EPOCH: the
-                coordinator aborted it, or it had ended before its id was taken over.
-                INVALID_TXN_STATE: ended in the other way.
+            BrokerError: the transaction is no longer open. PRODUCER_FENCED and
+                INVALID_PRODUCER_EPOCH: the coordinator aborted it, or it had ended before its id
+                was taken over. INVALID_TXN_STATE: it was aborted but should be committed, or the
+                other way round.
             Unavailable: not done within `max.block.ms`; may be repeated.
-            UsageError: that is no prepared transaction.
+            UsageError: `prepared` is no prepared transaction.
         """
         self._run(self._core.complete_transaction(prepared, commit))
 
     def commit_transaction(self) -> None:
-        """Send what waits, and commit the transaction once all of it is acknowledged.
+        """Send the buffered records, and commit once all of them are acknowledged.
 
         Raises:
             TransactionError: it cannot be committed; says whether to abort it or close.
@@ -328,7 +340,7 @@ class Producer(Intake):
         self._run(self._core.commit_transaction())
 
     def abort_transaction(self) -> None:
-        """Drop what is not sent, and abort the transaction.
+        """Drop the unsent records, and abort the transaction.
 
         Raises:
             TransactionError: fatal; close the producer.
@@ -349,16 +361,16 @@ class Producer(Intake):
             raise
         try:
             self.commit_transaction()
-        except TransactionError as error:  # one that timed out goes on, and cannot be aborted
+        except TransactionError as error:  # a commit that timed out goes on: no abort is possible
             if not error.is_fatal:
                 self.abort_transaction()
             raise
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush, then close. What is not acknowledged within `timeout` seconds fails.
+        """Flush, then close. Records not acknowledged within `timeout` seconds fail.
 
-        An open transaction is aborted. Who waits in `send` gets a UsageError. Closing again, or in
-        a forked process, does nothing.
+        An open transaction is aborted, and a `send` that still waits raises UsageError. Closing
+        again, or in a forked process, does nothing.
         """
         self._thread.end(self._core.close(checked_seconds("timeout", timeout)))
 
@@ -378,19 +390,20 @@ class Producer(Intake):
 
 
 class AsyncProducer(AsyncIntake):
-    """`Producer` for an event loop: the same names, awaited. Make it while the loop is running.
+    """`Producer` for an event loop: the same methods, awaited. Create it while the loop is running.
 
-    It belongs to that loop. On another one UsageError comes of whatever waits, sends or closes.
+    It belongs to that loop. On another loop UsageError comes from every method that awaits, except
+    a `send` that need not wait.
 
-    One that is never closed is closed on its loop when it is collected, or when `asyncio.run` ends;
-    once the loop is closed it cannot be, and the log says how many records were lost.
+    An unclosed producer is closed on its loop when it is garbage-collected, or when `asyncio.run`
+    ends. On a closed loop it cannot be closed: the log says how many records were lost.
 
     Arguments and errors are those of `Producer`'s methods.
 
     Args:
         bootstrap_servers, options: as for `Producer`.
-        wall_clock: seconds since the Unix epoch; a simulation hands in its own.
-        random: where the partitioner's choices come from; a simulation hands in its own.
+        wall_clock: seconds since the Unix epoch; a simulation passes its own.
+        random: used by the partitioner and for jitter; a simulation passes its own.
     """
 
     def __init__(
@@ -423,29 +436,36 @@ class AsyncProducer(AsyncIntake):
         timestamp: int | None,
         on_delivery: Callable[[Delivery], object] | None,
     ) -> Delivery:
-        accumulator = self._here().accumulator
+        accumulator = self._checked_core().accumulator
         record = (checked_topic(topic), value, key, headers, partition, timestamp, on_delivery)
         deadline = self._core.now() + self._core.max_block
-        line = _Line(accumulator)
+        memory_wait = _MemoryWait(accumulator)
         try:
             while True:
-                await self._wait(line, topic, partition, bound(value, key, headers), deadline)
-                delivery = accumulator.append_from(line.place, *record)
+                await self._wait(
+                    memory_wait, topic, partition, bound(value, key, headers), deadline
+                )
+                delivery = accumulator.append_from(memory_wait.place, *record)
                 if delivery is not None:
                     return delivery
         finally:
-            line.leave()
+            memory_wait.end()
 
     async def _wait(
-        self, line: _Line, topic: str, partition: int | None, size: int, deadline: float
+        self,
+        memory_wait: _MemoryWait,
+        topic: str,
+        partition: int | None,
+        size: int,
+        deadline: float,
     ) -> None:
         core = self._core
-        line.leave()
+        memory_wait.end()
         if not core.accumulator.knows(topic, partition):
             await core.wait_for_topic(topic, deadline, partition)
             return
         since = core.now()
-        place = line.stand(size)
+        place = memory_wait.begin(size)
         try:
             async with asyncio.timeout(max(0.0, deadline - since)):
                 await asyncio.wrap_future(place.served)
@@ -465,34 +485,34 @@ class AsyncProducer(AsyncIntake):
         partition: Column = None,
         timestamp: Column = None,
     ) -> TableDelivery:
-        """Put every row of an Arrow table on its way; `await` the returned delivery for all."""
-        table = _TableWay(self._here().accumulator, checked_topic(topic))
+        """Send every row of an Arrow table; `await` the returned delivery for the outcome."""
+        table = _TableSend(self._checked_core().accumulator, checked_topic(topic))
         columns = _columns(value, key, headers, partition, timestamp)
         try:
             for size, row_partition in append_table(
                 table.append_rows, table.delivery, data, **columns
             ):
                 deadline = self._core.now() + self._core.max_block
-                await self._wait(table.line, topic, row_partition, size, deadline)
+                await self._wait(table.memory_wait, topic, row_partition, size, deadline)
         finally:
-            table.line.leave()
+            table.memory_wait.end()
         return table.delivery
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Send what waits now, and return when all of it is acknowledged or given up."""
-        await self._here().flush(checked_seconds("timeout", timeout))
+        """Send all buffered records, and return when each is acknowledged or has failed."""
+        await self._checked_core().flush(checked_seconds("timeout", timeout))
 
     def purge(self) -> int:
-        """Drop every record that is not in a request under way; returns how many."""
-        return self._here().purge_now()
+        """Drop every record that is not in a request in flight; returns how many."""
+        return self._checked_core().purge_now()
 
     async def partitions_for(self, topic: str) -> TopicView:
         """The topic's partitions, leaders and racks; waits for metadata up to `max.block.ms`."""
-        core = self._here()
+        core = self._checked_core()
         return await core.wait_for_topic(checked_topic(topic), core.now() + core.max_block)
 
     def partitioning(self, topic: str) -> Partitioning:
-        """How the topic's records are spread at this moment: queues, weights, who is left out."""
+        """How the topic's records are spread now: queues, weights, excluded partitions."""
         return self._core.partitioning(checked_topic(topic))
 
     def metrics(self) -> Snapshot:
@@ -500,16 +520,16 @@ class AsyncProducer(AsyncIntake):
         return self._core.snapshot()
 
     async def init_transactions(self, after: ProducerIdentity | None = None) -> ProducerIdentity:
-        """Take over the `transactional.id`: older producers of it are fenced. Once, at first."""
-        return await self._here().init_transactions(after)
+        """Take over the `transactional.id`, and fence its older producers. Call it once, first."""
+        return await self._checked_core().init_transactions(after)
 
     async def resume_transactions(self, identity: ProducerIdentity) -> None:
-        """Go on as one who took the id over in another process."""
-        await self._here().resume_transactions(identity)
+        """Use an identity that another process got from `init_transactions`."""
+        await self._checked_core().resume_transactions(identity)
 
     async def begin_transaction(self, two_phase: bool = False) -> None:
-        """Begin a transaction: what is sent from now on is part of it."""
-        await self._here().begin_transaction(two_phase)
+        """Begin a transaction, which all records sent from now on belong to."""
+        await self._checked_core().begin_transaction(two_phase)
 
     async def send_offsets_to_transaction(
         self,
@@ -517,23 +537,23 @@ class AsyncProducer(AsyncIntake):
         group: ConsumerGroup | str,
     ) -> None:
         """Commit a consumer group's offsets as part of the transaction (KIP-447)."""
-        await self._here().send_offsets(offsets, group)
+        await self._checked_core().send_offsets(offsets, group)
 
     async def prepare_transaction(self) -> PreparedTransaction:
-        """Send what waits, and leave commit or abort to `complete_transaction` (KIP-939)."""
-        return await self._here().prepare_transaction()
+        """Send the buffered records, then leave the end to `complete_transaction` (KIP-939)."""
+        return await self._checked_core().prepare_transaction()
 
     async def complete_transaction(self, prepared: PreparedTransaction, commit: bool) -> None:
         """Commit or abort a transaction that this or another producer has prepared (KIP-939)."""
-        await self._here().complete_transaction(prepared, commit)
+        await self._checked_core().complete_transaction(prepared, commit)
 
     async def commit_transaction(self) -> None:
-        """Send what waits, and commit the transaction once all of it is acknowledged."""
-        await self._here().commit_transaction()
+        """Send the buffered records, and commit once all of them are acknowledged."""
+        await self._checked_core().commit_transaction()
 
     async def abort_transaction(self) -> None:
-        """Drop what is not sent, and abort the transaction."""
-        await self._here().abort_transaction()
+        """Drop the unsent records, and abort the transaction."""
+        await self._checked_core().abort_transaction()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
@@ -547,24 +567,24 @@ class AsyncProducer(AsyncIntake):
             raise
         try:
             await self.commit_transaction()
-        except TransactionError as error:  # one that timed out goes on, and cannot be aborted
+        except TransactionError as error:  # a commit that timed out goes on: no abort is possible
             if not error.is_fatal:
                 await self.abort_transaction()
             raise
 
     async def close(self, timeout: float | None = None) -> None:
-        """Flush, then close. What is not acknowledged within `timeout` seconds fails."""
+        """Flush, then close. Records not acknowledged within `timeout` seconds fail."""
         timeout = checked_seconds("timeout", timeout)
         if not self._is_closed and not self._core.accumulator.is_abandoned:
-            core = self._here()
+            core = self._checked_core()
             self._is_closed = True
             self._keep_open()
             await core.close(timeout)
 
-    def _here(self) -> Core:
-        """The core, for what only its own loop may do.
+    def _checked_core(self) -> Core:
+        """The core, after a check that this runs on its loop.
 
-        `send` itself does not ask: it would take half as long again.
+        `send` does not check, because that would make it half as long again.
         """
         loop = self._core.loop
         if asyncio.get_running_loop() is not loop:
@@ -587,39 +607,41 @@ class AsyncProducer(AsyncIntake):
         await self.close(_grace(error))
 
 
-class _Line:
-    """One sender in the line for memory: it owns its place before it stands there, and leaves it.
+class _MemoryWait:
+    """One `send` call's wait for buffer memory.
+
+    `place` is stored before it joins the queue, so that an interrupted call can still leave.
 
     Attributes:
-        place: where it stands, served or not; None while it does not.
+        place: its place in the queue, granted or not; None while it does not wait.
     """
 
     def __init__(self, accumulator: Accumulator) -> None:
         self._accumulator = accumulator
         self.place: Place | None = None
 
-    def stand(self, size: int) -> Place:
+    def begin(self, size: int) -> Place:
         self.place = place = Place(size)
         self._accumulator.stand_in_line(place)
         return place
 
-    def leave(self) -> None:
+    def end(self) -> None:
         if self.place is not None:
             self._accumulator.leave_line(self.place)
             self.place = None
 
 
-class _TableWay:
-    """A table on its way into the accumulator, and its place in the line for memory."""
+class _TableSend:
+    """One `send_table` call: appends rows to the accumulator, and waits for buffer memory."""
 
     def __init__(self, accumulator: Accumulator, topic: str) -> None:
         self._accumulator = accumulator
         self.delivery = TableDelivery(topic, accumulator.loop)
-        self.line = _Line(accumulator)
+        self.memory_wait = _MemoryWait(accumulator)
 
     def append_rows(self, topic: str, rows: Rows, first: int) -> int:
-        taken: int = self._accumulator.append_rows(topic, rows, first, self.line.place)
-        self.line.leave()
+        taken: int = self._accumulator.append_rows(topic, rows, first, self.memory_wait.place)
+        self.memory_wait.end()
         return taken
 
 
@@ -641,5 +663,5 @@ def _is_beyond_abort(error: BaseException) -> bool:
 
 
 def _grace(error: BaseException | None) -> float | None:
-    """How long closing may take after a `with` block that ended with this."""
+    """The timeout of closing after a `with` block that ended with this error."""
     return INTERRUPT_GRACE if isinstance(error, KeyboardInterrupt) else None

@@ -1,4 +1,4 @@
-"""One producer's parts, put together on its loop: what both faces in `producer.py` share."""
+"""The parts of one producer, shared by `Producer` and `AsyncProducer` in `producer.py`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from trimtab.wire.compression import Compression
 logger = logging.getLogger("trimtab.client")
 
 HAND_OVER_SECONDS = 0.005
-"""How long a thread that sends waits at most for the sender to look at what it has sent."""
+"""The longest that a sending thread waits for the loop's sender to look at the queues."""
 
 
 class Lock(Protocol):
@@ -52,7 +52,7 @@ class Lock(Protocol):
 
 
 class NoLock:
-    """For a producer that lives on one event loop: nothing runs beside it."""
+    """For a producer on one event loop, where no other thread can interfere."""
 
     def acquire(self) -> None: ...
 
@@ -63,13 +63,13 @@ class NoLock:
 
 
 class Core:
-    """One producer's parts. Made on its loop; `accumulator` may be used on any thread.
+    """The parts of one producer. Created on its loop; `accumulator` is usable on any thread.
 
     Args:
-        custom: what `partitioner.class` was given as, if not as text.
-        lock: between the threads that send and the loop's.
-        now: the loop's time, right on every thread.
-        name: the producer's, for the log.
+        custom: the value of `partitioner.class`, unless it is text.
+        lock: guards the accumulator, which sending threads and the loop share.
+        now: the loop's time, correct on every thread.
+        name: the producer's name in the log.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Core:
         self._closing: asyncio.Future[Any] = self.loop.create_future()
         self._closed: asyncio.Future[Any] = self.loop.create_future()
         self._looks = 0
-        self._told_at_look = -1
+        self._woken_at_look = -1
         self._is_awaited = False
         self._looked = new_gate()
         self._call_soon = (
@@ -156,15 +156,15 @@ class Core:
     # waking the sender
 
     def _wake(self) -> None:
-        # From any thread; many records share one look at the queues. The loop alone says whether
-        # there was one since it was last told: Ctrl-C between these lines has it told twice.
+        # On any thread. The loop is woken once per look at the queues, however many records come.
+        # Only the loop counts looks, so Ctrl-C between these lines can at most wake it twice.
         looks = self._looks
-        if self._told_at_look != looks:
-            self._tell(self._woken)
-            self._told_at_look = looks
+        if self._woken_at_look != looks:
+            self._call_on_loop(self._woken)
+            self._woken_at_look = looks
 
-    def _tell(self, function: Callable[..., object], *args: object) -> None:
-        """Have the loop call this soon. Once the producer is closed it may be gone, unheard."""
+    def _call_on_loop(self, function: Callable[..., object], *args: object) -> None:
+        """Have the loop call this soon. Does nothing if producer and loop are closed."""
         try:
             self._call_soon(function, *args)
         except RuntimeError:
@@ -176,25 +176,25 @@ class Core:
         self.sender.look()
         if self._is_awaited:
             self._is_awaited = False
-            # Who waited may have given up, or not have begun: then it is open already.
+            # The waiting thread may have timed out, or not yet have begun: then it is open already.
             if self._looked.locked():
                 self._looked.release()
 
     def await_look(self) -> None:
-        """Give the interpreter to the loop's thread until it has looked at the queues."""
+        """Let the loop's thread run until it has looked at the queues, or HAND_OVER_SECONDS."""
         if not self._is_awaited:
             self._is_awaited = True
             self._wake()
             self._looked.acquire(True, HAND_OVER_SECONDS)
 
-    # what send waits for
+    # waits of send
 
     async def wait_for_topic(
         self, topic: str, deadline: float, partition: int | None = None
     ) -> TopicView:
-        """A topic's view, in which `partition` is if that is given.
+        """The topic's view, once it is known and contains `partition` (if given).
 
-        Waits for it until `deadline`, or until the producer is closed.
+        Waits until `deadline`, or until the producer is closed.
         """
         view = self.metadata.topic(topic)
         if view is not None and self.accumulator.knows(topic, partition):
@@ -214,15 +214,15 @@ class Core:
             waiting.cancel()
 
     def no_memory(self) -> Unavailable:
-        self._tell(self.metrics.memory_exhausted)
+        self._call_on_loop(self.metrics.memory_exhausted)
         return Unavailable(
             f"the buffer memory is full (buffer.memory={self._buffer_memory}) and nothing was freed"
             f" for {self.max_block:g} s (max.block.ms): the brokers take less than is sent"
         )
 
     def has_waited(self, since: float) -> None:
-        """A send has waited for buffer memory; on any thread."""
-        self._tell(self.metrics.waited_for_memory, self.now() - since)
+        """Record that a send has waited for buffer memory; on any thread."""
+        self._call_on_loop(self.metrics.waited_for_memory, self.now() - since)
 
     # calls
 
@@ -243,7 +243,7 @@ class Core:
         return self.purge_now()
 
     def purge_now(self) -> int:
-        """On the loop."""
+        """`purge`, called on the loop."""
         self._check()
         return self.sender.drop(
             lambda batch: True,
@@ -251,7 +251,7 @@ class Core:
         )
 
     async def close(self, timeout: float | None) -> None:
-        if self._closing.done():  # by another thread: it gets no longer than this one gives
+        if self._closing.done():  # another thread closes it: this timeout limits that close too
             ended, _ = await asyncio.wait([self._closed], timeout=timeout)
             if not ended:
                 self._fail_late(timeout)
@@ -280,7 +280,7 @@ class Core:
     def _end_partitioner(self) -> None:
         try:
             self._close_partitioner()
-        except BaseException as raised:  # of whatever kind: other clients run on this loop
+        except BaseException as raised:  # any error: other clients run on this loop
             logger.error("the partitioner's close() raised", exc_info=raised)
 
     def _fail_late(self, timeout: float | None) -> None:
@@ -289,7 +289,7 @@ class Core:
         )
 
     async def close_unattended(self, timeout: float | None) -> None:
-        """Close a producer that nobody closes, and say in the log what could not be delivered."""
+        """Close a producer that its user never closed, and log how many records were lost."""
         self.accumulator.close(_closed())
         waiting = self.accumulator.incomplete_batches()
         is_open = isinstance(self._identity, Transactions) and self._identity.is_open
@@ -314,20 +314,20 @@ class Core:
                 )
 
     async def close_dropped(self) -> None:
-        """Close a producer that was collected, on a loop that its user runs."""
+        """Close a garbage-collected producer on a loop that its user runs."""
         try:
             await self.sender.flush()
         except asyncio.CancelledError:
-            # asyncio.run has come to its end, and waits for what it has cancelled.
+            # asyncio.run ends: it has cancelled this task, and waits for it.
             logger.debug("%s is closed at the end of its loop", self._name)
         await self.close_unattended(EXIT_SECONDS)
 
     def unsent(self) -> int:
-        """How many records are neither acknowledged nor given up."""
+        """How many records are neither acknowledged nor failed."""
         return sum(batch.count for batch in self.accumulator.incomplete_batches())
 
     def abandon(self) -> None:
-        """This is a process forked from the producer's: nobody sends here."""
+        """Make every call fail, in a process forked from the producer's: its loop is not here."""
         self.accumulator.abandon(
             UsageError(
                 "this producer was made before the process was forked, and works in the process"
@@ -338,7 +338,7 @@ class Core:
 
     def _check(self) -> None:
         if self.accumulator.is_abandoned:
-            self.accumulator.stand_in_line(Place(0))  # raises what send would
+            self.accumulator.stand_in_line(Place(0))  # raises the same error as send
 
     # transactions
 
@@ -400,7 +400,7 @@ class Core:
         with self._measured("txn-abort"):
             await self.transactions.abort()
 
-    # what can be seen
+    # metrics and views
 
     @contextmanager
     def _measured(self, what: str) -> Iterator[None]:
@@ -441,7 +441,7 @@ class Core:
 
 
 def _make_identity(options: Options, connections: Connections, random: Random) -> Anonymous:
-    """Who the producer is to the brokers."""
+    """The producer's identity at the brokers: transactional, idempotent or none."""
     transactional_id = options["transactional.id"]
     if transactional_id is not None:
         return Transactions(
@@ -480,7 +480,7 @@ def _sender_options(options: Options) -> SenderOptions:
 
 
 def _level_of(options: Options, codec: str) -> int | None:
-    """The level of the codec; None for its own default, and where it has none."""
+    """The codec's compression level; None for its default, and for a codec without levels."""
     if codec not in ("gzip", "lz4", "zstd"):
         return None
     level = options.integer(f"compression.{codec}.level")
@@ -488,7 +488,7 @@ def _level_of(options: Options, codec: str) -> int | None:
 
 
 def _rack_of(options: Options) -> str | None:
-    """The rack that partitioning prefers."""
+    """The rack that partitioning prefers; None without rack awareness."""
     is_aware = options.flag("partitioner.rack.aware")
     return options.text("client.rack").strip() or None if is_aware else None
 

@@ -6,9 +6,10 @@
     REGISTRY.register(ProducerCollector(producer, client_id="orders"))
     start_http_server(9400)
 
-`producer-metrics` `record-send-total` becomes `kafka_producer_record_send_total`, that of a broker
-`kafka_producer_node_record_send_total{node="0"}`, of a topic `kafka_producer_topic_…{topic="…"}`:
-the names that the usual JMX exporter rules give to the Java producer's.
+`record-send-total` of `producer-metrics` becomes `kafka_producer_record_send_total`; a broker's
+becomes `kafka_producer_node_record_send_total{node="0"}`, and a topic's
+`kafka_producer_topic_…{topic="…"}`. These are the names that the usual JMX exporter rules give to
+the Java producer's metrics.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ class Measured(Protocol):
 
 
 class ProducerCollector(Collector):
-    """Reads a producer's metrics each time Prometheus asks; holds nothing itself.
+    """Reads a producer's metrics at each scrape; stores none itself.
 
     Args:
         producer: read on the exporter's thread.
-        client_id: the label `client_id` of every metric, to tell producers of one process apart.
+        client_id: the label `client_id` of every metric, to distinguish a process's producers.
     """
 
     def __init__(self, producer: Measured, client_id: str = "") -> None:
@@ -49,7 +50,7 @@ class ProducerCollector(Collector):
         self._client_id = client_id
 
     def describe(self) -> list[Metric]:
-        """Nothing: which metrics there are depends on brokers and topics."""
+        """An empty list: the metrics depend on brokers and topics."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -59,7 +60,7 @@ class ProducerCollector(Collector):
             for owner, values in _by_owner(group, metrics):
                 for name, value in values.items():
                     if math.isnan(value):
-                        continue  # nothing was measured lately
+                        continue  # nothing was measured in the last windows
                     family = families.get(name)
                     if family is None:
                         family = families[name] = _family(group, name, label)
@@ -70,7 +71,7 @@ class ProducerCollector(Collector):
 def _by_owner(
     group: str, metrics: Values | dict[str, Values]
 ) -> Iterator[tuple[tuple[str, ...], Values]]:
-    """The label of each broker or topic with its values; no label for the producer's own."""
+    """Each broker's or topic's label and values; the producer's own values have no label."""
     own: Values = {}
     for name, value in metrics.items():
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""What a consumer or an admin client holds on its event loop: connections, metadata, offsets."""
+"""The state of a consumer or admin client on its event loop: connections, metadata, offsets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trimtab.config import OptionTable
 
 
 class Session:
-    """One client's link to the cluster. Made on any thread, used on one event loop.
+    """One client's link to the cluster. Created on any thread, used on one event loop.
 
     Args:
         table: `CONSUMER` or `ADMIN`.

@@ -1,7 +1,8 @@
-"""From `send` to a batch that can go: the hot path, on the caller's thread.
+"""From `send` to a complete batch: the hot path, on the caller's thread.
 
-    intake_cy ─▶ placement_cy ─▶ queues_cy ─▶ accumulator_cy (what the sender takes)
-    checks       whose turn?     batches       memory_cy bounds them all
+    intake_cy ─▶ placement_cy ─▶ queues_cy ─▶ accumulator_cy (for the sender)
+    send         chooses the     batches       memory_cy limits their memory
+                 partition
 
 Compiled; the modules call each other in C, as their `.pxd` files declare.
 """

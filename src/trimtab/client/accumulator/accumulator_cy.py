@@ -1,5 +1,5 @@
 # mypy: allow-untyped-decorators, no-warn-return-any
-"""The accumulator: records on their way into batches, and batches on their way out.
+"""The accumulator: `send` appends records to batches here, and the sender takes the batches.
 
     send ─▶ Placement.append ─▶ partition ─▶ its queue's open batch  (caller's thread)
     sender ◀─ take_changed, take ◀──────────────── oldest batch      (loop thread)
@@ -48,32 +48,33 @@ if cython.compiled:
 @cython.final
 @cython.cclass
 class Accumulator(Placement):
-    """All records that were sent and not yet acknowledged.
+    """All batches of a producer that are neither acknowledged nor failed.
 
     Args:
         batch_size: bytes at which a batch is complete (`batch.size`).
-        buffer_memory: bytes that batches may hold; beyond them `append` takes nothing more.
+        buffer_memory: bytes that batches may hold; beyond them `append` accepts no records.
         max_request_size: bytes of the largest record and the largest uncompressed batch.
         compression: `wire.compression.Compression`.
-        compression_level: the codec's; None takes its default (KIP-390).
+        compression_level: the codec's level; None for its default (KIP-390).
         ignores_keys: whether records with keys are spread like those without.
-        rack: the client's; None if rack awareness is off.
+        rack: the client's rack; None if rack awareness is off.
         make_partitioner: makes one topic's partitioner (`client.partitioner`).
-        now: loop time in seconds, right on every thread.
+        now: loop time in seconds, correct on every thread.
         wall_clock: seconds since the Unix epoch.
-        lock: guards everything, held for microseconds.
+        lock: guards all state, held for microseconds.
         wake: called, from any thread, when the sender has something new to do.
-        on_callback_error: told what a delivery's callback raised.
-        loop: the event loop that settles batches, if there is one: nobody waits on it.
+        on_callback_error: called with an error that a delivery callback raised.
+        loop: the event loop that settles batches, if there is one; code on it must not block until
+            a batch is settled.
 
     Attributes:
-        unavailable: asked for the node ids of leaders that take nothing at this moment, on any
-            thread; set by the sender. Without it what was last published counts.
-        published: the node ids that `publish_load` last told.
-        memory: what batches hold of the buffer memory, and who waits for it.
-        closed: whether it takes no more records.
+        unavailable: returns the node ids of leaders that accept no batches now; callable on any
+            thread, set by the sender. Without it `published` is used.
+        published: the node ids that `publish_load` was last called with.
+        memory: the used buffer memory, and the senders waiting for some.
+        closed: whether it accepts no more records.
         is_abandoned: whether this is a process forked from the producer's.
-        records: records taken so far.
+        records: records appended so far.
     """
 
     # the caller's side, besides `append`
@@ -88,7 +89,7 @@ class Accumulator(Placement):
 
     @cython.locals(delivery=Delivery, batch=Batch)
     def call_back(self, delivery: Delivery, function: Any) -> None:
-        """Have `function(delivery)` called when the outcome is known, or at once if it is."""
+        """Call `function(delivery)` when the outcome is known; at once if it is known already."""
         self._check()
         try:
             self._acquire()
@@ -107,9 +108,9 @@ class Accumulator(Placement):
                 self._on_callback_error(raised)
 
     def future_of(self, batch: Batch) -> Any:
-        """A future that ends when a batch is settled or split.
+        """A future that ends when a batch is acknowledged, failed or split.
 
-        Raises UsageError in a process forked from the producer's: there nothing is ever settled.
+        Raises UsageError in a process forked from the producer's, where that never happens.
         """
         self._check()
         try:
@@ -121,7 +122,7 @@ class Accumulator(Placement):
             raise
         return future
 
-    # memory: first come, first served
+    # memory: first in, first out
 
     @property
     def used(self) -> int:
@@ -130,11 +131,11 @@ class Accumulator(Placement):
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether somebody waits for memory: then nothing lingers."""
+        """Whether a sender waits for memory; then no batch lingers."""
         return self.memory.waiting > 0
 
     def stand_in_line(self, place: Place) -> None:
-        """Wait for memory at this place. Who made it calls `leave_line` in the end, come what may.
+        """Add a place to the queue for memory. The caller must call `leave_line` in every case.
 
         Raises UsageError if the producer is closed.
         """
@@ -150,7 +151,7 @@ class Accumulator(Placement):
         self._wake()
 
     def leave_line(self, place: Place) -> None:
-        """Give up a place, served or not; does nothing if it was left, or never stood in."""
+        """Remove a place, served or not; does nothing if it is not in the queue."""
         if self.is_abandoned:
             return
         try:
@@ -164,9 +165,9 @@ class Accumulator(Placement):
     # the end
 
     def refuse(self, error: Exception | None) -> None:
-        """Have `send` raise this error from now on; None lets it take records again.
+        """Have `send` raise this error from now on; None lets it accept records again.
 
-        When this has returned no record comes in that was not there before.
+        After an error was set and this has returned, no further record is appended.
         """
         self._acquire()
         try:
@@ -177,7 +178,7 @@ class Accumulator(Placement):
             self._release()
 
     def close(self, error: Exception) -> None:
-        """Take no more records; whoever sends one, or waits to, gets this error."""
+        """Accept no more records: `send` raises this error, also if it is waiting."""
         self.refuse(error)
         self._acquire()
         try:
@@ -187,7 +188,8 @@ class Accumulator(Placement):
             self._release()
 
     def abandon(self, error: Exception) -> None:
-        """In a forked process: nobody serves this any more, and its lock may be held for ever."""
+        """Make every call fail, in a forked process: no sender runs here, and the lock may be held
+        for ever."""
         self.is_abandoned = True
         self._refusal = error
         self.closed = True
@@ -204,7 +206,7 @@ class Accumulator(Placement):
 
     @cython.locals(topic_queues=TopicQueues, queue=PartitionQueue, partition=cython.Py_ssize_t)
     def update_topic(self, view: Any) -> None:
-        """Take over a topic's newest view: it may be new, have more partitions, other leaders."""
+        """Apply a topic's newest view: a new topic, more partitions, or other leaders."""
         self._acquire()
         try:
             topic_queues = self._topics.get(view.name)
@@ -241,10 +243,10 @@ class Accumulator(Placement):
 
     @cython.locals(topic_queues=TopicQueues)
     def last_used(self, topic: str) -> float:
-        """Loop time of a topic's last batch.
+        """Loop time at which a topic's last batch began.
 
-        Infinite while one of its batches is not settled, and while it is not known: then somebody
-        waits for it.
+        Infinite while one of its batches is neither acknowledged nor failed, and while the topic is
+        not known, as a `send` then waits for it.
         """
         topic_queues = self._topics.get(topic)
         if topic_queues is None:
@@ -253,9 +255,9 @@ class Accumulator(Placement):
 
     @cython.locals(topic_queues=TopicQueues)
     def forget(self, topic: str) -> None:
-        """Take no records of a topic until it is updated, unless it is in use again (KIP-526).
+        """Accept no records of a topic until `update_topic`, unless it has batches (KIP-526).
 
-        Its queues stay: what brokers know of the producer's sequences goes on with them.
+        Its queues are kept, because the brokers also keep the producer's sequences.
         """
         self._acquire()
         try:
@@ -267,10 +269,10 @@ class Accumulator(Placement):
 
     @cython.locals(topic_queues=TopicQueues)
     def publish_load(self, unavailable: frozenset[int]) -> None:
-        """Tell partitioners which leaders take nothing at the moment, by node id.
+        """Set the node ids of leaders that accept no batches now, for the partitioners.
 
-        Those that decide by the load as they last saw it (`observe`) see it now. Costs nothing
-        otherwise, unless there is news.
+        Also calls `observe` of partitioners that have it. Without such partitioners it costs
+        nothing, unless the node ids changed.
         """
         if unavailable == self.published and not self._has_observers:
             return
@@ -286,7 +288,7 @@ class Accumulator(Placement):
             self._release()
 
     def partitioning(self, topic: str) -> Partitioning:
-        """How a topic's records are spread at this moment. Raises KeyError if it is not known."""
+        """How a topic's records are spread now. Raises KeyError if the topic is not known."""
         self._check()
         try:
             self._acquire()
@@ -307,9 +309,9 @@ class Accumulator(Placement):
 
     @cython.locals(queue=PartitionQueue)
     def take_changed(self) -> list[Any]:
-        """The queues that got their first batch, or whose oldest became complete, since last time.
+        """The queues that got a first batch, or whose oldest became complete, since the last call.
 
-        They may have been emptied since.
+        They may be empty again by now.
         """
         self._acquire()
         try:
@@ -323,12 +325,12 @@ class Accumulator(Placement):
             self._release()
 
     def oldest(self) -> Batch | None:
-        """The oldest batch that is neither acknowledged nor given up."""
+        """The oldest batch that is neither acknowledged nor failed."""
         return self._chain.oldest
 
     @cython.locals(batch=Batch)
     def incomplete_batches(self) -> list[Any]:
-        """Every batch that is neither acknowledged nor given up, oldest first."""
+        """Every batch that is neither acknowledged nor failed, oldest first."""
         self._acquire()
         try:
             return self._chain.all()
@@ -337,7 +339,7 @@ class Accumulator(Placement):
 
     @cython.locals(batch=Batch)
     def take(self, queue: PartitionQueue) -> Batch:
-        """The oldest batch of a queue, which takes no more records from now on and is in flight."""
+        """Remove a queue's oldest batch and return it: it is closed, and in flight from now on."""
         self._acquire()
         try:
             batch = queue.batches.popleft()
@@ -350,7 +352,7 @@ class Accumulator(Placement):
             self._release()
 
     def put_back(self, batch: Batch) -> None:
-        """Queue a batch that was in flight again, before everything that was sent after it."""
+        """Return a batch in flight to its queue, before all batches that were sent after it."""
         self._acquire()
         try:
             batch.queue._end_flight(batch)
@@ -380,10 +382,10 @@ class Accumulator(Placement):
         share=Share,
     )
     def split(self, batch: Batch) -> None:
-        """Replace a batch in flight, at the head of its queue, by smaller ones.
+        """Replace a batch in flight by smaller ones at its position in the queue.
 
-        Each is of `batch.size` bytes uncompressed, or of one record if the batch is no larger than
-        that. They are as old as it was; deliveries and callbacks follow their records.
+        Each has up to `batch.size` bytes uncompressed, or one record if the batch is no larger than
+        that. They keep its age, and its deliveries and callbacks move to the parts.
         """
         limit = self._batch_size if batch.size > self._batch_size else 0
         records = batch.builder.records()
@@ -436,7 +438,7 @@ class Accumulator(Placement):
         self._finish(batch, None, base_offset, log_append_time)
 
     def fail(self, batch: Batch, error: Exception) -> None:
-        """A batch, in flight or waiting, was given up."""
+        """A batch, in flight or waiting, has failed."""
         self._finish(batch, error, NO_OFFSET, NO_TIMESTAMP)
 
     @cython.cfunc
@@ -478,6 +480,6 @@ class Accumulator(Placement):
                 continue
             try:
                 callbacks[place](callbacks[place + 1])
-            except BaseException as raised:  # of whatever kind: others wait behind it
+            except BaseException as raised:  # any error: the other callbacks must still run
                 self._on_callback_error(raised)
         return None

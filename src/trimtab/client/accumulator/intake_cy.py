@@ -1,8 +1,8 @@
 # mypy: allow-untyped-decorators, no-warn-return-any
-"""Where records enter a producer: `send`, compiled.
+"""`send` of a producer, compiled.
 
-`Producer` and `AsyncProducer` inherit it, so that between a caller and the batch there is no other
-Python frame. What must wait is left to them.
+`Producer` and `AsyncProducer` inherit it, so that a call reaches the batch without another Python
+frame. If `send` has to wait, it calls their `_send_when_possible`.
 """
 
 from asyncio import sleep
@@ -21,9 +21,9 @@ if cython.compiled:
         Placement,
     )
 
-# So many bytes of complete batches come together before the sender gets its turn. By itself it
-# gets that from another thread every 5 ms (`sys.getswitchinterval`), and never from a coroutine
-# that does not wait; and then it sends no more than its requests in flight take.
+# After this many bytes of complete batches `send` lets the sender run. Otherwise the sender's
+# thread would run only every 5 ms (`sys.getswitchinterval`), and beside a coroutine that does not
+# wait never; and each time it sends no more than its requests in flight may hold.
 _UNSEEN_BYTES = cython.declare(cython.longlong, 262144)
 
 
@@ -47,13 +47,13 @@ class Intake:
         timestamp: int | None = None,
         on_delivery: Callable[[Delivery], object] | None = None,
     ) -> Delivery:
-        """Put one record on its way; waits only for the topic to be known and for buffer memory.
+        """Append one record to a batch; waits only for the topic's metadata and for buffer memory.
 
         Args:
             value, key: bytes, bytearray, memoryview or None.
-            headers: a list of (name, value) pairs, as of a record read.
-            partition: where to; if None the key decides, or without one the partitioner. One that
-                is not known yet is waited for: it may have been added a moment ago.
+            headers: a list of (name, value) pairs, as in a consumed record.
+            partition: the partition's number; if None, the key's hash decides, or without a key the
+                partitioner. An unknown partition is waited for, as it may just have been added.
             timestamp: milliseconds since the Unix epoch, -1 for none; now if None.
             on_delivery: called once with the `Delivery`, on the client's thread, when the outcome
                 is known. Keep it short: nothing is sent or received while it runs. An exception it
@@ -62,7 +62,7 @@ class Intake:
         Raises:
             UsageError: the record cannot be sent as it is, or the producer is closed; says why.
             BrokerError: the cluster refuses the topic.
-            Unavailable: topic, partition or buffer memory: not to be had within `max.block.ms`.
+            Unavailable: topic, partition or buffer memory was not available within `max.block.ms`.
         """
         if self._placement is None:
             raise UsageError("the producer was not initialised: call its __init__ first")
@@ -87,7 +87,7 @@ class Intake:
         return True
 
     def _hand_over(self) -> None:
-        """Let the sender's thread have the interpreter."""
+        """Let the sender's thread run."""
         raise NotImplementedError
 
     def _send_when_possible(self, *record: Any) -> Any:
@@ -96,7 +96,7 @@ class Intake:
 
 @cython.cclass
 class AsyncIntake:
-    """`Intake` for an event loop: the same, awaited."""
+    """`Intake` for an event loop: `send` is awaited."""
 
     _placement: Placement
 
@@ -114,10 +114,10 @@ class AsyncIntake:
         timestamp: int | None = None,
         on_delivery: Callable[[Delivery], object] | None = None,
     ) -> Any:  # a Delivery; Cython's coroutines return nothing narrower
-        """Put one record on its way; `await` the returned delivery for the outcome.
+        """Append one record to a batch; `await` the returned delivery for the outcome.
 
-        Arguments and errors as of `Producer.send`. It waits for the topic to be known and for
-        buffer memory, and now and then lets the loop send what has come together.
+        Arguments and errors as of `Producer.send`. It waits for the topic's metadata and for buffer
+        memory, and after every 256 KiB of complete batches lets the loop send them.
         """
         if self._placement is None:
             raise UsageError("the producer was not initialised: call its __init__ first")

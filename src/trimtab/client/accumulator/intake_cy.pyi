@@ -1,4 +1,4 @@
-# What type checkers of users' programs see of intake_cy.py, whose decorators tell them nothing.
+# The types of intake_cy.py for users' type checkers, which cannot see through its decorators.
 
 from collections.abc import Callable
 from typing import Any

@@ -1,12 +1,12 @@
 # mypy: allow-untyped-decorators, no-warn-return-any
-"""The memory that a producer's batches may hold (`buffer.memory`), and the line for it.
+"""The memory that a producer's batches may hold (`buffer.memory`), and the senders waiting for it.
 
-    room ──▶ used ──▶ given back ──▶ set aside for who stands first ──▶ used
-                                          ▲
-    no room: stand in line ───────────────┘   first come, first served
+    free ──▶ used ──▶ free ──▶ reserved for the first waiting sender ──▶ used
+                                     ▲
+    none free: wait in a queue ──────┘   first in, first out
 
-What counts is what batches really hold, so that a producer's memory stays within the limit but for
-one batch's growth. All of it is changed under the accumulator's lock.
+It counts the memory that batches hold, not the bytes in them, so that a producer exceeds the limit
+by one batch's growth at most. All of this changes under the accumulator's lock.
 
 Source: `org.apache.kafka.clients.producer.internals.BufferPool`.
 """
@@ -21,11 +21,12 @@ import cython
 @cython.final
 @cython.cclass
 class Place:
-    """A place in the line.
+    """One waiting sender's place in the queue for memory.
 
     Attributes:
-        size: bytes that are set aside when its turn comes.
-        served: a future that ends then, or with an error when the producer is closed.
+        size: bytes to reserve for it.
+        served: a future that ends when they are reserved, or with an error when the producer is
+            closed.
     """
 
     def __init__(self, size: cython.longlong) -> None:
@@ -36,14 +37,14 @@ class Place:
 @cython.final
 @cython.cclass
 class BufferMemory:
-    """How much is used, and who waits for it.
+    """The used and reserved memory, and the senders that wait for some.
 
     Args:
-        size: bytes in all.
+        size: the limit in bytes.
 
     Attributes:
         used: bytes that batches hold.
-        room: what `used` may come to without standing in line; -1 if there is a line.
+        room: up to which `used` may grow without waiting; -1 if senders wait, or it is shut.
     """
 
     def __init__(self, size: cython.longlong) -> None:
@@ -53,23 +54,23 @@ class BufferMemory:
         self._set_aside = 0
         self._is_shut = False
         self._line: deque[Place] = deque()
-        self._served: set[Place] = set()  # for whom memory is set aside
+        self._served: set[Place] = set()  # memory is reserved for these
 
     @property
     def waiting(self) -> int:
-        """How many stand in line."""
+        """How many senders wait."""
         return len(self._line)
 
     @cython.cfunc
     def has_room(self, size: cython.longlong) -> cython.bint:
         if self.used + size <= self.room:
             return True
-        # Nothing is held: then a record may be larger than the whole.
+        # If no memory is used, one record may exceed the limit.
         return self.used == 0 and self._set_aside == 0 and not self._line
 
     @cython.cfunc
     def shut(self, is_shut: cython.bint) -> Any:
-        """Leave no room for anything new, whatever is free; or again what there is."""
+        """Refuse all new records (True), or accept them again (False)."""
         self._is_shut = is_shut
         return self._measure()
 
@@ -85,7 +86,7 @@ class BufferMemory:
 
     @cython.cfunc
     def leave(self, place: Place) -> Any:
-        """Give up a place, served or not; does nothing if it was left."""
+        """Remove a place, served or not; does nothing if it was removed before."""
         if place in self._served:
             self._served.remove(place)
             self._set_aside -= place.size
@@ -97,7 +98,7 @@ class BufferMemory:
 
     @cython.cfunc
     def send_away(self, error: Any) -> Any:
-        """End the wait of all who stand in line, with this error."""
+        """Fail all waiting senders with this error."""
         while self._line:
             self._line.popleft().served.set_exception(error)
         return self._measure()
@@ -105,7 +106,7 @@ class BufferMemory:
     @cython.cfunc
     @cython.locals(place=Place)
     def _serve(self) -> Any:
-        """Set memory aside for those who stand first, as far as it goes."""
+        """Reserve memory for the first waiting senders, as far as it suffices."""
         while self._line:
             place = self._line[0]
             held: cython.longlong = self.used + self._set_aside
@@ -119,7 +120,7 @@ class BufferMemory:
 
     @cython.cfunc
     def mend(self, used: cython.longlong) -> Any:
-        """Derive all from what batches hold and who stands where: a change was interrupted."""
+        """Recompute the state from `used`, `_line` and `_served`, after an interrupted change."""
         self.used = used
         self._line = deque([place for place in self._line if place not in self._served])
         self._set_aside = sum([place.size for place in self._served])

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-decorators, no-warn-return-any
-"""One record on its way into a batch, from wherever it comes: `send`, or a row of a table."""
+"""One record before it is written to a batch: the arguments of `send`, or a row of a table."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ if cython.compiled:
     )
 
 _HEADER_BYTES = cython.declare(cython.longlong, HEADER_BYTES)
-# What a record adds to its key and value at most, beyond its headers: attributes and five varints.
+# A record's largest size beyond key, value and headers: attributes and five varints.
 _MOST_OVERHEAD = cython.declare(cython.longlong, 32)
 
 
@@ -41,7 +41,7 @@ class OutgoingRecord:
 
     @cython.cfunc
     def write(self, builder: BatchBuilder) -> cython.longlong:
-        """Append it to a batch; the bytes by which that grew, 0 if it does not fit."""
+        """Append it to a batch; returns by how many bytes the batch grew, 0 if it does not fit."""
         if self.rows is not None:
             return builder.append_row(self.rows)
         return builder.append(self.timestamp, self.key, self.value, self.headers)
@@ -57,7 +57,7 @@ class OutgoingRecord:
 
     @cython.cfunc
     def keyed_partition(self, partition_count: cython.int) -> cython.Py_ssize_t:
-        """Where its key belongs; -1 if it has none."""
+        """The partition of its key's hash; -1 without a key."""
         if self.rows is None:
             if self.key is None:
                 return -1
@@ -79,7 +79,7 @@ def _bytes_at(column: BytesColumn) -> Any:
 
 @cython.ccall
 def bound(value: Any, key: Any, headers: Any) -> cython.longlong:
-    """The bytes that a record wants to have room for: a batch of it alone, at most.
+    """An upper bound, in bytes, for a batch with only this record.
 
     Raises UsageError if key, value or a header's value are not bytes, or a header is no pair.
     """
@@ -95,7 +95,7 @@ def bound(value: Any, key: Any, headers: Any) -> cython.longlong:
 
 @cython.cfunc
 def _bound_headers(headers: Any) -> cython.longlong:
-    """The same for headers, of which every one is checked."""
+    """An upper bound for the headers' bytes; checks each header."""
     size: cython.longlong = 0
     if type(headers) is not list and type(headers) is not tuple:
         headers = checked_headers(headers)
@@ -105,7 +105,7 @@ def _bound_headers(headers: Any) -> cython.longlong:
         name, content = header
         if type(name) is not str or not name.isascii():
             checked_header_name(name)
-        size += 4 * len(name) + 10  # a character takes four bytes at most
+        size += 4 * len(name) + 10  # UTF-8 takes at most four bytes per character
         if content is not None:
             size += len(content) if type(content) is bytes else _length("header value", content)
     return size

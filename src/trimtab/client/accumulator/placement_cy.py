@@ -3,12 +3,12 @@
 
     partition given ─────────────────────────────▶ its queue's open batch, or a new one
     else key hashed ─────────────────────────────▶
-    else the topic's partitioner: each record ───▶
+    else the topic's partitioner: per record ────▶
                                   or by turns ───▶
 
 A record is encoded here, once, straight into the batch that will be sent. This is the hot path: one
-call for each record. Everything that changes a queue happens under the accumulator's lock, but for
-the common case compiled, which needs none.
+call for each record. The accumulator's lock guards every change of a queue, except in the compiled
+common case, which runs no Python code and so holds the interpreter lock throughout.
 
 Source: KIP-480, KIP-794; `RecordAccumulator.append`, `BuiltInPartitioner`.
 """
@@ -69,9 +69,9 @@ if cython.compiled:
     )
     from cython.cimports.trimtab.wire.rows_cy import Rows  # type: ignore[no-redef]
 
-# Of the buffer memory, this part is kept when batches give it back, for the next ones.
+# Up to a fourth of the buffer memory is pooled for new batches when batches free it.
 _POOLED_SHARE = cython.declare(cython.longlong, 4)
-# So many rows are taken from a table before other threads get their turn.
+# Rows taken from a table before other threads may run.
 _ROWS_AT_ONCE = cython.declare(cython.Py_ssize_t, 4096)
 
 
@@ -112,7 +112,7 @@ class Placement:
         self.records = 0
         self._settled = 0
         self._refusal: Exception | None = None
-        self._harmless: BaseException | None = None  # raised before anything was changed
+        self._harmless: BaseException | None = None  # an error raised before any change
         self.is_abandoned = False
         self._changed: list[PartitionQueue] = []
         self._unseen = 0
@@ -129,7 +129,7 @@ class Placement:
         self._rack = rack
         self._make_partitioner = make_partitioner
         self._wall_clock = wall_clock
-        # The built-in `time.time` is then called as what it is in C, a third of the cost.
+        # The built-in `time.time` is called in C, at a third of the cost.
         self._is_machine_clock = isinstance(wall_clock, BuiltinFunctionType) and (
             wall_clock.__module__,
             wall_clock.__name__,
@@ -142,8 +142,8 @@ class Placement:
 
     @property
     def unacknowledged(self) -> int:
-        """Records that were taken and are neither acknowledged nor given up; on any thread."""
-        settled: cython.longlong = self._settled  # first, as records only grow
+        """Records that were appended and are neither acknowledged nor failed; on any thread."""
+        settled: cython.longlong = self._settled  # read first, as `records` only grows
         return max(0, self.records - settled)
 
     def append(
@@ -159,11 +159,11 @@ class Placement:
         """Add one record to its partition's open batch.
 
         Args:
-            timestamp: milliseconds since the Unix epoch; None takes the clock's.
+            timestamp: milliseconds since the Unix epoch; None for now.
             on_delivery: called with the `Delivery` when the outcome is known.
 
-        Returns: its `Delivery`; None if the topic or the partition is not known yet or the buffer
-            memory is used up, and the caller is to wait for that and try again.
+        Returns: its `Delivery`; None if topic or partition is not known yet or the buffer memory is
+            used up: the caller waits for that and tries again.
 
         Raises:
             UsageError: the producer is closed, the record is too large, the partition is negative,
@@ -182,9 +182,9 @@ class Placement:
         timestamp: Any,
         on_delivery: Any = None,
     ) -> Delivery | None:
-        """`append`; with a place for who has stood in line and is served.
+        """`append` for a sender that waited for buffer memory and now has it (`place.served`).
 
-        Then None comes back only if the topic is gone.
+        With a place, None is returned only if the topic or partition is no longer known.
         """
         return self.add(topic, value, key, headers, partition, timestamp, on_delivery, place)
 
@@ -231,8 +231,8 @@ class Placement:
             and (value is None or type(value) is bytes)
             and (key is None or type(key) is bytes)
         ):
-            # No other thread runs until this has changed what it changes: none of it is Python
-            # code. So the interpreter lock is lock enough.
+            # This changes the queue without running Python code, so no other thread can run
+            # meanwhile: the interpreter lock suffices.
             found = self._add_to_open(topic_queues, time, key, value, partition, on_delivery)
             if found is not None:
                 return found
@@ -257,7 +257,7 @@ class Placement:
 
     @cython.cfunc
     def _refuse(self) -> Any:
-        """Raises what `refuse` was given. Under the lock."""
+        """Raise the error that was passed to `refuse`, if any. Under the lock."""
         if self._refusal is not None:
             self._harmless = copy_of(self._refusal)
             raise self._harmless
@@ -265,11 +265,11 @@ class Placement:
 
     @cython.cfunc
     def _recover(self, raised: Any) -> Any:
-        """Give up the lock if this thread holds it, and put right what an interrupt left undone.
+        """Release the lock if this thread holds it, and repair an interrupted change.
 
-        A signal handler, Ctrl-C's or one that raises any other error, may come before any line: so
-        whoever is interrupted looks whether it has the lock, and what is counted is derived again
-        from the batches that there are.
+        A signal handler (Ctrl-C's, or another that raises) may run before any line. So the
+        interrupted method checks whether it holds the lock, and recomputes all counters from the
+        batches.
         """
         if self._is_owned():
             harmless, self._harmless = self._harmless, None
@@ -307,7 +307,7 @@ class Placement:
     @cython.cfunc
     @cython.locals(seconds=cython.double)
     def _wall_ms(self) -> cython.longlong:
-        """Milliseconds since the Unix epoch, by the clock that was handed in."""
+        """Milliseconds since the Unix epoch, by `wall_clock`."""
         if cython.compiled and self._is_machine_clock:
             seconds = machine_clock()
         else:
@@ -333,7 +333,8 @@ class Placement:
         partition: Any,
         on_delivery: Any,
     ) -> Any:
-        """The common case: the record fits an open batch, and no decision is due. Else None."""
+        """The common case: the record fits into an open batch, and the partitioner is not asked.
+        Otherwise returns None."""
         in_turn = False
         if partition is not None:
             queue = self._choose(topic_queues, partition)
@@ -366,7 +367,7 @@ class Placement:
 
     @cython.cfunc
     def _choose(self, topic_queues: TopicQueues, partition: Any) -> PartitionQueue | None:
-        """The queue that was asked for; None if none was."""
+        """The queue of the given partition; None without a given partition."""
         if partition is None:
             return None
         chosen: cython.Py_ssize_t = partition
@@ -379,7 +380,7 @@ class Placement:
     def _place(
         self, topic_queues: TopicQueues, queue: PartitionQueue | None, record: OutgoingRecord
     ) -> Batch:
-        """Put a record where it was asked for (`queue`), its key says or the partitioner says."""
+        """Append a record to `queue` if given, else by its key's hash, else by the partitioner."""
         if queue is not None:
             return self._put_beside(queue, record)
         if topic_queues._is_per_record:
@@ -393,7 +394,9 @@ class Placement:
     @cython.cfunc
     @cython.locals(topic_queues=TopicQueues, batch=Batch)
     def _put_beside(self, queue: PartitionQueue, record: OutgoingRecord) -> Batch:
-        """Put it where no partitioner was asked. KIP-480's take note of a new batch all the same.
+        """Append a record whose partition was given or hashed from its key.
+
+        KIP-480's partitioners are informed of a new batch all the same.
 
         Source: `KafkaProducer.doSend`, `StickyPartitionCache.nextPartition` (2.4 to 3.2).
         """
@@ -414,7 +417,7 @@ class Placement:
     @cython.cfunc
     @cython.locals(queue=PartitionQueue, batch=Batch, goes_on=cython.bint)
     def _place_in_turn(self, topic_queues: TopicQueues, record: OutgoingRecord) -> Batch:
-        """Put it into the partition whose turn it is, or whose turn begins."""
+        """Append it to the partition of the current turn, or begin a turn first."""
         topic_queues._is_due = topic_queues._is_eager
         goes_on = topic_queues.current >= 0
         if goes_on:
@@ -429,8 +432,8 @@ class Placement:
             if self._put(queue, record, True):
                 return batch
             self._complete_open(queue)
-        # A new batch is needed: that ends a turn by batches (KIP-480), one that was over, and one
-        # whose partition is no longer fit for it.
+        # A new batch is needed. That ends a turn that is counted in batches (KIP-480), or is over,
+        # or whose partition the partitioner no longer allows.
         if (
             topic_queues._turns_by_batch
             or topic_queues._is_over(queue)
@@ -442,7 +445,7 @@ class Placement:
     @cython.cfunc
     @cython.locals(queue=PartitionQueue, batch=Batch)
     def _place_where_told(self, topic_queues: TopicQueues, record: OutgoingRecord) -> Batch:
-        """Put it where the topic's per-record partitioner says."""
+        """Append it to the partition that the topic's per-record partitioner returns."""
         queue = self._told(topic_queues, record)
         if topic_queues._is_told_of_new_batches:
             batch = queue._open
@@ -450,7 +453,7 @@ class Placement:
                 if self._put(queue, record, False):
                     return batch
                 self._complete_open(queue)
-            # KIP-480: it may change its mind when a new batch is needed, and is asked once more.
+            # KIP-480: when a new batch is needed, the partitioner is asked a second time.
             topic_queues.partitioner.on_new_batch(topic_queues.view, queue.partition)
             queue = self._told(topic_queues, record)
         return self._put_into(queue, record, False)
@@ -474,7 +477,7 @@ class Placement:
     def _put_into(
         self, queue: PartitionQueue, record: OutgoingRecord, in_turn: cython.bint
     ) -> Batch:
-        """Put it into a queue's open batch, or into a new one."""
+        """Append it to a queue's open batch, or to a new one."""
         batch = queue._open
         if batch is not None:
             if self._put(queue, record, in_turn):
@@ -487,7 +490,7 @@ class Placement:
     def _put(
         self, queue: PartitionQueue, record: OutgoingRecord, in_turn: cython.bint
     ) -> cython.bint:
-        """Put it into a queue's open batch; False if it does not fit."""
+        """Append it to a queue's open batch; False if it does not fit."""
         batch = queue._open
         builder = batch.builder
         before = self._estimate(builder)
@@ -529,14 +532,14 @@ class Placement:
     @cython.cfunc
     @cython.exceptval(check=False)
     def _estimate(self, builder: BatchBuilder) -> cython.longlong:
-        """Bytes that a batch is expected to be sent as."""
+        """The expected size of a batch when it is sent, compressed, in bytes."""
         return builder.estimate() if self._is_compressed else builder.size
 
     @cython.cfunc
     @cython.exceptval(check=False)
     @cython.locals(queue=PartitionQueue, node=NodeLoad)
     def _count(self, batch: Batch, grown: cython.longlong) -> cython.void:
-        """A batch that waits has taken one more record."""
+        """Count one more record, of `grown` bytes, in a waiting batch."""
         batch.count += 1
         batch.size += grown
         self.records += 1
@@ -551,14 +554,14 @@ class Placement:
     @cython.cfunc
     @cython.exceptval(check=False)
     def _measure(self, batch: Batch) -> cython.void:
-        """What a batch holds of the buffer memory is what its builder holds."""
+        """Count the memory of a batch's builder as used buffer memory."""
         self.memory.used += batch.builder.capacity - batch.memory
         batch.memory = batch.builder.capacity
 
     @cython.cfunc
     @cython.locals(delivery=Delivery)
     def _deliver(self, batch: Batch, time: cython.longlong, on_delivery: Any) -> Delivery:
-        """The delivery of the record that a batch took last."""
+        """The delivery of a batch's last record."""
         delivery = Delivery.__new__(Delivery)
         delivery._batch = batch
         delivery._index = batch.count - 1
@@ -574,15 +577,15 @@ class Placement:
         builder = batch.builder
         if topic_queues._is_eager:
             return builder.estimate() >= builder._limit  # `MemoryRecordsBuilder.isFull`
-        # Never more than one request may carry, should it not compress at all.
+        # At most as large as a request may be, in case it does not compress at all.
         return self._estimate(builder) >= self._batch_size or builder.size >= self._max_request_size
 
     @cython.cfunc
     @cython.locals(queue=PartitionQueue)
     def _follow_up(self, topic_queues: TopicQueues, batch: Batch, is_new: cython.bint) -> Any:
-        """What comes of the last records of a batch, which began with them if it is new.
+        """After records were appended to a batch: close it if full, tell the sender, end the turn.
 
-        Last, as waking the sender lets other threads run.
+        Called last, because waking the sender lets other threads run.
         """
         queue = batch.queue
         if queue._open is batch and self._is_full(batch, topic_queues):
@@ -608,7 +611,7 @@ class Placement:
 
     @cython.cfunc
     def _note(self, queue: PartitionQueue) -> Any:
-        """The sender is to look at a queue."""
+        """Have the sender look at a queue."""
         if not queue._is_noted:
             queue._is_noted = True
             self._changed.append(queue)
@@ -619,19 +622,19 @@ class Placement:
     def append_rows(
         self, topic: Any, rows: Rows, first: cython.Py_ssize_t, place: Place | None = None
     ) -> int:
-        """Add the rows of a table from `first` on, each as `append` would, in one loop.
+        """Append the rows of a table from `first` on, each as `append` would, in one loop.
 
-        For every batch that took some, `rows.settle` is called with their `Share` when the outcome
-        is known. Every few thousand rows other threads get their turn.
+        For each batch that received rows, `rows.settle` is called with their `Share` when the
+        outcome is known. Other threads may run after every 4096 rows.
 
         Args:
-            place: that of who has waited in line and is served.
+            place: the place of a sender that waited for buffer memory and now has it.
 
-        Returns: the first row that was not taken: the topic or its partition is not known yet, or
-            memory is used up. The number of rows if all were.
+        Returns: the first row that was not appended, because topic or partition is not known yet or
+            memory is used up; the number of rows if all were appended.
 
         Raises:
-            UsageError: the producer is closed, or that row is too large; those before were taken.
+            UsageError: the producer is closed, or a row is too large; earlier rows were appended.
         """
         topic_queues = self._topics.get(topic)
         if topic_queues is None:
@@ -709,7 +712,7 @@ class Placement:
     @cython.cfunc
     @cython.exceptval(check=False)
     def _are_all_in_turn(self, topic_queues: TopicQueues, record: OutgoingRecord) -> cython.bint:
-        """Whether all rows go where the turn is, and nobody is to be asked about each."""
+        """Whether all rows go to the current turn's partition without asking the partitioner."""
         return not (
             cython.cast(Rows, record.rows).has_partitions
             or (record.may_have_key and not topic_queues._ignores_keys)
@@ -738,7 +741,8 @@ class Placement:
         first: cython.Py_ssize_t,
         end: cython.Py_ssize_t,
     ) -> cython.Py_ssize_t:
-        """The common case: further rows that fit the turn's open batch are counted all at once."""
+        """The common case: append further rows that fit into the turn's open batch, and count them
+        together."""
         builder = batch.builder
         size = builder.size
         before = self._estimate(builder)
@@ -772,7 +776,7 @@ class Placement:
 
     @cython.cfunc
     def _check(self) -> Any:
-        """Raises the error of a forked process, before a lock is waited for."""
+        """In a forked process, raise its error before waiting for a lock."""
         if self.is_abandoned:
             raise copy_of(self._refusal)
         return None
@@ -791,7 +795,7 @@ def _time_of(timestamp: Any) -> cython.longlong:
     if type(timestamp) is int:
         try:
             time = timestamp
-        except OverflowError:  # compiled: it has more than 64 bits
+        except OverflowError:  # compiled: more than 64 bits
             time = -2
         if -1 <= time <= _MAX_TIME:
             return time
@@ -801,7 +805,7 @@ def _time_of(timestamp: Any) -> cython.longlong:
 @cython.cfunc
 @cython.locals(number=cython.int)
 def _partition_of(partition: Any) -> Any:
-    """The partition that a record is to go to, checked but for its being there."""
+    """A given partition number, checked; whether the partition exists is checked later."""
     if type(partition) is int:
         try:
             number = partition

@@ -1,11 +1,11 @@
 # mypy: allow-untyped-decorators, no-warn-return-any
-"""What a producer holds: topics' queues of batches, brokers' loads, and what became of each record.
+"""A producer's data: queues of batches by topic, the load of each broker, and deliveries.
 
     TopicQueues ─▶ PartitionQueue ─▶ Batch ◀─ Delivery
                         └─▶ NodeLoad (of its leader)
 
-`queues_cy.pxd` has the C types of the fields. Everything here is changed by the accumulator alone,
-under its lock; what is public is read by partitioners and the sender.
+`queues_cy.pxd` has the C types of the fields. Only the accumulator changes these objects, under its
+lock; partitioners and the sender read the public attributes.
 """
 
 from collections import deque
@@ -27,17 +27,17 @@ if cython.compiled:
 @cython.final
 @cython.cclass
 class NodeLoad:
-    """One broker, as this producer loads it.
+    """The load that this producer puts on one broker.
 
     Attributes:
-        node_id: the broker's.
-        queued_batches: batches that wait for it, in the queues of the partitions it leads.
+        node_id: the broker's id.
+        queued_batches: batches waiting in the queues of the partitions that it leads.
         queued_bytes: their bytes, uncompressed.
         in_flight_batches: batches sent to it that it has not answered.
         in_flight_bytes: their bytes, uncompressed.
         latency: seconds from sending to acknowledgement, a moving average; 0 while unknown.
-        drain_rate: bytes a second that it takes, a moving average; 0 while unknown.
-        not_ready_since: loop time since which it takes nothing; -1 while it does.
+        drain_rate: bytes per second that it acknowledges, a moving average; 0 while unknown.
+        not_ready_since: loop time since which it accepts no batches; -1 while it accepts them.
         last_acknowledged: loop time of its last acknowledgement; -1 before the first.
     """
 
@@ -60,19 +60,19 @@ class Batch:
 
     Attributes:
         queue: the queue it belongs to.
-        builder: its bytes; None once it is settled or split.
+        builder: its bytes; None once it is acknowledged, failed or split.
         created: loop time of the first record, seconds.
-        serial: its place in the queue: greater than that of every batch that goes before it.
+        serial: orders the batches of a queue; batches are sent in increasing order.
         attempts: how often it was sent.
         not_before: loop time before which it is not sent again.
-        base_sequence: its place in the producer's sequence (KIP-98); -1 until it is first sent.
+        base_sequence: its first sequence number (KIP-98); -1 until it is first sent.
         size: bytes of its header and records, uncompressed.
         memory: bytes it holds of the buffer memory.
         count: records.
-        is_done: whether it was acknowledged or given up.
-        error: what it was given up for; None otherwise.
-        base_offset: where the log has its first record; -1 if that is not known.
-        log_append_time: milliseconds since the Unix epoch if the log stamps its records, else -1.
+        is_done: whether it was acknowledged or has failed.
+        error: why it failed; None if it did not.
+        base_offset: the offset of its first record; -1 if that is not known.
+        log_append_time: milliseconds since the Unix epoch if the topic uses LogAppendTime, else -1.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Batch:
         self.count = 0
         self.is_done = False
         self.error = None
-        self._lost: Any = None  # once it is given up: its builder, then the records read from it
+        self._lost: Any = None  # if it failed: its builder, later the records read from that
         self.base_offset = NO_OFFSET
         self.log_append_time = NO_TIMESTAMP
         self._sent_to: Any = None
@@ -107,9 +107,9 @@ class Batch:
     def _settle(
         self, error: Any, base_offset: cython.longlong, log_append_time: cython.longlong
     ) -> list[Any]:
-        """Mark it done; returns functions and their deliveries, in turn, to be called unlocked.
+        """Mark it done. Returns functions and their arguments, alternating, to call without lock.
 
-        The records of a batch that is given up stay readable as long as a delivery is held.
+        The records of a failed batch stay readable as long as one of its deliveries exists.
         """
         if error is not None:
             self._lost, self.builder = self.builder, None
@@ -121,12 +121,12 @@ class Batch:
 
     @cython.cfunc
     def _replace(self, parts: list[Any]) -> list[Any]:
-        """Leave its records to these; returns as `_settle`, for the parts to call."""
+        """Mark it as split into `parts`. Returns as `_settle`, callbacks to move to the parts."""
         self._parts = parts
         return self._let_go()
 
     def _let_go(self) -> list[Any]:
-        # Deliveries that are kept must not keep the bytes.
+        # Deliveries refer to the batch, and must not keep its bytes alive.
         if self.builder is not None:
             self.builder.release()
         self.builder = None
@@ -140,23 +140,23 @@ class Batch:
 
     @property
     def lost(self) -> int:
-        """How many of its records were given up, those of its parts included."""
+        """How many of its records failed, those of its parts included."""
         if self._parts is not None:
             return sum(part.lost for part in self._parts)
         return self.count if self.error is not None else 0
 
     @property
     def reason(self) -> Any:
-        """The first error of those that were given up; None if there are none."""
+        """Its error, or the first one of its parts; None if nothing failed."""
         if self._parts is not None:
             return next((part.reason for part in self._parts if part.lost), None)
         return self.error
 
     def lost_record(self, index: cython.Py_ssize_t) -> Record:
-        """One record of a batch that was given up, by its place among them."""
+        """One record of a failed batch, by its index."""
         lost = self._lost
         if not isinstance(lost, list):
-            # All at once: a caller that reads one mostly reads the others too.
+            # Decode all: a caller that reads one mostly reads the others too.
             lost = self._lost = lost.records()
         return lost[index]._replace(
             topic=self.queue.topic, partition=self.queue.partition, offset=NO_OFFSET
@@ -164,11 +164,11 @@ class Batch:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether somebody waits for it to be settled."""
+        """Whether a caller waits for its outcome."""
         return self._future is not None
 
     def future(self) -> Any:
-        """A future that ends when the batch is settled or split. Under the lock."""
+        """A future that ends when the batch is acknowledged, failed or split. Under the lock."""
         if self._future is None:
             future: Future[None] = Future()
             if self.is_done or self._parts is not None:
@@ -179,19 +179,19 @@ class Batch:
 
     @cython.cfunc
     def _call_back(self, function: Any, delivery: Any) -> Any:
-        """Have `function(delivery)` called when the batch is settled."""
+        """Call `function(delivery)` when the batch is acknowledged or has failed."""
         if self._callbacks is None:
             self._callbacks = []
         if cython.compiled:
             self._callbacks.append(function)
             self._callbacks.append(delivery)
         else:
-            self._callbacks.extend((function, delivery))  # both, wherever Ctrl-C strikes
+            self._callbacks.extend((function, delivery))  # both, even if Ctrl-C comes
         return None
 
     @cython.cfunc
     def _call_back_for_last(self, function: Any, timestamp: cython.longlong) -> Any:
-        """Have `function` called with the delivery of the record that it took last."""
+        """Call `function` with the delivery of the batch's last record when it is known."""
         deliveries = self._deliveries
         if (
             deliveries is not None
@@ -207,14 +207,14 @@ class Batch:
         return None
 
 
-# Without the garbage collector: it refers to its batch alone, and that refers to deliveries only
-# until it is settled. Millions of them may live, and none is worth a visit.
+# The garbage collector does not track it, as a process may hold millions. A cycle cannot last: it
+# refers only to its batch, which drops its references to deliveries once it is done.
 @cython.final
 @cython.no_gc
 @cython.freelist(4096)
 @cython.cclass
 class Delivery:
-    """What becomes of one sent record. Wait with `.result()` or `await`, or be called back."""
+    """The outcome of one sent record. Use `.result()`, `await`, or a callback."""
 
     _batch: Batch
     _index: cython.int
@@ -227,7 +227,7 @@ class Delivery:
         return refuse_copying(self, protocol)
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are of the same record: a callback is handed a delivery of its own."""
+        """Whether both are of the same record: a callback gets another object than `send`."""
         if not isinstance(other, Delivery):
             return False
         same = cython.cast(Delivery, other)
@@ -242,35 +242,34 @@ class Delivery:
 
     @cython.annotation_typing(False)
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Where the record was stored, waiting for it if need be.
+        """Where the record was stored; waits until that is known.
 
         Args:
-            timeout: seconds to wait at most; None waits as long as `delivery.timeout.ms` lets it.
+            timeout: seconds to wait at most; with None `delivery.timeout.ms` limits the wait.
 
         Raises:
             BrokerError: the broker refused the record, or its batch.
             KafkaError: it refused the batch because of other records.
             Unavailable: it was not acknowledged in time; it may be stored.
             UsageError: the producer belongs to the process that this one was forked from; or the
-                outcome is not known, and the caller is what makes it known: a delivery callback, a
-                partitioner, or a coroutine on the producer's loop, which is to `await` it.
+                wait would block the producer's own loop: in a delivery callback, a partitioner, or
+                a coroutine on that loop, which has to `await` the delivery instead.
             TimeoutError: no outcome within `timeout`.
         """
         return self._metadata(self._wait(checked_seconds("timeout", timeout)))
 
     @cython.annotation_typing(False)
     def exception(self, timeout: float | None = None) -> Exception | None:
-        """The error the record ended with, None if it is stored; waits like `result`."""
+        """The record's error, None if it is stored; waits like `result`."""
         batch = self._wait(checked_seconds("timeout", timeout))
         return None if batch.error is None else self._error(batch)
 
     @property
     def record(self) -> Record | None:
-        """The record that failed, to be sent elsewhere, as to a dead-letter topic.
+        """The failed record, so that it can be sent elsewhere, such as to a dead-letter topic.
 
-        Its offset is -1. None while the outcome is not known, and for a record that is stored: its
-        bytes are not kept. Those of a failed one are, with the rest of its batch, as long as a
-        delivery of that batch is held.
+        Its offset is -1. None while the outcome is not known, and for a stored record, whose bytes
+        are not kept. The bytes of a failed batch are kept as long as one of its deliveries exists.
         """
         batch = self._holder()
         if not batch.is_done or batch.error is None:
@@ -278,9 +277,9 @@ class Delivery:
         return batch.lost_record(self._index - batch._first)
 
     def add_done_callback(self, function: Callable[["Delivery"], object]) -> None:
-        """Have `function(delivery)` called once, on the client's thread, when the outcome is known.
+        """Call `function(delivery)` once, on the client's thread, when the outcome is known.
 
-        If it is known already the call happens at once, on this thread. Keep it short: nothing is
+        If it is known already, the call happens at once, on this thread. Keep it short: nothing is
         sent or received while it runs. An exception it raises is logged.
         """
         checked_callable("function", function)
@@ -291,7 +290,7 @@ class Delivery:
         while not batch.is_done:
             from asyncio import shield, wrap_future
 
-            # Shielded: whoever stops waiting must not end the wait of others.
+            # Shielded: a cancelled waiter must not cancel the future of the others.
             future = batch.queue.accumulator.future_of(batch)
             yield from shield(wrap_future(future)).__await__()
             batch = self._holder()
@@ -300,7 +299,7 @@ class Delivery:
     @cython.cfunc
     @cython.locals(batch=Batch, part=Batch)
     def _holder(self) -> Batch:
-        """The batch that has the record now: one that was too large was split."""
+        """The batch that holds the record now: its first one, or a part if that was split."""
         batch = self._batch
         while batch._parts is not None:
             for part in batch._parts:
@@ -347,9 +346,9 @@ class Delivery:
 @cython.final
 @cython.cclass
 class Deliveries:
-    """Records of one batch, one after the other, of the same time and with the same callback.
+    """A run of consecutive records in one batch with the same timestamp and callback.
 
-    So many bytes less than a `Delivery` for each, which is made when it is called back with.
+    Saves the memory of one `Delivery` per record: each is created only when its callback runs.
     """
 
     def __init__(
@@ -369,7 +368,7 @@ class Deliveries:
     @cython.cfunc
     @cython.locals(delivery=Delivery, index=cython.int)
     def _call(self, on_error: Any) -> Any:
-        """Call back for each record."""
+        """Call the callback for each record."""
         function = self._function
         for index in range(self._index, self._index + self._count):
             delivery = Delivery.__new__(Delivery)
@@ -378,7 +377,7 @@ class Deliveries:
             delivery._timestamp = self._timestamp
             try:
                 function(delivery)
-            except BaseException as raised:  # of whatever kind: others wait behind it
+            except BaseException as raised:  # any error: the other callbacks must still run
                 on_error(raised)
         return None
 
@@ -400,12 +399,12 @@ class Deliveries:
 @cython.final
 @cython.cclass
 class Share:
-    """What one batch took of the rows of a table, one after the other.
+    """A run of a table's rows that are consecutive in one batch.
 
     Attributes:
-        batch: which tells what became of them.
+        batch: the batch, which has their outcome.
         count: rows.
-        first, last: their places in the batch, from 0.
+        first, last: the indexes of the first and the last row in the batch.
     """
 
     def __init__(
@@ -437,7 +436,7 @@ class Share:
 
 
 def copy_of(error: Any) -> Any:
-    """One that can be raised: many records share a batch's error, and raising one changes it."""
+    """A copy to raise: many records share a batch's error, and raising an error changes it."""
     copy = type(error).__new__(type(error), *error.args)
     copy.args = error.args
     copy.__dict__.update(error.__dict__)
@@ -451,13 +450,13 @@ class PartitionQueue:
     """One partition's batches that wait to be sent, oldest first; only the last can be open.
 
     Attributes:
-        topic_queues: the topic's.
-        batches: those that wait.
-        in_flight: those that await their acknowledgement, in the order they were sent.
+        topic_queues: the queues of its topic.
+        batches: the waiting batches.
+        in_flight: the batches that are sent and not acknowledged, in the order they were sent.
         node: its leader's load; None while there is no leader.
         queued_bytes: bytes of `batches`, uncompressed.
         turns: how often the partitioner chose it.
-        state: the sender's own.
+        state: for the sender.
     """
 
     def __init__(
@@ -474,17 +473,17 @@ class PartitionQueue:
         self.turns = 0
         self.state: Any = None
         self._chosen_bytes = 0
-        self._open: Any = None  # the last batch, while it takes records
+        self._open: Any = None  # the last batch, while records can be appended to it
         self._is_noted = False
 
     @property
     def head_is_complete(self) -> bool:
-        """Whether the oldest batch takes no more records."""
+        """Whether no more records are appended to the oldest batch."""
         return len(self.batches) > 1 or (len(self.batches) == 1 and self._open is None)
 
     @property
     def chosen_bytes(self) -> int:
-        """Bytes that came by the partitioner's choice, as they are expected to be sent."""
+        """Bytes that the partitioner assigned to it, in the expected compressed size."""
         topic_queues = self.topic_queues
         if topic_queues.current != self.partition:
             return self._chosen_bytes
@@ -495,7 +494,7 @@ class PartitionQueue:
 
     @cython.cfunc
     def _lead(self, node: NodeLoad | None) -> Any:
-        """Another broker leads it from now on: its queue is that broker's load."""
+        """Set its leader, and count its queue in that broker's load."""
         batches: cython.Py_ssize_t = len(self.batches)
         if self.node is not None:
             self.node.queued_batches -= batches
@@ -521,7 +520,7 @@ class PartitionQueue:
     @cython.cfunc
     @cython.locals(batch=Batch)
     def _mend(self) -> Any:
-        """Derive what is counted from the batches that wait: a change was interrupted."""
+        """Recompute the counters from the waiting batches, after an interrupted change."""
         self.queued_bytes = 0
         last = None
         for batch in self.batches:
@@ -560,17 +559,18 @@ class PartitionQueue:
 @cython.final
 @cython.cclass
 class TopicQueues:
-    """One topic's queues, and the turn that its partitioner has given.
+    """One topic's queues, and its partitioner's current turn.
 
-    To partitioners it is the load they decide with: every answer costs O(1).
+    A turn is a run of records for which the partitioner has chosen one partition. Partitioners get
+    this object as the topic's load (`TopicLoad`); each of its methods costs O(1).
 
     Attributes:
-        view: the topic as metadata last described it.
+        view: the topic in the latest metadata.
         queues: by partition.
-        partitioner: what was made for this topic.
-        compression_ratio: compressed to uncompressed bytes, as lately seen.
-        current: the partition whose turn it is, -1 before the first.
-        switches: turns that began in another partition than the last one.
+        partitioner: the topic's partitioner.
+        compression_ratio: recent ratio of compressed to uncompressed bytes.
+        current: the partition of the current turn, -1 before the first.
+        switches: how often a turn began in another partition than the last one.
     """
 
     def __init__(
@@ -594,8 +594,8 @@ class TopicQueues:
         self._resized: set[int] = set()
         self._used: dict[int, None] = {}
         self._is_in_doubt = False
-        self._is_due = False  # whether an eager partitioner is to be asked
-        self._unsettled = 0  # batches
+        self._is_due = False  # whether to ask an eager partitioner
+        self._unsettled = 0  # batches neither acknowledged nor failed
         self._last_used = accumulator.now()
         self._partition_count = 0
         self._is_per_record = hasattr(partitioner, "partition")
@@ -605,14 +605,14 @@ class TopicQueues:
         self._is_eager = getattr(partitioner, "is_eager", False)
         self._ignores_keys = ignores_keys
         self._quantum = quantum
-        self._produced = 0  # of the current turn
-        self._brought = 0  # with which it began
+        self._produced = 0  # bytes of the current turn
+        self._brought = 0  # bytes that were counted in it from the beginning
 
     @property
     def chosen_rack_bytes(self) -> int:
-        """Bytes that came by the partitioner's choice while their leader was in the client's rack.
+        """Bytes that the partitioner assigned to partitions led in the client's rack at that time.
 
-        As they are expected to be sent; 0 without rack awareness.
+        In the expected compressed size; 0 without rack awareness.
         """
         if self.current < 0 or not self._is_in_rack(self.current):
             return self._rack_bytes
@@ -621,7 +621,7 @@ class TopicQueues:
     @cython.cfunc
     @cython.locals(queue=PartitionQueue)
     def _mend(self) -> list[Any]:
-        """Derive all that is counted from the batches: a change was interrupted. Returns those."""
+        """Recompute the counters after an interrupted change; returns the topic's batches."""
         found: list[Any] = []
         for queue in self.queues:
             queue._mend()
@@ -634,7 +634,7 @@ class TopicQueues:
         self._is_in_doubt = True
         return found
 
-    # what partitioners ask
+    # the load, for partitioners
 
     def queued_batches(self, partition: cython.int) -> int:
         """Batches that wait in a partition's queue."""
@@ -652,7 +652,7 @@ class TopicQueues:
         return resized
 
     def used(self) -> Collection[int]:
-        """The partitions that ever had a batch."""
+        """The partitions that have had a batch."""
         return self._used.keys()
 
     @cython.locals(queue=PartitionQueue)
@@ -662,7 +662,7 @@ class TopicQueues:
         return queue.node
 
     def unavailable(self) -> frozenset[int]:
-        """Node ids of leaders that take nothing at the moment (KIP-794)."""
+        """Node ids of leaders that accept no batches now (KIP-794)."""
         ask = self._accumulator.unavailable
         return self._accumulator.published if ask is None else ask()
 
@@ -675,7 +675,8 @@ class TopicQueues:
     @cython.cfunc
     @cython.exceptval(check=False)
     def _is_over(self, queue: PartitionQueue) -> cython.bint:
-        """A turn by bytes ends with a full batch (KAFKA-14156), or after two quanta."""
+        """A turn counted in bytes ends after a quantum once its batch is full (KAFKA-14156), and
+        after two quanta in any case."""
         if self._turns_by_batch or self._produced < self._quantum:
             return False
         return queue._open is None or self._produced >= 2 * self._quantum
@@ -689,7 +690,7 @@ class TopicQueues:
     @cython.cfunc
     @cython.locals(queue=PartitionQueue)
     def _turn(self) -> PartitionQueue:
-        """Ask the partitioner whose turn it is now."""
+        """End the turn, and ask the partitioner for the next partition."""
         overshoot = max(0, self._produced - self._quantum)
         self._is_in_doubt = False
         chosen, brought = self.partitioner.next_turn(self.view, self.current, overshoot, self)
@@ -723,9 +724,9 @@ class TopicQueues:
 @cython.final
 @cython.cclass
 class BatchChain:
-    """All batches that are neither acknowledged nor given up, from the oldest to the newest.
+    """All batches that are neither acknowledged nor failed, from the oldest to the newest.
 
-    Any of them leaves it in O(1), and the oldest is known without a search.
+    A linked list: removing any batch, and finding the oldest, costs O(1).
     """
 
     def __init__(self) -> None:
@@ -766,7 +767,7 @@ class BatchChain:
     @cython.cfunc
     @cython.locals(batch=Batch)
     def mend(self, batches: list[Any]) -> Any:
-        """Chain exactly these, by their age: a change was interrupted."""
+        """Rebuild the chain from these batches, by age, after an interrupted change."""
         self.oldest = self.newest = None
         for batch in sorted(batches, key=_age):
             self.add(batch, self.newest)

@@ -1,4 +1,4 @@
-# What type checkers of users' programs see of queues_cy.py, whose decorators tell them nothing.
+# The types of queues_cy.py for users' type checkers, which cannot see through its decorators.
 
 from collections.abc import Callable, Generator
 from typing import Any, Never, SupportsIndex, final

@@ -1,10 +1,10 @@
 """The admin client: `Admin` from any thread, `AsyncAdmin` on an event loop.
 
-admin, async_admin   what users call
-topics, configs, reassignments, log_dirs, eligible_leaders, transactions
-                     what it asks, and what it makes of the answers
-calls                whom it asks, and how often
-answers              what it is given and gives back
+admin, async_admin   the public classes
+topics, configs, reassignments, log_dirs, eligible_leaders, transactions, group_offsets
+                     build the requests, and read the responses
+calls                choose the broker, and retry
+answers              the types of arguments and results
 """
 
 from trimtab.client.admin.admin import Admin

@@ -4,7 +4,7 @@
         admin.create_topic("flights", partitions=6)
         print(admin.list_offsets([("flights", 0)], at="latest"))
 
-Whatever only reads is asked again, of other brokers too, until `default.api.timeout.ms` is over.
+Requests that only read are repeated, at other brokers too, until `default.api.timeout.ms` is over.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ T = TypeVar("T")
 
 
 class Admin:
-    """Looks after topics, from any thread.
+    """Manages topics, configurations, reassignments and transactions, from any thread.
 
     Args:
         bootstrap_servers: `host:port, …` of the cluster; also as the option of that name. Or a
-            dictionary of options, which keyword arguments may add to.
+            dictionary of options, to which keyword arguments may add.
         options: Kafka's admin options, dotted or in snake case.
 
     Raises:
         UsageError: an unknown option, or a value that is out of range.
 
     Every method raises `Unavailable`, with the addresses that were tried, if no broker answers
-    within `default.api.timeout.ms`, and `BrokerError` if one refuses.
+    within `default.api.timeout.ms`, and `BrokerError` if a broker refuses.
     """
 
     def __init__(
@@ -72,21 +72,21 @@ class Admin:
         """Partitions, leaders and replicas by topic; of all topics if no names are given.
 
         Raises:
-            BrokerError: UNKNOWN_TOPIC_OR_PARTITION, with the first name that is no topic.
+            BrokerError: UNKNOWN_TOPIC_OR_PARTITION, with the first unknown topic.
         """
         return self._run(self._admin.describe_topics(names))
 
     def eligible_leaders(
         self, names: Iterable[str], page_size: int = 2000
     ) -> dict[TopicPartition, EligibleLeaders]:
-        """Who may lead the partitions of these topics besides their in-sync replicas (KIP-966).
+        """The replicas that may lead these topics' partitions besides the ISR (KIP-966).
 
         Args:
             page_size: partitions that one response may describe; a broker may choose fewer.
 
         Raises:
-            BrokerError: UNKNOWN_TOPIC_OR_PARTITION, with the first name that is no topic;
-                UNSUPPORTED_VERSION, of brokers before Kafka 3.7.
+            BrokerError: UNKNOWN_TOPIC_OR_PARTITION, with the first unknown topic;
+                UNSUPPORTED_VERSION, from brokers before Kafka 3.7.
         """
         return self._run(self._admin.eligible_leaders(names, page_size))
 
@@ -103,21 +103,22 @@ class Admin:
 
         Args:
             partitions, replication_factor: -1 for the cluster's defaults.
-            assignment: the brokers of each partition instead, the preferred leader first.
+            assignment: instead of these two, the brokers of each partition, the preferred leader
+                first.
             config: topic options, such as `{"retention.ms": 3600000}`.
-            validate_only: only find out whether the cluster would.
+            validate_only: check the request without creating the topic.
 
         Raises:
-            BrokerError: the cluster refuses; the code and its words say why.
+            BrokerError: the cluster refuses; code and message say why.
         """
         topic = NewTopic(name, partitions, replication_factor, assignment, config)
         self._run(self._admin.create_topics([topic], validate_only))
 
     def create_topics(self, topics: Iterable[NewTopic], validate_only: bool = False) -> None:
-        """Create several topics in one request, as `create_topic` does one.
+        """Create several topics in one request, as `create_topic` does for one.
 
         Raises:
-            BrokerError: of the first topic that was refused; the others are created all the same.
+            BrokerError: the error of the first refused topic; the others are created all the same.
         """
         self._run(self._admin.create_topics(topics, validate_only))
 
@@ -128,16 +129,16 @@ class Admin:
         assignment: Sequence[Sequence[int]] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Give a topic more partitions, and return once all of them have leaders.
+        """Add partitions to a topic, and return once all of them have leaders.
 
         Args:
-            count: how many there are to be in all.
+            count: the new total number of partitions.
             assignment: the brokers of each new one, the preferred leader first; if not given,
                 the cluster chooses.
-            validate_only: only find out whether the cluster would.
+            validate_only: check the request without adding partitions.
 
         Raises:
-            BrokerError: the cluster refuses; the code and its words say why.
+            BrokerError: the cluster refuses; code and message say why.
         """
         self._run(self._admin.create_partitions(name, count, assignment, validate_only))
 
@@ -155,18 +156,18 @@ class Admin:
         at: Moment = "latest",
         isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """An offset of each partition, asked of its leader.
+        """An offset of each partition, looked up at its leader.
 
         Args:
             at: "earliest", "latest", "max_timestamp" (KIP-734), or a time in ms since the epoch:
-                the first record at or after it. Offset and timestamp are -1 where there is none.
-            isolation: "read_committed" ends a partition before its first open transaction.
+                the first record at or after it. Offset and timestamp are -1 if there is none.
+            isolation: with "read_committed" a partition ends before its first open transaction.
         """
         return self._run(self._admin.list_offsets(partitions, at, isolation))
 
     def describe_configs(self, kind: ConfigKind, name: str | int) -> list[ConfigEntry]:
-        """All options of a topic, or of a broker by its number, sorted by name; of the broker ""
-        those that were set for all brokers."""
+        """All options of a topic, or of a broker by its id, sorted by name. For the broker "":
+        the dynamic options that were set for all brokers."""
         return self._run(self._admin.describe_configs(kind, name))
 
     def alter_configs(
@@ -179,16 +180,16 @@ class Admin:
         subtract: Mapping[str, object] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Change options of a topic, of a broker by its number, or of all brokers (""): all of
-        these changes, or none. Other options stay as they are (KIP-339).
+        """Change options of a topic, of a broker by its id, or of all brokers (""): all of these
+        changes, or none. Other options stay as they are (KIP-339).
 
         Args:
-            changes: new values; None goes back to the default.
-            append, subtract: entries that list options, such as cleanup.policy, gain or lose.
-            validate_only: only find out whether the cluster would.
+            changes: new values; None restores the default.
+            append, subtract: entries to add to or remove from list options, such as cleanup.policy.
+            validate_only: check the request without changing options.
 
         Raises:
-            BrokerError: the cluster refuses; the code and its words say why.
+            BrokerError: the cluster refuses; code and message say why.
         """
         self._run(
             self._admin.alter_configs(
@@ -201,30 +202,29 @@ class Admin:
         targets: Mapping[Partition, Sequence[int] | None],
         allow_replication_factor_change: bool = True,
     ) -> None:
-        """Move partitions to other brokers (KIP-455). Returns once the moves have begun:
-        `list_reassignments` shows which are not over.
+        """Move partitions to other brokers (KIP-455). Returns once the moves have begun;
+        `list_reassignments` lists the unfinished ones.
 
         Args:
-            targets: where each partition is to be, the preferred leader first; None gives up a
-                move and goes back.
-            allow_replication_factor_change: whether there may be more or fewer replicas than before
-                (KIP-860).
+            targets: the new replicas of each partition, the preferred leader first; None cancels a
+                move.
+            allow_replication_factor_change: whether the number of replicas may change (KIP-860).
 
         Raises:
-            ReassignmentsRefused: some cannot; the others have begun.
+            ReassignmentsRefused: some partitions cannot be moved; the other moves have begun.
         """
         self._run(self._admin.alter_reassignments(targets, allow_replication_factor_change))
 
     def list_reassignments(
         self, partitions: Iterable[Partition] | None = None
     ) -> dict[TopicPartition, Reassignment]:
-        """The partitions on the move: of these, or of the whole cluster."""
+        """The unfinished reassignments of these partitions, or of the whole cluster."""
         return self._run(self._admin.list_reassignments(partitions))
 
     def describe_log_dirs(
         self, brokers: Iterable[int] | None = None
     ) -> dict[int, list[LogDirectory]]:
-        """What lies in the log directories of these brokers, or of all.
+        """The log directories of these brokers, or of all, with the logs in them.
 
         Raises:
             UsageError: there is no such broker.
@@ -238,29 +238,29 @@ class Admin:
 
         Args:
             prefix: only ids that begin with this.
-            states: only those in one of these, such as `["Ongoing"]`; None: in any.
+            states: only ids in one of these states, such as `["Ongoing"]`; None for all.
         """
         return self._run(self._admin.list_transactions(prefix, states))
 
     def describe_transactions(
         self, transactional_ids: Iterable[str]
     ) -> dict[str, TransactionDescription]:
-        """Epoch, state and partitions of these; ids that no coordinator knows are left out."""
+        """Epoch, state and partitions of these ids; ids that no coordinator knows are left out."""
         return self._run(self._admin.describe_transactions(transactional_ids))
 
     def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, ProducerIdentity]:
-        """Take transactional ids over: their producers are fenced, and what these have open, or
-        prepared, is aborted. Returns once it is, with who has each id now.
+        """Fence the producers of these transactional ids, and abort the transactions that they have
+        open or prepared. Returns once that is done, with the new identity of each id.
 
         Raises:
-            BrokerError: a coordinator refuses; others of these may be fenced.
+            BrokerError: a coordinator refuses; other producers may have been fenced.
         """
         return self._run(self._admin.fence_producers(transactional_ids))
 
     def list_group_offsets(self, group: str) -> dict[TopicPartition, int]:
-        """The offsets that a consumer group has committed: its next record's, by partition.
+        """A consumer group's committed offsets (of the next record to read), by partition.
 
-        Empty for a group that there is not.
+        Empty for an unknown group.
 
         Raises:
             BrokerError: UNSUPPORTED_VERSION from a cluster without consumer groups, such as one of
@@ -270,9 +270,10 @@ class Admin:
         return self._run(self._admin.list_group_offsets(group))
 
     def alter_group_offsets(self, group: str, offsets: Mapping[Partition, int]) -> None:
-        """Set where a consumer group goes on: the next record's offset, by partition (KIP-396).
+        """Set a consumer group's committed offsets (of the next record to read), by partition
+        (KIP-396).
 
-        Tools that show lag go by these, too. The group must have no members.
+        Tools that show lag use them, too. The group must have no members.
 
         Raises:
             BrokerError: UNSUPPORTED_VERSION from a cluster without consumer groups, such as one of

@@ -1,4 +1,4 @@
-"""What an admin client is given and gives back."""
+"""The types of an admin client's arguments and results."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from trimtab.records import TopicPartition
 BROKER_DEFAULT: Final = -1
 
 ConfigKind: TypeAlias = Literal["topic", "broker"]
-"""What has options of its own. A broker's name is its number, "" stands for all brokers."""
+"""A resource with options. A broker's name is its id, "" stands for all brokers."""
 
 
 class NewTopic(NamedTuple):
     """A topic to create.
 
     Attributes:
-        partitions: how many; -1 for the cluster's default, and where `assignment` says it.
+        partitions: their number; -1 for the cluster's default, or if `assignment` is given.
         replication_factor: replicas of each; -1 likewise.
         assignment: the brokers of each partition, the preferred leader first.
         config: topic options, such as `{"retention.ms": 3600000}`.
@@ -49,7 +49,7 @@ class ConfigSource(IntEnum):
 
 
 class ConfigSynonym(NamedTuple):
-    """A place where an option's value could come from."""
+    """A source that could set an option's value."""
 
     name: str
     value: str | None
@@ -59,8 +59,8 @@ class ConfigSynonym(NamedTuple):
 class ConfigEntry(NamedTuple):
     """One option of a topic or broker. `value` is None if it is not set, or secret.
 
-    `type` and `documentation` are None where the broker does not tell them; `synonyms` has all
-    places that could say it, the one in force first.
+    `type` and `documentation` are None if the broker does not send them; `synonyms` lists all
+    sources of the value, the effective one first.
     """
 
     name: str
@@ -78,7 +78,7 @@ class ConfigEntry(NamedTuple):
 
 
 class ClusterDescription(NamedTuple):
-    """A cluster: its id, its brokers by number, and who takes requests for the controller."""
+    """A cluster: its id, its brokers by id, and the broker that takes controller requests."""
 
     cluster_id: str | None
     controller_id: int
@@ -86,13 +86,13 @@ class ClusterDescription(NamedTuple):
 
 
 class EligibleLeaders(NamedTuple):
-    """Who may lead a partition once none of its in-sync replicas can (KIP-966).
+    """The replicas that may lead a partition if no in-sync replica can (KIP-966).
 
     Attributes:
-        eligible: replicas that have all that was committed, although they left the ISR (the ELR).
-        last_known: who led it last, where ISR and ELR are empty.
+        eligible: the ELR: replicas that left the ISR and have all committed records.
+        last_known: the last leader, if ISR and ELR are empty.
 
-    None where the broker does not say.
+    None if the broker does not send them.
     """
 
     eligible: tuple[int, ...] | None
@@ -100,10 +100,10 @@ class EligibleLeaders(NamedTuple):
 
 
 class Reassignment(NamedTuple):
-    """A partition on its way to other brokers (KIP-455).
+    """The unfinished move of a partition to other brokers (KIP-455).
 
     Attributes:
-        replicas: all at present: those that stay, come and go.
+        replicas: all present replicas, including those in `adding` and `removing`.
     """
 
     replicas: tuple[int, ...]
@@ -112,7 +112,7 @@ class Reassignment(NamedTuple):
 
 
 class ReassignmentsRefused(BrokerError):
-    """Some partitions cannot go where they should; the others of the call are on their way.
+    """Some partitions cannot be moved as requested; the call's other moves have begun.
 
     Attributes:
         refusals: the error of each.
@@ -126,10 +126,10 @@ class ReassignmentsRefused(BrokerError):
 
 
 class TransactionListing(NamedTuple):
-    """A transactional id that its coordinator knows, and what its last transaction is doing.
+    """A transactional id that its coordinator knows, and the state of its last transaction.
 
     Attributes:
-        state: in Kafka's words: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit,
+        state: one of Kafka's: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit,
             CompleteAbort, PrepareEpochFence.
     """
 
@@ -139,12 +139,12 @@ class TransactionListing(NamedTuple):
 
 
 class TransactionDescription(NamedTuple):
-    """One transactional id, with the transaction that is open.
+    """One transactional id, with its open transaction.
 
     Attributes:
-        timeout_ms: after which the coordinator aborts it.
+        timeout_ms: the time after which the coordinator aborts it.
         started_at: in ms since the epoch; -1 if none is open.
-        partitions: those in it that have no marker yet.
+        partitions: its partitions that have no marker yet.
     """
 
     transactional_id: str
@@ -161,9 +161,9 @@ class ReplicaLog(NamedTuple):
 
     Attributes:
         size: bytes.
-        offset_lag: records from its end to the high watermark; of a future log, to the end of the
-            one that it is to replace.
-        is_future: it is being copied into this directory.
+        offset_lag: offsets from its end to the high watermark; for a future log, to the end of the
+            log that it will replace.
+        is_future: whether it is a copy in progress, for a move into this directory.
     """
 
     size: int
@@ -176,7 +176,7 @@ class LogDirectory(NamedTuple):
 
     Attributes:
         error: why it cannot be read; None if it can.
-        total_bytes, usable_bytes: of the volume it lies on; -1 if unknown.
+        total_bytes, usable_bytes: of its volume; -1 if unknown.
     """
 
     path: str

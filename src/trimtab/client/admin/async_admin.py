@@ -63,17 +63,17 @@ from trimtab.records import TopicPartition
 from trimtab.runtime.unclosed import close_when_collected
 
 Moment: TypeAlias = Literal["earliest", "latest", "max_timestamp"] | int
-"""Which offset of a partition: one of its ends, its youngest record, or a time in ms."""
+"""An offset of a partition: its start, its end, its largest timestamp, or a time in ms."""
 
 _ENDS: Final = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
 
 
 class AsyncAdmin:
-    """`Admin` for an event loop: the same names, awaited.
+    """`Admin` for an event loop: the same methods, awaited.
 
     Args:
         bootstrap_servers, options: as for `Admin`.
-        random: where jitter comes from; a simulation hands in its own.
+        random: for jitter; a simulation passes its own.
     """
 
     def __init__(

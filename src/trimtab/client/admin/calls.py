@@ -1,4 +1,4 @@
-"""How an admin client asks: of whom, how often, and when it must not ask again."""
+"""How an admin client sends requests: to which broker, and when it may repeat them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ASK_ANOTHER_CONTROLLER: Final = (ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING
 
 
 class FinalError(Exception):
-    """Carries an error past the retries, although its kind may pass."""
+    """Wraps an error that must not be retried, although its kind is retriable."""
 
     def __init__(self, error: KafkaError) -> None:
         super().__init__(str(error))
@@ -25,7 +25,7 @@ class FinalError(Exception):
 
 
 class Calls:
-    """One admin client's calls."""
+    """Sends one admin client's requests."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -33,7 +33,7 @@ class Calls:
 
     @property
     def timeout_ms(self) -> int:
-        """How long a broker may take for a request."""
+        """How long a broker may take for a request (`request.timeout.ms`)."""
         return int(self.session.options.integer("request.timeout.ms"))
 
     def check_open(self) -> None:
@@ -43,9 +43,10 @@ class Calls:
     async def retry(
         self, what: str, attempt: Callable[[], Awaitable[T]], timeout: float | None = None
     ) -> T:
-        """What `attempt` returns, made again with back-off while its failure may pass.
+        """The result of `attempt`, repeated with back-off while its error is retriable.
 
         Args:
+            what: completes the error message "cannot …".
             timeout: seconds for all attempts; `default.api.timeout.ms` if None.
         """
         self.check_open()
@@ -91,10 +92,10 @@ class Calls:
         return await self.session.connections.connect(controller)
 
     async def connect_to_broker(self, broker: int) -> Connection:
-        """Of a broker that must answer for itself.
+        """The connection to a certain broker, for requests that only it can answer.
 
         Raises:
-            UsageError: there is none of that number.
+            UsageError: the cluster has no broker with this id.
         """
         await self.fetch_metadata([])
         nodes = self.session.metadata.nodes
@@ -106,10 +107,11 @@ class Calls:
     async def send_once(
         self, connection: Connection, request: object, api: ApiKey, look: str = "topics()"
     ) -> Any:
-        """Send what must not be sent twice: once it may have happened, the error is final.
+        """Send a request that must not be sent twice: if it may have taken effect, its error is
+        final.
 
         Args:
-            look: the call that shows whether it has.
+            look: the call that shows whether it took effect.
         """
         version = connection.version_of(api)
         try:
@@ -121,12 +123,12 @@ class Calls:
 
 
 def must_ask_again(error: BrokerError) -> bool:
-    """Whether a change was refused only for now: it has not happened."""
+    """Whether a change was refused with an error after which it can be sent again."""
     return error.code in _ASK_ANOTHER_CONTROLLER
 
 
 def raise_change_error(error: BrokerError | None) -> None:
-    """Of a change that is made once: refused for now, or for good."""
+    """Raise the error of a change, if any; final unless it can be sent again."""
     if error is not None and must_ask_again(error):
         raise error
     if error is not None:

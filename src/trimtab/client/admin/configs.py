@@ -115,14 +115,15 @@ def _check_resource(kind: object, name: object) -> int:
 
 
 async def _connect(calls: Calls, kind: ConfigKind, name: str | int) -> Connection:
-    """To whoever knows: a broker what it was given itself, anyone the rest."""
+    """The connection for a resource: a broker's own options are known to that broker only."""
     if kind == "topic" or name == "":
         return await calls.connect_any()
     return await calls.connect_to_broker(int(name))
 
 
 async def _connect_to_change(calls: Calls, kind: ConfigKind, name: str | int) -> Connection:
-    """Also the options of a controller, which is no broker, are changed by way of one."""
+    """The same for changes. The options of a controller, which is no broker, are changed through
+    the broker that takes controller requests."""
     await calls.fetch_metadata([])
     if kind == "broker" and name != "" and int(name) not in calls.session.metadata.nodes:
         return await calls.connect_to_controller()

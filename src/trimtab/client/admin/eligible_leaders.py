@@ -1,4 +1,4 @@
-"""Who may lead partitions besides their in-sync replicas (KIP-966)."""
+"""The replicas that may lead partitions besides the in-sync ones (KIP-966)."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ async def alter_group_offsets(
                 subject = f"group {group}, {TopicPartition(topic.name, each.partition_index)}"
                 if code in _ABOUT_THE_COORDINATOR:
                     return code, subject
-                if code is not ErrorCode.NONE:  # nor is an unknown partition waited for
+                if code is not ErrorCode.NONE:  # no retry, also for an unknown partition
                     raise FinalError(BrokerError(code, "while setting its offset", subject))
         return ErrorCode.NONE, ""
 

@@ -1,4 +1,4 @@
-"""What lies in brokers' log directories (KIP-113)."""
+"""Describes brokers' log directories (KIP-113)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions that move to other brokers (KIP-455): begun, given up, listed."""
+"""Reassignments of partitions (KIP-455): started, cancelled, listed."""
 
 from __future__ import annotations
 

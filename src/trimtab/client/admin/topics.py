@@ -215,7 +215,7 @@ def _creatable(topic: object) -> CreatableTopic:
 
 
 def checked_assignment(assignment: object) -> list[list[int]] | None:
-    """The brokers of each new partition; None if the cluster is to choose."""
+    """The brokers of each new partition; None if the cluster chooses."""
     if assignment is None:
         return None
     if isinstance(assignment, str | bytes) or not isinstance(assignment, Iterable):
@@ -224,10 +224,10 @@ def checked_assignment(assignment: object) -> list[list[int]] | None:
 
 
 def write_config(what: str, config: object) -> dict[str, str | None]:
-    """Options with their values as Kafka writes them; None stays None.
+    """Options with their values as text in Kafka's form; None stays None.
 
     Raises:
-        UsageError: not a dictionary, a name that is no text, a value that has no text in Kafka.
+        UsageError: not a dictionary, a name that is not text, a value of another type.
     """
     given = checked_mapping(what, config, "{'retention.ms': 3600000}")
     return {

@@ -28,7 +28,7 @@ from trimtab.wire.messages.list_transactions import (
 _PATTERN_SINCE: Final = 2
 _INIT_AT_MOST: Final = 5
 _FENCE_TIMEOUT_MS: Final = 60_000
-"""Of the transactions that nobody will begin under the fencing epoch."""
+"""The timeout of transactions under the new epoch; no producer begins any."""
 
 
 async def list_transactions(
@@ -69,7 +69,7 @@ async def list_transactions(
 async def describe_transactions(
     calls: Calls, transactional_ids: Sequence[str]
 ) -> dict[str, TransactionDescription]:
-    """Every broker is asked about all of them: each knows whose coordinator it is."""
+    """Asks every broker about all ids: each answers for those that it coordinates."""
 
     async def ask(broker: int) -> list[TransactionState]:
         connection = await calls.connect_to_broker(broker)

@@ -1,1 +1,1 @@
-"""From the brokers' logs to a consumer's buffer, within KIP-74's limits; and where to begin."""
+"""Fetches records into a consumer's buffer within KIP-74's limits, and looks up offsets."""

@@ -1,4 +1,4 @@
-"""Asking our own brokers how large the record batches are that lie ahead (ListBatchSizes)."""
+"""Asks trimtab's brokers for the sizes of record batches before they are read (ListBatchSizes)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _MAX_BATCHES: Final = 20_000
 
 
 class Ahead(NamedTuple):
-    """What to list of one partition: from `start` to `end`, up to the batch that makes it `size`
-    bytes."""
+    """The batches to list of one partition: from offset `start` to `end`, up to the batch that
+    brings their sum to `size` bytes."""
 
     start: int
     end: int
@@ -41,10 +41,9 @@ class BatchSizes(NamedTuple):
     """Record batches of one partition: the offset after each, its bytes, its largest timestamp.
 
     Attributes:
-        log_start_offset: the first offset that is there.
-        high_watermark: the end of what readers may see; no batch beyond it is listed.
-        total_bytes: of all batches that were asked about, listed or not.
-        error: why there are none.
+        high_watermark: no batch beyond it is listed.
+        total_bytes: bytes of all batches in the range, listed or not.
+        error: why no batches are listed; None if the request succeeded.
     """
 
     next_offsets: Sequence[int]
@@ -57,7 +56,7 @@ class BatchSizes(NamedTuple):
 
 
 def checked_ahead(wanted: object) -> dict[TopicPartition, Ahead]:
-    """By partition what to list of it."""
+    """The argument `wanted` of `list_batch_sizes`, checked."""
     checked = {}
     for partition, ahead in checked_mapping("wanted", wanted, "{('t', 0): (0, 99, 1)}").items():
         name = shown(partition)
@@ -75,12 +74,14 @@ def checked_ahead(wanted: object) -> dict[TopicPartition, Ahead]:
 async def list_batch_sizes(
     connections: Connections, metadata: Metadata, wanted: Mapping[TopicPartition, Ahead]
 ) -> dict[TopicPartition, BatchSizes]:
-    """Some of the batches of each partition, as far as their leaders are known and answer.
+    """The sizes of each partition's batches, as many as fit into one response of its leader.
+
+    A partition without a leader gets the error LEADER_NOT_AVAILABLE.
 
     Raises:
-        UsageError: `wanted` is no mapping of partitions to `Ahead`.
-        BrokerError: UNSUPPORTED_VERSION if a leader does not serve it, such as every broker of
-            Apache Kafka's.
+        UsageError: `wanted` does not map partitions to `Ahead`.
+        BrokerError: UNSUPPORTED_VERSION if a leader does not serve this API; Apache Kafka's brokers
+            do not.
         Unavailable: no leader can be reached.
     """
     wanted = checked_ahead(wanted)

@@ -1,18 +1,18 @@
-"""Fetching ahead of the reader: what to ask of which broker, and what its answers mean.
+"""Fetches records ahead of the consumer: decides what to fetch from which broker, and does it.
 
-    reader ──wishes──▶ FetchPlan ──asks──▶ Fetcher ──Fetch──▶ leader (or nearer replica)
-       ▲                   ▲                  │
-       └─drained─▶─────────┘◀─────ready◀──────┘
+    consumer ──assignments──▶ FetchPlan ──fetches──▶ Fetcher ──Fetch──▶ leader (or nearer replica)
+       ▲                          ▲                     │
+       └───drained─▶──────────────┘◀───────ready◀───────┘
 
 `FetchPlan` decides and does no I/O. Its rules (KIP-74 and Kafka's `AbstractFetch`):
 
-- One fetch at a time for each broker, and none while the reader has yet to take what that broker
-  sent: what waits in memory is bounded by one response for each broker.
-- Partitions are asked for in the order in which they were assigned; one whose data was taken goes
-  to the end. So the first one that got nothing leads the next request, and none starves when
-  `fetch.max.bytes` is too small for all.
-- A fetch goes on where the last one ended as soon as its data is taken, so that the next data is
-  under way while the reader works.
+- Each broker has at most one fetch in flight, and none while the consumer has not taken the
+  batches of its last response: memory holds at most one response per broker.
+- A request lists partitions in the order in which they were assigned; a partition whose batches
+  were taken moves to the end. So the first partition that got no data leads the next request, and
+  none starves when `fetch.max.bytes` is too small for all.
+- A partition is fetched again as soon as its batches are taken, so that the next data arrives while
+  the consumer works.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ _CONSUMER: Final = -1
 _NO_SESSION: Final = 0
 _SESSIONLESS_EPOCH: Final = -1
 _LAST_VERSION_WITH_NAMES: Final = 12
-_NOWHERE: Final = -1
+_UNKNOWN: Final = -1
 NO_END: Final = 2**63 - 1
-"""An end that no offset reaches."""
+"""The `end` of a partition that is read for ever."""
 
 
 class Batches(NamedTuple):
-    """Whole record batches of one partition, verified, as the broker keeps them.
+    """Whole record batches of one partition, checked, in the format of the broker's log.
 
     Attributes:
-        start: the position; records before it share a batch with it and are not wanted.
-        next_offset: where reading goes on. It can lie beyond the last record (compaction,
-            transaction markers), and `data` can be empty.
-        high_watermark: the end of what readers may see, as of this answer.
+        start: the position; earlier records of the first batch are to be skipped.
+        next_offset: the position after these batches. It can lie beyond the last record
+            (compaction, transaction markers), and `data` can be empty.
+        high_watermark: the partition's high watermark in this response.
         data: record batches back to back; stays valid for as long as it is held.
     """
 
@@ -71,21 +71,20 @@ class Batches(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """What is ready for the reader: batches of one partition, or why there are none."""
+    """A result for the consumer: batches of one partition, or the error instead of them."""
 
     partition: TopicPartition
     epoch: int
     result: Batches | KafkaError
 
 
-class Wish(NamedTuple):
-    """How the reader wants one partition.
+class Assignment(NamedTuple):
+    """One assigned partition, and the offsets to read.
 
     Attributes:
-        epoch: another number whenever reading is to go on elsewhere; what was fetched under an
-            older one is dropped.
+        epoch: changes with each seek; batches that were fetched under another epoch are dropped.
         start: an offset, or `EARLIEST` or `LATEST`.
-        is_paused: whether to leave the partition alone for now.
+        is_paused: whether the partition is not fetched for now.
         end: where reading stops: nothing is fetched from this offset on.
     """
 
@@ -95,7 +94,7 @@ class Wish(NamedTuple):
     end: int = NO_END
 
 
-class Ask(NamedTuple):
+class PartitionFetch(NamedTuple):
     """One partition of one fetch request."""
 
     partition: TopicPartition
@@ -105,7 +104,7 @@ class Ask(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FetchOptions:
-    """The consumer's options that fetching depends on. Times are in seconds."""
+    """The consumer's options for fetching. Times are in seconds."""
 
     max_bytes: int
     max_partition_bytes: int
@@ -123,169 +122,173 @@ class FetchOptions:
 
 
 @dataclass(slots=True)
-class _Reading:
-    """One partition as the plan sees it."""
+class _PartitionState:
+    """The plan's state of one partition."""
 
     partition: TopicPartition
     epoch: int
     offset: int
-    """What to fetch next; `EARLIEST` or `LATEST` while that has to be looked up."""
+    """The offset to fetch next; `EARLIEST` or `LATEST` until the offset is looked up."""
     is_paused: bool
     origin: int
-    """Where this epoch began: the wish's offset, or the one that was looked up."""
+    """The first offset of this epoch: the assignment's, or the one that was looked up."""
     end: int
     is_ready: bool = False
     is_located: bool = True
     failures: int = 0
     not_before: float = 0.0
     search_after: float = 0.0
-    replica: int = _NOWHERE
+    replica: int = _UNKNOWN
     replica_until: float = 0.0
 
 
 class FetchPlan:
-    """Decides which partitions are fetched from where, and what an answer changes."""
+    """Decides which partitions to fetch from which broker, and evaluates the responses."""
 
     def __init__(self, options: FetchOptions, random: Random) -> None:
         self._options = options
         self._random = random
-        self._readings: OrderedDict[TopicPartition, _Reading] = OrderedDict()
+        self._states: OrderedDict[TopicPartition, _PartitionState] = OrderedDict()
 
-    def update(self, wishes: Mapping[TopicPartition, Wish]) -> None:
-        """Take over what the reader wants now; partitions that are not named are dropped."""
-        for partition in [known for known in self._readings if known not in wishes]:
-            del self._readings[partition]
-        for partition, wish in wishes.items():
-            reading = self._readings.get(partition)
-            if reading is None or reading.epoch != wish.epoch:
-                # A new value in an old key keeps its place in the order.
-                self._readings[partition] = _Reading(
+    def update(self, assignments: Mapping[TopicPartition, Assignment]) -> None:
+        """Replace the assignments; partitions that are not among them are dropped."""
+        for partition in [known for known in self._states if known not in assignments]:
+            del self._states[partition]
+        for partition, assignment in assignments.items():
+            state = self._states.get(partition)
+            if state is None or state.epoch != assignment.epoch:
+                # A new value under an old key keeps its position in the order.
+                self._states[partition] = _PartitionState(
                     partition,
-                    wish.epoch,
-                    wish.start,
-                    wish.is_paused,
-                    max(wish.start, _NOWHERE),
-                    wish.end,
+                    assignment.epoch,
+                    assignment.start,
+                    assignment.is_paused,
+                    max(assignment.start, _UNKNOWN),
+                    assignment.end,
                 )
             else:
-                reading.is_paused = wish.is_paused
+                state.is_paused = assignment.is_paused
 
-    def asks(
+    def due_fetches(
         self, now: float, leader: Callable[[TopicPartition], int], busy: Container[int]
-    ) -> dict[int, list[Ask]]:
-        """What to ask of which broker now, in order.
+    ) -> dict[int, list[PartitionFetch]]:
+        """The partitions to fetch now, by broker, in the order of the request.
 
         Args:
             now: the loop's time.
             leader: the node that leads a partition, or -1.
-            busy: nodes that still owe an answer.
+            busy: nodes with a fetch in flight.
         """
-        asks: dict[int, list[Ask]] = {}
+        fetches: dict[int, list[PartitionFetch]] = {}
         waiting: set[int] = set()
-        for reading in self._readings.values():
-            if reading.is_paused:
+        for state in self._states.values():
+            if state.is_paused:
                 continue
-            node = reading.replica
-            if node == _NOWHERE or now >= reading.replica_until:
-                node = leader(reading.partition)
-            if reading.is_ready:
+            node = state.replica
+            if node == _UNKNOWN or now >= state.replica_until:
+                node = leader(state.partition)
+            if state.is_ready:
                 waiting.add(node)
             elif (
-                0 <= reading.offset < reading.end
-                and now >= reading.not_before
+                0 <= state.offset < state.end
+                and now >= state.not_before
                 and node != NO_LEADER
                 and node not in busy
             ):
-                asks.setdefault(node, []).append(
-                    Ask(reading.partition, reading.epoch, reading.offset)
+                fetches.setdefault(node, []).append(
+                    PartitionFetch(state.partition, state.epoch, state.offset)
                 )
         for node in waiting:
-            asks.pop(node, None)
-        return asks
+            fetches.pop(node, None)
+        return fetches
 
     def begin_searches(
         self, now: float, leader: Callable[[TopicPartition], int]
     ) -> list[TopicPartition]:
-        """Partitions whose leader has to be asked for now, each handed out once a back-off."""
+        """Partitions without a known leader, for a metadata request; each once per back-off."""
         lost = [
-            reading
-            for reading in self._readings.values()
-            if now >= reading.search_after and leader(reading.partition) == NO_LEADER
+            state
+            for state in self._states.values()
+            if now >= state.search_after and leader(state.partition) == NO_LEADER
         ]
-        for reading in lost:
-            reading.search_after = now + self._options.backoff.maximum
-        return [reading.partition for reading in lost]
+        for state in lost:
+            state.search_after = now + self._options.backoff.maximum
+        return [state.partition for state in lost]
 
-    def begin_lookups(self, now: float) -> dict[Ask, int]:
-        """Partitions whose position has to be looked up now, each handed out once."""
-        due: dict[Ask, int] = {}
-        for reading in self._readings.values():
-            if reading.offset < 0 and reading.is_located and now >= reading.not_before:
-                reading.is_located = False
-                due[Ask(reading.partition, reading.epoch, reading.offset)] = reading.offset
+    def begin_lookups(self, now: float) -> dict[PartitionFetch, int]:
+        """Partitions whose position has to be looked up now; each is returned once."""
+        due: dict[PartitionFetch, int] = {}
+        for state in self._states.values():
+            if state.offset < 0 and state.is_located and now >= state.not_before:
+                state.is_located = False
+                due[PartitionFetch(state.partition, state.epoch, state.offset)] = state.offset
         return due
 
     def next_retry(self, now: float) -> float | None:
-        """When the first partition that failed is due again."""
+        """Loop time at which the first failed partition is due again; None if none failed."""
         times = (
             time
-            for reading in self._readings.values()
-            for time in (reading.not_before, reading.search_after)
+            for state in self._states.values()
+            for time in (state.not_before, state.search_after)
             if time > now
         )
         return min(times, default=None)
 
-    def locate(self, ask: Ask, offset: int) -> None:
-        """Take over a looked-up position, unless the reader has gone elsewhere since."""
-        reading = self._current(ask)
-        if reading is not None:
-            reading.offset = reading.origin = offset
-            reading.is_located = True
-            reading.failures = 0
+    def locate(self, fetch: PartitionFetch, offset: int) -> None:
+        """Store a looked-up position, unless the consumer has sought elsewhere since."""
+        state = self._current(fetch)
+        if state is not None:
+            state.offset = state.origin = offset
+            state.is_located = True
+            state.failures = 0
 
     def fail(self, partition: TopicPartition, error: KafkaError, now: float) -> list[Fetched]:
-        """Have the reader told of an error; the partition is tried again once it knows."""
-        reading = self._readings.get(partition)
-        if reading is None or reading.is_ready:
+        """Queue an error for the consumer; the partition is retried after it was taken."""
+        state = self._states.get(partition)
+        if state is None or state.is_ready:
             return []
-        reading.is_located = True
-        return [self._fail(reading, error, now)]
+        state.is_located = True
+        return [self._fail(state, error, now)]
 
-    def is_open(self, ask: Ask) -> bool:
-        """Whether the reader still waits for the answer to this."""
-        return self._current(ask) is not None
+    def is_open(self, fetch: PartitionFetch) -> bool:
+        """Whether the partition still has this epoch and offset, so that an answer counts."""
+        return self._current(fetch) is not None
 
     def origin(self, partition: TopicPartition) -> int:
-        """Where reading a partition began since the last wish; -1 while that is not known."""
-        reading = self._readings.get(partition)
-        return _NOWHERE if reading is None else reading.origin
+        """The first offset of a partition's epoch; -1 until it is looked up."""
+        state = self._states.get(partition)
+        return _UNKNOWN if state is None else state.origin
 
     def is_current(self, fetched: Fetched) -> bool:
-        """Whether the reader still wants this."""
-        reading = self._readings.get(fetched.partition)
-        return reading is not None and reading.epoch == fetched.epoch
+        """Whether the partition is still assigned, under the same epoch."""
+        state = self._states.get(fetched.partition)
+        return state is not None and state.epoch == fetched.epoch
 
     def drain(self, fetched: Iterable[Fetched]) -> None:
-        """The reader took these; their partitions are fetched again, after all others."""
+        """The consumer took these; their partitions move to the end of the next request."""
         for taken in fetched:
             if self.is_current(taken):
-                self._readings[taken.partition].is_ready = False
-                self._readings.move_to_end(taken.partition)
+                self._states[taken.partition].is_ready = False
+                self._states.move_to_end(taken.partition)
 
     def receive(
-        self, asks: Iterable[Ask], response: FetchResponse, names: Mapping[bytes, str], now: float
+        self,
+        fetches: Iterable[PartitionFetch],
+        response: FetchResponse,
+        names: Mapping[bytes, str],
+        now: float,
     ) -> tuple[list[Fetched], bool]:
-        """What a response brings, in its order, and whether it shows that metadata is stale.
+        """The results in a response, in its order, and whether it shows that metadata is stale.
 
         Args:
-            names: topics by id, for answers that have no names (version 13 and above).
+            names: topics by id, for responses without names (version 13 and above).
         """
-        asked = {ask.partition: ask for ask in asks}
+        asked = {fetch.partition: fetch for fetch in fetches}
         ready: list[Fetched] = []
         is_stale = False
         if response.error_code != ErrorCode.NONE:
-            for ask in asked.values():
-                is_stale |= self._refuse(ask, error_code(response.error_code), now, ready)
+            for fetch in asked.values():
+                is_stale |= self._refuse(fetch, error_code(response.error_code), now, ready)
             return ready, is_stale
         for topic in response.responses:
             name = topic.topic or names.get(topic.topic_id, "")
@@ -299,47 +302,51 @@ class FetchPlan:
                     self._accept(answered, data, now, ready)
         return ready, is_stale
 
-    def _current(self, ask: Ask) -> _Reading | None:
-        reading = self._readings.get(ask.partition)
-        if reading is None or reading.epoch != ask.epoch or reading.offset != ask.offset:
+    def _current(self, fetch: PartitionFetch) -> _PartitionState | None:
+        state = self._states.get(fetch.partition)
+        if state is None or state.epoch != fetch.epoch or state.offset != fetch.offset:
             return None
-        return reading
+        return state
 
-    def _accept(self, ask: Ask, data: PartitionData, now: float, ready: list[Fetched]) -> None:
-        reading = self._current(ask)
-        if reading is None:
+    def _accept(
+        self, fetch: PartitionFetch, data: PartitionData, now: float, ready: list[Fetched]
+    ) -> None:
+        state = self._current(fetch)
+        if state is None:
             return
-        reading.failures = 0
+        state.failures = 0
         if data.preferred_read_replica >= 0:
-            reading.replica = data.preferred_read_replica
-            reading.replica_until = now + self._options.replica_max_age
+            state.replica = data.preferred_read_replica
+            state.replica_until = now + self._options.replica_max_age
         if not data.records:
             return
         try:
-            batches = self._check(ask, data, memoryview(data.records))
+            batches = self._check(fetch, data, memoryview(data.records))
         except CorruptData as error:
-            ready.append(self._fail(reading, error, now))
+            ready.append(self._fail(state, error, now))
             return
-        reading.offset = batches.next_offset
-        reading.is_ready = True
-        ready.append(Fetched(ask.partition, ask.epoch, batches))
+        state.offset = batches.next_offset
+        state.is_ready = True
+        ready.append(Fetched(fetch.partition, fetch.epoch, batches))
 
-    def _check(self, ask: Ask, data: PartitionData, records: memoryview) -> Batches:
-        headers, end = self._whole_batches(records, ask)
-        if not headers or headers[-1].next_offset <= ask.offset:
+    def _check(self, fetch: PartitionFetch, data: PartitionData, records: memoryview) -> Batches:
+        headers, end = self._whole_batches(records, fetch)
+        if not headers or headers[-1].next_offset <= fetch.offset:
             raise CorruptData(
-                f"{ask.partition} at offset {ask.offset}: the broker sent {len(records)} bytes"
+                f"{fetch.partition} at offset {fetch.offset}: the broker sent {len(records)} bytes"
                 " without one whole batch to read"
             )
         whole = records[:end]
         if self._options.isolation is Isolation.READ_COMMITTED and data.aborted_transactions:
             whole = without_aborted(whole, headers, data.aborted_transactions)
         return Batches(
-            ask.partition, ask.offset, headers[-1].next_offset, data.high_watermark, whole
+            fetch.partition, fetch.offset, headers[-1].next_offset, data.high_watermark, whole
         )
 
-    def _whole_batches(self, records: memoryview, ask: Ask) -> tuple[list[BatchHeader], int]:
-        """The batches up to one that is cut short or damaged, and where they end."""
+    def _whole_batches(
+        self, records: memoryview, fetch: PartitionFetch
+    ) -> tuple[list[BatchHeader], int]:
+        """The batches before the first cut-short or damaged one, and the position of their end."""
         read = verify if self._options.check_crcs else read_whole_header
         headers: list[BatchHeader] = []
         end = 0
@@ -347,59 +354,63 @@ class FetchPlan:
             try:
                 header = read(records, end)
             except CorruptData as error:
-                if headers and headers[-1].next_offset > ask.offset:
-                    break  # what comes before the damage is good; it comes first the next time
+                if headers and headers[-1].next_offset > fetch.offset:
+                    break  # return the sound batches; the next fetch begins with the damaged one
                 raise CorruptData(
-                    f"{ask.partition} at offset {ask.offset}: {error}; seek past it to go on"
+                    f"{fetch.partition} at offset {fetch.offset}: {error}; seek past it to go on"
                 ) from error
             headers.append(header)
             end += header.size
         return headers, end
 
-    def _refuse(self, ask: Ask, code: ErrorCode, now: float, ready: list[Fetched]) -> bool:
-        reading = self._current(ask)
-        if reading is None:
+    def _refuse(
+        self, fetch: PartitionFetch, code: ErrorCode, now: float, ready: list[Fetched]
+    ) -> bool:
+        state = self._current(fetch)
+        if state is None:
             return False
-        self._readings.move_to_end(ask.partition)
-        if reading.replica != _NOWHERE:
-            # Only the leader's word counts: a follower may lag or have lost its role (KIP-392).
-            reading.replica = _NOWHERE
+        self._states.move_to_end(fetch.partition)
+        if state.replica != _UNKNOWN:
+            # Only the leader's errors count: a follower may lag or have lost its role (KIP-392).
+            state.replica = _UNKNOWN
             return code.refreshes_metadata
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and self._options.reset is not None:
-            logger.warning("offset %d of %s is not in the log; reset", ask.offset, ask.partition)
-            reading.offset = self._options.reset
-            reading.origin = _NOWHERE
+            logger.warning(
+                "offset %d of %s is not in the log; reset", fetch.offset, fetch.partition
+            )
+            state.offset = self._options.reset
+            state.origin = _UNKNOWN
             return False
         if code.retriable and code is not ErrorCode.CORRUPT_MESSAGE:
-            logger.info("fetch of %s failed: %s; trying again", ask.partition, code.name)
-            self._back_off(reading, now)
+            logger.info("fetch of %s failed: %s; trying again", fetch.partition, code.name)
+            self._back_off(state, now)
             return code.refreshes_metadata or code is ErrorCode.UNKNOWN_LEADER_EPOCH
-        detail = f"while fetching at offset {ask.offset}"
+        detail = f"while fetching at offset {fetch.offset}"
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:
             detail = (
-                f"offset {ask.offset} is not in the log; seek to another"
+                f"offset {fetch.offset} is not in the log; seek to another"
                 " or set auto.offset.reset=earliest or latest"
             )
-        ready.append(self._fail(reading, BrokerError(code, detail, str(ask.partition)), now))
+        ready.append(self._fail(state, BrokerError(code, detail, str(fetch.partition)), now))
         return False
 
-    def _fail(self, reading: _Reading, error: KafkaError, now: float) -> Fetched:
-        self._back_off(reading, now)
-        reading.is_ready = True
-        return Fetched(reading.partition, reading.epoch, error)
+    def _fail(self, state: _PartitionState, error: KafkaError, now: float) -> Fetched:
+        self._back_off(state, now)
+        state.is_ready = True
+        return Fetched(state.partition, state.epoch, error)
 
-    def _back_off(self, reading: _Reading, now: float) -> None:
-        reading.not_before = now + self._options.backoff.wait(reading.failures, self._random)
-        reading.failures += 1
+    def _back_off(self, state: _PartitionState, now: float) -> None:
+        state.not_before = now + self._options.backoff.wait(state.failures, self._random)
+        state.failures += 1
 
 
 def without_aborted(
     records: memoryview, headers: Iterable[BatchHeader], aborted: Iterable[AbortedTransaction]
 ) -> memoryview:
-    """The batches without those of aborted transactions (KIP-98).
+    """Copies the batches without those of aborted transactions (KIP-98).
 
-    A producer's batches are aborted from the transaction's first offset to its next marker: the
-    broker lists aborted transactions only, so that marker is the abort.
+    The broker lists aborted transactions only. So all batches of a listed producer are aborted from
+    the transaction's first offset to the producer's next marker.
     """
     beginning = deque(sorted(aborted, key=lambda transaction: transaction.first_offset))
     aborting: set[int] = set()
@@ -418,11 +429,11 @@ def without_aborted(
 
 
 class Fetcher:
-    """Carries out the plan over the connections. Lives on one event loop.
+    """Sends the plan's fetches. Belongs to one event loop.
 
     Attributes:
-        ready: what the reader may take, oldest first, also from another thread; what it took it
-            hands to `drained`.
+        ready: results for the consumer, oldest first. It may take them on another thread, and then
+            passes them to `drained`.
     """
 
     def __init__(
@@ -442,25 +453,25 @@ class Fetcher:
         self._busy: set[int] = set()
         self._lookups: set[asyncio.Task[None]] = set()
         self._waiting: asyncio.Future[None] | None = None
-        self._turn: asyncio.Handle | None = None
+        self._scheduled: asyncio.Handle | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._closed = False
         connections.on_change(self._act_soon)
         metadata.on_update(self._act_soon)
 
-    def update(self, wishes: Mapping[TopicPartition, Wish]) -> None:
+    def update(self, assignments: Mapping[TopicPartition, Assignment]) -> None:
         """Read these partitions from now on, and no others."""
-        self._plan.update(wishes)
-        self._metadata.add(dict.fromkeys(partition.topic for partition in wishes))
+        self._plan.update(assignments)
+        self._metadata.add(dict.fromkeys(partition.topic for partition in assignments))
         self._act_soon()
 
     def drained(self, fetched: Iterable[Fetched]) -> None:
-        """The reader took these from `ready`: fetch on."""
+        """The consumer took these from `ready`: fetch their partitions again."""
         self._plan.drain(fetched)
         self._act_soon()
 
     async def wait(self, timeout: float) -> None:
-        """Return when something is ready, or after `timeout` seconds."""
+        """Return when a result is ready, or after `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 while not self._is_something_ready():
@@ -469,7 +480,7 @@ class Fetcher:
             return
 
     async def locate(self, partition: TopicPartition, timeout: float) -> int:
-        """Where reading a partition begins, looked up if it has no position yet.
+        """The first offset of a partition's epoch; waits until it is looked up.
 
         Raises:
             KafkaError: the lookup failed, or did not succeed within `timeout` seconds.
@@ -494,7 +505,7 @@ class Fetcher:
         return origin
 
     def problem(self, partition: TopicPartition) -> KafkaError | None:
-        """Why nothing can arrive from a partition now; None if its leader is being asked."""
+        """Why no records can arrive from a partition now; None if its leader can be asked."""
         leader = self._leader(partition)
         if leader == NO_LEADER:
             return self._offsets.why_no_leader(partition)
@@ -504,7 +515,7 @@ class Fetcher:
 
     async def close(self) -> None:
         self._closed = True
-        for handle in (self._turn, self._retry):
+        for handle in (self._scheduled, self._retry):
             if handle is not None:
                 handle.cancel()
         lookups = list(self._lookups)
@@ -514,7 +525,7 @@ class Fetcher:
         self._arrive(())
 
     def _is_something_ready(self) -> bool:
-        # A copy: the reader may be taking from it on its own thread.
+        # A copy: the consumer may be taking results on its own thread.
         return self._closed or any(map(self._plan.is_current, tuple(self.ready)))
 
     async def _next_arrival(self) -> None:
@@ -529,11 +540,11 @@ class Fetcher:
             waiting.set_result(None)
 
     def _act_soon(self) -> None:
-        if self._turn is None and not self._closed:
-            self._turn = asyncio.get_running_loop().call_soon(self._act)
+        if self._scheduled is None and not self._closed:
+            self._scheduled = asyncio.get_running_loop().call_soon(self._act)
 
     def _act(self) -> None:
-        self._turn = None
+        self._scheduled = None
         if self._closed:
             return
         loop = asyncio.get_running_loop()
@@ -549,10 +560,10 @@ class Fetcher:
             error = self._metadata.error(partition.topic)
             if error is not None and not error.retriable:
                 self._arrive(self._plan.fail(partition, error, now))
-        for node, asks in self._plan.asks(now, self._leader, self._busy).items():
+        for node, fetches in self._plan.due_fetches(now, self._leader, self._busy).items():
             connection = self._connections.ready(node)
             if connection is not None:
-                self._fetch(node, connection, asks)
+                self._fetch(node, connection, fetches)
             else:
                 self._connections.open_soon(node)
         if is_stale:
@@ -565,28 +576,28 @@ class Fetcher:
     def _leader(self, partition: TopicPartition) -> int:
         return self._metadata.leader(*partition)
 
-    def _fetch(self, node: int, connection: Connection, asks: list[Ask]) -> None:
+    def _fetch(self, node: int, connection: Connection, fetches: list[PartitionFetch]) -> None:
         options = self._options
         ids: dict[str, bytes] = {}
         epochs: dict[TopicPartition, int] = {}
-        for ask in asks:
-            view = self._metadata.topic(ask.partition.topic)
+        for fetch in fetches:
+            view = self._metadata.topic(fetch.partition.topic)
             if view is not None:
                 ids[view.name] = view.topic_id
-                epochs[ask.partition] = view.partitions[ask.partition.partition].leader_epoch
-        has_ids = all(ids.get(ask.partition.topic, ZERO_UUID) != ZERO_UUID for ask in asks)
+                epochs[fetch.partition] = view.partitions[fetch.partition.partition].leader_epoch
+        has_ids = all(ids.get(fetch.partition.topic, ZERO_UUID) != ZERO_UUID for fetch in fetches)
         try:
             version = connection.version_of(
                 ApiKey.FETCH, None if has_ids else _LAST_VERSION_WITH_NAMES
             )
         except BrokerError as error:
-            self._tell([ask.partition for ask in asks], error)
+            self._report([fetch.partition for fetch in fetches], error)
             return
         topics: list[FetchTopic] = []
         last = None
-        for ask in asks:
-            topic, index = ask.partition
-            if topic != last:  # the order of partitions counts, so a topic may come again
+        for fetch in fetches:
+            topic, index = fetch.partition
+            if topic != last:  # the order of partitions counts, so a topic may occur twice
                 last = topic
                 topics.append(
                     FetchTopic(topic=topic, topic_id=ids.get(topic, ZERO_UUID), partitions=[])
@@ -594,8 +605,8 @@ class Fetcher:
             topics[-1].partitions.append(
                 FetchPartition(
                     partition=index,
-                    current_leader_epoch=epochs.get(ask.partition, -1),
-                    fetch_offset=ask.offset,
+                    current_leader_epoch=epochs.get(fetch.partition, -1),
+                    fetch_offset=fetch.offset,
                     partition_max_bytes=options.max_partition_bytes,
                 )
             )
@@ -621,7 +632,7 @@ class Fetcher:
                 self._metadata.request_update()
             else:
                 now = asyncio.get_running_loop().time()
-                fetched, is_stale = self._plan.receive(asks, response, names, now)
+                fetched, is_stale = self._plan.receive(fetches, response, names, now)
                 if fetched:
                     self._arrive(fetched)
                 if is_stale:
@@ -637,25 +648,25 @@ class Fetcher:
             options.request_timeout + options.max_wait,
         )
 
-    def _tell(self, partitions: Iterable[TopicPartition], error: KafkaError) -> None:
+    def _report(self, partitions: Iterable[TopicPartition], error: KafkaError) -> None:
         now = asyncio.get_running_loop().time()
         for partition in partitions:
             self._arrive(self._plan.fail(partition, error, now))
 
-    async def _look_up(self, due: Mapping[Ask, int]) -> None:
-        wanted = {ask.partition: at for ask, at in due.items()}
+    async def _look_up(self, due: Mapping[PartitionFetch, int]) -> None:
+        wanted = {fetch.partition: at for fetch, at in due.items()}
         try:
             found = await self._offsets.find(
                 wanted, self._options.lookup_timeout, self._options.isolation
             )
         except KafkaError as error:
-            self._tell([ask.partition for ask in due if self._plan.is_open(ask)], error)
+            self._report([fetch.partition for fetch in due if self._plan.is_open(fetch)], error)
         else:
-            for ask in due:
-                self._plan.locate(ask, found[ask.partition].offset)
+            for fetch in due:
+                self._plan.locate(fetch, found[fetch.partition].offset)
             self._arrive(())
         self._act_soon()
 
 
 RESETS: Final[Mapping[str, int | None]] = {"earliest": EARLIEST, "latest": LATEST, "none": None}
-"""What `auto.offset.reset` means for a partition without a position."""
+"""The values of `auto.offset.reset` as ListOffsets timestamps."""

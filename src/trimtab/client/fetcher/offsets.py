@@ -1,4 +1,4 @@
-"""Asking partition leaders which offset belongs to a moment in time (Kafka's ListOffsets)."""
+"""Looks up offsets by timestamp at the partitions' leaders (ListOffsets)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ logger = logging.getLogger("trimtab.client")
 LATEST: Final = -1
 """In place of a timestamp: the end of the partition."""
 EARLIEST: Final = -2
-"""In place of a timestamp: the first offset that is still there."""
+"""In place of a timestamp: the log start offset."""
 MAX_TIMESTAMP: Final = -3
 """In place of a timestamp: the record with the largest timestamp (KIP-734)."""
 
@@ -51,7 +51,7 @@ class Isolation(IntEnum):
 class OffsetAndTimestamp(NamedTuple):
     """An offset and the timestamp of its record (ms since the epoch, UTC).
 
-    Both are -1 where no record matches; the timestamp is -1 too for the ends of a partition.
+    Both are -1 if no record matches. The timestamp is also -1 for `EARLIEST` and `LATEST`.
     """
 
     offset: int
@@ -60,7 +60,7 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class Offsets:
-    """Looks offsets up at the partitions' leaders, and again where leadership has moved.
+    """Looks up offsets at the partitions' leaders; asks the new leader if leadership moved.
 
     Args:
         backoff: between attempts.
@@ -89,11 +89,11 @@ class Offsets:
 
         Args:
             wanted: a timestamp in ms, or `EARLIEST`, `LATEST`, `MAX_TIMESTAMP`, by partition.
-            timeout: seconds for all of it, retries included.
-            isolation: READ_COMMITTED ends a partition before its first open transaction.
+            timeout: seconds for all attempts together.
+            isolation: with READ_COMMITTED a partition ends before its first open transaction.
 
         Raises:
-            BrokerError: a broker refuses for good, or still refuses after `timeout`.
+            BrokerError: not retriable, or still returned after `timeout`.
             Unavailable: a leader could not be reached within `timeout`.
         """
         found: dict[TopicPartition, OffsetAndTimestamp] = {}
@@ -117,7 +117,7 @@ class Offsets:
         return {partition: found[partition] for partition in wanted}
 
     def why_no_leader(self, partition: TopicPartition) -> KafkaError:
-        """What metadata says of a partition without a leader, or why there is no metadata."""
+        """Why a partition has no leader, according to metadata, or why metadata is missing."""
         view = self._metadata.topic(partition.topic)
         if view is None and self._metadata.failure is not None:
             return self._metadata.failure
@@ -250,5 +250,5 @@ class Offsets:
 
 
 def found_or_none(found: OffsetAndTimestamp) -> OffsetAndTimestamp | None:
-    """None in place of the -1 by which a broker says that no record is that young."""
+    """The same, or None if its offset is -1: no record has the timestamp or a later one."""
     return None if found.offset == NO_OFFSET else found

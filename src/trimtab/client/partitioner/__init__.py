@@ -1,5 +1,6 @@
-"""Which partition a record goes to: KIP-480, KIP-794, KIP-1123, by key, or as the user says.
+"""Partitioners: KIP-480, KIP-794, KIP-1123, hashing of keys, and users' own.
 
-`partitioner.py` says what a partitioner is and makes the one that options ask for; `built_in.py` is
-the default. They see a topic's load and decide; nothing here sends, waits or keeps a record.
+`partitioner.py` has the interfaces, and creates the partitioner that the options ask for;
+`built_in.py` is the default. They decide from a topic's load; nothing here sends, waits or stores a
+record.
 """

@@ -1,8 +1,8 @@
 """Kafka's built-in logic as its proposals say: turns of equal bytes (KIP-794), racks (KIP-1123).
 
-leaders, racks, unavailable brokers ─▶ the pool: who may be chosen
-the lengths of the pool's queues    ─▶ who it is
-bytes beyond the quantum            ─▶ owed, and paid back
+leaders, racks, unavailable brokers ─▶ the pool: the partitions that may be chosen
+the lengths of the pool's queues    ─▶ the partition drawn from it
+bytes beyond the quantum            ─▶ subtracted from the partition's next turn
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _POOLS_KEPT = 8
 
 @dataclass(frozen=True, slots=True)
 class BuiltInOptions:
-    """What governs the built-in logic.
+    """The options of the built-in logic.
 
     Attributes:
         quantum: bytes of one turn (`batch.size`, at least 1).
@@ -45,35 +45,36 @@ class BuiltInPartitioner:
     """Kafka's own logic: turns of equal bytes, fewer of them for partitions that fall behind.
 
     Goals:
-        Uniform in bytes over time (KIP-794), also where a turn ends late so that its last batch
-        is full (KAFKA-14156); fewer turns for a partition in proportion to its queue; partitions
-        led in the client's rack first (KIP-1123).
+        Equal bytes for all partitions over time (KIP-794), also if a turn ends late so that its
+        last batch is full (KAFKA-14156); fewer turns for a partition the longer its queue;
+        partitions led in the client's rack first (KIP-1123).
 
     Algorithm:
-        Who may be chosen: the partitions led in `rack`, if there are any that are not unavailable;
-        else all with a leader that is not unavailable; else all with a leader; else all.
-        Adaptive: each weighs `longest + 1 - its queue` (KIP-794), where `longest` is the longest
-        queue of those who may be chosen; otherwise all weigh the same. Turns are drawn in rounds
-        (`Pool`), so that fewer are left to chance than if each was drawn by itself.
-        What a turn took beyond its quantum is owed: it shortens that partition's next turn, or
-        swallows it (deficit round robin). Without this a slow broker, whose batches are the ones
-        that are still partial when the quantum is used up, would get more.
+        The pool: the partitions led in `rack` whose leader is available; else all whose leader is
+        available; else all led in `rack`; else all with a leader; else all.
+        Adaptive: a partition's weight is `longest + 1 - its queue` (KIP-794), where `longest` is
+        the longest queue in the pool; otherwise all weights are equal. Turns are drawn in rounds
+        (`Pool`), which leaves less to chance than independent draws.
+        A partition owes the bytes that its turn took beyond the quantum: its next turn is that much
+        shorter, or is skipped (deficit round robin). Otherwise a slow broker would get more bytes,
+        because its batches tend to be still partial when the quantum is used up.
 
-    What holds, at any number of partitions:
-        Each draw takes a partition with probability `its weight / sum of the weights` of that
-        moment, which is what `weigh` shows. While weights stay as they are, each round gives a
-        partition its share of as many draws as there are partitions, rounded up or down; while
-        they are equal, one each, so that no two are ever more than a turn apart.
-        What is owed does not change a probability. A partition that is drawn and owes a whole
-        quantum gets no turn, owes that much less, and another is drawn. So it is bytes, not
-        turns, that are in proportion to the weights.
-        A draw costs O(log partitions), and O(log partitions) more for each queue that has changed
-        since the last one.
+    Guarantees, for any number of partitions:
+        Each draw takes a partition with probability `its weight / sum of the weights` at that
+        moment; `weigh` returns these. A round has as many draws as the pool has partitions. While
+        weights do not change, a partition gets its share of a round's draws, rounded up or down.
+        While they are equal, each partition gets one, so that no two are ever more than a turn
+        apart.
+        Owed bytes do not change a probability. If a drawn partition owes a whole quantum, its debt
+        falls by a quantum, it gets no turn, and another draw follows. So bytes, not turns, are in
+        proportion to the weights.
+        A draw costs O(log partitions), plus O(log partitions) for each queue that has changed
+        since the last draw.
 
-    Where Apache Kafka's producer departs from its proposals, this does not: a partition that has
-    not been used yet has a queue of 0 and keeps nobody from being weighed; a broker that is
-    unavailable is so for all of its partitions, whether they have a queue or not; a turn whose
-    leader is lost or unavailable ends with the next record (`may_stay`); the load is that of now.
+    Apache Kafka's producer departs from its proposals in these points; this class does not: an
+    unused partition has a queue of 0, and the others are weighed all the same; an unavailable
+    broker is unavailable for all of its partitions, also for those with an empty queue; a turn
+    whose leader is lost or unavailable ends with the next record (`may_stay`); the load is current.
 
     Source: KIP-794, KIP-1123; `org.apache.kafka.clients.producer.internals.BuiltInPartitioner`.
     """
@@ -121,11 +122,12 @@ class BuiltInPartitioner:
         return weigh(view, pool, weights, load.unavailable(), self._options)
 
     def _pool(self, view: TopicView, load: TopicLoad) -> Pool:
-        """Who may be chosen now."""
+        """The partitions that may be chosen now."""
         return self._reachable(view, load, near=self._options.rack is not None)
 
     def _reachable(self, view: TopicView, load: TopicLoad, near: bool) -> Pool:
-        """Who can be reached; of the client's rack alone if `near` and there are any."""
+        """The partitions whose leader is available; with `near`, only those of the client's rack if
+        there are any."""
         if view is not self._view:
             self._look_at(view)
         unavailable = load.unavailable() if self._options.is_adaptive else _NONE
@@ -155,14 +157,14 @@ class BuiltInPartitioner:
         return Pool(view, in_rack or view.available, self._random, is_near=bool(in_rack))
 
     def _drawer(self, pool: Pool, load: TopicLoad) -> Callable[[], int]:
-        """What draws for this turn."""
+        """The function that draws a partition for this turn."""
         if not self._options.is_adaptive:
             return pool.draw
         self._catch_up(load)
         return partial(pool.draw_by_queue, pool.weigh_queues(load))
 
     def _weights(self, pool: Pool, load: TopicLoad) -> Sequence[float]:
-        """What each of the pool's partitions weighs."""
+        """The weights of the pool's partitions."""
         if not self._options.is_adaptive:
             return [1] * len(pool)
         self._catch_up(load)
@@ -175,7 +177,7 @@ class BuiltInPartitioner:
                 pool.resize(partition, length)
 
     def _forgive(self, pool: Pool, weights: Sequence[float]) -> None:
-        """Take off at once, in whole quanta, what everybody owes in proportion to the weights."""
+        """Reduce all debts at once, by whole quanta, in proportion to the weights."""
         quantum = self._options.quantum
         shared = min(
             self._owed.get(partition, 0) // quantum / weight
@@ -196,7 +198,7 @@ def weigh(
     unavailable: frozenset[int],
     options: BuiltInOptions,
 ) -> dict[int, Weight]:
-    """Every partition's probability among those of the pool, and why the others have none."""
+    """The probability of every partition in the pool, and why the others are excluded."""
     total = sum(weights)
     probability = {p: weight / total for p, weight in zip(pool.partitions, weights, strict=True)}
 

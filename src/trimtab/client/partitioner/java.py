@@ -1,21 +1,22 @@
-"""Java's twin: the choice that Apache Kafka's own producer makes, defects included.
+"""Chooses the same partitions as Apache Kafka's own producer, defects included.
 
     each pass of the sender:  queues, leaders, racks ─▶ observe ─▶ load table
-    when a turn ends:                           one draw of chance ─▶ next_turn ─▶ partition
+    when a turn ends:                           one random draw ─▶ next_turn ─▶ partition
 
-`partitioner.compat=java`: for those who come from Java and want no change, and as the oracle that
-`tests/conformance/test_partitioning_differential.py` holds against kafka-clients 4.4.0. These
-defects it has, and the built-in partitioner has not:
+`partitioner.compat=java`: for users who come from Java and want no change, and for
+`tests/conformance/test_partitioning_differential.py`, which compares it with kafka-clients 4.4.0.
+It has these defects, which the built-in partitioner has not:
 
-- D1: until every partition of the topic was used there is no load table. A rack-aware producer
-  never uses the others, so neither load nor the availability timeout counts for it.
-- D2: a partition that is left out leaves its queue length to the next one, if that is empty.
-- D3: a partition without batches is never left out, whatever its broker does.
-- D4: idle time of a broker counts as time in which it took nothing.
-- D5: the partition of a turn is not looked at again before the turn ends.
-- D6: the table of D1 takes about `N * ln N` turns to begin, for N partitions.
-- D8: all turns between two passes are drawn from one table. D9: nothing keeps them even.
-- D10: `2 * batch.size` overflows from 1 GiB on, and Java's `send` draws partitions for ever: such a
+- D1: there is no load table until every partition of the topic was used. A rack-aware producer
+  never uses partitions of other racks, so neither load nor the availability timeout has an effect.
+- D2: an excluded partition's queue length is counted for the next partition, if that one's queue is
+  empty.
+- D3: a partition without batches is never excluded, whatever its broker does.
+- D4: idle time of a broker counts as time in which it accepted no batches.
+- D5: the partition of a turn is not checked again before the turn ends.
+- D6: it takes about `N * ln N` turns until the table of D1 exists, for N partitions.
+- D8: all turns between two passes are drawn from one table. D9: they are not evened out.
+- D10: `2 * batch.size` overflows from 1 GiB on, and Java's `send` draws partitions for ever. Such a
   size is refused.
 
 Source: `org.apache.kafka.clients.producer.internals.BuiltInPartitioner` and `RecordAccumulator`,
@@ -36,12 +37,12 @@ from trimtab.errors import UsageError
 
 BATCH_SIZE_LIMIT = 2**30
 _BLANK = "".join(map(chr, range(ord(" ") + 1)))
-"""What Java's `String.trim` takes away."""
+"""The characters that Java's `String.trim` removes."""
 
 
 @dataclass(frozen=True, slots=True)
 class JavaOptions:
-    """What governs Java's built-in logic.
+    """The options of Java's built-in logic.
 
     Attributes:
         batch_size: `batch.size` in bytes; 0 counts as 1. Below 2**30.
@@ -80,7 +81,7 @@ class LoadTable(NamedTuple):
 
     @classmethod
     def of(cls, partitions: Sequence[int], queued: Sequence[int]) -> LoadTable:
-        """Weigh each partition by the longest queue + 1 - its own."""
+        """Weight each partition by the longest queue + 1 - its own."""
         most = max(queued, default=0) + 1
         return cls(partitions, list(accumulate(most - length for length in queued)))
 
@@ -89,10 +90,10 @@ class LoadTable(NamedTuple):
 
 
 class JavaPartitioner:
-    """One topic's partitioner, bit for bit Java's.
+    """One topic's partitioner, bit for bit as in Java.
 
     Args:
-        draw: 31 random bits, as a number from 0 on; called once for each choice, as Java does.
+        draw: returns 31 random bits as a number; called once per choice, as in Java.
     """
 
     turns_by_batch = False
@@ -106,7 +107,7 @@ class JavaPartitioner:
 
     @property
     def table(self) -> LoadTable | None:
-        """What turns are drawn from; None: evenly from all that have a leader."""
+        """The table for the next turns; None if all partitions with a leader are equally likely."""
         if self._in_rack is not None and self._in_rack.partitions:
             return self._in_rack
         return self._total
@@ -114,7 +115,7 @@ class JavaPartitioner:
     def next_turn(
         self, view: TopicView, previous: int, overshoot: int, load: TopicLoad
     ) -> tuple[int, int]:
-        """The next partition, and 0: Java forgets what the turn took too much."""
+        """The next partition, and 0: Java ignores the overshoot."""
         draw = self._draw()
         table = self.table
         if table is not None:
@@ -123,7 +124,7 @@ class JavaPartitioner:
         return candidates[draw % len(candidates)], 0
 
     def may_stay(self, view: TopicView, partition: int, load: TopicLoad) -> bool:
-        """True: nothing but bytes ends a turn (D5)."""
+        """True: only bytes end a turn (D5)."""
         return True
 
     def weigh(self, view: TopicView, load: TopicLoad) -> Mapping[int, Weight]:
@@ -146,9 +147,9 @@ class JavaPartitioner:
         }
 
     def observe(self, view: TopicView, load: TopicLoad) -> None:
-        """Make the table that turns are drawn from until the next pass.
+        """Compute the table for the turns until the next pass.
 
-        Source: `RecordAccumulator.partitionReady`, with its arrays, whose slots are used again.
+        Source: `RecordAccumulator.partitionReady`, with its reuse of array slots.
         """
         used = sorted(load.used())
         if not self._options.is_adaptive or len(used) < view.partition_count:
@@ -179,10 +180,10 @@ class JavaPartitioner:
         racks: Sequence[str | None],
         length: int,
     ) -> None:
-        """Make the table of the first `length` of these partitions.
+        """Compute the table from the first `length` of these partitions.
 
         Args:
-            queued: batches that wait, for each of `partitions`.
+            queued: waiting batches of each of `partitions`.
             racks: their leaders' racks.
 
         Source: `BuiltInPartitioner.updatePartitionLoadStats`.
@@ -199,7 +200,7 @@ class JavaPartitioner:
             self._in_rack = LoadTable.of([chosen[s] for s in near], [counted[s] for s in near])
 
     def _candidates(self, view: TopicView) -> Sequence[int]:
-        """Whom to choose from where there is no table."""
+        """The partitions to choose from without a table."""
         if not view.available:
             return range(view.partition_count)
         if self._options.rack is not None:

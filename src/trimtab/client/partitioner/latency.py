@@ -1,9 +1,9 @@
-"""Adaptive partitioning by what a turn will cost in time (`partitioner.adaptive.signal=latency`).
+"""Adaptive partitioning by expected latency (`partitioner.adaptive.signal=latency`).
 
-    a broker's latency, what waits for it and is in flight, how long it has been silent
-        ─▶ seconds until a turn given to it now is acknowledged ─▶ its chance of the turn
+    a broker's latency, its waiting and in-flight batches, the time since its last answer
+        ─▶ its cost: seconds until a turn given to it now is acknowledged ─▶ its chance of the turn
 
-Everything else, from racks to paying back, is the built-in logic's.
+Everything else, such as racks and owed bytes, is the built-in logic's.
 """
 
 from __future__ import annotations
@@ -22,70 +22,71 @@ from trimtab.client.partitioner.partitioner import NodeLoad, TopicLoad
 from trimtab.client.partitioner.pool import Pool
 
 Chance: TypeAlias = Callable[[int], float]
-"""How likely a partition that was drawn is taken, above 0 and up to 1."""
+"""The probability with which a drawn partition is accepted, above 0 and up to 1."""
 
 _TRIES = 16
-"""Partitions drawn before all brokers are weighed."""
+"""Draws before all brokers are weighed."""
 
 PROMPT = 0.005
-"""Seconds that no broker is blamed for."""
+"""A broker with a cost up to this, in seconds, is always accepted."""
 
 TOLERANCE = 2.0
-"""Nor is one for costing this much more than the cheapest."""
+"""So is a broker that costs up to this many times as much as the cheapest."""
 
 SPILL = 8.0
-"""The client's rack is left for a turn when it costs this many times more than elsewhere."""
+"""A turn leaves the client's rack if that costs this many times as much as other racks."""
 
 TRUST = 1.0
-"""Seconds that a measured latency holds while nothing is sent, …"""
+"""Seconds for which a measured latency holds while nothing is sent to the broker."""
 
 HALF_LIFE = 2.0
-"""… and after which half of it is believed, so that a broker that was slow is tried again."""
+"""Seconds in which an older latency halves, so that a broker that was slow is tried again."""
 
 AWAY = 1.0
-"""Seconds of silence after which a broker has to prove itself again, …"""
+"""A broker counts as away after this many seconds without an answer or accepting no batches."""
 
 SLOW_START = 5.0
-"""… and over which its chance then grows to what its cost allows."""
+"""Seconds after its return over which its chance grows to the one for its cost."""
 
 PROBE = 1 / 64
-"""Least chance of a broker with nothing under way, so that it is found out about."""
+"""Least chance of an idle broker, so that its latency is measured."""
 
 _LEAST_READINESS = 0.05
 _LEAST_CHANCE = 1e-6
 _FEW = 8
-"""Brokers that may all be looked at for one turn."""
+"""Up to this many brokers, the cost of each is computed for every turn."""
 
 
 class LatencyPartitioner(BuiltInPartitioner):
-    """Turns go where they are acknowledged soonest, and evenly to all who are about as quick.
+    """Gives turns to the brokers that acknowledge soonest, equally among about equally fast ones.
 
     Goals:
-        A slow broker costs its records' time, not all records'. A queue that the producer itself
-        builds up counts at once, what a broker is found out about counts with its next answer, and
-        silence counts while it lasts. Evenly in bytes among brokers within a factor of two of the
-        cheapest, and among all that take 5 ms: noise moves nothing.
+        A slow broker delays only the records sent to it. The producer's own queue for a broker
+        counts at once, a change of its latency with its next answer, and a missing answer while it
+        lasts. Equal bytes among brokers within a factor of two of the cheapest, and among all
+        within 5 ms, so that noise has no effect.
 
     Algorithm:
-        Cost of a broker: `latency + what is ahead`, where ahead is the smaller of `(queued + in
-        flight bytes) / drain rate` and `(queued + in flight batches) * latency`: the first is too
-        much where small requests made the measured rate small, the second where requests share the
-        wait; but not less than the time since it last answered while something is in flight, or
-        since it takes nothing. A latency that was not confirmed for a second halves every two.
-        Bar: `max(5 ms, 2 * the cheapest cost)`. A partition drawn from the bag is taken if its
-        leader's cost is within the bar, else with probability `(bar / cost)²`, which is at least
-        1/64 for a broker with nothing under way: it is probed, with one batch at a time. After 16
-        that were not taken all brokers are weighed by these chances; of more than 16 brokers the
-        weights serve `brokers / 16` turns, but for those that have become dearer since.
-        A turn of a broker that is beyond the bar, or was never measured, is one batch, or one
-        record if that is sent at once (`linger.ms=0`): a slow broker that gets a whole turn record
-        by record has five requests under way before the rest may gather, and each takes its time.
-        A broker that comes back after a second or more begins with a small chance that grows over
-        five seconds. Racks: the client's own first, unless its cheapest broker costs more than
-        eight times `max(5 ms, the cheapest elsewhere)`.
+        Cost of a broker: `latency + time for the batches ahead`. That time is the smaller of
+        `(queued + in-flight bytes) / drain rate`, which is too large if small requests made the
+        measured rate small, and `(queued + in-flight batches) * latency`, which is too large if
+        requests overlap. The cost is at least the time since its last answer while a batch is in
+        flight, and the time since which it accepts no batches. A latency that was not measured for
+        a second halves every two seconds.
+        Bar: `max(5 ms, 2 * the cheapest cost)`. A drawn partition is accepted if its leader's cost
+        is within the bar, else with probability `(bar / cost)²`, which is at least 1/64 for an
+        idle broker: it is probed with one batch at a time. After 16 draws that were not accepted
+        all brokers are weighed by these chances; with more than 16 brokers the weights are used
+        for `brokers / 16` turns, except for brokers whose cost has risen since.
+        If a broker is beyond the bar or was never measured, its turn is one batch, or one record if
+        that is sent at once (`linger.ms=0`): a whole turn sent record by record would put five
+        requests in flight to a slow broker before the rest gather in a batch.
+        A broker that returns after a second or more starts with a small chance that grows over five
+        seconds. Racks: the client's own first, unless its cheapest broker costs more than eight
+        times `max(5 ms, the cheapest of all racks)`.
 
-    What it does not do: level the load of slow brokers. They get what the others cannot take in
-    time, so their partitions stay nearly empty while the others suffice.
+    It does not balance the load of slow brokers. They get only what the others cannot take in time,
+    so their partitions stay nearly empty while the others suffice.
 
     Source: ADR 0008; the cost is akin to peak-EWMA load balancing (Finagle).
     """
@@ -140,7 +141,7 @@ class LatencyPartitioner(BuiltInPartitioner):
         return pool
 
     def _is_dear(self, partition: int, load: TopicLoad) -> bool:
-        """Whether its leader is beyond the bar, or unknown, where there was a choice."""
+        """Whether its leader's cost is beyond the bar or unmeasured, if there was a choice."""
         node = load.node(partition)
         if node is None or self._bar == math.inf:
             return False
@@ -159,7 +160,7 @@ class LatencyPartitioner(BuiltInPartitioner):
         return draw
 
     def _draw_among_dear(self, pool: Pool, chance: Chance) -> int:
-        """Where few are taken when drawn: weigh all, once in as many turns as that costs."""
+        """If few draws are accepted: draw by the chances of all brokers, computed now and then."""
         table = self._table
         if table is None or table.pool is not pool or table.draws_left == 0:
             table = self._table = _Table(pool, chance)
@@ -167,7 +168,7 @@ class LatencyPartitioner(BuiltInPartitioner):
         for _ in range(_TRIES):
             place = bisect(table.sums, self._random.random() * table.sums[-1])
             chosen = self._random.choice(pool.by_leader[place])
-            # One that has become dearer since counts as it is now.
+            # If its cost has risen since, its current chance counts.
             if self._random.random() * table.chances[place] < chance(chosen):
                 break
         return chosen
@@ -189,7 +190,7 @@ class LatencyPartitioner(BuiltInPartitioner):
         return chance
 
     def _cheapest(self, pool: Pool, load: TopicLoad, now: float) -> float:
-        """The lowest cost among the pool's brokers; of many, the last cheapest and a few others."""
+        """The lowest cost among the pool's brokers; of many, among the last cheapest and a few."""
         brokers = pool.by_leader
         if len(brokers) > _FEW:
             best, looked = self._looked.get(pool.is_near, (brokers[0][0], 0))
@@ -209,7 +210,7 @@ class LatencyPartitioner(BuiltInPartitioner):
         return 0.0 if least == math.inf else least
 
     def _cost(self, node: NodeLoad, now: float) -> float:
-        """Seconds until a turn given to this broker now is acknowledged, as far as is known."""
+        """The estimated seconds until a turn given to this broker now is acknowledged."""
         latency = node.latency
         batches = node.queued_batches + node.in_flight_batches
         if batches > 0:
@@ -237,10 +238,10 @@ class LatencyPartitioner(BuiltInPartitioner):
 
 
 class _Table:
-    """What the chance of each broker of a pool was, and the running sum of what they lead.
+    """The chances of a pool's brokers, and the running sums of chance times partitions led.
 
     Attributes:
-        draws_left: after which it is made again.
+        draws_left: draws until it is computed again.
     """
 
     __slots__ = ("chances", "draws_left", "pool", "sums")
@@ -253,11 +254,11 @@ class _Table:
 
 
 class _Broker:
-    """What is remembered of one broker from look to look.
+    """The state of one broker between turns.
 
     Attributes:
-        is_away: it was silent, unavailable or no leader, and has not been looked at since.
-        returned: loop time at which it was back.
+        is_away: whether it was silent, unavailable or no leader, and has not returned.
+        returned: loop time of its last return.
     """
 
     __slots__ = ("_acknowledged", "_silent_since", "is_away", "returned")
@@ -269,7 +270,7 @@ class _Broker:
         self._silent_since = math.inf
 
     def wait(self, node: NodeLoad, now: float) -> float:
-        """Seconds for which it has owed an answer, or taken nothing, at least."""
+        """For how many seconds, at least, it has not answered or accepted no batches."""
         if node.in_flight_batches == 0:
             self._silent_since = math.inf
         elif self._silent_since == math.inf or node.last_acknowledged != self._acknowledged:

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-decorators, no-warn-return-any
-"""Murmur2 as Kafka's Java client computes it: the hash that decides where a key lives.
+"""Murmur2 as Kafka's Java client computes it: the hash that decides a key's partition.
 
 Source: `org.apache.kafka.common.utils.Utils.murmur2` (32 bits, seed 0x9747b28c).
 """
@@ -14,7 +14,7 @@ if cython.compiled:
 _NATIVE_INT32 = Struct("=i")
 _SEED = cython.declare(cython.uint, 0x9747B28C)
 _M = cython.declare(cython.uint, 0x5BD1E995)
-# Interpreted, numbers do not wrap by themselves. Declared: a literal this large is a Python int.
+# Interpreted, numbers do not overflow. Declared, because a literal this large is a Python int.
 _32_BITS = cython.declare(cython.uint, 0xFFFFFFFF)
 
 
@@ -76,13 +76,13 @@ def partition_for_octets(
     size: cython.Py_ssize_t,
     partition_count: cython.int,
 ) -> int:
-    """`partition_for_key` of the `size` bytes at `start`, for compiled modules: makes no object."""
+    """`partition_for_key` of `size` bytes at `start`, for compiled modules: creates no object."""
     return (_murmur2(octets, start, size) & 0x7FFFFFFF) % partition_count
 
 
 @cython.locals(octets=cython.p_uchar, bounds=cython.p_int, made=cython.p_uint)
 def murmur2_column(data: bytearray, offsets: bytearray, rows: cython.Py_ssize_t) -> bytearray:
-    """The hash of every key of a column: 32 bits each in native order, the sign as Java shows it.
+    """The hash of every key of a column: 32 bits each in native order, signed as in Java.
 
     Args:
         data: the keys one after the other, as Arrow lays out a binary column.

@@ -1,12 +1,12 @@
-"""Which partition comes next: who decides, what they are asked, and which options choose them.
+"""The partitioners' interfaces, the simpler partitioners, and the options that select one.
 
     partitioner.* ─▶ make_partitioner ─▶ per record: round robin, a user's own
                                      └─▶ by turns:   built in (KIP-794, KIP-1123), sticky (KIP-480)
 
-A *per-record* partitioner is asked for each record. A *turn-taking* partitioner is asked when a
-turn ends: KIP-480's when a new batch is needed, KIP-794's when `batch.size` bytes were produced.
-Records with keys go to `murmur2(key)` before a turn-taking partitioner is asked, unless keys are
-ignored.
+A *per-record* partitioner chooses a partition for each record. A *turn-taking* partitioner chooses
+one for a turn, a run of records: KIP-480's until a new batch is needed, KIP-794's until
+`batch.size` bytes were produced. A turn-taking partitioner is not asked about records with keys,
+whose partition is `murmur2(key)`, unless keys are ignored.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ PartitionFunction: TypeAlias = Callable[
 
 
 class NodeLoad(Protocol):
-    """One broker as this producer loads it, live. Times in seconds, loads in batches and bytes.
+    """The load that this producer puts on one broker, live. Times are in seconds.
 
     Attributes:
-        latency: of a Produce request, from sending it to its response, lately; 0 while unknown.
-        drain_rate: bytes a second that it acknowledges while it has any; 0 while unknown.
-        not_ready_since: loop time since when it takes no further batch; -1 while it takes them.
+        latency: from sending a Produce request to its response, a moving average; 0 while unknown.
+        drain_rate: bytes per second that it acknowledges while busy; 0 while unknown.
+        not_ready_since: loop time since which it accepts no batches; -1 while it accepts them.
         last_acknowledged: loop time of its last response.
     """
 
@@ -64,7 +64,7 @@ class NodeLoad(Protocol):
 
 
 class TopicLoad(Protocol):
-    """What waits of one topic, live: every answer is of now and costs O(1)."""
+    """The waiting batches of one topic, live: every method returns the current value in O(1)."""
 
     def queued_batches(self, partition: int) -> int:
         """Batches that wait to be sent, the open one included; those in flight are not."""
@@ -75,32 +75,32 @@ class TopicLoad(Protocol):
         """The partitions whose `queued_batches` may have changed since this was last called."""
 
     def used(self) -> Collection[int]:
-        """The partitions that ever had a batch (for Java's twin)."""
+        """The partitions that have had a batch (for `java.py`)."""
 
     def node(self, partition: int) -> NodeLoad | None:
         """The partition's leader; None if it has none."""
 
     def unavailable(self) -> frozenset[int]:
-        """Leaders that took nothing for `partitioner.availability.timeout.ms`, by node id."""
+        """Node ids of leaders that accepted no batch for `partitioner.availability.timeout.ms`."""
 
     def now(self) -> float:
         """Loop time in seconds."""
 
 
 class Weight(NamedTuple):
-    """A partition's chance of the next turn, 0 to 1, and why it has none (None if it has one)."""
+    """A partition's probability of the next turn, 0 to 1, and why it is excluded (else None)."""
 
     probability: float
     excluded: str | None = None
 
 
 class TurnPartitioner(Protocol):
-    """Chooses for a turn of many records.
+    """Chooses a partition for a turn of many records.
 
     Attributes:
         turns_by_batch: whether a turn ends when a new batch is needed, not after some bytes.
-        is_eager: whether the next turn is chosen when the last one ends, not when the next record
-            comes.
+        is_eager: whether the next partition is chosen when a turn ends, not when the next record
+            is sent.
     """
 
     @property
@@ -111,55 +111,55 @@ class TurnPartitioner(Protocol):
     def next_turn(
         self, view: TopicView, previous: int, overshoot: int, load: TopicLoad
     ) -> tuple[int, int]:
-        """Whose turn it is.
+        """The partition of the next turn.
 
         Args:
-            previous: the partition whose turn ends, -1 at the first.
-            overshoot: bytes its turn came to beyond the quantum, what was used up at its beginning
-                included; 0 if it came to fewer.
+            previous: the partition whose turn ends, -1 before the first turn.
+            overshoot: bytes by which its turn exceeded the quantum, counting the bytes that were
+                used up at its beginning; 0 if it did not exceed it.
 
-        Returns: the partition, and how many bytes of its quantum are used up already.
+        Returns: the partition, and how many bytes of its quantum are already used up.
         """
 
     def may_stay(self, view: TopicView, partition: int, load: TopicLoad) -> bool:
-        """Whether a turn that has begun may go on, or the next record begins another (in O(1)).
+        """Whether the current turn may go on; if not, the next record begins another. In O(1).
 
-        Asked before a record of the turn is appended if `view` or `load.unavailable()` is another
-        than when a turn began or this was last asked, and when the turn would go on in a new batch.
+        Called before a record of the turn is appended if `view` or `load.unavailable()` has changed
+        since the turn began or the last call, and when the turn would go on in a new batch.
         """
 
     def weigh(self, view: TopicView, load: TopicLoad) -> Mapping[int, Weight]:
-        """Every partition's chance of the next turn as things are, in O(partitions)."""
+        """Every partition's probability of the next turn now, in O(partitions)."""
 
 
 class ObservingPartitioner(TurnPartitioner, Protocol):
-    """Decides by the load as it was when last observed, as Apache Kafka's producer does."""
+    """Decides by the load at the last `observe`, as Apache Kafka's producer does."""
 
     def observe(self, view: TopicView, load: TopicLoad) -> None:
-        """Take note of the load; called with each pass of the sender."""
+        """Store the load; called in each pass of the sender."""
 
 
 class PerRecordPartitioner(Protocol):
-    """Chooses for each record, whether it has a key or not."""
+    """Chooses a partition for each record, with or without key."""
 
     def partition(self, view: TopicView, key: bytes | None, value: bytes | None) -> int: ...
 
 
 class NewBatchPartitioner(PerRecordPartitioner, Protocol):
-    """Wants to know of new batches (KIP-480, deprecated by KIP-794)."""
+    """Is informed of new batches (KIP-480, deprecated by KIP-794)."""
 
     def on_new_batch(self, view: TopicView, previous: int) -> None:
-        """A record needs a new batch in `previous`, its partition; `partition` is asked again.
+        """A record needs a new batch in partition `previous`; `partition` is called again for it.
 
-        Also told of records that were given a partition, for which nobody is asked.
+        Also called for records with a given partition, for which `partition` is not called.
         """
 
 
 class RoundRobinPartitioner:
     """Each record to the next partition that has a leader; keys are ignored.
 
-    Source: `org.apache.kafka.clients.producer.RoundRobinPartitioner`, without its habit of skipping
-    every other partition when a batch is closed (KAFKA-9965): the counter moves once for a record.
+    Source: `org.apache.kafka.clients.producer.RoundRobinPartitioner`. That one skips every other
+    partition when batches are closed (KAFKA-9965); here the counter moves once per record.
     """
 
     def __init__(self) -> None:
@@ -175,8 +175,8 @@ class RoundRobinPartitioner:
 class CallablePartitioner:
     """A user's function `(topic, key, value, partitions, available) -> partition`, checked.
 
-    A number that is none of `partitions` is refused at once, with a UsageError. Java's producer
-    refuses a negative one; a record with one that is too large ends at `delivery.timeout.ms`.
+    A result that is not in `partitions` raises UsageError at once. Java's producer refuses a
+    negative result; with one that is too large its record fails after `delivery.timeout.ms`.
     """
 
     def __init__(self, function: PartitionFunction) -> None:
@@ -196,24 +196,24 @@ class CallablePartitioner:
         return index
 
 
-class ToldPartitioner(CallablePartitioner):
-    """A user's function, and `tell(topic, partitions, previous)`, called before new batches."""
+class CallableNewBatchPartitioner(CallablePartitioner):
+    """A user's function, and `on_new_batch(topic, partitions, previous)`, for new batches."""
 
     def __init__(
-        self, function: PartitionFunction, tell: Callable[[str, Sequence[int], int], object]
+        self, function: PartitionFunction, on_new_batch: Callable[[str, Sequence[int], int], object]
     ) -> None:
         super().__init__(function)
-        self._tell = tell
+        self._on_new_batch = on_new_batch
 
     def on_new_batch(self, view: TopicView, previous: int) -> None:
-        self._tell(view.name, range(view.partition_count), previous)
+        self._on_new_batch(view.name, range(view.partition_count), previous)
 
 
 class StickyPartitioner:
     """One partition until a new batch is needed, then another (KIP-480).
 
-    Never the same one twice in a row while others have a leader. A record with a key or a partition
-    of its own that opens a batch in this partition ends the turn as well.
+    Never the same partition twice in a row while others have a leader. The turn also ends when a
+    record with a key or a given partition opens a batch in this partition.
     Source: `org.apache.kafka.clients.producer.internals.StickyPartitionCache` (2.4 to 3.2).
     """
 
@@ -253,16 +253,16 @@ Partitioner: TypeAlias = TurnPartitioner | PerRecordPartitioner
 
 
 def _close_nothing() -> None:
-    """What closes a partitioner that holds nothing."""
+    """The `close` of a partitioner without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionerMaker:
-    """Makes the partitioner of each topic of one producer: call it, once for a topic.
+    """Creates the partitioners of one producer: called once per topic.
 
     Attributes:
         ignores_keys: whether records with keys are treated like those without.
-        close: to be called when the producer is closed.
+        close: called when the producer is closed.
     """
 
     make: Callable[[], Partitioner]
@@ -298,13 +298,13 @@ _OF_ADAPTIVE = ("partitioner.adaptive.signal", "partitioner.availability.timeout
 
 
 def make_partitioner(options: Options, custom: object | None, random: Random) -> PartitionerMaker:
-    """What all `partitioner.*` options, `batch.size` and `client.rack` come to.
+    """The partitioner for the `partitioner.*` options, `batch.size` and `client.rack`.
 
     Args:
         custom: `partitioner.class` if it was given as an object: a function
             `(topic, key, value, partitions, available) -> partition`, or an instance or a class
             with that as its method `partition`, and optionally `configure(options)`, `close()` and
-            the deprecated `on_new_batch(topic, partitions, previous)`. A class is made without
+            the deprecated `on_new_batch(topic, partitions, previous)`. A class is called without
             arguments; one object serves all topics.
 
     Raises:
@@ -352,7 +352,7 @@ def _make_built_in(options: Options, rack: str | None, random: Random) -> Partit
             options, _OF_ADAPTIVE, "partitioner.adaptive.partitioning.enable is false"
         )
     ignores_keys = options.flag("partitioner.ignore.keys")
-    # These need the protocols above; a producer loads the one it uses.
+    # Imported here because they import this module, and so that a producer loads only its own.
     if is_java:
         from trimtab.client.partitioner.java import JavaOptions, JavaPartitioner
 
@@ -375,10 +375,11 @@ def _make_built_in(options: Options, rack: str | None, random: Random) -> Partit
 
 
 def _rack_of(options: Options, is_custom: bool) -> str | None:
-    """The rack to prefer, None for none. Java's twin judges its rack itself.
+    """The rack to prefer, None for none. `java.py` checks its rack itself.
 
     Raises:
-        UsageError: rack-aware without a rack, where that is an error, as it is in Apache Kafka 4.4.
+        UsageError: rack-aware without a rack, with `partitioner.rack.aware.strict`, as in Apache
+            Kafka 4.4.
     """
     if not options.flag("partitioner.rack.aware"):
         return None
@@ -414,7 +415,7 @@ def _warn_of_deprecation(what: str, instead: str) -> None:
 
 
 def _load(path: str) -> object:
-    """What `module:Name`, or `module.Name`, names."""
+    """The object named by `module:Name` or `module.Name`."""
     module, colon, name = path.partition(":")
     if not colon:
         module, _, name = path.rpartition(".")
@@ -436,7 +437,7 @@ def _load(path: str) -> object:
 
 
 def _adopt(custom: object, options: Options) -> PartitionerMaker:
-    """A user's partitioner, made and configured; it serves all topics."""
+    """A user's partitioner, created and configured; it serves all topics."""
     if isinstance(custom, type):
         try:
             custom = custom()
@@ -459,7 +460,7 @@ def _adopt(custom: object, options: Options) -> PartitionerMaker:
         _warn_of_deprecation(
             f"on_new_batch of {type(user).__name__}", "choose in partition, without regard to it"
         )
-        make = partial(ToldPartitioner, function, on_new_batch)
+        make = partial(CallableNewBatchPartitioner, function, on_new_batch)
     configure = getattr(user, "configure", None)
     if configure is not None:
         configure({option.name: options[option.name] for option in PRODUCER})

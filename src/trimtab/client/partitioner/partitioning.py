@@ -1,4 +1,4 @@
-"""The live view of how a topic's records are spread: what `Producer.partitioning` returns."""
+"""How a topic's records are spread now: the result of `Producer.partitioning`."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class PartitionLoad:
-    """One partition, as the producer sees it at this moment.
+    """The producer's load on one partition now.
 
     Attributes:
         leader: the node id of its leader; -1 while there is none.
-        rack: its leader's rack; None if it has none or it is not known.
+        rack: its leader's rack; None if unset or unknown.
         queued_batches: batches that wait to be sent.
         queued_bytes: their bytes, uncompressed.
-        in_flight_batches: batches that were sent and await their acknowledgement.
+        in_flight_batches: batches that were sent and are not acknowledged.
         in_flight_bytes: their bytes, uncompressed.
-        weight: the probability that the partitioner chooses it next, 0 to 1; None where records,
-            not turns, are assigned (round robin, custom partitioners).
+        weight: the probability that the partitioner chooses it next, 0 to 1; None for per-record
+            partitioners (round robin, custom).
         excluded_because: why it cannot be chosen now; None if it can.
-        chosen_bytes: bytes that came to it by the partitioner's choice, as they are expected to be
-            sent: those with keys or an explicit partition are not counted.
+        chosen_bytes: bytes that the partitioner assigned to it, in the expected compressed size;
+            records with a key or a given partition are not counted.
         turns: how often it was chosen.
     """
 
@@ -39,15 +39,15 @@ class PartitionLoad:
 
 @dataclass(frozen=True, slots=True)
 class Partitioning:
-    """How a topic's records are spread at this moment (KIP-794, KIP-1123).
+    """How a topic's records are spread now (KIP-794, KIP-1123).
 
     Attributes:
         topic: its name.
-        partitioner: the class that chooses.
-        current: the partition whose turn it is; None before the first, or if there are no turns.
-        switches: turns that began in another partition than the last one.
-        in_rack_share: part of the chosen bytes, 0 to 1, whose leader was in the client's rack when
-            they were chosen; None without rack awareness or before the first byte.
+        partitioner: the partitioner's class.
+        current: the partition of the current turn; None before the first, or without turns.
+        switches: how often a turn began in another partition than the last one.
+        in_rack_share: share of the chosen bytes, 0 to 1, whose leader was in the client's rack when
+            they were assigned; None without rack awareness or before the first byte.
         partitions: by number.
     """
 
@@ -60,7 +60,7 @@ class Partitioning:
 
 
 def describe(topic_queues: Any, rack: str | None) -> Partitioning:
-    """The view of one topic's `TopicQueues`; `rack` is the client's. Under the lock."""
+    """The `Partitioning` of one topic's `TopicQueues`; `rack` is the client's. Under the lock."""
     view, partitioner = topic_queues.view, topic_queues.partitioner
     weigh = getattr(partitioner, "weigh", None)
     weights = weigh(view, topic_queues) if weigh is not None else {}

@@ -1,4 +1,4 @@
-"""Whom a turn may go to, and the draw: points without repetition, and queues that weigh them.
+"""The partitions that may get a turn, and random draws from them, weighted by queue lengths.
 
 a round's slots, shuffled ─▶ a point, 0 to 1 ─────┐
 queue lengths ─▶ weights, laid end to end ─▶ the partition that the point falls on
@@ -21,17 +21,17 @@ _GOLDEN = 0x9E3779B9
 class Pool:
     """Partitions to choose from.
 
-    A round is as many draws as there are partitions. Its points lie at equal distances, and come in
-    random order. So one draw may hit any point, all equally likely; and over a round a partition is
-    hit as often as its part of all weights says, rounded up or down: where weights are equal, once.
-    The partitions lie in random order below the points, so that a pattern in the weights finds no
-    pattern there. Where a round's points begin is random at first, and moves on by the golden
-    ratio: what one round rounds up, others round down.
+    A round has as many draws as there are partitions. Its points lie at equal distances, and are
+    drawn in random order. So each draw hits any point with the same probability, and in a round a
+    partition is hit in proportion to its weight, rounded up or down: once, if weights are equal.
+    The partitions are in random order, so that a pattern in the weights cannot coincide with the
+    pattern of the points. The first round's points have a random offset; each further round moves
+    it by the golden ratio, so that rounding evens out over rounds.
 
     Attributes:
         partitions: at least one, in random order.
-        by_leader: those of one broker together.
-        is_near: whether these are of the client's rack alone.
+        by_leader: the partitions grouped by leader.
+        is_near: whether the pool has only partitions of the client's rack.
         queues: the lengths of their queues, once `weigh_queues` was called.
     """
 
@@ -72,27 +72,27 @@ class Pool:
         return partition < len(self._places) and self._places[partition] >= 0
 
     def draw(self) -> int:
-        """The next partition, where all weigh the same. O(1), also when a round begins."""
+        """The next partition with equal weights. O(1), also when a round begins."""
         return self.partitions[self._next_slot()]
 
     def draw_by_queue(self, queues: QueueLengths) -> int:
-        """The next partition, by KIP-794's weights. O(log partitions)."""
+        """The next partition with KIP-794's weights. O(log partitions)."""
         slot = self._next_slot()
         if queues.are_equal:
             return self.partitions[slot]
-        # In whole numbers: a point must not slip to a neighbour by rounding.
+        # In integers, so that rounding cannot move a point to a neighbouring partition.
         along = (slot << _OFFSET_BITS) + self._offset
         point = along * queues.total_weight // (len(self.partitions) << _OFFSET_BITS)
         return self.partitions[queues.place_at(point)]
 
     def weigh_queues(self, load: TopicLoad) -> QueueLengths:
-        """The lengths of the queues, read here when first asked for, and by `resize` thereafter."""
+        """The lengths of the queues: read at the first call, and updated by `resize` after it."""
         if self.queues is None:
             self.queues = QueueLengths([load.queued_batches(p) for p in self.partitions])
         return self.queues
 
     def resize(self, partition: int, length: int) -> None:
-        """A partition's queue may have another length now."""
+        """Set the length of a partition's queue, if the partition is in the pool."""
         if self.queues is not None and partition in self:
             self.queues.change(self._places[partition], length)
 
@@ -110,11 +110,11 @@ class Pool:
 
 
 class QueueLengths:
-    """The lengths of a pool's queues, by place, and the weights that KIP-794 makes of them.
+    """The lengths of a pool's queues, by place in the pool, and KIP-794's weights from them.
 
-    A place weighs `longest + 1 - its length`. One queue that becomes the longest changes all
-    weights at once, so what is summed up is the lengths: in a Fenwick tree, in which
-    `_sums[i]` is the sum of the `i & -i` lengths before place `i`.
+    The weight of a place is `longest + 1 - its length`. A queue that becomes the longest changes
+    all weights at once; so the sums kept here are of lengths, not weights. They are in a Fenwick
+    tree: `_sums[i]` is the sum of the `i & -i` lengths before place `i`.
 
     Attributes:
         longest: the largest length.
@@ -145,7 +145,7 @@ class QueueLengths:
         return [self.longest + 1 - length for length in self._lengths]
 
     def change(self, place: int, length: int) -> None:
-        """O(log places), and O(1) for each batch that came or went."""
+        """Set a queue's length. O(log places), plus O(1) per batch that it grew or shrank by."""
         change = length - self._lengths[place]
         if change == 0:
             return
@@ -167,7 +167,7 @@ class QueueLengths:
             place += place & -place
 
     def place_at(self, point: int) -> int:
-        """Where `point` falls, below the total weight, when the weights are laid end to end."""
+        """The place at `point`, below `total_weight`, if the weights are laid end to end."""
         most, sums = self.longest + 1, self._sums
         place, step = 0, 1 << (len(self._lengths).bit_length() - 1)
         while step:

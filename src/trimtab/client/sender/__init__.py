@@ -1,5 +1,5 @@
-"""From a batch to its acknowledgement, on the client's loop.
+"""Sends batches and processes their acknowledgements, on the client's loop.
 
-`sender.py` sends what `schedule.py` says is due and `identity.py` says may go; `transactions.py` is
-the identity of a transactional producer.
+`sender.py` sends the batches that are due (`schedule.py`) and allowed (`identity.py`);
+`transactions.py` is the identity of a transactional producer.
 """

@@ -1,4 +1,4 @@
-"""A consumer group's offsets as part of a transaction: what callers hand in, checked (KIP-447)."""
+"""A consumer group's offsets as part of a transaction: the arguments, checked (KIP-447)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from trimtab.records import TopicPartition
 
 
 class ConsumerGroup(NamedTuple):
-    """A consumer's place in its group, which a transaction commits offsets for (KIP-447).
+    """A consumer's membership in the group for which a transaction commits offsets (KIP-447).
 
-    With the id alone, a consumer that the group has given up can still commit.
+    With the group id alone, a consumer that the group has removed can still commit.
     """
 
     group_id: str
@@ -29,7 +29,7 @@ class ConsumerGroup(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """The offset of the next record to read, with a note, and the leader epoch of the last read."""
+    """The offset of the next record to read, a note, and the leader epoch of the record before."""
 
     offset: int
     metadata: str = ""

@@ -1,31 +1,31 @@
-"""Who a producer is to the brokers, and which of its batches may go (KIP-98, KIP-360).
+"""A producer's id, epoch and sequence numbers, and when a batch may be sent (KIP-98, KIP-360).
 
 A broker stores a batch of an idempotent producer only if its sequence number follows the last one
-it stored of that producer in that partition; so none is stored twice, and none out of order.
-What this room decides, for each partition:
+it stored from that producer in that partition. So no batch is stored twice or out of order.
+For each partition this module decides:
 
-    may_send ──▶ number ──▶ request ──▶ settled            the common way, several batches at once
-                                   └──▶ refused ──▶ again  until nothing later is in flight: alone
-                                   └──▶ lost               its numbers leave a hole: begin anew
+    may_send ──▶ number ──▶ request ──▶ settled            common case: several batches in flight
+                                   └──▶ refused ──▶ retry  alone, when nothing later is in flight
+                                   └──▶ lost               leaves a gap in the sequence: restart
 
-**Proof before pipelining.** Until a batch has been acknowledged, and again after any refusal and
-any change of the leader, one batch is in flight alone. A broker takes any sequence number from a
-producer that it does not know; were the first batch refused (its partition was just created, and is
-not open yet) while the second was stored, the first could never be stored again, and every retry
-would be refused until `delivery.timeout.ms`. That is how Kafka's own producer wedges itself.
+**One batch before pipelining.** Until a batch is acknowledged, and again after any error and any
+change of the leader, only one batch is in flight. The reason: a broker accepts any sequence number
+from a producer that it does not know. Suppose the first batch is refused, because its partition
+was just created and is not open yet, and the second is stored. Then the first can never be stored,
+and every retry is refused until `delivery.timeout.ms`. Kafka's own producer blocks itself that way.
 
-**Sent again, sent alone.** A broker knows the last five batches it stored of a producer again, and
-no others. One that was stored and not acknowledged is among them only as long as no more than four
-later ones are; so nothing new goes while one that is sent again is in flight. Nor does anything go
-to a new leader while the one before may still answer: each would have its own five.
+**A retried batch is sent alone.** A broker recognizes only the last five batches it stored from a
+producer. A batch that was stored but not acknowledged stays among them only while at most four
+later ones are stored. So no new batch is sent while a retried one is in flight. Nor is any batch
+sent to a new leader while the old one may still answer: each would remember its own five.
 
-**Beginning anew.** A batch that is given up may be stored or not, so what follows cannot go on
-with its numbers. Those that were sent behind it may be stored too: they are sent again under their
-old numbers, one by one, until they are acknowledged, or one is refused as out of order, and then
-none of them is stored. After that, once nothing of the partition is in flight, its epoch goes up by
-one and its numbers begin at 0: brokers take that from an idempotent producer without being asked
-(KIP-360), and refuse whatever of the old epoch still comes along. Only the partition concerned
-begins anew. When an epoch has reached its end a new producer id is asked for.
+**Restarting a partition's sequence.** A failed batch may be stored or not, so later batches cannot
+continue its sequence. Batches that were sent after it may be stored too: they are sent again under
+their old numbers, one by one, until they are acknowledged, or one is refused as out of order, which
+proves that none of them is stored. Then, once nothing of the partition is in flight, its epoch
+rises by one and its sequence begins at 0. Brokers accept that from an idempotent producer without
+InitProducerId (KIP-360), and refuse late batches of the old epoch. Only that partition restarts.
+After the last epoch the producer requests a new producer id.
 
 Source: `org.apache.kafka.clients.producer.internals.TransactionManager`, `ProducerAppendInfo`.
 """
@@ -56,22 +56,22 @@ _LAST_SEQUENCE = 2**31 - 1
 
 
 def _do_nothing(*_: object) -> None:
-    """What is called before a sender has put itself in its place."""
+    """The callback until the sender sets its own."""
 
 
 class Anonymous:
-    """A producer without idempotence: nothing is numbered, everything may go at any time.
+    """A producer without idempotence: batches have no sequence numbers and may always be sent.
 
-    Also the face of every identity. The sender asks, for each batch:
+    Also the base class of every identity. For each batch the sender calls:
 
         is_ready() ─▶ may_send(queue) ─▶ number(batch) ─▶ settled | refused | lost
 
     Attributes:
-        is_transactional: whether batches are parts of transactions.
-        transactional_id: named in each Produce request; None without transactions.
-        last_produce_version: the newest version of Produce to use; None where nothing limits it.
-        wake: called when something is ready, or may be sent, that was not before.
-        fail: called with an error for which everything that waits is to be given up.
+        is_transactional: whether batches belong to transactions.
+        transactional_id: in each Produce request; None without transactions.
+        last_produce_version: the newest version of Produce to use; None for no limit.
+        wake: called when the identity becomes ready, or a held queue may be sent.
+        fail: called with an error that fails all waiting batches.
     """
 
     is_transactional = False
@@ -83,54 +83,54 @@ class Anonymous:
         self.fail: Callable[[KafkaError], object] = _do_nothing
 
     def is_ready(self) -> bool:
-        """Whether anything may be sent at all; if not, what that needs is begun."""
+        """Whether any batch may be sent; if not, starts to fetch the missing producer id."""
         return True
 
     def may_send(self, queue: PartitionQueue) -> bool:
-        """Whether a queue's oldest batch may go now. If not: ask again when one of the queue's
-        batches has come back, or after `wake`."""
+        """Whether a queue's oldest batch may be sent now. If not, call it again when a batch of the
+        queue has come back, or after `wake`."""
         return True
 
     def number(self, batch: Batch) -> tuple[int, int, int]:
-        """Producer id, epoch and base sequence that a batch, now in flight, is sent under."""
+        """Producer id, epoch and base sequence for a batch that is now in flight."""
         return NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE
 
     def settled(self, batch: Batch, error: KafkaError | None) -> None:
-        """A batch was acknowledged, or given up for `error`."""
+        """A batch was acknowledged, or failed with `error`."""
 
     def refused(self, batch: Batch, code: ErrorCode | None) -> bool | None:
-        """A batch in flight came back unstored; `code` is None if the broker did not answer.
+        """A batch in flight was not acknowledged; `code` is None if the broker did not answer.
 
         Returns:
-            Whether it is to be sent again, where the answer is about identity; None where it is
-            not, and the code says so itself.
+            Whether to send it again, if the error concerns the identity; None for other errors,
+            whose code decides.
         """
         return None
 
     def lost(self, batch: Batch) -> None:
-        """A batch is given up: if it has a number, nobody knows whether that is stored."""
+        """A batch has failed; if it has a sequence number, it may be stored or not."""
 
     def split(self, parts: Sequence[Batch], base_sequence: int) -> None:
-        """A batch that came back was replaced by these; it was numbered `base_sequence`."""
+        """A batch that came back was split into `parts`; its base sequence was `base_sequence`."""
 
-    def begin_anew(self, queue: PartitionQueue) -> None:
-        """The partition is another one now, or knows nothing of this producer."""
+    def recreated(self, queue: PartitionQueue) -> None:
+        """The partition was deleted and created again: the brokers do not know the producer."""
 
     def moved(self, queue: PartitionQueue) -> None:
         """The partition has another leader."""
 
     async def close(self) -> None:
-        """Ask for nothing any more."""
+        """Cancel the requests in flight."""
 
 
 class _Sequence:
-    """What one partition is sent under.
+    """The producer id, epoch and next sequence number of one partition.
 
     Attributes:
         is_proven: whether the leader has acknowledged the last batch that came back.
-        must_restart: whether to begin anew, once nothing is in flight and it is known of everything
-            that was sent whether it is stored.
-        is_barred: whether nothing that was sent is stored, nor can be under its number.
+        must_restart: whether to restart the sequence, once nothing is in flight and it is known of
+            each sent batch whether it is stored.
+        is_barred: whether no unacknowledged batch is stored, or can be under its number.
     """
 
     __slots__ = ("epoch", "is_barred", "is_proven", "must_restart", "next", "producer_id")
@@ -147,15 +147,15 @@ class _Sequence:
 class Identity(Anonymous):
     """An idempotent producer's id, and its sequence in each partition.
 
-    A transactional producer's identity inherits this and says when the next `renew` is due.
+    A transactional producer's identity inherits this and decides when to call `renew`.
 
     Args:
-        connections: ways to a broker that gives producer ids; any does.
+        connections: to any broker, for producer ids.
         backoff: between attempts to get one.
 
     Attributes:
-        producer_id: what partitions begin with; -1 while there is none.
-        producer_epoch: likewise. A partition that began anew is beyond it.
+        producer_id: the id with which partitions begin; -1 while there is none.
+        producer_epoch: the epoch with which they begin; a restarted partition has a higher one.
     """
 
     def __init__(self, connections: Connections, backoff: Backoff, random: Random) -> None:
@@ -166,15 +166,15 @@ class Identity(Anonymous):
         self._backoff = backoff
         self._random = random
         self._sequences: dict[PartitionQueue, _Sequence] = {}
-        # A topic that is forgotten while it idles has other queues later, and the same sequences:
-        # beginning with an old number again would look like a duplicate to its brokers.
+        # A topic that idled and was forgotten gets new queues, but must continue its sequences:
+        # its brokers would take a repeated number for a duplicate.
         self._queues: dict[tuple[str, int], PartitionQueue] = {}
         self._asking: asyncio.Task[None] | None = None
 
     def is_ready(self) -> bool:
         if self.producer_id != NO_PRODUCER_ID:
             return True
-        if self._asking is None or self._asking.cancelled():  # before it began
+        if self._asking is None or self._asking.cancelled():  # cancelled before it began
             self._asking = asyncio.get_running_loop().create_task(self._ask())
         return False
 
@@ -206,7 +206,7 @@ class Identity(Anonymous):
 
     def settled(self, batch: Batch, error: KafkaError | None) -> None:
         queue = batch.queue
-        # As long as anything is in flight it may be to the leader before this one: see `moved`.
+        # A batch still in flight may be in flight to the previous leader: see `moved`.
         if error is None and not queue.in_flight and (sequence := self._sequences.get(queue)):
             sequence.is_proven = True
 
@@ -217,7 +217,7 @@ class Identity(Anonymous):
         sequence.is_proven = False
         if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             if not _awaits_earlier(batch):
-                # What was given up is not stored, or the broker lacks what it had acknowledged.
+                # A failed batch is not stored, or the broker has lost an acknowledged one.
                 sequence.must_restart = sequence.is_barred = True
             return True
         if code in _FORGOTTEN:
@@ -237,24 +237,24 @@ class Identity(Anonymous):
             part.base_sequence = base_sequence
             base_sequence = sequence_after(base_sequence, part.count)
 
-    def begin_anew(self, queue: PartitionQueue) -> None:
+    def recreated(self, queue: PartitionQueue) -> None:
         if (sequence := self._sequences.get(queue)) is not None:
             sequence.must_restart = sequence.is_barred = True
 
     def moved(self, queue: PartitionQueue) -> None:
-        # What is in flight to the old leader comes back before the new one gets anything.
+        # Batches in flight to the old leader must come back before any is sent to the new one.
         if (sequence := self._sequences.get(queue)) is not None:
             sequence.is_proven = False
 
     def renew(self, producer_id: int, producer_epoch: int) -> None:
-        """Begin every partition with this id and epoch. Only while nothing is in flight."""
+        """Restart every partition with this id and epoch. Only while nothing is in flight."""
         if producer_id != self.producer_id:
             self._sequences.clear()
             self._queues.clear()
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         for queue, sequence in self._sequences.items():
-            # What was proven stays so: a broker that knows the id takes no new epoch but from 0.
+            # `is_proven` stays: a broker that knows the id accepts a new epoch only from 0 on.
             self._begin_at(queue, sequence, producer_id, producer_epoch)
 
     async def close(self) -> None:
@@ -263,7 +263,7 @@ class Identity(Anonymous):
             await asyncio.gather(self._asking, return_exceptions=True)
 
     def _begin(self, queue: PartitionQueue) -> _Sequence:
-        """The sequence of a queue that was not seen before."""
+        """The sequence of a new queue: its partition's earlier sequence, or a new one."""
         partition = queue.topic, queue.partition
         before = self._queues.get(partition)
         self._queues[partition] = queue
@@ -274,7 +274,7 @@ class Identity(Anonymous):
         return sequence
 
     def _restart(self, queue: PartitionQueue, sequence: _Sequence) -> bool:
-        """Begin a partition anew; False if that has to wait for another producer id."""
+        """Restart a partition's sequence; False if that has to wait for a new producer id."""
         if sequence.producer_id == self.producer_id:
             if sequence.epoch == LAST_EPOCH:
                 self.producer_id = NO_PRODUCER_ID
@@ -286,7 +286,7 @@ class Identity(Anonymous):
         else:
             self._begin_at(queue, sequence, self.producer_id, self.producer_epoch)
         sequence.is_proven = False
-        logger.debug("%s begins anew with producer epoch %d", queue, sequence.epoch)
+        logger.debug("%s: sequence restarts with producer epoch %d", queue, sequence.epoch)
         return True
 
     def _begin_at(
@@ -322,7 +322,7 @@ class Identity(Anonymous):
     async def _fetch_producer_id(self) -> tuple[int, int]:
         connection = await self._connections.connect_any()
         response: InitProducerIdResponse = await connection.request(
-            # Without a transactional id a broker gives a new producer id, whatever else it is told.
+            # Without a transactional id a broker returns a new producer id and ignores the rest.
             InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1),
             ApiKey.INIT_PRODUCER_ID,
         )
@@ -339,7 +339,7 @@ class Identity(Anonymous):
 
 
 _FORGOTTEN = frozenset({ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH})
-"""The broker knows nothing of the producer, or of a later epoch (KIP-360, KIP-588)."""
+"""The broker does not know the producer, or knows a later epoch (KIP-360, KIP-588)."""
 
 
 def sequence_after(sequence: int, count: int) -> int:
@@ -348,12 +348,12 @@ def sequence_after(sequence: int, count: int) -> int:
 
 
 def _may_be_stored(queue: PartitionQueue) -> bool:
-    """Whether the oldest batch of a queue was sent under the number that it has."""
+    """Whether the oldest batch of a queue was already sent under its sequence number."""
     return bool(queue.batches) and queue.batches[0].base_sequence >= 0 < queue.batches[0].attempts
 
 
 def _awaits_earlier(batch: Batch) -> bool:
-    """Whether a batch of the same partition that goes before this one is not stored yet."""
+    """Whether an earlier batch of the same partition is not acknowledged yet."""
     queue = batch.queue
     return any(
         earlier.base_sequence >= 0

@@ -1,14 +1,15 @@
 """Transactions that one process prepares and another ends (KIP-939).
 
-    here:        begin(two_phase) ─▶ send ─▶ prepare ─▶ a `PreparedTransaction`, kept somewhere safe
+    here:        begin(two_phase) ─▶ send ─▶ prepare ─▶ a `PreparedTransaction`, stored by the user
     elsewhere:   complete(prepared, commit) ─▶ EndTxn by transactional id, producer id and epoch
 
-Who ends it needs no producer of that id, and takes no epoch: taking one would abort it. It may say
-the same twice, which is the point: a decision that is kept can be carried out again after a crash.
+The process that ends the transaction needs no producer of that id, and must not take an epoch:
+that would abort the transaction. It may send the same EndTxn twice, so that after a crash a stored
+decision can be carried out again.
 
-**The older protocol.** Under `transaction.version` 2 EndTxn (version 5) raises the epoch, and who
-repeats it has to know by which version it was ended. Up to version 4 the epoch stays, and the
-coordinator answers a repeat with NONE until somebody takes the transactional id over.
+**The older protocol.** Under `transaction.version` 2 EndTxn (version 5) raises the epoch, so a
+repeated EndTxn depends on the version of the first. Up to version 4 the epoch stays, and the
+coordinator answers a repeated EndTxn with NONE until a producer takes over the transactional id.
 
 **Time.** Unless the producer was initialized for two-phase commit (InitProducerId version 6, option
 `transaction.two.phase.commit.enable`), the coordinator aborts a prepared transaction like any
@@ -36,7 +37,7 @@ _MAX_EPOCH = 2**15 - 1
 
 
 class ProducerIdentity(NamedTuple):
-    """Who a transactional producer is to the brokers: its epoch fences all older ones of its id."""
+    """A transactional producer's identity: its epoch fences all older producers of its id."""
 
     transactional_id: str
     producer_id: int
@@ -48,12 +49,12 @@ class ProducerIdentity(NamedTuple):
 
 
 class PreparedTransaction(NamedTuple):
-    """A transaction with everything in it stored, that waits to be committed or aborted.
+    """A transaction whose records are all stored, and that waits to be committed or aborted.
 
-    `str` writes it down for `parse`; it can be pickled too.
+    `parse` reads the text that `str` returns; it can be pickled too.
 
     Attributes:
-        is_empty: nothing was sent in it, so that there is nothing to end.
+        is_empty: nothing was sent in it, so the coordinator need not end it.
     """
 
     transactional_id: str
@@ -66,10 +67,10 @@ class PreparedTransaction(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> PreparedTransaction:
-        """What `str` wrote down.
+        """The prepared transaction whose `str` is `text`.
 
         Raises:
-            UsageError: it is something else.
+            UsageError: `text` has another form.
         """
         parts = text.split(":", 3) if isinstance(text, str) else []
         if len(parts) == 4 and all(part.isascii() and part.isdecimal() for part in parts[:3]):
@@ -115,16 +116,16 @@ def _is_within(number: object, most: int) -> bool:
 async def complete(
     link: CoordinatorLink, prepared: PreparedTransaction, commit: bool, timeout: float
 ) -> None:
-    """End a prepared transaction, from anywhere; the same again changes nothing.
+    """End a prepared transaction, in any process; repeating the call changes nothing.
 
     Args:
         link: to the coordinator of its transactional id.
         timeout: seconds.
 
     Raises:
-        BrokerError: it was ended in the other way; or its id was taken over or it was open for too
-            long, and so it is aborted unless it had ended before.
-        Unavailable: nobody knows whether it is done; may be repeated.
+        BrokerError: it was committed and should be aborted, or the other way round; or its id was
+            taken over, or it was open for too long: then it is aborted, unless it had ended before.
+        Unavailable: it is unknown whether it has ended; may be repeated.
     """
     if prepared.is_empty:
         return

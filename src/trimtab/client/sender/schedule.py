@@ -1,15 +1,16 @@
-"""Which partitions' queues may be sent, by broker, at a cost per event and not per queue.
+"""Which partitions' queues are due to be sent, by broker, without scanning all queues.
 
-    first batch ─▶ lingers ──▶ due, in a line for its leader ──▶ sent ──▶ idle, or in line again
-                     │  ▲        │ ▲                  ▲
-          complete ──┘  └─ backs off  └─ held: order ─┘ something of it came back
+    first batch ─▶ lingering ──▶ due, listed for its leader ──▶ sent ──▶ idle, or due again
+                     │  ▲          │ ▲                ▲
+          complete ──┘  └─ backing off └─ held: order ─┘ a batch of it came back
 
-A queue is in one of these places. What happens to it moves it from one to another, in O(log n) for
-the clock's sake and O(1) otherwise; a broker that takes nothing costs nothing, as its line is not
-looked at until it takes again. Nothing here knows of connections, requests or sequences.
+A queue is always in one of these states, and events move it between them. A move costs O(log n) if
+it sets an alarm, otherwise O(1). A broker that accepts no batches costs nothing: its list is not
+read until it accepts some. This module does not know connections, requests or sequences.
 
-Lines are served in order, and a queue that has been served goes to the end of its line: so whoever
-found no room in one request is first in the next (Kafka's `drainIndex`, KAFKA-13834).
+Each broker's due queues are sent in order, and a queue goes to the end once one of its batches is
+sent. So a queue that found no room in one request is first in the next (Kafka's `drainIndex`,
+KAFKA-13834).
 
 Source: `RecordAccumulator.ready` and `drain`, which scan every queue instead.
 """
@@ -30,13 +31,13 @@ NO_LEADER = -1
 _IDLE, _LINGERING, _BACKING_OFF, _DUE, _HELD = range(5)
 
 
-class _Place:
-    """Where one queue is.
+class _ScheduledQueue:
+    """One queue and its state.
 
     Attributes:
-        leader: the broker in whose line it stands when it is due.
+        leader: the broker that it is due for.
         due: loop time at which it becomes due, while it lingers or backs off.
-        alarm: the earliest loop time at which the clock looks at it; infinite if it will not.
+        alarm: loop time of its earliest alarm; infinite if it has none.
     """
 
     __slots__ = ("alarm", "due", "leader", "queue", "state")
@@ -50,171 +51,173 @@ class _Place:
 
 
 class Schedule:
-    """The places of all queues of one producer.
+    """The states of all queues of one producer.
 
     Args:
         linger: seconds that a batch waits for more records (`linger.ms`).
-        leader_of: the node id of a queue's leader, -1 if there is none; asked once for each queue.
-            Later leaders are told with `move`.
+        leader_of: returns the node id of a queue's leader, -1 if there is none; called once per
+            queue. `move` sets later leaders.
     """
 
     def __init__(self, linger: float, leader_of: Callable[[PartitionQueue], int]) -> None:
         self._linger = linger
         self._leader_of = leader_of
-        self._places: dict[PartitionQueue, _Place] = {}
-        self._lines: dict[int, OrderedDict[_Place, None]] = {}
-        self._lingering: dict[_Place, None] = {}
-        self._held: dict[_Place, None] = {}
-        self._clock: list[tuple[float, int, _Place]] = []
+        self._scheduled: dict[PartitionQueue, _ScheduledQueue] = {}
+        self._due: dict[int, OrderedDict[_ScheduledQueue, None]] = {}
+        self._lingering: dict[_ScheduledQueue, None] = {}
+        self._held: dict[_ScheduledQueue, None] = {}
+        self._clock: list[tuple[float, int, _ScheduledQueue]] = []
         self._alarms = 0
         self._is_hurried = linger <= 0
 
-    # what happens to queues
+    # events
 
     def review(self, queue: PartitionQueue, now: float) -> None:
-        """Find a queue its place: its oldest batch is new, complete, came back, or is gone."""
-        place = self._places.get(queue)
-        if place is None:
-            place = self._places[queue] = _Place(queue, self._leader_of(queue))
+        """Set a queue's state again: its oldest batch is new, complete, back, or gone."""
+        scheduled = self._scheduled.get(queue)
+        if scheduled is None:
+            scheduled = self._scheduled[queue] = _ScheduledQueue(queue, self._leader_of(queue))
         batches = queue.batches
         if not batches:
-            self._leave(place)
+            self._make_idle(scheduled)
             return
         head = batches[0]
         if head.attempts:
             if head.not_before <= now:
-                self._line_up(place)
+                self._make_due(scheduled)
             else:
-                self._wait(place, _BACKING_OFF, head.not_before)
+                self._wait(scheduled, _BACKING_OFF, head.not_before)
         elif self._is_hurried or queue.head_is_complete:
-            self._line_up(place)
+            self._make_due(scheduled)
         else:
             due = head.created + self._linger
             if due <= now:
-                self._line_up(place)
+                self._make_due(scheduled)
             else:
-                self._wait(place, _LINGERING, due)
+                self._wait(scheduled, _LINGERING, due)
 
     def served(self, queue: PartitionQueue, now: float) -> None:
-        """A batch was taken from a queue that was due: if it has more, it goes to the end."""
-        place = self._places[queue]
-        self._leave(place)
+        """A batch was taken from a due queue. If the next one is due too, the queue moves to the
+        end."""
+        scheduled = self._scheduled[queue]
+        self._make_idle(scheduled)
         if queue.batches:
             self.review(queue, now)
 
     def hold(self, queue: PartitionQueue) -> None:
-        """A queue that is due may not be sent yet. `review` or `release` lines it up again."""
-        place = self._places[queue]
-        self._leave(place)
-        place.state = _HELD
-        self._held[place] = None
+        """A due queue may not be sent yet; `review` or `release` makes it due again."""
+        scheduled = self._scheduled[queue]
+        self._make_idle(scheduled)
+        scheduled.state = _HELD
+        self._held[scheduled] = None
 
     def release(self) -> None:
-        """Everything that is held may be due: line it up again."""
+        """Make all held queues due again."""
         held, self._held = self._held, {}
-        for place in held:
-            place.state = _IDLE
-            self._line_up(place)
+        for scheduled in held:
+            scheduled.state = _IDLE
+            self._make_due(scheduled)
 
     def hurry(self, is_hurried: bool) -> None:
-        """Whether nothing lingers from now on: somebody flushes, closes, or waits for memory."""
+        """Set whether batches are sent without lingering: during a flush, a close, or a wait for
+        memory."""
         self._is_hurried = is_hurried or self._linger <= 0
         if self._is_hurried and self._lingering:
             lingering, self._lingering = self._lingering, {}
-            for place in lingering:
-                place.state = _IDLE
-                self._line_up(place)
+            for scheduled in lingering:
+                scheduled.state = _IDLE
+                self._make_due(scheduled)
 
     def move(self, queue: PartitionQueue, leader: int) -> bool:
-        """A queue's partition has this leader; whether that is news."""
-        place = self._places.get(queue)
-        if place is None or place.leader == leader:
+        """Set the leader of a queue's partition; returns whether it changed."""
+        scheduled = self._scheduled.get(queue)
+        if scheduled is None or scheduled.leader == leader:
             return False
-        is_due = place.state == _DUE
+        is_due = scheduled.state == _DUE
         if is_due:
-            self._leave(place)
-        place.leader = leader
+            self._make_idle(scheduled)
+        scheduled.leader = leader
         if is_due:
-            self._line_up(place)
+            self._make_due(scheduled)
         return True
 
     def forget(self, topic: str) -> None:
-        """A topic's queues are out of use; if it comes into use again it has others."""
-        for queue in [queue for queue in self._places if queue.topic == topic]:
-            self._leave(self._places.pop(queue))
+        """Remove a topic's queues; if the topic is used again, it has new ones."""
+        for queue in [queue for queue in self._scheduled if queue.topic == topic]:
+            self._make_idle(self._scheduled.pop(queue))
 
     def advance(self, now: float) -> float:
-        """Line up what has lingered or backed off for long enough.
+        """Make due the queues that have lingered or backed off for long enough.
 
         Returns:
-            Loop time from which there is something to advance again; infinite if there is not.
+            Loop time at which the next one may become due; infinite if none waits.
         """
         clock = self._clock
         while clock:
-            alarm, _, place = clock[0]
-            is_waiting = place.state == _LINGERING or place.state == _BACKING_OFF
-            if is_waiting and alarm > now and place.due <= alarm:
+            alarm, _, scheduled = clock[0]
+            is_waiting = scheduled.state == _LINGERING or scheduled.state == _BACKING_OFF
+            if is_waiting and alarm > now and scheduled.due <= alarm:
                 return alarm
             heapq.heappop(clock)
-            if alarm != place.alarm:
-                continue  # an earlier alarm has taken this one's part
-            place.alarm = math.inf
+            if alarm != scheduled.alarm:
+                continue  # an earlier alarm replaced this one
+            scheduled.alarm = math.inf
             if is_waiting:
-                if place.due <= now:
-                    self._line_up(place)
+                if scheduled.due <= now:
+                    self._make_due(scheduled)
                 else:
-                    self._set_alarm(place)
+                    self._set_alarm(scheduled)
         return math.inf
 
-    # who is due
+    # due queues
 
     @property
-    def lines(self) -> list[int]:
-        """The brokers for which something is due; -1 stands for the partitions without leader."""
-        return [leader for leader, line in self._lines.items() if line]
+    def due_brokers(self) -> list[int]:
+        """The brokers for which queues are due; -1 for queues without leader."""
+        return [leader for leader, due in self._due.items() if due]
 
     def length(self, leader: int) -> int:
         """How many queues are due for a broker."""
-        line = self._lines.get(leader)
-        return len(line) if line is not None else 0
+        queues = self._due.get(leader)
+        return len(queues) if queues is not None else 0
 
     def first(self, leader: int) -> PartitionQueue:
-        """The queue whose turn it is among those that are due for a broker; there must be one."""
-        return next(iter(self._lines[leader])).queue
+        """The first queue that is due for a broker; there must be one."""
+        return next(iter(self._due[leader])).queue
 
-    # places
+    # states
 
-    def _line_up(self, place: _Place) -> None:
-        if place.state == _DUE:
+    def _make_due(self, scheduled: _ScheduledQueue) -> None:
+        if scheduled.state == _DUE:
             return
-        self._leave(place)
-        place.state = _DUE
-        line = self._lines.get(place.leader)
-        if line is None:
-            line = self._lines[place.leader] = OrderedDict()
-        line[place] = None
+        self._make_idle(scheduled)
+        scheduled.state = _DUE
+        queues = self._due.get(scheduled.leader)
+        if queues is None:
+            queues = self._due[scheduled.leader] = OrderedDict()
+        queues[scheduled] = None
 
-    def _wait(self, place: _Place, state: int, due: float) -> None:
-        self._leave(place)
-        place.state = state
-        place.due = due
+    def _wait(self, scheduled: _ScheduledQueue, state: int, due: float) -> None:
+        self._make_idle(scheduled)
+        scheduled.state = state
+        scheduled.due = due
         if state == _LINGERING:
-            self._lingering[place] = None
-        if due < place.alarm:
-            self._set_alarm(place)
+            self._lingering[scheduled] = None
+        if due < scheduled.alarm:
+            self._set_alarm(scheduled)
 
-    def _leave(self, place: _Place) -> None:
-        state = place.state
+    def _make_idle(self, scheduled: _ScheduledQueue) -> None:
+        state = scheduled.state
         if state == _DUE:
-            del self._lines[place.leader][place]
+            del self._due[scheduled.leader][scheduled]
         elif state == _LINGERING:
-            del self._lingering[place]
+            del self._lingering[scheduled]
         elif state == _HELD:
-            del self._held[place]
-        place.state = _IDLE
+            del self._held[scheduled]
+        scheduled.state = _IDLE
 
-    def _set_alarm(self, place: _Place) -> None:
-        # One entry for each queue, mostly: one whose time has not come is set again then.
-        place.alarm = place.due
+    def _set_alarm(self, scheduled: _ScheduledQueue) -> None:
+        # Mostly one entry per queue: an alarm that rings too early is set again then.
+        scheduled.alarm = scheduled.due
         self._alarms += 1
-        heapq.heappush(self._clock, (place.due, self._alarms, place))
+        heapq.heappush(self._clock, (scheduled.due, self._alarms, scheduled))

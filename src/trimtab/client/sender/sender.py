@@ -1,15 +1,14 @@
-"""The sender: takes complete batches from the accumulator to their leaders, and the answers back.
+"""The sender: sends complete batches to their leaders, and processes the responses.
 
-    accumulator ─▶ schedule: who is due, by broker ─▶ identity: may it go? ─▶ Produce ═▶ broker
-         ▲                                                                              │
-         └── acknowledged, to be sent again, split, or given up ◀═══════════════════════┘
+    accumulator ─▶ schedule: due queues, by broker ─▶ identity: allowed? ─▶ Produce ═▶ broker
+         ▲                                                                            │
+         └── acknowledge, retry, split or fail the batch ◀════════════════════════════┘
 
-It runs on the loop when something happened: a batch is complete or has lingered, a response or a
-connection came, metadata changed. Nothing polls, and no event costs more for there being many
-partitions: a batch is touched when it becomes due, when it is sent and when it comes back.
+It runs on the loop after an event: a batch is complete or has lingered, a response or a connection
+arrived, metadata changed. Nothing polls, and the cost of an event does not grow with the number of
+partitions: a batch is handled when it becomes due, when it is sent and when it is answered.
 
-What it learns on the way it tells: each broker's load (`NodeLoad`) to the partitioners, and each
-event to the metrics.
+The sender also updates each broker's load (`NodeLoad`), for the partitioners, and the metrics.
 
 Source: `org.apache.kafka.clients.producer.internals.Sender`; KIP-91 (delivery.timeout.ms), KIP-126
 (splitting), KIP-219 (throttling), KIP-516 (topic ids), KIP-580 (back-off), KIP-794, KIP-951.
@@ -54,9 +53,9 @@ from trimtab.wire.messages.produce import (
 logger = logging.getLogger("trimtab.client")
 
 _LAST_VERSION_BY_NAME = 12
-"""Produce names topics up to this version, and gives their ids from the next on (KIP-516)."""
-_FIRST_VERSION_NOT_HELD_BACK = 6
-"""From here on a broker that throttles answers at once, and the client is to wait (KIP-219)."""
+"""Produce requests name topics up to this version, and use topic ids from the next (KIP-516)."""
+_FIRST_VERSION_THAT_CLIENTS_THROTTLE = 6
+"""From here on a throttling broker answers at once, and the client has to wait (KIP-219)."""
 
 _STORED = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
@@ -64,10 +63,10 @@ _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_L
 _NOBODY: frozenset[int] = frozenset()
 
 _CLOGGED_WAIT = 0.001
-"""Seconds until a connection is looked at again that has more to write than the network takes."""
+"""Seconds until a connection with a full write buffer is checked again."""
 
 SMOOTHING_HALF_LIFE = 0.25
-"""Seconds after which a measurement counts half in `NodeLoad.latency` and `drain_rate`."""
+"""Seconds after which a sample's weight in `NodeLoad.latency` and `drain_rate` has halved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +75,10 @@ class SenderOptions:
 
     Attributes:
         acks: 0, 1, or -1 for all in-sync replicas.
-        availability_timeout: `partitioner.availability.timeout.ms`; 0 makes no broker unavailable.
-        is_idle_time_counted: whether a broker is unavailable by Java's rule, which takes the time
-            since it was last sent something, idle or not (defect D4): `partitioner.compat=java`.
+        availability_timeout: `partitioner.availability.timeout.ms`; with 0 no broker is ever
+            unavailable.
+        is_idle_time_counted: whether a broker's availability follows Java's rule, which also counts
+            time in which nothing was sent to it (defect D4): `partitioner.compat=java`.
     """
 
     acks: int
@@ -97,9 +97,10 @@ def smoothed(average: float, sample: float, elapsed: float) -> float:
     """An exponentially weighted moving average after one more sample.
 
     Args:
-        average: as it was; 0 or less if there was no sample yet.
-        elapsed: seconds since the last sample: after `SMOOTHING_HALF_LIFE` the old average counts
-            half, so that neither many small answers nor few large ones have more say.
+        average: the average so far; 0 or less before the first sample.
+        elapsed: seconds since the last sample. The old average's weight halves in
+            `SMOOTHING_HALF_LIFE`, so the weight of a sample depends on time, not on the number of
+            responses.
     """
     if average <= 0:
         return sample
@@ -108,9 +109,9 @@ def smoothed(average: float, sample: float, elapsed: float) -> float:
 
 
 class DrainRate:
-    """Bytes a second that a broker takes while it is busy: moving sums of both, and their ratio.
+    """Bytes per second that a broker acknowledges while it is busy: the ratio of two moving sums.
 
-    Bytes that come back at the same instant as others count in full; idle time does not count.
+    Idle time does not count. Of several acknowledgements at the same instant, all bytes count.
     """
 
     __slots__ = ("_bytes", "_seconds")
@@ -120,7 +121,7 @@ class DrainRate:
         self._seconds = 0.0
 
     def add(self, size: int, seconds: float) -> float:
-        """The rate after `size` bytes more were taken in `seconds`; 0 while that is unknown."""
+        """The rate after `size` more bytes in `seconds` busy seconds; 0 while it is unknown."""
         kept = math.pow(0.5, seconds / SMOOTHING_HALF_LIFE)
         self._bytes = self._bytes * kept + size
         self._seconds = self._seconds * kept + seconds
@@ -128,13 +129,13 @@ class DrainRate:
 
 
 class NodeRecord:
-    """One broker, as the sender has found it. Times are the loop's, in seconds.
+    """The sender's measurements of one broker. Times are the loop's, in seconds.
 
     Attributes:
-        load: what partitioners are told.
-        throttled_until: it asked for nothing before (KIP-219).
-        ready_time: when it last had something due, Java's `readyTimeMs`.
-        drain_time: when it last had something due and could be sent it, Java's `drainTimeMs`.
+        load: the part that partitioners see.
+        throttled_until: the broker throttles the client until then (KIP-219).
+        ready_time: when a batch for it was last due, Java's `readyTimeMs`.
+        drain_time: when a batch for it was last due and could be sent, Java's `drainTimeMs`.
     """
 
     __slots__ = (
@@ -169,17 +170,17 @@ class NodeRecord:
         return agreed[2]
 
     def wait(self, now: float) -> None:
-        """Something is due for it, and it takes nothing."""
+        """A batch is due for it and cannot be sent."""
         self.ready_time = now
         if self.load.not_ready_since < 0:
             self.load.not_ready_since = now
 
     def take(self, now: float) -> None:
-        """It can be sent what is due for it."""
+        """A batch is due for it and can be sent."""
         self.ready_time = self.drain_time = now
 
     def rest(self) -> None:
-        """It was sent something, or nothing is due for it."""
+        """A request was sent to it, or nothing is due for it."""
         self.load.not_ready_since = -1.0
 
     def acknowledge(self, size: int, sent_at: float, now: float) -> None:
@@ -192,17 +193,17 @@ class NodeRecord:
         self._answered_at = now
 
     def is_unavailable(self, now: float, timeout: float, is_idle_time_counted: bool) -> bool:
-        """Whether it took nothing for more than `timeout` seconds."""
-        if is_idle_time_counted:  # in whole milliseconds, as Java counts
+        """Whether it accepted no batch for more than `timeout` seconds."""
+        if is_idle_time_counted:  # in whole milliseconds, as in Java
             return round((self.ready_time - self.drain_time) * 1000) > round(timeout * 1000)
         return 0 <= self.load.not_ready_since < now - timeout
 
 
 class _Sent:
-    """One Produce request under way.
+    """One Produce request in flight.
 
     Attributes:
-        batches: by topic, as the version names it, and partition.
+        batches: by topic (its name or id, depending on the version) and partition.
         size: bytes of its batches.
     """
 
@@ -217,12 +218,12 @@ class _Sent:
 
 
 class Sender:
-    """One producer's sender. All methods run on its loop, but for `unavailable_nodes`.
+    """One producer's sender. All methods run on its loop, except `unavailable_nodes`.
 
     Args:
-        identity: who the producer is to the brokers: `Anonymous`, `Identity` or `Transactions`.
-        metrics: told of each event.
-        now: the loop's time in seconds, right on every thread.
+        identity: the producer's identity: `Anonymous`, `Identity` or `Transactions`.
+        metrics: records each event.
+        now: the loop's time in seconds, correct on every thread.
     """
 
     def __init__(
@@ -247,7 +248,7 @@ class Sender:
         self._loop = asyncio.get_running_loop()
         self._schedule = Schedule(options.linger, self._leader_of)
         self._views: dict[str, TopicView] = {}
-        self._has_nameless = False  # there is a topic without id
+        self._has_topic_without_id = False
         self._timeout_ms = int(options.request_timeout * 1000)
         self._nodes: dict[int, NodeRecord] = {}
         self._waiting: dict[int, NodeRecord] = {}
@@ -264,18 +265,19 @@ class Sender:
         metadata.on_update(self._update_topics)
         accumulator.unavailable = self.unavailable_nodes
 
-    # what others ask of it
+    # calls from other parts of the producer
 
     def wake(self) -> None:
-        """Something is new: look at what is due soon."""
+        """Schedule `look` on the loop: something changed."""
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self.look)
 
     def unavailable_nodes(self) -> frozenset[int]:
-        """Brokers that took nothing for `partitioner.availability.timeout.ms` (KIP-794).
+        """Brokers that accepted no batch for `partitioner.availability.timeout.ms` (KIP-794).
 
-        Called by partitioners, on the sending thread: reads only, and not the loop's clock.
+        Partitioners call it on the sending thread: it changes nothing, and does not use the loop's
+        clock.
         """
         timeout = self._options.availability_timeout
         if timeout <= 0:
@@ -288,7 +290,7 @@ class Sender:
         )
 
     async def flush(self) -> None:
-        """Send everything that waits now, and return when all of it is acknowledged or given up."""
+        """Send all waiting batches, and return when each is acknowledged or has failed."""
         pending = set(self._accumulator.incomplete_batches())
         if not pending:
             return
@@ -302,20 +304,20 @@ class Sender:
             self._flushing -= 1
 
     def drop(self, which: Callable[[Batch], bool], error: KafkaError) -> int:
-        """Give up those waiting batches, not in flight, of which `which` is true.
+        """Fail the batches, not in flight, for which `which` is true.
 
-        Returns: how many records that were.
+        Returns: the number of their records.
         """
         records = 0
         for batch in self._accumulator.incomplete_batches():
-            # A callback may have settled it meanwhile.
+            # A delivery callback may have ended it meanwhile.
             if not batch.is_done and batch not in batch.queue.in_flight and which(batch):
                 records += batch.count
                 self._fail(batch, error)
         return records
 
     def fail_all(self, error: KafkaError) -> None:
-        """Give up everything that is not acknowledged."""
+        """Fail all batches that are not acknowledged."""
         for batch in self._accumulator.incomplete_batches():
             self._fail(batch, error)
 
@@ -326,7 +328,7 @@ class Sender:
         await self._identity.close()
 
     def look(self) -> None:
-        """Send what is due, and plan the next look."""
+        """Send the batches that are due, and schedule the next look."""
         if self._closed:
             return
         self._scheduled = False
@@ -337,14 +339,14 @@ class Sender:
         for queue in accumulator.take_changed():
             schedule.review(queue, now)
         next_look = min(self._expire(now), schedule.advance(now))
-        lines = schedule.lines
-        if lines and self._identity.is_ready():
-            for node_id in lines:
+        due_brokers = schedule.due_brokers
+        if due_brokers and self._identity.is_ready():
+            for node_id in due_brokers:
                 next_look = min(next_look, self._send_to(node_id, now))
         if self._waiting:
             for node_id in [n for n in self._waiting if not schedule.length(n)]:
                 self._waiting.pop(node_id).rest()
-        # Not the timer's when(): uvloop's handles have none where the delay rounds to nothing.
+        # Not the timer's when(): uvloop's handles have none if the delay rounds to 0.
         self._look_again_at(next_look)
 
     # one look
@@ -363,7 +365,7 @@ class Sender:
         self.look()
 
     def _expire(self, now: float) -> float:
-        """Give up what is older than `delivery.timeout.ms`; returns when the next one would be."""
+        """Fail batches older than `delivery.timeout.ms`; returns when the next one would expire."""
         accumulator, timeout = self._accumulator, self._options.delivery_timeout
         while (batch := accumulator.oldest()) is not None:
             expiry: float = batch.created + timeout
@@ -380,7 +382,7 @@ class Sender:
         return math.inf
 
     def _obstacle(self, batch: Batch, now: float) -> str:
-        """Why a batch is not acknowledged yet, as far as is known."""
+        """The known reason why a batch is not acknowledged yet, for an error message."""
         queue = batch.queue
         leader = self._leader_of(queue)
         refusal = self._refusals.get(batch)
@@ -406,7 +408,7 @@ class Sender:
         return f"{subject} is too slow"
 
     def _send_to(self, node_id: int, now: float) -> float:
-        """Send a broker what is due for it; returns when to look at it again without cause."""
+        """Send a broker its due batches; returns when to try again if no event comes before."""
         if node_id == NO_LEADER:
             self._metadata.request_update()
             return math.inf
@@ -419,7 +421,7 @@ class Sender:
         if connection is None:
             error = self._connections.last_error(node_id)
             if isinstance(error, AuthenticationFailed):
-                self._give_up(node_id, error)
+                self._fail_due(node_id, error)
             self._connections.open_soon(node_id)
         elif node.throttled_until > now:
             again = node.throttled_until
@@ -443,7 +445,7 @@ class Sender:
         return again
 
     def _is_clogged(self, connection: Connection) -> bool:
-        """Whether more than one request waits to be written, where no answers hold them back."""
+        """With acks=0, where no responses limit the requests: whether the write buffer is full."""
         transport = connection.transport
         return (
             self._options.acks == 0
@@ -451,17 +453,17 @@ class Sender:
             and transport.get_write_buffer_size() > self._options.max_request_size
         )
 
-    def _give_up(self, node_id: int, error: KafkaError) -> None:
-        """Give up what is due for a broker that does not let this producer in."""
+    def _fail_due(self, node_id: int, error: KafkaError) -> None:
+        """Fail all due batches for a broker that refused this producer's authentication."""
         while self._schedule.length(node_id):
             for batch in list(self._schedule.first(node_id).batches):
                 self._fail(batch, error)
 
     def _send_one(self, node_id: int, node: NodeRecord, connection: Connection, now: float) -> bool:
-        """Send one request with a batch of each queue that is due, as far as they fit.
+        """Send one request with one batch of each due queue, as many as fit.
 
         Returns:
-            Whether there was any that may go.
+            False if identity allowed none of the batches.
         """
         schedule, identity, limit = self._schedule, self._identity, self._options.max_request_size
         is_one_at_a_time = self._options.max_in_flight == 1
@@ -488,7 +490,7 @@ class Sender:
         self, node: NodeRecord, connection: Connection, batches: list[Batch], now: float
     ) -> None:
         newest = self._identity.last_produce_version
-        if newest is None and self._has_nameless:
+        if newest is None and self._has_topic_without_id:
             newest = _LAST_VERSION_BY_NAME
         try:
             version = node.version_for(connection, newest)
@@ -543,7 +545,7 @@ class Sender:
     def _leader_of(self, queue: PartitionQueue) -> int:
         return self._metadata.leader(queue.topic, queue.partition)
 
-    # answers
+    # responses
 
     def _answered(
         self, sent: _Sent, response: ProduceResponse | None, error: KafkaError | None
@@ -560,7 +562,7 @@ class Sender:
         node = self._nodes[node_id]
         node.acknowledge(sent.size, sent.at, now)
         throttle = response.throttle_time_ms / 1000
-        if throttle > 0 and sent.version >= _FIRST_VERSION_NOT_HELD_BACK:
+        if throttle > 0 and sent.version >= _FIRST_VERSION_THAT_CLIENTS_THROTTLE:
             node.throttled_until = now + throttle
         metrics = self._metrics
         metrics.response_received(node_id, sent.connection.response_bytes, now - sent.at)
@@ -606,7 +608,7 @@ class Sender:
     def _learn_leaders(
         self, response: ProduceResponse, refused: list[tuple[Batch, PartitionProduceResponse]]
     ) -> None:
-        """Take over the leaders that a broker names with its refusals (KIP-951)."""
+        """Store the leaders that a response names with its errors (KIP-951)."""
         by_topic: dict[str, dict[int, tuple[int, int]]] = {}
         for batch, answer in refused:
             leader = answer.current_leader
@@ -626,7 +628,7 @@ class Sender:
     def _came_back(
         self, batch: Batch, code: ErrorCode | None, error: KafkaError, node_id: int, now: float
     ) -> None:
-        """A batch was not stored, or that is not known: send it again, split it or give it up."""
+        """A batch was not stored, or it is unknown whether it was: retry, split or fail it."""
         if batch.is_done:
             return
         queue, options = batch.queue, self._options
@@ -635,7 +637,7 @@ class Sender:
             self._split(batch, now)
             return
         if may_retry is None:
-            # What identity decides is not held against the batch: it was another one's fault.
+            # A retry that identity decides does not count: another batch caused the error.
             may_retry = (code is None or code.retriable) and batch.attempts <= options.retries
         if not may_retry or now >= batch.created + options.delivery_timeout:
             self._fail(batch, error)
@@ -655,7 +657,7 @@ class Sender:
         queue, first = batch.queue, batch.serial
         logger.debug("splitting: %s: %d records, %d bytes", queue, batch.count, batch.size)
         self._accumulator.split(batch)
-        # Behind the parts of one that went before it, perhaps.
+        # The parts need not be first: parts of an earlier batch may be in the queue before them.
         parts = [part for part in queue.batches if first <= part.serial < first + batch.count]
         self._identity.split(parts, batch.base_sequence)
         for pending, _ in self._flushes:
@@ -691,10 +693,10 @@ class Sender:
                     done.set_result(None)
             self._flushes = [entry for entry in self._flushes if entry[0]]
 
-    # what changed
+    # changes of identity and metadata
 
     def _identified(self) -> None:
-        """What identity held back may go."""
+        """Identity allows held queues to be sent."""
         self._schedule.release()
         self.wake()
 
@@ -702,7 +704,7 @@ class Sender:
         now = self._loop.time()
         for name, known in list(self._views.items()):
             if known.leaders and self._metadata.topic(name) is None:
-                # Deleted, or not used for long. Created again it is known by its other id.
+                # Deleted, or idle for long. A new topic of that name would have another id.
                 self._views[name] = replace(known, leaders=())
                 if self._accumulator.topic(name) is None:
                     self._schedule.forget(name)
@@ -713,7 +715,7 @@ class Sender:
             if view is before:
                 continue
             self._views[view.name] = view
-            self._has_nameless = self._has_nameless or view.topic_id == ZERO_UUID
+            self._has_topic_without_id = self._has_topic_without_id or view.topic_id == ZERO_UUID
             self._accumulator.update_topic(view)
             if before is None:
                 continue
@@ -722,7 +724,7 @@ class Sender:
             if ids[0] != ids[1] and ZERO_UUID not in ids:
                 logger.info("topic %s was deleted and created again", view.name)
                 for queue in queues:
-                    self._identity.begin_anew(queue)
+                    self._identity.recreated(queue)
             if len(before.leaders) != len(view.leaders):
                 self._move(queues, now)
             elif before.leaders != view.leaders:
@@ -744,12 +746,12 @@ class Sender:
             for batch in queue.batches:
                 if not batch.attempts:
                     break
-                batch.not_before = now  # It waited for this.
+                batch.not_before = now  # no back-off: the cause was the old leader
             self._schedule.review(queue, now)
 
 
 def _is_behind(batch: Batch) -> bool:
-    """Whether others that were sent are to go before a batch that was put back, or came with it."""
+    """Whether other batches of the queue are in flight, or were sent and wait to be sent again."""
     queue = batch.queue
     waiting = queue.batches
     return bool(
@@ -762,7 +764,7 @@ def _attempts(batch: Batch) -> str:
 
 
 def _observe_compression(queue: PartitionQueue, built: int, size: int) -> None:
-    """Kafka's running estimate: quick to grow, slow to shrink (`CompressionRatioEstimator`)."""
+    """Kafka's running estimate: rises fast, falls slowly (`CompressionRatioEstimator`)."""
     if built == size or size <= HEADER_BYTES:
         return
     topic = queue.topic_queues
@@ -776,7 +778,7 @@ def _observe_compression(queue: PartitionQueue, built: int, size: int) -> None:
 def _read_refusal(
     code: ErrorCode, batch: Batch, answer: PartitionProduceResponse, subject: str
 ) -> BrokerError:
-    """Why a batch was refused, and which of its records are at fault (KIP-467)."""
+    """The error of a refused batch, with the records that caused it (KIP-467)."""
     message = answer.error_message or ""
     if code in _TOO_LARGE:
         message = (

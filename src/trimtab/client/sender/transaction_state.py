@@ -1,4 +1,4 @@
-"""What a transactional producer may do next, and what an error means for it. Decides, does nothing.
+"""The states of a transactional producer: which calls and errors lead where. Does no I/O.
 
     uninitialized ─▶ initializing ─▶ ready ─▶ in transaction ─▶ committing ─▶ ready
                                                 │      │            │
@@ -30,7 +30,7 @@ ABORT = "abort_transaction"
 
 
 class State(Enum):
-    """Where a transactional producer is; the value completes "the producer …"."""
+    """A transactional producer's state; the value completes the sentence "the producer …"."""
 
     UNINITIALIZED = "is not initialized"
     INITIALIZING = "is being initialized"
@@ -58,7 +58,7 @@ NEXT: dict[State, frozenset[State]] = {
     State.ABORTABLE_ERROR: frozenset({State.ABORTING}),
     State.FATAL_ERROR: frozenset(),
 }
-"""Where each state leads, besides FATAL_ERROR, where every one can."""
+"""The next states of each state, besides FATAL_ERROR, which may follow every state."""
 
 _ALLOWED: dict[str, frozenset[State]] = {
     INIT: frozenset({State.UNINITIALIZED}),
@@ -84,11 +84,10 @@ _CLOSE = "close this producer and make a new one"
 
 
 class Lifecycle:
-    """The state of one transactional producer, and why it is in it.
+    """The state of one transactional producer, with the cause of an error state.
 
     Attributes:
-        state: where it is.
-        cause: what led to one of the two error states; None in all others.
+        cause: the error that led to one of the two error states; None in all others.
     """
 
     def __init__(self) -> None:
@@ -96,10 +95,10 @@ class Lifecycle:
         self.cause: KafkaError | None = None
 
     def move(self, target: State, cause: KafkaError | None = None) -> None:
-        """Go on to another state, to an error state for a cause.
+        """Change the state; an error state has a cause.
 
         Raises:
-            RuntimeError: no such way leads there; trimtab is at fault.
+            RuntimeError: the state cannot follow the current one; a bug in trimtab.
         """
         if target is not State.FATAL_ERROR and target not in NEXT[self.state]:
             raise RuntimeError(f"the producer {self.state.value}: {target.name} cannot follow")
@@ -115,18 +114,18 @@ class Lifecycle:
         return UsageError(f"{call}(): the producer {self.state.value}; {_ADVICE[self.state]}")
 
     def check(self, call: str) -> None:
-        """Refuse a call that this state does not allow.
+        """Raise an error unless this state allows the call.
 
         Raises:
-            UsageError: names the state and the call that is due.
-            TransactionError: in an error state, for its cause.
+            UsageError: names the state and the call to make first.
+            TransactionError: in an error state, with its cause.
         """
         refusal = self.refusal(call)
         if refusal is not None:
             raise refusal
 
     def failure(self) -> TransactionError:
-        """The cause of an error state, with what to do next. A new one for each who raises it."""
+        """The error for the cause of an error state, with advice; a new object on each call."""
         is_fatal = self.state is State.FATAL_ERROR
         code = self.cause.code if isinstance(self.cause, BrokerError) else None
         error = TransactionError(
@@ -151,25 +150,25 @@ _FATAL_FROM_COORDINATOR = _FATAL | {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.
 
 
 def is_fatal_to_produce(error: KafkaError) -> bool:
-    """Whether a batch that was given up for `error` ends the producer, not just its transaction.
+    """Whether a batch's final `error` is fatal to the producer, not just to its transaction.
 
-    A leader's INVALID_PRODUCER_EPOCH does not: the coordinator knows better who is fenced, and says
-    so when the transaction is aborted (KIP-588).
+    A leader's INVALID_PRODUCER_EPOCH is not: only the coordinator knows whether the producer is
+    fenced, and says so when the transaction is aborted (KIP-588).
     """
     return isinstance(error, BrokerError) and error.code in _FATAL
 
 
 def is_fatal_from_coordinator(error: KafkaError) -> bool:
-    """Whether a coordinator's refusal ends the producer, not just its transaction.
+    """Whether a coordinator's error is fatal to the producer, not just to its transaction.
 
-    What Kafka's own producer does not expect there is fatal to it; here the transaction can be
-    aborted, as the coordinator decides whether that is still so.
+    Kafka's own producer treats unexpected errors as fatal. Here the transaction can be aborted: the
+    coordinator answers that request with an error if the producer cannot go on.
     """
     return not isinstance(error, BrokerError) or error.code in _FATAL_FROM_COORDINATOR
 
 
 def explain(error: KafkaError) -> KafkaError:
-    """The error, with what usually lies behind its code and where to correct it."""
+    """The error, with the usual cause of its code and how to correct it."""
     if isinstance(error, BrokerError) and not error.detail and error.code in _HINTS:
         return BrokerError(error.code, _HINTS[error.code], error.subject)
     return error

@@ -1,27 +1,28 @@
-"""Transactions: records to several partitions, and offsets, that become visible all or none.
+"""Transactions: records to several partitions, and offsets, visible together or not at all.
 
     init ─▶ begin ─▶ send, send_offsets ─▶ (prepare ─▶) commit | abort ─▶ begin ─▶ …
                         │                       │
       a partition's first batch:           every batch acknowledged, then
       AddPartitionsToTxn ─▶ Produce        EndTxn ─▶ the coordinator writes markers
 
-Which call is allowed when, and which error ends what, is decided in `transaction_state`. Here is
-what asks the brokers. All of it runs on the producer's loop.
+`transaction_state` decides which call is allowed when, and how severe an error is. This module
+sends the requests. All of it runs on the producer's loop.
 
 **Two protocols.** Until Kafka 4.0 the producer adds partitions and groups to its transaction at the
-coordinator before it uses them. Where the cluster has settled on `transaction.version` 2 (KIP-890)
-leaders and group coordinators do that themselves, and each transaction has an epoch of its own, so
-that nothing late can become part of the next. A transaction ends as it began.
+coordinator before it uses them. If the cluster's `transaction.version` is 2 (KIP-890), leaders and
+group coordinators add them, and each transaction has its own epoch, so that no late batch becomes
+part of the next one. A transaction keeps one protocol from begin to end.
 
-**Only what is used.** A partition is added when its first batch is about to be sent, so never one
-that the partitioner merely considered (KAFKA-13782); all that turn up together go in one request.
+**Partitions are added when used.** A partition is added when its first batch is about to be sent,
+so never one that the partitioner merely considered (KAFKA-13782). Partitions that are needed at the
+same time are added in one request.
 
-**Prepared.** A transaction that others end is flushed and left as it is: see `prepared.py`. It is
-one of the older protocol, in which its epoch still names it after it has ended.
+**Prepared transactions.** A prepared transaction is flushed and left open: see `prepared.py`. It
+uses the older protocol, in which its epoch still identifies it after it has ended.
 
-**What may be stored or not.** An abort drops batches that were never sent. Under the older protocol
-it waits for those that were: one that came late would become part of the next transaction, or stay
-without an end. Where a batch is lost behind which others cannot be stored, the epoch goes up before
+**Sent but unacknowledged batches.** An abort drops batches that were never sent. Under the older
+protocol it waits for the sent ones: a late one would become part of the next transaction, or remain
+open for ever. If a batch is lost, so that later ones cannot be stored, the epoch is raised before
 the next transaction begins (KIP-360).
 
 Source: KIP-98, KIP-360, KIP-447, KIP-588, KIP-890;
@@ -99,23 +100,23 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("trimtab.client")
 
-# The newest versions of the older protocol: the next ones do what `transaction.version` 2 stands
-# for, or, of AddPartitionsToTxn, are for brokers.
+# The newest versions of the older protocol. Later ones belong to `transaction.version` 2; of
+# AddPartitionsToTxn, to brokers.
 _OLDER_PRODUCE = 11
 _OLDER_ADD_PARTITIONS = 3
 _OLDER_OFFSET_COMMIT = 4
 _MEMBER_SINCE = 3
-"""TxnOffsetCommit says from this version which member of the group commits (KIP-447)."""
+"""From this version TxnOffsetCommit names the group member that commits (KIP-447)."""
 _EPOCH_BUMP_SINCE = 3
-"""InitProducerId raises an epoch without fencing a newer producer from this version (KIP-360)."""
+"""From this version InitProducerId raises an epoch without fencing newer producers (KIP-360)."""
 _STABLE_INIT = 5
 _TWO_PHASE_INIT = 6
-"""InitProducerId asks for a transaction without a time limit in this version (KIP-939)."""
+"""In this version InitProducerId can request transactions without time limit (KIP-939)."""
 _NO_TIMEOUT_MS = 2**31 - 1
 
 _MARKERS_TAKE = 0.003
-"""Seconds that brokers mostly need to write a transaction's markers. Whoever begins the next one
-earlier under `transaction.version` 2 is made to wait for 20 ms (KIP-890,
+"""Seconds that brokers usually need to write a transaction's markers. A producer that begins the
+next one earlier under `transaction.version` 2 has to wait for 20 ms (KIP-890,
 `add.partitions.to.txn.retry.backoff.ms`)."""
 
 _FORGOTTEN = frozenset({ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_ID_MAPPING})
@@ -141,13 +142,13 @@ class TransactionOptions:
 
 
 class Outbox(Protocol):
-    """What transactions ask of the sender."""
+    """The sender's methods that transactions call."""
 
     async def flush(self) -> None:
-        """Send everything that waits now, and return when it is acknowledged or given up."""
+        """Send all waiting batches, and return when each is acknowledged or has failed."""
 
     def drop(self, which: Callable[[Batch], bool], error: KafkaError) -> int:
-        """Give up those waiting batches, not in flight, of which `which` is true."""
+        """Fail the batches, not in flight, for which `which` is true."""
 
 
 class _Pending(NamedTuple):
@@ -162,22 +163,23 @@ class _OffsetCommit(NamedTuple):
 
 
 class Transactions(Identity):
-    """The identity of a transactional producer: who it is, and which batches may go.
+    """The identity of a transactional producer: its transactions, and when a batch may be sent.
 
     Each of `init`, `send_offsets`, `commit` and `abort` waits up to `max.block.ms`, then raises
-    Unavailable while the work goes on: called again, it waits for the outcome of the same work.
+    Unavailable while the work goes on: a second call waits for the outcome of the same work.
 
     Args:
-        connections: where coordinators are found and asked.
+        connections: to the coordinators.
         options: the id, and times.
 
     Attributes:
         outbox: the sender; set before the first call.
-        on_refuse: called with what `send` is to raise from now on, or None, whenever that changes:
-            `Accumulator.refuse`, which returns when no record comes in any more, so that none
-            slips in once a commit or abort has begun. Set together with a first call of it.
-        last_produce_version: the newest version of Produce for the current transaction; None where
-            nothing limits it.
+        on_refuse: called with the error that `send` has to raise from now on, or None, whenever it
+            changes. It is `Accumulator.refuse`, which returns when no further record is appended,
+            so that none is added once a commit or abort has begun. The code that sets it also calls
+            it once.
+        last_produce_version: the newest version of Produce for the current transaction; None for no
+            limit.
     """
 
     is_transactional = True
@@ -215,7 +217,7 @@ class Transactions(Identity):
     def _forget_transaction(self) -> None:
         self._enlisted: set[PartitionQueue] = set()
         self._wanted: dict[PartitionQueue, None] = {}
-        # Whether the coordinator may know of the transaction, and whether it surely does.
+        # Whether the coordinator may know of the transaction, and whether it certainly does.
         self._may_have_begun = False
         self._has_begun = False
         self._must_raise_epoch = False
@@ -227,20 +229,21 @@ class Transactions(Identity):
         return self._lifecycle.state
 
     def refusal(self) -> KafkaError | None:
-        """The error that `send` is to raise now; None while it may take records."""
+        """The error that `send` has to raise now; None while it may accept records."""
         return self._lifecycle.refusal(SEND)
 
     async def init(self, after: ProducerIdentity | None = None) -> ProducerIdentity:
-        """Take over the transactional id: older producers of it are fenced, their open transaction
-        is aborted. Once, before the first transaction.
+        """Take over the transactional id: fence its older producers, and abort their open
+        transaction. Called once, before the first transaction.
 
         Args:
-            after: take it over only from this one: PRODUCER_FENCED if there is a newer (KIP-360).
+            after: take over only if this is the newest producer of the id; otherwise raise
+                PRODUCER_FENCED (KIP-360).
 
         Raises:
             BrokerError: the coordinator refuses; after the cause is corrected, may be repeated.
             Unavailable: not done within `max.block.ms`; may be repeated.
-            UsageError: it is done already.
+            UsageError: already initialized.
         """
         before = NO_PRODUCER_ID, -1
         if after is not None:
@@ -249,14 +252,14 @@ class Transactions(Identity):
         return ProducerIdentity(self.transactional_id, self.producer_id, self.producer_epoch)
 
     async def resume(self, identity: ProducerIdentity) -> None:
-        """Go on under an identity that another process took.
+        """Use an identity that another process got from `init`.
 
-        The coordinator is not asked: it refuses the first request if there is a newer one. Nothing
-        may have been sent under it to partitions that this sends to. What is open is not aborted on
-        closing, as it may be another process's too.
+        Sends no request: the coordinator refuses the first one if there is a newer producer. Each
+        partition may be sent to by only one of the producers that share the identity. Closing does
+        not abort an open transaction, because other processes may share it.
 
         Raises:
-            UsageError: it is that of another transactional id, or this one has an identity.
+            UsageError: the identity has another transactional id, or this producer has one.
         """
         numbers = self._checked_own(identity).numbers
         self._check(INIT)
@@ -275,15 +278,15 @@ class Transactions(Identity):
         return identity
 
     async def begin(self, two_phase: bool = False) -> None:
-        """Begin a transaction: what is sent from now on is part of it.
+        """Begin a transaction, which all records sent from now on belong to.
 
         Args:
-            two_phase: it may be prepared. So may every one with
+            two_phase: whether `prepare` may be called; always allowed with
                 `transaction.two.phase.commit.enable`.
 
         Raises:
             UsageError: not initialized, or a transaction is open.
-            TransactionError: the last one failed.
+            TransactionError: the last transaction failed.
         """
         self._check(BEGIN)
         self._is_two_phase = two_phase or self._options.timeout is None
@@ -296,10 +299,10 @@ class Transactions(Identity):
         self._move(State.IN_TRANSACTION)
 
     async def _leave_epoch(self) -> None:
-        """Take a new epoch after a transaction of the older protocol.
+        """Get a new epoch after a transaction of the older protocol.
 
-        A leader that has not got its marker yet would take the next records for part of it: under
-        version 2 nobody adds partitions first, which would wait for the marker.
+        Otherwise a leader that has not yet written the last transaction's marker would add the next
+        records to it. Adding partitions would wait for the marker, but version 2 does not do that.
         """
         try:
             async with asyncio.timeout(self._options.max_block):
@@ -322,12 +325,12 @@ class Transactions(Identity):
         """Commit a consumer group's offsets as part of the transaction (KIP-447).
 
         Args:
-            offsets: of the next record to read, by partition.
-            group: the consumer's place in its group; with its id alone nobody is fenced.
+            offsets: the offset of the next record to read, by partition.
+            group: the consumer's membership; a group id alone fences no former member.
 
         Raises:
             UsageError: no transaction is open, or an argument is not as above.
-            TransactionError: the transaction failed with this; abort it.
+            TransactionError: the commit failed, and the transaction with it; abort it.
             Unavailable: not done within `max.block.ms`; may be repeated.
         """
         self._check(SEND_OFFSETS)
@@ -347,9 +350,9 @@ class Transactions(Identity):
                 self._offset_commits.remove(commit)
 
     async def prepare(self) -> PreparedTransaction:
-        """Send what waits, and leave commit or abort to `complete_transaction`.
+        """Send the buffered records, then leave the end to `complete_transaction`.
 
-        After that only `commit` and `abort` are possible here, and `complete` anywhere.
+        This producer can then only `commit` or `abort`; any process can call `complete`.
 
         Raises:
             TransactionError: it cannot be committed; says whether to abort it or close.
@@ -373,11 +376,11 @@ class Transactions(Identity):
         )
 
     def holds(self, prepared: PreparedTransaction) -> bool:
-        """Whether this producer has prepared that, and it is not ended here."""
+        """Whether this producer has prepared that transaction and not ended it."""
         return self.state is State.PREPARED and self._prepared() == prepared
 
     async def commit(self) -> None:
-        """Send what waits, and commit the transaction once all of it is acknowledged.
+        """Send the buffered records, and commit once all of them are acknowledged.
 
         Raises:
             TransactionError: it cannot be committed; says whether to abort it or close.
@@ -387,7 +390,7 @@ class Transactions(Identity):
         await self._conclude(COMMIT, self._commit)
 
     async def abort(self) -> None:
-        """Drop what is not sent, and abort the transaction.
+        """Drop the unsent records, and abort the transaction.
 
         Raises:
             TransactionError: fatal; close the producer.
@@ -398,14 +401,14 @@ class Transactions(Identity):
 
     @property
     def is_open(self) -> bool:
-        """Whether a transaction is open that this producer alone can end."""
+        """Whether a transaction is open that only this producer can end."""
         return not self._is_shared and self.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
 
     async def finish(self) -> None:
-        """For closing: wait for a call that is under way, and abort the transaction if one is open.
+        """Before closing: wait for a running call, and abort the transaction if one is open.
 
-        Raises nothing: what is left open is aborted by the coordinator, when the transactional id
-        is taken over or after `transaction.timeout.ms`.
+        Raises no error: the coordinator aborts an open transaction when the transactional id is
+        taken over, or after `transaction.timeout.ms`.
         """
         if self._pending is not None:
             await asyncio.wait([self._pending.task])
@@ -427,7 +430,7 @@ class Transactions(Identity):
         await asyncio.gather(*tasks, return_exceptions=True)
         await super().close()
 
-    # what the sender asks and tells
+    # for the sender
 
     def is_ready(self) -> bool:
         return self.producer_id != NO_PRODUCER_ID and self.state is not State.FATAL_ERROR
@@ -474,8 +477,8 @@ class Transactions(Identity):
         ):
             return False
         if super().refused(batch, code):
-            # An idempotent producer would begin its partition anew unless an earlier batch is to
-            # be stored first. A transaction has to be repeated as a whole.
+            # An idempotent producer would restart the partition's sequence, unless an earlier batch
+            # has to be stored first. A transaction has to be repeated as a whole instead.
             sequence = self._sequences[batch.queue]
             if sequence.must_restart:
                 sequence.must_restart = False
@@ -485,18 +488,21 @@ class Transactions(Identity):
 
     def lost(self, batch: Batch) -> None:
         if batch.base_sequence >= 0:
-            # What comes behind it in its partition cannot be stored.
+            # Later batches of its partition cannot be stored.
             self._must_raise_epoch = True
 
-    def begin_anew(self, queue: PartitionQueue) -> None:
+    def recreated(self, queue: PartitionQueue) -> None:
         if self.state in _OPEN and queue in self._enlisted:
             self._must_raise_epoch = True
             self._fail(
-                Unavailable(f"{queue} was created anew: what this transaction sent there is gone")
+                Unavailable(
+                    f"{queue} was deleted and created again: this transaction's records in it are"
+                    " lost"
+                )
             )
 
     def _is_to_be_dropped(self, batch: Batch) -> bool:
-        """Whether a failed transaction gives this waiting batch up at once."""
+        """Whether this waiting batch of a failed transaction is dropped at once."""
         return self._in_version_2 or batch.base_sequence < 0
 
     def _drop(self) -> None:
@@ -539,10 +545,10 @@ class Transactions(Identity):
         if self._flushing is not None:
             self._flushing.cancel()
 
-    # the calls' work
+    # the work of the calls
 
     async def _conclude(self, call: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do a call's work, or wait for it where an earlier call has begun it."""
+        """Do a call's work, or wait for it if an earlier call has begun it."""
         pending = self._pending
         if pending is None or pending.call != call:
             self._check(call)
@@ -554,8 +560,8 @@ class Transactions(Identity):
                 self._pending = None
 
     async def _wait_for(self, call: str, task: asyncio.Task[None]) -> None:
-        # Shielded, as the work goes on without whoever stops waiting; if nobody comes back for its
-        # outcome, the state says it.
+        # `wait` does not cancel the task: the work goes on if the caller stops waiting. The
+        # callback reads the error, so that asyncio does not report it; the state keeps it.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         done, _ = await asyncio.wait([task], timeout=self._options.max_block)
         if not done:
@@ -606,7 +612,7 @@ class Transactions(Identity):
         await self._flush()
         self._check_still(State.ABORTING)
         try:
-            # A coordinator that has forgotten the producer refuses to end its transaction.
+            # A coordinator that has expired the producer refuses to end its transaction.
             is_forgotten = (
                 isinstance(cause, BrokerError)
                 and cause.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -622,13 +628,16 @@ class Transactions(Identity):
         self._move(State.READY)
 
     async def _settle_all(self, state: State) -> None:
-        """Return when everything in the transaction has its answer, if this state still holds."""
+        """Wait until all batches and offsets of the transaction are answered.
+
+        Raises TransactionError if the state is then another one.
+        """
         await self._flush()
         await self._finish_offset_commits()
         self._check_still(state)
 
     async def _flush(self) -> None:
-        """Return when every batch is acknowledged or given up, or the transaction has failed."""
+        """Wait until every batch is acknowledged or has failed, or the transaction has failed."""
         self._flushing = self._loop.create_task(self.outbox.flush())
         try:
             await asyncio.wait([self._flushing])
@@ -639,7 +648,7 @@ class Transactions(Identity):
             self._flushing = None
 
     async def _finish_offset_commits(self) -> None:
-        """Whoever sent offsets and did not wait for the outcome must not see half of them."""
+        """Wait for offset commits in flight: a caller may have stopped waiting for them."""
         commits, self._offset_commits = self._offset_commits, []
         if commits:
             await asyncio.wait([commit.task for commit in commits])
@@ -649,7 +658,7 @@ class Transactions(Identity):
             raise self._lifecycle.failure()
 
     def _check_open(self) -> None:
-        """Between attempts to make something part of the transaction."""
+        """Raise if the transaction is no longer open; called between attempts to add to it."""
         if self.state not in _OPEN:
             raise self._ended()
 
@@ -659,8 +668,8 @@ class Transactions(Identity):
         return TransactionError(f"the transaction was ended meanwhile, with {ABORT}()")
 
     async def _fetch_identity(self, producer_id: int, producer_epoch: int) -> tuple[int, int]:
-        """A new epoch from the coordinator: for whoever comes (-1, -1), or for this id and epoch
-        if no newer producer has taken over."""
+        """A new epoch from the coordinator: unconditionally (-1, -1), or only if the given id and
+        epoch are the newest."""
 
         def request(version: int) -> InitProducerIdRequest:
             if producer_id != NO_PRODUCER_ID and version < _EPOCH_BUMP_SINCE:
@@ -715,7 +724,7 @@ class Transactions(Identity):
             if commits:
                 raise
             if error.code is ErrorCode.INVALID_TXN_STATE and not self._has_begun:
-                return  # what would have begun it never came to the coordinator
+                return  # no request that begins the transaction reached the coordinator
             if error.code in _FORGOTTEN:
                 self._must_raise_epoch = True
                 return
@@ -726,10 +735,10 @@ class Transactions(Identity):
             self.renew(response.producer_id, response.producer_epoch)
             self._must_raise_epoch = False
 
-    # partitions and offsets become part of the transaction
+    # adding partitions and offsets to the transaction
 
     async def _enlist(self) -> None:
-        """Add the partitions whose first batch waits, until there are none."""
+        """Add the partitions whose first batch waits, until there are none left."""
         try:
             while self._wanted and self.state in _OPEN:
                 asked = list(self._wanted)
@@ -748,7 +757,7 @@ class Transactions(Identity):
                     self._wanted.pop(queue, None)
                 self.wake()
         except TransactionError:
-            return  # it was given up meanwhile, and its batches are dropped
+            return  # it has failed or ended meanwhile, and its batches are dropped
         except Exception as error:
             cause = error if isinstance(error, KafkaError) else KafkaError(repr(error))
             self._fail(cause, is_fatal_from_coordinator(cause))
@@ -809,7 +818,7 @@ class Transactions(Identity):
         except TransactionError:
             raise
         except KafkaError as error:
-            # Without the member the offsets can still be committed: no reason to end the producer.
+            # Not fatal: without naming the member the offsets can still be committed.
             is_unsupported = isinstance(error, _MemberUnsupported)
             self._fail(error, is_fatal_from_coordinator(error) and not is_unsupported)
             raise self._ended() from error
@@ -853,7 +862,7 @@ class Transactions(Identity):
 
 
 class _MemberUnsupported(BrokerError):
-    """The group's coordinator is too old to be told the member."""
+    """The group's coordinator is too old to check the member."""
 
 
 def _refusal_of_partitions(response: AddPartitionsToTxnResponse) -> Verdict:
@@ -877,8 +886,8 @@ def _refusal_of_offsets(response: TxnOffsetCommitResponse) -> Verdict:
 
 
 def _worst(results: Collection[Verdict]) -> Verdict:
-    """What decides: a refusal for good, else one for now, else OPERATION_NOT_ATTEMPTED, which only
-    says that something else was refused."""
+    """The most severe result: an error that is not retriable, else a retriable one, else
+    OPERATION_NOT_ATTEMPTED, which only says that another item was refused."""
 
     def rank(result: Verdict) -> int:
         code, _ = result

@@ -16,12 +16,12 @@ from trimtab.client.partitioner.built_in import BuiltInPartitioner
 from trimtab.client.partitioner.java import JavaPartitioner
 from trimtab.client.partitioner.latency import LatencyPartitioner
 from trimtab.client.partitioner.partitioner import (
+    CallableNewBatchPartitioner,
     CallablePartitioner,
     PartitionerMaker,
     PerRecordPartitioner,
     RoundRobinPartitioner,
     StickyPartitioner,
-    ToldPartitioner,
     make_partitioner,
 )
 from trimtab.errors import UsageError
@@ -192,7 +192,7 @@ def test_on_new_batch_is_called_and_deprecated(make_view: MakeView) -> None:
     with pytest.warns(DeprecationWarning, match="on_new_batch of WithNewBatch is deprecated"):
         maker = make(user)
     partitioner = maker()
-    assert isinstance(partitioner, ToldPartitioner)
+    assert isinstance(partitioner, CallableNewBatchPartitioner)
     partitioner.on_new_batch(make_view([0, -1]), 1)
     assert partitioner.partition(make_view([0, -1]), b"k", b"v") == 1
     assert user.seen == [("topic", [0, 1], 1), ("topic", b"k", b"v", [0, 1], [0])]

@@ -211,7 +211,7 @@ def test_a_broker_that_has_forgotten_gets_a_new_epoch(code: ErrorCode) -> None:
     assert send(identity, queue) == (7, 1, 0)
 
 
-def test_out_of_order_behind_an_earlier_one_is_no_cause_to_begin_anew() -> None:
+def test_out_of_order_behind_an_earlier_one_is_no_cause_to_restart() -> None:
     identity, queue = made(), Queue()
     proven(identity, queue)
     first, second = fill(queue, 1, 1)
@@ -295,7 +295,7 @@ def test_epochs_that_are_used_up_take_another_producer_id(monkeypatch: pytest.Mo
     for each in (queue, other):
         proven(identity, each)
         fill(each, 1, 1)
-    identity.begin_anew(queue)
+    identity.recreated(queue)
     assert not identity.may_send(queue)
     assert asked == [-1]
     assert not identity.may_send(queue), "the new id is not there yet"

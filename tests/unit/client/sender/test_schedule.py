@@ -1,4 +1,4 @@
-"""Whose turn it is, without a cluster: queues are stand-ins, time is a number."""
+"""Which queue is due, without a cluster: queues are stand-ins, time is a number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINGER = 0.005
 
 @dataclass(eq=False)
 class Waiting:
-    """A batch, as the schedule sees it."""
+    """The fields of a batch that the schedule reads."""
 
     created: float = 0.0
     attempts: int = 0
@@ -25,7 +25,7 @@ class Waiting:
 
 @dataclass(eq=False)
 class Queue:
-    """A partition's queue, as the schedule sees it."""
+    """The fields of a partition's queue that the schedule reads."""
 
     name: str = ""
     leader: int = 0
@@ -54,7 +54,7 @@ def test_an_open_batch_is_due_once_it_has_lingered() -> None:
     schedule, queue = made(), filled(created=1.0)
     schedule.review(queue, 1.0)
     assert schedule.advance(1.0) == 1.0 + LINGER
-    assert schedule.lines == []
+    assert schedule.due_brokers == []
     assert schedule.advance(1.0 + LINGER) == math.inf
     assert schedule.first(0) is queue
 
@@ -64,14 +64,14 @@ def test_a_complete_batch_is_due_at_once() -> None:
     schedule.review(queue, 0.0)
     queue.head_is_complete = True
     schedule.review(queue, 0.001)
-    assert schedule.lines == [0]
+    assert schedule.due_brokers == [0]
     assert schedule.advance(0.001) == math.inf
 
 
 def test_without_linger_everything_is_due_at_once() -> None:
     schedule = made(linger=0)
     schedule.review(filled(leader=3), 0.0)
-    assert schedule.lines == [3]
+    assert schedule.due_brokers == [3]
 
 
 def test_hurry_ends_every_lingering_and_calm_begins_it_again() -> None:
@@ -84,7 +84,7 @@ def test_hurry_ends_every_lingering_and_calm_begins_it_again() -> None:
     schedule.hurry(False)
     later = filled(created=0.001)
     schedule.review(later, 0.001)
-    assert schedule.lines == []
+    assert schedule.due_brokers == []
     assert schedule.advance(0.001) == pytest.approx(0.001 + LINGER)
 
 
@@ -94,10 +94,10 @@ def test_a_batch_that_came_back_waits_for_its_back_off_even_in_a_hurry() -> None
     queue.batches[0].not_before = 2.0
     schedule.hurry(True)
     schedule.review(queue, 1.0)
-    assert schedule.lines == []
+    assert schedule.due_brokers == []
     assert schedule.advance(1.0) == 2.0
     schedule.advance(2.0)
-    assert schedule.lines == [0]
+    assert schedule.due_brokers == [0]
 
 
 def test_a_queue_that_is_due_and_comes_back_off_leaves_the_line() -> None:
@@ -105,9 +105,9 @@ def test_a_queue_that_is_due_and_comes_back_off_leaves_the_line() -> None:
     schedule.review(queue, 1.0)
     queue.batches.appendleft(Waiting(attempts=1, not_before=2.0))
     schedule.review(queue, 1.0)
-    assert schedule.lines == []
+    assert schedule.due_brokers == []
     assert schedule.advance(2.0) == math.inf
-    assert schedule.lines == [0]
+    assert schedule.due_brokers == [0]
 
 
 def test_whoever_found_no_room_is_first_in_the_next_request() -> None:
@@ -134,7 +134,7 @@ def test_a_queue_that_is_held_is_due_again_when_it_is_reviewed_or_all_are_releas
     for queue in (first, second):
         schedule.review(queue, 0.0)
         schedule.hold(queue)
-    assert schedule.lines == []
+    assert schedule.due_brokers == []
     schedule.review(second, 0.0)
     assert serve(schedule, 0, 0.0) == "second"
     schedule.release()
@@ -153,7 +153,7 @@ def test_a_queue_whose_batches_are_gone_is_due_no_more() -> None:
         schedule.release()
         schedule.hurry(True)
         schedule.hurry(False)
-        assert schedule.lines == []
+        assert schedule.due_brokers == []
         assert schedule.advance(10.0) == math.inf
 
 
@@ -165,7 +165,7 @@ def test_a_queue_follows_its_leader() -> None:
         assert schedule.move(queue, 7)
         assert not schedule.move(queue, 7)
     schedule.advance(LINGER)
-    assert schedule.lines == [7]
+    assert schedule.due_brokers == [7]
     assert [serve(schedule, 7, LINGER) for _ in range(2)] == ["due", "lingering"]
     assert not schedule.move(filled(), 7), "never seen: its leader is asked when it is"
 
@@ -180,10 +180,10 @@ def test_a_topic_that_is_forgotten_leaves_nothing_behind() -> None:
     schedule.forget("topic")
     assert schedule.advance(LINGER) == math.inf
     assert (schedule.length(0), schedule.first(0)) == (1, kept)
-    assert list(schedule._places) == [kept]
+    assert list(schedule._scheduled) == [kept]
 
 
-def test_an_alarm_for_what_is_gone_wakes_nobody() -> None:
+def test_an_alarm_of_an_emptied_queue_wakes_nothing() -> None:
     schedule = made(linger=10.0)
     queues = [filled(str(i), created=i) for i in range(3)]
     for queue in queues:
@@ -195,7 +195,7 @@ def test_an_alarm_for_what_is_gone_wakes_nobody() -> None:
 
 
 def test_a_queue_that_fills_again_and_again_lingers_from_its_last_batch() -> None:
-    """Its alarm is set once, and moved when it goes off: not one for each batch."""
+    """A queue has one alarm, which is set again when it rings too early: not one per batch."""
     schedule, queue = made(linger=10.0), filled()
     for i in range(1000):
         queue.batches = deque([Waiting(i / 1000)])
@@ -209,4 +209,4 @@ def test_a_queue_that_fills_again_and_again_lingers_from_its_last_batch() -> Non
     schedule.review(queue, 1.0)
     assert schedule.advance(10.0) == 11.0
     schedule.advance(11.0)
-    assert schedule.lines == [0]
+    assert schedule.due_brokers == [0]

@@ -362,7 +362,7 @@ def test_a_topic_that_is_created_anew_takes_the_transaction_with_it(bank: Bank) 
             bank.cluster.topic_of = lambda topic_id: "topic"  # type: ignore[method-assign]
             bank.script[ApiKey.PRODUCE] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
             await producer.send("topic", b"2", partition=0)
-            with pytest.raises(TransactionError, match="topic-0 was created anew"):
+            with pytest.raises(TransactionError, match="topic-0 was deleted and created again"):
                 await producer.commit_transaction()
             await producer.abort_transaction()
 
