@@ -15,7 +15,7 @@ help:
 	@echo 'make test    every test          (ARGS="tests/unit -k wire" for some)'
 	@echo 'make check   format, lint, types, which room imports which'
 	@echo 'make bench   measurements beside Apache Kafka, one JSON object a line (STAGE=broker for one)'
-	@echo 'make figures all of that into docs/figures.json, and from there into README.md and docs'
+	@echo 'make figures all of that into docs/figures.json, and from there into docs/measured.md, README.md …'
 	@echo 'make sim     the cluster and its clients in virtual time; SEEDS=200 runs of it under faults,'
 	@echo '             from FIRST_SEED=n on, in JOBS=2 processes; SEED=n repeats one with its trace'
 	@echo 'make clean   back to a fresh clone'

@@ -153,17 +153,75 @@ def render_turns(stored: Stored, stages: Sequence[str]) -> list[str]:
     return turns.table(stored[stage]["rows"])
 
 
+class Headline(NamedTuple):
+    """A figure in README.md: which stored row it is, and its name there."""
+
+    stage: str
+    metric: str
+    rival: str
+    name: str
+
+
+HEADLINES: Final = (
+    Headline(
+        "java",
+        "records_per_s, on Apache Kafka 4.3.0, batch 128 KiB, linger 5 ms, acks 1",
+        "Java's ProducerPerformance 4.3.0",
+        "producer: to Apache Kafka, batches of 128 KiB, acks=1",
+    ),
+    Headline(
+        "table",
+        "records_per_s, batch 128 KiB, linger 5 ms, acks 1, into a sink",
+        "confluent-kafka produce_batch",
+        "producer: an Arrow table, to a broker that only counts records",
+    ),
+    Headline(
+        "replication",
+        "records_per_s, 100 B, defaults",
+        "Apache Kafka 4.3.0",
+        "cluster: three brokers and acks=all, Java's producer with its defaults",
+    ),
+    Headline(
+        "startup",
+        "start to the first Metadata answer",
+        "Apache Kafka 4.3.0",
+        "cluster: start of one broker, until it answers",
+    ),
+    Headline(
+        "spark",
+        "rows_per_s, 1000000 records of 100 B",
+        "spark-sql-kafka-0-10 4.2.0",
+        "Spark: reading a topic",
+    ),
+)
+
+
+def render_headlines(stored: Stored, stages: Sequence[str]) -> list[str]:
+    lines = ["| | trimtab | compared with | |", "|---|--:|--:|---|"]
+    for headline in HEADLINES:
+        for row in stored[headline.stage]["rows"]:
+            if (row["metric"], row["rival"]) == (headline.metric, headline.rival):
+                missing = row.get("note") or "not measured"
+                beside = missing if row["rival_value"] is None else _value(row, "rival_value")
+                cells = (headline.name, f"**{_value(row, 'value')}**", beside, headline.rival)
+                lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
 TABLES: Final = {
-    "producer": Table("README.md", ("producer", "table", "java"), render_speed),
-    "kip794": Table("README.md", ("kip794",), render_kip794),
-    "cluster": Table("README.md", ("broker", "startup", "spark"), render_stages),
-    "replication": Table("README.md", ("replication",), render_stages),
-    "partitions": Table("README.md", ("partitions",), render_stages),
-    "failures": Table("README.md", ("sim", "kills", "patience"), render_facts),
-    "limits": Table("README.md", ("fetch", "placement", "reassignment"), render_facts),
-    "demo": Table("README.md", ("demo",), render_demo),
+    "producer": Table("docs/measured.md", ("producer", "table", "java"), render_speed),
+    "kip794": Table("docs/measured.md", ("kip794",), render_kip794),
+    "cluster": Table("docs/measured.md", ("broker", "startup", "spark"), render_stages),
+    "replication": Table("docs/measured.md", ("replication",), render_stages),
+    "partitions": Table("docs/measured.md", ("partitions",), render_stages),
+    "failures": Table("docs/measured.md", ("sim", "kills", "patience"), render_facts),
+    "limits": Table("docs/measured.md", ("fetch", "placement", "reassignment"), render_facts),
+    "demo": Table("docs/measured.md", ("demo",), render_demo),
     "partitioning": Table("docs/partitioning.md", ("partitioning",), render_partitioning),
     "turns": Table("docs/partitioning.md", ("turns",), render_turns),
+    "headlines": Table(
+        "README.md", tuple(headline.stage for headline in HEADLINES), render_headlines
+    ),
 }
 STAGES: Final = tuple(dict.fromkeys(stage for table in TABLES.values() for stage in table.stages))
 

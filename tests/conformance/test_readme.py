@@ -1,4 +1,4 @@
-"""The tour in README.md runs as it is written, and none of its programs warns of anything."""
+"""The examples of README.md and docs/guide.md run as written, and nothing warns."""
 
 from __future__ import annotations
 
@@ -11,81 +11,106 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-TOUR = re.findall(r"```(\w+)\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
-PYTHON = [code for language, code in TOUR if language == "python"]
-SHELL = [code for language, code in TOUR if language == "sh"]
-MOVES = re.findall(r"^    (trimtab reassign .*|tail .*)$", (ROOT / "README.md").read_text(), re.M)
 SECONDS = 300
 
 
-def test_the_tour_has_what_is_tried_here() -> None:
-    assert len(PYTHON) == 3
-    assert [code.split()[:3] for code in SHELL] == [
-        ["trimtab", "cluster", "up"],
-        ["trimtab", "topics", "--create"],
+def read_blocks(document: str, language: str) -> list[str]:
+    """The code blocks of a document that are marked as of this language."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, re.S)
+
+
+IN_README, IN_GUIDE = read_blocks("README.md", "python"), read_blocks("docs/guide.md", "python")
+
+
+def test_the_documents_have_the_examples_that_are_tried_here() -> None:
+    assert (len(IN_README), len(IN_GUIDE)) == (2, 1)
+    starts = [
+        [block.split()[:3] for block in read_blocks(document, "sh")]
+        for document in ("README.md", "docs/guide.md")
     ]
-    assert [line.split()[2] for line in MOVES] == ["--generate", "1", "--execute", "--verify"]
+    up, create = ["trimtab", "cluster", "up"], ["trimtab", "topics", "--create"]
+    assert starts == [[up, create], [up, create, ["trimtab", "reassign", "--generate"]]]
 
 
 @pytest.mark.parametrize(
     ("code", "shown"),
     [
-        (PYTHON[0], "b'UA' b'EWR to IAH'"),
-        (PYTHON[1], "records=100000"),
-        (PYTHON[2], "|        2|"),
+        (IN_README[0], "b'UA' b'EWR to IAH'"),
+        (IN_README[1], "|        2|"),
+        (IN_GUIDE[0], "records=100000"),
     ],
 )
-def test_the_python_in_the_tour_runs(code: str, shown: str, tmp_path: Path) -> None:
+def test_the_python_programs_run(code: str, shown: str, tmp_path: Path) -> None:
     # Spark's own workers leave sockets unclosed, which Python says when asked for all warnings.
     env = {**os.environ} if "spark" in code else ALL_WARNINGS
     done = run([sys.executable, "-c", code], tmp_path, env=env)
     assert shown in done.stdout
 
 
-def test_the_commands_in_the_tour_run(tmp_path: Path) -> None:
-    up = re.sub(r"--port 9092", "--port 0", SHELL[0].splitlines()[0]).split()
+def test_the_commands_in_the_readme_run(tmp_path: Path) -> None:
+    shown = run_commands("README.md", tmp_path)
+    assert "100000 records sent" in shown["producer-perf"]
+    assert "Successfully started partition reassignment" in shown["reassign --execute"]
+    assert "Status of partition reassignment:" in shown["reassign --verify"]
+    assert "PartitionCount: 6" in shown["topics --describe"]
+
+
+def test_the_commands_in_the_guide_run(tmp_path: Path) -> None:
+    shown = run_commands("docs/guide.md", tmp_path)
+    assert "100000 records sent" in shown["producer-perf"]
+    assert sum(int(line.rpartition(":")[2]) for line in shown["offsets"].split()) == 100_000
+    assert sorted(shown["consume"].splitlines()) == ["AA\tJFK", "UA\tEWR"]
+    assert "Successfully started partition reassignment" in shown["reassign --execute"]
+    assert "Status of partition reassignment:" in shown["reassign --verify"]
+
+
+def run_commands(document: str, directory: Path) -> dict[str, str]:
+    """Start the document's cluster and run its other commands; what each printed.
+
+    The keys are the command and, if it has one, the option that says what to do.
+    """
+    first, *others = read_blocks(document, "sh")
+    up = re.sub(r"--port 9092", "--port 0", first.splitlines()[0]).split()
+    shown = {}
     with subprocess.Popen(
         [*TRIMTAB, *up[1:]],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        cwd=tmp_path,
+        cwd=directory,
         env=ALL_WARNINGS,
     ) as cluster:
         try:
             assert cluster.stdout is not None
             servers = cluster.stdout.readline().split()[1]
-            shown = [run_line(line, servers, tmp_path).stdout for line in SHELL[1].splitlines()]
-            moved = [run_line(line, servers, tmp_path, MOVED).stdout for line in MOVES]
+            for line in "".join(others).splitlines():
+                name = re.search(r"trimtab [\w-]+( --(?!topic)\w+)?|tail", line)
+                assert name is not None
+                shown[name[0].removeprefix("trimtab ")] = run_line(line, servers, directory).stdout
         finally:
             cluster.terminate()
             _, said = cluster.communicate(timeout=SECONDS)
     assert (cluster.returncode, said) == (0, "trimtab cluster: stopping\n")
-    logs = [path.read_text() for path in (tmp_path / "kafka-data" / "logs").iterdir()]
+    logs = [path.read_text() for path in (directory / "kafka-data" / "logs").iterdir()]
     assert len(logs) == 4
     assert [line for log in logs for line in log.splitlines() if " INFO " not in line] == []
-    assert "100000 records sent" in shown[1]
-    assert sum(int(line.rpartition(":")[2]) for line in shown[2].split()) == 100_000
-    assert sorted(shown[-1].splitlines()) == ["AA\tJFK", "UA\tEWR"]
-    assert "Successfully started partition reassignment" in moved[2]
-    assert "Status of partition reassignment:" in moved[3]
+    return shown
 
 
 TRIMTAB = [sys.executable, "-m", "trimtab"]
 ALL_WARNINGS = {**os.environ, "PYTHONWARNINGS": "default"}
 NOTHING = r""
-COUNT = r"(Processed a total of \d+ messages\n)?"  # as Kafka's console consumer does
-MOVED = r"(\n.* replicas are copied.*\n.* seconds\.\n)?"
+COUNT = r"Processed a total of \d+ messages\n"  # as Kafka's console consumer does
+PLAN = r"\n.* replicas are copied.*\n.*\n"
 """What programs may say on standard error, where warnings of Python and of the log go as well."""
 
 
-def run_line(
-    line: str, servers: str, directory: Path, said: str = COUNT
-) -> subprocess.CompletedProcess[str]:
+def run_line(line: str, servers: str, directory: Path) -> subprocess.CompletedProcess[str]:
     line = re.sub(
         r"trimtab ([^>|#]*)", rf"{' '.join(TRIMTAB)} \1 --bootstrap-server {servers} ", line
     )
-    return run(["sh", "-c", line], directory, said)
+    return run(["sh", "-c", line], directory, f"({COUNT}|{PLAN})?")
 
 
 def run(

@@ -9,10 +9,21 @@ from pathlib import Path
 import pytest
 
 from benchmarks import figures
-from benchmarks.figures import ROOT, STAGES, TABLES, Stored, load, marks, render, write_tables
+from benchmarks.figures import (
+    HEADLINES,
+    ROOT,
+    STAGES,
+    TABLES,
+    Stored,
+    load,
+    marks,
+    render,
+    write_tables,
+)
 from benchmarks.partitioning import POLICIES as ALL_POLICIES
 from benchmarks.turns import POLICIES
 
+MEASURED = "docs/measured.md"
 ROW = {
     "metric": "send, tuned",
     "value": 3_180_000,
@@ -69,25 +80,31 @@ def test_each_table_is_what_the_stored_figures_render(name: str) -> None:
 
 
 def test_tables_are_written_between_their_marks_and_the_rest_stays(tree: Path) -> None:
-    before = (tree / "README.md").read_text()
+    before = (tree / MEASURED).read_text()
     write_tables(tree, everything())
-    after = (tree / "README.md").read_text()
+    after = (tree / MEASURED).read_text()
+    assert "| sticky (KIP-480) | 77.2% | 10.0% | 12.8% | 8.3 s | 22.6 s |" in after
     for name, table in TABLES.items():
         found = marks(name).search((tree / table.file).read_text())
         assert found is not None
         assert found[2] == render(table, everything())
         before, after = marks(name).sub("", before), marks(name).sub("", after)
     assert before == after
-    assert "| sticky (KIP-480) | 77.2% | 10.0% | 12.8% | 8.3 s | 22.6 s |" in (
-        (tree / "README.md").read_text()
-    )
 
 
 def test_what_was_never_stored_stays_as_it_is(tree: Path) -> None:
-    before = (tree / "README.md").read_text()
+    before = [(tree / file).read_text() for file in ("README.md", MEASURED)]
     stored = everything()
     write_tables(tree, {"producer": stored["producer"]})  # `table` and `java` are missing
-    assert (tree / "README.md").read_text() == before
+    assert [(tree / file).read_text() for file in ("README.md", MEASURED)] == before
+
+
+def test_the_readme_has_a_line_for_each_headline() -> None:
+    drawn = render(TABLES["headlines"], load(ROOT))
+    assert drawn is not None
+    assert [line.split("|")[1].strip() for line in drawn.splitlines()[2:-2]] == [
+        headline.name for headline in HEADLINES
+    ]
 
 
 def test_stages_of_different_commits_say_so_and_a_missing_rival_is_marked() -> None:
@@ -113,8 +130,10 @@ def test_facts_are_told_with_all_that_was_measured() -> None:
 
 
 def test_a_table_without_marks_is_an_error(tree: Path) -> None:
-    (tree / "README.md").write_text("nothing")
-    with pytest.raises(ValueError, match=r"README.md has no marks <!-- figures: producer -->"):
+    (tree / MEASURED).write_text("nothing")
+    with pytest.raises(
+        ValueError, match=r"docs/measured.md has no marks <!-- figures: producer -->"
+    ):
         write_tables(tree, everything())
 
 
@@ -126,5 +145,5 @@ def test_one_stage_is_measured_stored_and_written(
     stored = json.loads((tree / "docs" / "figures.json").read_text())
     assert list(stored) == ["demo"]
     assert stored["demo"]["commit"]
-    assert "77.2%" in (tree / "README.md").read_text()
+    assert "77.2%" in (tree / MEASURED).read_text()
     assert figures.main(["--write-only", "--root", str(tree)]) == 0
