@@ -26,6 +26,7 @@ STAGES = {
     "turns": "what it costs to choose a partition, from 10 to 10,000 of them",
     "kip794": "the proposal's test series, on our cluster and Apache Kafka: beside Java's producer",
     "segments": "batch headers from log segments on disk, as load tables read them",
+    "micro_batch": "small micro-batches, four tasks: beside Spark's own Kafka connector",
     "spark": "reading a topic into Spark: beside Spark's own Kafka connector",
     "stream_bytes": "a stream bounded in bytes: beside Spark's own Kafka connector",
     "exactly_once": "a stream into Apache Kafka, its processes killed at every step: lost, doubled",

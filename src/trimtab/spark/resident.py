@@ -13,6 +13,8 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
+from trimtab.spark.worker import settle
+
 IDLE_SECONDS = 60.0
 """How long a client that no task uses stays open, at least; at most twice as long."""
 
@@ -49,6 +51,7 @@ class Residents(Generic[T]):
         Args:
             key: clients with the same key do for each other.
         """
+        settle()
         client = self._take(key)
         if client is None:
             client = make()

@@ -67,6 +67,8 @@ class TrimtabDataSource(DataSource):
         return make_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        from trimtab.spark.worker import settle
         from trimtab.spark.write.sink import make_stream_writer
 
+        settle()  # Spark calls this twice for each micro-batch
         return make_stream_writer(self.options, schema)

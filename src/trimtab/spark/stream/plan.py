@@ -43,7 +43,7 @@ again every 10 ms; it can stop the query meanwhile."""
 OUTAGE_SECONDS: Final = 300.0
 """How long errors that may pass are ridden out before they end the query."""
 
-_LOOK_SECONDS: Final = 0.05
+_LOOK_SECONDS: Final = 0.02
 _PAUSE_TO_LOOK: Final = 10
 """Looking for something new takes up this part of the time at most, one to so many."""
 _RETRY_SECONDS: Final = 0.2
