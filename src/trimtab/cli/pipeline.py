@@ -17,7 +17,7 @@ import argparse
 import logging
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -64,7 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from trimtab.spark.pipeline.file import read_pipeline
-    from trimtab.spark.session.local import any_session, check_local_options
+    from trimtab.spark.session.local import any_session, check_local_options, end_jvm_at_once
 
     pipeline = read_pipeline(arguments.file)
     check_local_options(arguments.cores, arguments.memory)
@@ -73,16 +73,22 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{pipeline.file}: options that change nothing here: {names}", file=sys.stderr)
     # What Spark says of an error is pages of stack traces; the command says it in a line.
     config = None if arguments.verbose else {"spark.log.level": "OFF"}
-    with (
-        _signals() as arrived,
-        any_session(pipeline.name, arguments.cores, arguments.memory or "1g", config) as session,
-    ):
-        if not arguments.verbose:
-            _silence_queries()
-        if arguments.verb == "check":
-            _check(session, pipeline)
-        else:
-            _run(session, pipeline, arrived)
+    arrived: list[int] = []
+    memory = arguments.memory or "1g"
+    try:
+        with (
+            _signals(arrived, end_jvm_at_once),
+            any_session(pipeline.name, arguments.cores, memory, config) as session,
+        ):
+            if not arguments.verbose:
+                _silence_queries()
+            if arguments.verb == "check":
+                _check(session, pipeline)
+            else:
+                _run(session, pipeline, arrived)
+    except (KeyboardInterrupt, Exception):  # calls that have lost their JVM
+        if len(arrived) <= 1:
+            raise
     return _SIGNALLED + arrived[0] if arrived else 0
 
 
@@ -134,18 +140,18 @@ def _run(session: SparkSession, pipeline: Pipeline, arrived: list[int]) -> None:
 
 
 @contextmanager
-def _signals() -> Iterator[list[int]]:
-    """The first SIGINT or SIGTERM that comes; the next one interrupts."""
-    arrived: list[int] = []
+def _signals(arrived: list[int], end_at_once: Callable[[], object]) -> Iterator[None]:
+    """Note each SIGINT and SIGTERM that comes; the second one interrupts."""
 
     def note(number: int, _: object) -> None:
-        if arrived:
-            raise KeyboardInterrupt
         arrived.append(number)
+        if len(arrived) > 1:
+            end_at_once()
+            raise KeyboardInterrupt
 
     before = {each: signal.signal(each, note) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield arrived
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,92 +1,77 @@
-"""`trimtab pipeline`: what is refused before Spark is started."""
+"""`trimtab pipeline`: signals. What it does on Spark is tried in tests/spark/test_pipeline.py."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from trimtab.cli import main
-from trimtab.cli.pipeline import _list
+from trimtab.cli import main, pipeline
+from trimtab.spark.session import local
 
 FILE = """
 trigger = "batch"
-[source]
-format = "json"
-path = "/in"
-[sink]
-format = "parquet"
-path = "/out"
+source = { format = "json", path = "/tmp/nothing" }
+sink = { format = "json", path = "/tmp/nowhere" }
 """
 
 
-@pytest.fixture(autouse=True)
-def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise AssertionError("Spark is started")
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """No Spark: a session is an object, and what would end the JVM is noted."""
+    noted: list[str] = []
 
-    monkeypatch.setattr("trimtab.spark.session.local.start_session", refuse)
+    @contextmanager
+    def session(
+        app: str, cores: int | None, memory: str, config: Mapping[str, str] | None
+    ) -> Iterator[object]:
+        try:
+            yield object()
+        finally:
+            noted.append("stopped")
 
-
-@pytest.mark.parametrize("verb", ["check", "run"])
-@pytest.mark.parametrize(
-    ("text", "words", "why"),
-    [
-        (FILE.replace("trigger", "triger"), (), "p.toml: unknown key triger (did you mean trigg"),
-        (FILE, ("--cores", "0"), "--cores 0: write 1 or more"),
-    ],
-)
-def test_a_mistake_is_one_line_and_fails(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    verb: str,
-    text: str,
-    words: tuple[str, ...],
-    why: str,
-) -> None:
-    path = tmp_path / "p.toml"
-    path.write_text(text)
-    assert main(["pipeline", verb, str(path), *words]) == 1
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert err.startswith("trimtab pipeline: ")
-    assert why in err
+    monkeypatch.setattr(local, "any_session", session)
+    monkeypatch.setattr(local, "end_jvm_at_once", lambda: noted.append("ended at once"))
+    monkeypatch.setattr(pipeline, "_silence_queries", lambda: None)
+    return noted
 
 
-@pytest.mark.parametrize("variable", ["PYSPARK_GATEWAY_PORT", "SPARK_REMOTE"])
-def test_the_size_of_a_session_that_is_given_is_not_ours_to_set(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    variable: str,
-) -> None:
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *signals: signal.Signals) -> int:
+    """Run a pipeline to which signals come."""
+
+    def receive(session: object, read: object, arrived: list[int]) -> None:
+        for number in signals:
+            signal.raise_signal(number)
+            assert arrived[-1] == number
+
+    monkeypatch.setattr(pipeline, "_run", receive)
     (tmp_path / "p.toml").write_text(FILE)
-    monkeypatch.setenv(variable, "1")
-    assert main(["pipeline", "run", str(tmp_path / "p.toml"), "--memory", "4g"]) == 1
-    assert "--memory is for Spark's local mode" in capsys.readouterr().err
+    return main(["pipeline", "run", str(tmp_path / "p.toml")])
 
 
-def test_a_verb_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["pipeline"])
-    assert ended.value.code == 2
-    assert "check|run" in capsys.readouterr().err
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_signal_ends_the_run_in_good_order(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ended: list[str], number: signal.Signals
+) -> None:
+    before = signal.getsignal(number)
+    assert run(monkeypatch, tmp_path, number) == 128 + number
+    assert ended == ["stopped"]
+    assert signal.getsignal(number) is before
 
 
-def test_what_is_secret_is_not_printed() -> None:
-    options = {"kafka.sasl.jaas.config": "s", "kafka.ssl.key.password": "s", "topic": "t"}
-    assert _list("/in", options) == "/in, topic=t"
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_the_second_one_ends_spark_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ended: list[str], first: signal.Signals
+) -> None:
+    assert run(monkeypatch, tmp_path, first, signal.SIGTERM) == 128 + first
+    assert ended == ["ended at once", "stopped"]
 
 
-def test_nothing_of_spark_is_imported_to_find_a_mistake(tmp_path: Path) -> None:
-
-    (tmp_path / "p.toml").write_text(FILE.replace("json", "jason"))
-    code = (
-        "import sys; from trimtab.cli import main; "
-        f"code = main(['pipeline', 'check', {str(tmp_path / 'p.toml')!r}]); "
-        "print(code, 'pyspark' in sys.modules)"
-    )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ended.stdout == "1 False\n"
+def test_without_a_signal_the_run_is_done(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ended: list[str]
+) -> None:
+    assert run(monkeypatch, tmp_path) == 0
+    assert ended == ["stopped"]

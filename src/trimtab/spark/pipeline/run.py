@@ -92,7 +92,11 @@ def run(
         UsageError: as `analyse`; nothing has been started.
         PipelineFailed: Spark says why.
     """
-    frame = analyse(session, pipeline)
+    try:
+        frame = analyse(session, pipeline)
+    except UsageError:
+        if not is_stopping():  # else Spark may have ended as well
+            raise
     if is_stopping():
         return Outcome(0, 0, True)
     if not pipeline.is_stream:
@@ -167,15 +171,15 @@ def _follow(
     show: Callable[[SourceProgress | str], object],
 ) -> Outcome:
     """Wait for a stream's end, and show how far it is."""
-    shown, batches, records, is_stopped = -1, 0, 0, False
+    shown, batches, records, is_stopped, is_over = -1, 0, 0, False, False
     try:
-        is_over = False
         while not is_over:
             with _failing(pipeline):
                 # Seconds, also parts of one, whatever PySpark's annotation says.
                 is_over = bool(query.awaitTermination(_SLICE_S))  # type: ignore[arg-type]
-            # Spark keeps the last hundred.
-            for progress in query.recentProgress if query.lastProgress else ():
+                # Spark keeps the last hundred.
+                recent = query.recentProgress if query.lastProgress else []
+            for progress in recent:
                 if progress.batchId <= shown:
                     continue
                 shown = progress.batchId
@@ -187,10 +191,15 @@ def _follow(
                     show(line)
             if not is_over and is_stopping():
                 is_stopped = True
-                query.stop()
-    finally:
-        if query.isActive:
-            query.stop()
+                with _failing(pipeline):
+                    query.stop()
+    except PipelineFailed:
+        if not is_stopping():  # else it has failed because it was to end, or Spark has ended too
+            raise
+        is_stopped = True
+    except Exception:
+        query.stop()
+        raise
     return Outcome(batches, records, is_stopped)
 
 
@@ -205,7 +214,6 @@ def _run_batch(
         writer = writer.partitionBy(*sink.partition_by)
     tag = f"trimtab-pipeline-{uuid.uuid4()}"
     over = threading.Event()
-    is_stopped = False
 
     def cancel() -> None:
         if context is None:
@@ -214,10 +222,8 @@ def _run_batch(
             context.cancelJobGroup(tag)
 
     def watch() -> None:
-        nonlocal is_stopped
         while not over.wait(_SLICE_S):
             if is_stopping():
-                is_stopped = True
                 cancel()  # again and again: there may be no job for a moment
 
     watcher = threading.Thread(target=watch, name=tag, daemon=True)
@@ -236,7 +242,7 @@ def _run_batch(
             else:
                 writer.save()
     except PipelineFailed:
-        if not is_stopped:
+        if not is_stopping():
             raise
         return Outcome(0, 0, True)
     finally:

@@ -83,18 +83,53 @@ def any_session(
         register(active)
         yield active
     elif is_given():
-        session = SparkSession.builder.appName(app).getOrCreate()
+        with _interrupts_deferred():  # and the caller's handlers stay, in place of PySpark's
+            session = SparkSession.builder.appName(app).getOrCreate()
         try:
             register(session)
             yield session
         finally:
-            session.stop()
+            _stop_given(session)
     else:
         session = start_session(app, cores, memory, config)
         try:
             yield session
         finally:
             stop_session(session)
+
+
+def _stop_given(session: SparkSession) -> None:
+    """Stop a session of spark-submit or Spark Connect.
+
+    Ctrl-C and SIGTERM reach spark-submit, too: then there is nothing left to stop.
+    """
+    try:
+        session.stop()
+    except Exception:
+        if not has_lost_jvm():
+            raise
+
+
+def has_lost_jvm() -> bool:
+    """Whether the JVM of this process's session does not answer any more."""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+
+    jvm = SparkContext._jvm
+    if jvm is None:
+        return False
+    try:
+        jvm.java.lang.System.nanoTime()
+    except (Py4JError, OSError):
+        return True
+    return False
+
+
+def end_jvm_at_once() -> None:
+    """End the JVM that `start_session` has started, whatever it does; nothing if there is none."""
+    process = _jvm_process()
+    if process is not None:
+        process.terminate()  # it removes its files yet
 
 
 def is_given() -> bool:
