@@ -29,7 +29,7 @@ from benchmarks.jars import (
 )
 from benchmarks.processes import KafkaBehindProxy, Trimtab
 from benchmarks.report import progress, report
-from trimtab.cli.experiment.ground import Ground
+from trimtab.cli.experiment.cluster import ExperimentCluster
 from trimtab.cli.experiment.kip794 import (
     CONFIGURATIONS,
     LINGER,
@@ -99,7 +99,7 @@ def _measure_on(
     configurations: Sequence[str],
 ) -> None:
     with Admin(address) as admin:
-        ground = Ground(admin, None, ["--bootstrap-server", address])
+        target = ExperimentCluster(admin, None, ["--bootstrap-server", address])
         for each in series:
             ours: dict[str, list[Measured]] = {name: [] for name in configurations}
             theirs: dict[str, list[Measured]] = {
@@ -110,28 +110,30 @@ def _measure_on(
                 where = f"kip794: on {cluster}, series {each}, round {number + 1} of {rounds}"
                 for name, measured in ours.items():
                     progress(f"{where}: {name}")
-                    measured.append(_measure(ground, each, name, records))
+                    measured.append(_measure(target, each, name, records))
                 for name, measured in theirs.items():
                     progress(f"{where}: Java's {name}")
                     try:
-                        measured.append(_measure_java(ground, address, each, name, records))
+                        measured.append(_measure_java(target, address, each, name, records))
                     except RivalMissing as reason:
                         missing = str(reason)
             for name in configurations:
                 _report(cluster, each, name, ours[name], theirs[RIVALS.get(name, name)], missing)
 
 
-def _measure(ground: Ground, series: int, name: str, records: int) -> Measured:
-    with new_topic(ground, f"{series}-{name}") as view:
+def _measure(target: ExperimentCluster, series: int, name: str, records: int) -> Measured:
+    with new_topic(target, f"{series}-{name}") as view:
         command = trimtab_perf(
-            *(view.name, records, RECORD_BYTES, RATES[series], ground.client_words),
+            *(view.name, records, RECORD_BYTES, RATES[series], target.client_words),
             {**LINGER, **CONFIGURATIONS[name].settings},
         )
-        return asyncio.run(measure(ground, view, series, name, command, records, lambda done: None))
+        return asyncio.run(measure(target, view, series, name, command, records, lambda done: None))
 
 
-def _measure_java(ground: Ground, address: str, series: int, name: str, records: int) -> Measured:
-    with new_topic(ground, f"{series}-java-{name}") as view:
+def _measure_java(
+    target: ExperimentCluster, address: str, series: int, name: str, records: int
+) -> Measured:
+    with new_topic(target, f"{series}-java-{name}") as view:
         properties = {"bootstrap.servers": address, **LINGER, **JAVA_SETTINGS[name]}
         command = [
             *(find_java(), "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp"),
@@ -142,7 +144,7 @@ def _measure_java(ground: Ground, address: str, series: int, name: str, records:
             "--producer-props",
             *(f"{key}={str(value).lower()}" for key, value in properties.items()),
         ]
-        return asyncio.run(measure(ground, view, series, name, command, records, lambda done: None))
+        return asyncio.run(measure(target, view, series, name, command, records, lambda done: None))
 
 
 def java_class_path(configuration: str) -> str:

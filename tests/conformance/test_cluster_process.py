@@ -253,7 +253,7 @@ def test_a_cluster_that_cannot_start_says_why_and_leaves_nothing(port: int, tmp_
         taken = run([*command, str(port)])
         in_use = run([*command, "0", "--data", str(tmp_path), "--brokers", str(BROKERS)])
     assert (taken.returncode, taken.stdout) == (1, "")
-    assert taken.stderr.startswith(f"trimtab cluster: no cluster on 127.0.0.1, port {port}: ")
+    assert taken.stderr.startswith(f"trimtab cluster: cannot reserve port {port} on 127.0.0.1: ")
     assert (in_use.returncode, in_use.stdout) == (1, "")
     assert "data directory" in in_use.stderr
     assert "is in use by another" in in_use.stderr

@@ -95,8 +95,8 @@ def test_nodes_find_each_other_and_a_broker_hands_over_what_it_leads(tmp_path: P
         started(tmp_path, "broker-0", "broker", files[0]) as early,
         started(tmp_path, "broker-1", "broker", files[1]) as other,
     ):
-        early.await_line("ignoring an unknown option")
-        early.await_line("waits for the controller")
+        early.await_line("ignoring unknown option")
+        early.await_line("waiting for the controller")
         with started(tmp_path, "one", "controller", controller_file(tmp_path, ports[2])) as one:
             assert one.stdout.readline() == f"ready 127.0.0.1:{ports[2]}\n"
             for broker, node in enumerate((early, other)):
@@ -152,9 +152,9 @@ def test_the_second_signal_ends_a_broker_at_once(tmp_path: Path) -> None:
             assert broker.stdout.readline().startswith("ready ")
             controller.process.send_signal(signal.SIGSTOP)
             broker.process.send_signal(signal.SIGTERM)
-            broker.await_line("ends signal=SIGTERM")
+            broker.await_line("shutting down signal=SIGTERM")
             assert broker.end(signal.SIGTERM) == 130
-        assert "ends at once" in broker.log.read_text()
+        assert "ending at once" in broker.log.read_text()
 
 
 def test_a_broker_ends_with_its_standard_input_if_told_to(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_limits_come_from_the_file_are_changed_outlive_the_controller_and_are_me
         return str(refused.value)
 
     def measure(node: Node) -> list[str]:
-        address = node.await_line("serves metrics").split("address=")[1].strip()
+        address = node.await_line("serving metrics").split("address=")[1].strip()
         with urlopen(address, timeout=EXIT_SECONDS) as response:
             return str(response.read().decode()).splitlines()
 

@@ -127,7 +127,7 @@ def test_an_old_copy_is_refused_and_what_it_lacks_is_added(
     assert sorted(each.name for each in (data / "broker-0").iterdir() if each.is_dir()) == logs
     assert main(["recover", "--data", str(data)]) == 0
     shown = capsys.readouterr().out
-    assert "options, limits and empty topics are those of the old copy" in shown
+    assert "options, limits and empty topics are taken from the old copy" in shown
     assert (data / "controller.old-1").is_dir()
     with Cluster(brokers=3, data=data) as cluster:
         check(cluster)

@@ -45,7 +45,7 @@ SEARCHED = 200
 def test_whatever_fails_what_is_acknowledged_stays(seed: int) -> None:
     run = run_seed(seed)
     assert run.acknowledged > 100
-    assert run.looks > 100
+    assert run.checks > 100
 
 
 def _ignore_the_slowest(leadership: Leadership, now_s: float, lag_limit_s: float) -> int:

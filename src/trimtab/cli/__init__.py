@@ -17,27 +17,27 @@ from trimtab.errors import KafkaError
 
 COMMANDS = {
     "cluster": ("trimtab.cli.cluster", "run a cluster: brokers and a controller, a process each"),
-    "broker": ("trimtab.cli.broker", "run one broker by hand"),
-    "controller": ("trimtab.cli.controller", "run a cluster's controller by hand"),
+    "broker": ("trimtab.cli.broker", "run one broker in this process"),
+    "controller": ("trimtab.cli.controller", "run a cluster's controller in this process"),
     "recover": (
         "trimtab.cli.recover",
-        "rebuild the controller's lost directory from the brokers'",
+        "rebuild a lost controller directory from the brokers' directories",
     ),
     "topics": ("trimtab.cli.topics", "list, create, describe, alter and delete topics"),
     "configs": ("trimtab.cli.configs", "show and change options of topics and brokers"),
-    "log-dirs": ("trimtab.cli.log_dirs", "show what lies in brokers' log directories"),
+    "log-dirs": ("trimtab.cli.log_dirs", "show the replicas in brokers' log directories"),
     "produce": ("trimtab.cli.produce", "send each line of standard input as a record"),
     "consume": ("trimtab.cli.consume", "print the records of a topic"),
-    "offsets": ("trimtab.cli.offsets", "print the offsets of partitions, also by time"),
+    "offsets": ("trimtab.cli.offsets", "print first and last offsets, or offsets by timestamp"),
     "reassign": (
         "trimtab.cli.reassign",
-        "move partitions to other brokers, copying the least",
+        "move partitions to other brokers, copying as few bytes as possible",
     ),
-    "limits": ("trimtab.cli.limits", "show partition replicas, limits and room (KIP-578)"),
-    "shims": ("trimtab.cli.shims", "write kafka-topics.sh and others that run these commands"),
+    "limits": ("trimtab.cli.limits", "show replica counts and partition limits (KIP-578)"),
+    "shims": ("trimtab.cli.shims", "write scripts such as kafka-topics.sh that run trimtab"),
     "producer-perf": (
         "trimtab.cli.producer_perf",
-        "measure a producer as Apache Kafka's tool does",
+        "measure a producer's throughput and latency",
     ),
     "experiment": (
         "trimtab.cli.experiment",
@@ -45,7 +45,7 @@ COMMANDS = {
     ),
     "load": ("trimtab.cli.load", "report how load lies on a cluster, and what to do about it"),
     "pipeline": ("trimtab.cli.pipeline", "check and run a pipeline on Spark: a file of SQL steps"),
-    "demo": ("trimtab.cli.demo", "eight ways of choosing a partition, on real flights"),
+    "demo": ("trimtab.cli.demo", "compare eight partitioners on real flight data"),
 }
 
 FAILED = 1
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Returns:
-        The exit code: 0, 1 where something was refused or failed, 2 for a misspelt command line
+        The exit code: 0, 1 if the command failed or was rejected, 2 for a misspelt command line
         (raised as SystemExit by argparse), 130 after Ctrl-C.
     """
     words = list(sys.argv[1:] if argv is None else argv)
@@ -80,8 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output went away, as `head` does. Python flushes stdout once more at
-        # exit, which must not fail again.
+        # The process that reads our output has ended, as `head` does. Python flushes stdout again
+        # at exit; that must not fail too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     return int(code)
@@ -97,24 +97,24 @@ def _describe_version() -> str:
     why = (
         "TRIMTAB_PURE=1 is set"
         if os.environ.get("TRIMTAB_PURE") == "1"
-        else "no compiled modules are here; in a checkout: make .venv/built"
+        else "compiled modules are missing; in a checkout, build them with `make .venv/built`"
     )
     return f"trimtab {number}, interpreted (about ten times slower: {why})"
 
 
 def _choose_command(words: Sequence[str]) -> str:
-    """The command that the first word names; help and version are answered here."""
+    """The command that the first word names; prints the help or the version if asked to."""
     width = max(map(len, COMMANDS))
     listing = "\n".join(f"  {name:<{width}}  {summary}" for name, (_, summary) in COMMANDS.items())
     parser = Parser(
         prog="trimtab",
         usage="trimtab COMMAND [OPTION …]",
-        description="trimtab keeps partitions level: a Kafka-protocol cluster, its clients and a "
-        "Spark pipeline in one Python package.",
+        description="trimtab balances load over partitions: a Kafka-protocol cluster, its clients "
+        "and a Spark pipeline in one Python package.",
         epilog=f"commands:\n{listing}\n\n"
-        "Each says more by itself: trimtab topics --help\n"
-        "Without --bootstrap-server a command talks to 127.0.0.1:9092, where `trimtab cluster up` "
-        "listens.\nAny other Kafka cluster will do as well.",
+        "For the options of a command: trimtab topics --help\n"
+        "Without --bootstrap-server a command connects to 127.0.0.1:9092, where "
+        "`trimtab cluster up` listens.\nThe commands work with any other Kafka cluster, too.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -128,6 +128,6 @@ def _choose_command(words: Sequence[str]) -> str:
         parser.print_help()
         raise SystemExit(0)
     if arguments.command not in COMMANDS:
-        said = suggest(arguments.command, COMMANDS) or f": there are {', '.join(COMMANDS)}"
-        parser.exit(MISSPELT, f"trimtab: no command {arguments.command!r}{said}\n")
+        hint = suggest(arguments.command, COMMANDS) or f": commands are {', '.join(COMMANDS)}"
+        parser.exit(MISSPELT, f"trimtab: no command {arguments.command!r}{hint}\n")
     return str(arguments.command)

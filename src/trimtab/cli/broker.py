@@ -1,8 +1,8 @@
-"""Run one broker of a cluster, by hand; `trimtab cluster up` runs a whole one.
+"""Run one broker of a cluster; `trimtab cluster up` runs a whole cluster.
 
-It joins the cluster of the controller that it is told, waits for one that is not there yet, prints
-`ready HOST:PORT` on standard output once it serves, and logs to standard error. SIGTERM or Ctrl-C
-has it hand over what it leads, and end; a second one ends it at once.
+The broker joins the cluster of the given controller, and waits if the controller does not run yet.
+It prints `ready HOST:PORT` on standard output when it serves requests, and logs to standard error.
+On SIGTERM or Ctrl-C it hands its leaderships over and ends; a second signal ends it at once.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ EXAMPLES = """\
   trimtab broker --id 0 --controller 127.0.0.1:9093 --data ./broker-0
   trimtab broker --id 1 --controller 127.0.0.1:9093 --port 9192 --rack b --data ./broker-1
   trimtab broker server.properties --config log.retention.ms=3600000
-                                 a file of Kafka's: node.id, listeners, log.dirs,
-                                 controller.quorum.bootstrap.servers, and so on
+                                 a configuration file of Apache Kafka: node.id, listeners,
+                                 log.dirs, controller.quorum.bootstrap.servers and others
 """
 
 _CONTROLLERS = 2
@@ -42,15 +42,17 @@ _log = logging.getLogger(__name__)
 def configure(parser: argparse.ArgumentParser) -> None:
     add_node_options(parser, 9092)
     parser.add_argument(
-        "--controller", metavar="HOST:PORT", help="controller.quorum.bootstrap.servers"
+        "--controller",
+        metavar="HOST:PORT",
+        help="the controller's address (controller.quorum.bootstrap.servers)",
     )
-    parser.add_argument("--rack", help="broker.rack")
+    parser.add_argument("--rack", help="the broker's rack (broker.rack; default: none)")
     parser.add_argument(
         "--slow",
         type=float,
         default=0.0,
         metavar="MS",
-        help="answer each produce request so many milliseconds late",
+        help="delay each answer to a produce request by this many milliseconds (default: 0)",
     )
 
 
@@ -59,10 +61,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def read_node(arguments: argparse.Namespace) -> Node:
-    """What the broker is to be.
+    """The broker's settings, from the command line and the file.
 
     Raises:
-        UsageError: an option is unknown, does not fit, or asks for what there is not.
+        UsageError: an option is unknown, has an invalid value, or names a feature trimtab lacks.
     """
     flags = {
         "--controller controller.quorum.bootstrap.servers": arguments.controller,
@@ -72,7 +74,7 @@ def read_node(arguments: argparse.Namespace) -> Node:
 
 
 class _BrokerProcess:
-    """A broker as a process runs it."""
+    """A broker that runs in a process of its own."""
 
     def __init__(self, slow_ms: float, node: Node, storage: Storage, connections: int) -> None:
         self._slow_ms = slow_ms
@@ -115,7 +117,7 @@ class _BrokerProcess:
 
 
 async def ask_cluster_id(host: str, port: int) -> str:
-    """The id of the cluster whose controller is there, however long it may be away."""
+    """The id of the cluster whose controller has this address; waits until it answers."""
     backoff_s = _BACKOFF_S
     waits = False
     while True:
@@ -128,14 +130,14 @@ async def ask_cluster_id(host: str, port: int) -> str:
                 peer.close()
         except (PeerLost, TimeoutError) as error:
             if not waits:
-                _log.info("waits for the controller error=%s", error)
+                _log.info("waiting for the controller error=%s", error)
             waits = True
         else:
             if not answer.error_code:
                 return str(answer.cluster_id)
             raise UsageError(
-                f"{format_address(host, port)} is no controller: {answer.error_message}; name the "
-                "controller's listener, not a broker's"
+                f"{format_address(host, port)} is not a controller: {answer.error_message}; name "
+                "the controller's listener, not a broker's"
             )
         await asyncio.sleep(backoff_s)
         backoff_s = min(1.5 * backoff_s, _MAX_BACKOFF_S)

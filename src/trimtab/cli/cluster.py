@@ -1,9 +1,9 @@
-"""Run a Kafka-protocol cluster, for any Kafka client: a process per broker, and one controller.
+"""Run a Kafka-protocol cluster: one process for each broker, and one for the controller.
 
-`cluster up` listens on consecutive ports of the loopback interface, prints one line
-`ready HOST:PORT,HOST:PORT,…` on standard output once every broker answers, and runs until SIGTERM
-or Ctrl-C. A process that ends by itself is started again. Each logs to `logs/<node>.log` in the
-data directory, which without --data is temporary; a log of 10 MiB is put aside, and five are kept.
+The brokers listen on consecutive ports of the loopback interface. When all of them answer, one line
+`ready HOST:PORT,HOST:PORT,…` is printed on standard output. The cluster runs until SIGTERM or
+Ctrl-C; a process that ends by itself is started again. Each process logs to `logs/<node>.log` in
+the data directory. A log file is rotated at 10 MiB, and the last five are kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from trimtab.cli.options import read_pairs
 from trimtab.errors import Unavailable, UsageError
 
-TYPE_CHECKING = False  # as typing's; this process starts others, and is out of their way
+TYPE_CHECKING = False  # the same as typing's; importing typing would delay the processes' start
 if TYPE_CHECKING:
     from trimtab.runtime.supervisor import Program
 
@@ -28,8 +28,8 @@ EXAMPLES = """\
   trimtab cluster up
   trimtab cluster up --brokers 3 --racks a,b,c --port 9092 --data ./kafka-data
   trimtab cluster up --brokers 3 --slow 0=20 --config num.partitions=6
-                                 broker 0 answers every produce request 20 ms late, one at a
-                                 time per connection: the test setup of KIP-794
+                                 broker 0 answers every produce request 20 ms late, and one at
+                                 a time for each connection, as in the tests of KIP-794
 """
 
 _LOOPBACK = "127.0.0.1"
@@ -38,7 +38,7 @@ _ASK_AGAIN_S = 0.01
 _ANSWER_S = 1.0
 _QUIET_S = 3600.0
 _METADATA_OF_NO_TOPIC = struct.pack(">ihhihi", 14, 3, 1, 0, -1, 0)
-"""A whole request, version 1; the answer has the number of brokers in its bytes 8 to 12."""
+"""A complete request, version 1; bytes 8 to 11 of the answer are the number of brokers."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -51,27 +51,37 @@ def configure(parser: argparse.ArgumentParser) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    up.add_argument("--brokers", type=int, default=1, metavar="N", help="how many (default: 1)")
     up.add_argument(
-        "--racks", metavar="RACK,…", help="the brokers' racks, in order: one for each broker"
+        "--brokers", type=int, default=1, metavar="N", help="number of brokers (default: 1)"
     )
     up.add_argument(
-        "--host", default=_LOOPBACK, help=f"listen and advertise (default: {_LOOPBACK})"
+        "--racks", metavar="RACK,…", help="one rack for each broker, in order (default: no racks)"
+    )
+    up.add_argument(
+        "--host",
+        default=_LOOPBACK,
+        help=f"the address that brokers listen on and advertise (default: {_LOOPBACK})",
     )
     up.add_argument(
         "--port",
         type=int,
         default=9092,
-        help="broker 0's; the others have the next ones; 0: any free ones (default: 9092)",
+        help="port of broker 0; the other brokers get the ports after it; 0: any free ports "
+        "(default: 9092)",
     )
-    up.add_argument("--data", metavar="DIR", help="where the data are kept (default: temporary)")
+    up.add_argument(
+        "--data",
+        metavar="DIR",
+        help="directory for logs and metadata (default: a temporary one, deleted at the end)",
+    )
     up.add_argument(
         "--slow",
         nargs="+",
         action="extend",
         default=[],
         metavar="BROKER=MS",
-        help="answer each produce request so many milliseconds late",
+        help="delay each of this broker's answers to produce requests by MS milliseconds "
+        "(default: no delay)",
     )
     up.add_argument(
         "--config",
@@ -79,13 +89,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="NAME=VALUE",
-        help="options of all brokers and of the controller, such as num.partitions=6",
+        help="options for all brokers and the controller, such as num.partitions=6",
     )
     up.add_argument(
         "--metrics-port",
         type=int,
         metavar="PORT",
-        help="the controller answers GET /metrics for Prometheus there",
+        help="the controller serves Prometheus metrics at /metrics on this port (default: none)",
     )
 
 
@@ -125,11 +135,11 @@ def list_programs(
     temporary: bool,
     metrics_port: int | None = None,
 ) -> list[Program]:
-    """The processes of a cluster: the controller, then its brokers, which end after it: it would
-    look for new leaders for the partitions of each that ends."""
+    """The processes of a cluster: the controller, then its brokers. The brokers are stopped after
+    the controller, which would otherwise elect new leaders for each broker that ends."""
     from trimtab.runtime.supervisor import Program
 
-    # As for this process: what lies in the working directory is no part of Python, or is.
+    # Import from the working directory only if this process does.
     python = [sys.executable, *(() if os.getcwd() in sys.path else ("-P",)), "-m", "trimtab"]
     common = [
         "--stop-at-eof",
@@ -164,10 +174,10 @@ def list_programs(
 
 
 def _supervise(programs: Sequence[Program], logs: str, brokers: int) -> None:
-    """Keep the cluster up until SIGTERM or SIGINT.
+    """Run the cluster until SIGTERM or SIGINT.
 
     Raises:
-        Unavailable: it could not be started.
+        Unavailable: the cluster could not be started.
     """
     from trimtab.runtime.supervisor import Signals, Supervisor
 
@@ -198,7 +208,7 @@ def _print_if_ready(said: dict[str, str], brokers: int) -> bool:
 
 
 def answers(address: str, brokers: int) -> bool:
-    """Whether the broker there answers, and knows of so many."""
+    """Whether the broker at this address answers, and knows at least `brokers` brokers."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S) as connection:
@@ -211,14 +221,14 @@ def answers(address: str, brokers: int) -> bool:
 
 @contextmanager
 def hold_ports(host: str, ports: Sequence[int]) -> Iterator[list[int]]:
-    """Ports that nobody else has or gets, for processes to listen on; free ones for 0.
+    """Reserve ports for the processes that will listen on them; for 0 a free port.
 
-    On Linux a socket that does not listen keeps a port from being given away, also as the near end
-    of some connection while the process that listens is started again; elsewhere it would keep the
-    process from listening.
+    On Linux a bound socket that does not listen reserves the port: the system gives it to no other
+    process, nor to an outgoing connection while the listening process restarts. On other systems
+    such a socket would keep the process from listening, so the ports are released.
 
     Raises:
-        Unavailable: one is taken.
+        Unavailable: a port is in use.
     """
     with ExitStack() as held:
         taken = []
@@ -232,8 +242,8 @@ def hold_ports(host: str, ports: Sequence[int]) -> Iterator[list[int]]:
                 holder.bind(address)
             except OSError as error:
                 raise Unavailable(
-                    f"no cluster on {host}, port {port}: {error}; if the port is taken name "
-                    "another --port, or 0 for any"
+                    f"cannot reserve port {port} on {host}: {error}; if the port is in use, name "
+                    "another --port, or 0 for any free one"
                 ) from error
             taken.append(int(holder.getsockname()[1]))
         if sys.platform != "linux":
@@ -243,12 +253,14 @@ def hold_ports(host: str, ports: Sequence[int]) -> Iterator[list[int]]:
 
 @contextmanager
 def open_data(given: str | None, brokers: int) -> Iterator[str]:
-    """The data directory, with one for logs in it; if none is given a temporary one, of which the
-    logs are left if the cluster could not be started.
+    """Create the data directory with its log directory; a temporary one if none is given.
+
+    A temporary directory is deleted at the end; but if the cluster could not be started, its log
+    files stay.
 
     Raises:
-        Unavailable: it cannot be made.
-        UsageError: it holds the data of more brokers, or of brokers without their controller.
+        Unavailable: the directory cannot be created.
+        UsageError: it holds data of more brokers, or data of brokers but none of the controller.
     """
     if given is not None:
         data = os.path.abspath(given)
@@ -259,7 +271,7 @@ def open_data(given: str | None, brokers: int) -> Iterator[str]:
             os.makedirs(f"{data}/{_LOGS}", 0o700, exist_ok=True)
         except OSError as error:
             raise Unavailable(
-                f"no data in {data}: {error.strerror}; name another --data"
+                f"cannot create {data}: {error.strerror}; name another --data"
             ) from error
         yield data
         return
@@ -277,7 +289,7 @@ def open_data(given: str | None, brokers: int) -> Iterator[str]:
 def refuse_missing_brokers(data: str, brokers: int) -> None:
     """
     Raises:
-        UsageError: the directory holds the data of a broker that would not be started.
+        UsageError: the directory holds data of a broker that `brokers` does not include.
     """
     names = os.listdir(data) if os.path.isdir(data) else []
     known = [
@@ -287,7 +299,7 @@ def refuse_missing_brokers(data: str, brokers: int) -> None:
     ]
     if known and max(known) >= brokers:
         raise UsageError(
-            f"--brokers {brokers}: {data} holds the data of {max(known) + 1} brokers; start as "
+            f"--brokers {brokers}: {data} holds the data of {max(known) + 1} brokers; start that "
             "many, or choose another data directory"
         )
 
@@ -295,7 +307,7 @@ def refuse_missing_brokers(data: str, brokers: int) -> None:
 def refuse_lost_controller(data: str) -> None:
     """
     Raises:
-        UsageError: the directory holds data of brokers, and none of their controller.
+        UsageError: the directory holds data of brokers, but none of the controller.
     """
     names = os.listdir(data) if os.path.isdir(data) else []
     is_used = any(
@@ -304,28 +316,28 @@ def refuse_lost_controller(data: str) -> None:
     )
     if is_used and not os.path.exists(f"{data}/controller/meta.properties"):
         raise UsageError(
-            f"{data} holds the data of brokers, and {data}/controller is lost: put it back, or "
+            f"{data} holds the data of brokers, but {data}/controller is missing: put it back, or "
             f"rebuild it with `trimtab recover --data {data}`"
         )
 
 
 def choose_ports(first: int, brokers: int) -> list[int]:
-    """Consecutive ports, or 0 for each broker.
+    """Consecutive ports from `first`; 0 for each broker if `first` is 0.
 
     Raises:
-        UsageError: there are not so many.
+        UsageError: a port would be outside 0 to 65535.
     """
     ports = [first + broker if first else 0 for broker in range(brokers)]
     if first < 0 or ports[-1] > 65535:
-        raise UsageError(f"--port {first}: {brokers} ports from there on are not within 0 to 65535")
+        raise UsageError(f"--port {first}: {brokers} ports from {first} on exceed 0 to 65535")
     return ports
 
 
 def read_config(words: Sequence[str]) -> list[str]:
-    """`--config` as every node is handed it, checked.
+    """Check the values of `--config`, and write them as every node receives them.
 
     Raises:
-        UsageError: an option is unknown or does not fit, or differs from node to node.
+        UsageError: an option is unknown, has an invalid value, or must differ from node to node.
     """
     if not words:
         return []
@@ -336,8 +348,8 @@ def read_config(words: Sequence[str]) -> list[str]:
     for name in OWN_OPTIONS:
         if name in given:
             raise UsageError(
-                f"broker option {name} differs from broker to broker; a cluster sets it from "
-                "its own options"
+                f"broker option {name} differs from broker to broker; `trimtab cluster up` sets "
+                "it from its own options"
             )
     return [f"{name}={write(value)}" for name, value in given.items()]
 
@@ -346,15 +358,17 @@ def choose_racks(brokers: int, text: str | None) -> list[str] | None:
     """`a,b,c` as a list of one rack per broker.
 
     Raises:
-        UsageError: not as many racks as brokers, or no brokers.
+        UsageError: the number of racks is not `brokers`, or `brokers` is below 1.
     """
     if brokers < 1:
-        raise UsageError(f"--brokers {brokers}: a cluster has at least one")
+        raise UsageError(f"--brokers {brokers}: a cluster has at least one broker")
     if text is None:
         return None
     racks = text.split(",")
     if len(racks) != brokers:
-        raise UsageError(f"--racks {text}: {len(racks)} racks for {brokers} brokers; name one each")
+        raise UsageError(
+            f"--racks {text}: {len(racks)} racks for {brokers} brokers; name one for each broker"
+        )
     return racks
 
 
@@ -362,7 +376,7 @@ def read_delays(words: Sequence[str], brokers: int) -> dict[int, float]:
     """`["0=20"]` as milliseconds by broker.
 
     Raises:
-        UsageError: no such broker, or no number.
+        UsageError: there is no such broker, or the delay is not a number.
     """
     delays = {}
     for broker, delay in read_pairs(words).items():
@@ -371,7 +385,9 @@ def read_delays(words: Sequence[str], brokers: int) -> dict[int, float]:
         try:
             delays[int(broker)] = float(delay)
         except ValueError:
-            raise UsageError(f"--slow {broker}={delay}: write milliseconds, as 0=20") from None
+            raise UsageError(
+                f"--slow {broker}={delay}: write milliseconds, such as 0=20 for broker 0"
+            ) from None
     return delays
 
 

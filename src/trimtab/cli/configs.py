@@ -1,8 +1,9 @@
 """Show and change options of topics and brokers, with the options of kafka-configs.
 
---describe shows what was set for just this topic or broker, or for all brokers; with --all also
-what holds otherwise, and where each value comes from. Users, clients, ips, groups, client metrics
-and brokers' loggers have no options here yet; asking for them is an error.
+--describe shows the options that were set for this topic or broker, or as the default of all
+brokers; with --all also options that were not set, each with the source of its value. Options of
+users, clients, ips, groups, client metrics and brokers' loggers are not supported yet: they are an
+error.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _MISSING: Final = {
     "groups": "consumer groups",
     "broker-loggers": "log levels of a running broker (KIP-412)",
 }
-"""What kafka-configs knows besides topics and brokers."""
+"""Entity types that kafka-configs supports besides topics and brokers, and what they configure."""
 
 _SHORTHANDS: Final = {
     "user": "users",
@@ -60,7 +61,7 @@ _SHORTHANDS: Final = {
     "broker-logger": "broker-loggers",
 }
 
-# Commas and equals signs inside square brackets separate nothing.
+# Commas and equals signs inside square brackets are part of the value.
 _OUTSIDE_BRACKETS: Final = r"(?=[^\]]*(?:\[|$))"
 _COMMA: Final = re.compile("," + _OUTSIDE_BRACKETS)
 _EQUALS: Final = re.compile(r"\s*=\s*" + _OUTSIDE_BRACKETS)
@@ -68,11 +69,12 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class Entity(NamedTuple):
-    """What the command is about.
+    """The topic or broker whose options the command shows or changes.
 
     Attributes:
         type: "topics" or "brokers".
-        name: the topic, or the broker's number; "" is all brokers, None every topic or broker.
+        name: the topic, or the broker's number; "" is the default of all brokers, None every topic
+            or every broker.
     """
 
     type: str
@@ -87,52 +89,72 @@ def configure(parser: argparse.ArgumentParser) -> None:
     verb = parser.add_mutually_exclusive_group(required=True)
     verb.add_argument("--describe", action="store_true", help="show options")
     verb.add_argument("--alter", action="store_true", help="change options")
-    which = parser.add_argument_group("of what", "in the long or in the short way")
+    which = parser.add_argument_group(
+        "whose options", "either with --entity-type and --entity-name, or with a short option"
+    )
     which.add_argument(
-        "--entity-type", action="append", default=[], metavar="TYPE", help="topics or brokers"
+        "--entity-type",
+        action="append",
+        default=[],
+        metavar="TYPE",
+        help="topics or brokers: what --entity-name names",
     )
     which.add_argument(
         "--entity-name",
         action="append",
         default=[],
         metavar="NAME",
-        help="the topic, or the broker's number; with --describe all of them if not given",
+        help="the topic, or the broker's number (default with --describe: all of the type)",
     )
     which.add_argument(
-        "--entity-default", action="store_true", help="of brokers: what holds for all of them"
+        "--entity-default",
+        action="store_true",
+        help="with --entity-type brokers: the default options of all brokers",
     )
-    which.add_argument("--topic", metavar="NAME", help="--entity-type topics --entity-name NAME")
-    which.add_argument("--broker", metavar="ID", help="--entity-type brokers --entity-name ID")
     which.add_argument(
-        "--broker-defaults", action="store_true", help="--entity-type brokers --entity-default"
+        "--topic", metavar="NAME", help="short for --entity-type topics --entity-name NAME"
+    )
+    which.add_argument(
+        "--broker", metavar="ID", help="short for --entity-type brokers --entity-name ID"
+    )
+    which.add_argument(
+        "--broker-defaults",
+        action="store_true",
+        help="short for --entity-type brokers --entity-default",
     )
     for flag, entity_type in _SHORTHANDS.items():
         which.add_argument(f"--{flag}", action=RefusedOption, why=_say_missing(entity_type))
     parser.add_argument(
-        "--all", action="store_true", help="with --describe: also what was not set just for this"
+        "--all",
+        action="store_true",
+        help="with --describe: show all options, not only those set for this topic or broker",
     )
     parser.add_argument(
         "--add-config",
         action="append",
         default=[],
         metavar="NAME=VALUE,…",
-        help="with --alter: options to set; values with commas in square brackets: a=[x,y]",
+        help="with --alter: options to set; put values with commas in square brackets: a=[x,y]",
     )
     parser.add_argument(
-        "--add-config-file", metavar="FILE", help="instead: a file of them, one NAME=VALUE a line"
+        "--add-config-file",
+        metavar="FILE",
+        help="with --alter: a file of options to set, one NAME=VALUE a line",
     )
     parser.add_argument(
         "--delete-config",
         action="append",
         default=[],
         metavar="NAME,…",
-        help="with --alter: options that go back to what holds without them",
+        help="with --alter: remove these options, so that their defaults apply again",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object a line for each")
+    parser.add_argument(
+        "--json", action="store_true", help="print a line with a JSON object for each entity"
+    )
     parser.add_argument(
         "--bootstrap-controller",
         action=RefusedOption,
-        why="controllers do not answer for options here: name brokers with --bootstrap-server",
+        why="the controller does not serve configs here: name brokers with --bootstrap-server",
     )
     add_client_options(parser)
 
@@ -149,10 +171,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def choose_entity(arguments: argparse.Namespace) -> Entity:
-    """What the options name.
+    """The topic or broker that the options name.
 
     Raises:
-        UsageError: nothing, too much, what does not fit, or what there is not here.
+        UsageError: they name none or several, they do not go together, or the type is unsupported.
     """
     short = {
         "topics": [] if arguments.topic is None else [arguments.topic],
@@ -164,7 +186,7 @@ def choose_entity(arguments: argparse.Namespace) -> Entity:
     if any(short.values()) and (arguments.entity_type or names):
         raise UsageError(
             "--entity-type, --entity-name and --entity-default do not go with --topic, --broker "
-            "and --broker-defaults: say it in one of both ways"
+            "and --broker-defaults: use the long options or the short ones, not both"
         )
     names += [each for listed in short.values() for each in listed]
     for each in types:
@@ -174,7 +196,7 @@ def choose_entity(arguments: argparse.Namespace) -> Entity:
             raise UsageError(f"--entity-type {each!r}: write topics or brokers")
     if not types:
         raise UsageError(
-            "say of what: --topic NAME, --broker ID or --broker-defaults, or --entity-type"
+            "whose options? add --topic NAME, --broker ID or --broker-defaults, or --entity-type"
         )
     if len(types) > 1 or len(names) > 1:
         raise UsageError(
@@ -183,23 +205,23 @@ def choose_entity(arguments: argparse.Namespace) -> Entity:
         )
     entity = Entity(types[0], names[0] if names else None)
     if entity.type == "topics" and entity.name == "":
-        raise UsageError("topics have no default: name one, or set the brokers' default")
+        raise UsageError("topics have no default: name a topic, or set the brokers' default")
     if entity.type == "brokers" and entity.name and not entity.name.isdecimal():
         raise UsageError(f"broker {entity.name!r}: a broker is named by its number, such as 0")
     if arguments.alter and entity.name is None:
-        raise UsageError(f"--alter needs one of the {entity.type}: add --entity-name NAME")
+        raise UsageError(f"--alter changes one of the {entity.type}: add --entity-name NAME")
     return entity
 
 
 def _say_missing(entity_type: str) -> str:
-    return f"there are no {_MISSING[entity_type]} here yet; topics and brokers have options"
+    return f"trimtab does not support {_MISSING[entity_type]} yet; use topics or brokers"
 
 
 def read_changes(arguments: argparse.Namespace) -> dict[str, str | None]:
-    """What --alter is to change: new values, or None to delete one.
+    """The changes that --alter asks for: the new value of each option, or None to delete it.
 
     Raises:
-        UsageError: nothing, too much, or something else than names and values.
+        UsageError: there is no change, options do not go together, or a word is not NAME=VALUE.
     """
     is_changed = bool(
         arguments.add_config or arguments.add_config_file is not None or arguments.delete_config
@@ -227,7 +249,7 @@ def read_changes(arguments: argparse.Namespace) -> dict[str, str | None]:
         changes.update(read_added(text))
     for name in (each.strip() for text in arguments.delete_config for each in text.split(",")):
         if changes.get(name) is not None:
-            raise UsageError(f"option {name} is to be set and to be deleted: do one of them")
+            raise UsageError(f"option {name} is set and deleted at once: do one of them")
         if name:
             changes[name] = None
     for name in changes:
@@ -242,7 +264,7 @@ def read_added(text: str) -> dict[str, str]:
     """`a=b,c=[x,y]` as a mapping.
 
     Raises:
-        UsageError: something else.
+        UsageError: the text has another form.
     """
     added = {}
     for part in _COMMA.split(text.rstrip(",")):
@@ -263,12 +285,12 @@ def alter(
     admin.alter_configs(entity.kind, name, changes)
     if as_json:
         # Names only: a value may be a password.
-        told = {
+        shown = {
             **_show_entity(entity.type, name),
             "set": [option for option, value in changes.items() if value is not None],
             "deleted": [option for option, value in changes.items() if value is None],
         }
-        print(json.dumps(told))
+        print(json.dumps(shown))
     elif name:
         print(f"Completed updating config for {entity.kind} {name}.")
     else:
@@ -278,7 +300,7 @@ def alter(
 def describe(admin: Admin, entity: Entity, everything: bool = False, as_json: bool = False) -> None:
     known = _list_names(admin, entity.type)
     for name in known if entity.name is None else [entity.name]:
-        # To Kafka's tool this is no failure. With --all it asks all the same, and is refused.
+        # Kafka's tool does not fail here. With --all it asks the cluster, which returns an error.
         if name not in known and not everything:
             print(
                 json.dumps({**_show_entity(entity.type, name), "configs": None})
@@ -307,7 +329,7 @@ def _list_names(admin: Admin, entity_type: str) -> list[str]:
 
 
 def _own_source(kind: ConfigKind, name: str) -> str:
-    """Where options come from that were set for just this."""
+    """The source of options that were set for this topic or broker itself."""
     if kind == "topic":
         return "DYNAMIC_TOPIC_CONFIG"
     return "DYNAMIC_BROKER_CONFIG" if name else "DYNAMIC_DEFAULT_BROKER_CONFIG"

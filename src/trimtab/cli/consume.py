@@ -1,8 +1,8 @@
 """Print the records of a topic to standard output, as kafka-console-consumer does.
 
-It reads partitions by assignment, without a consumer group, so nothing is committed and two readers
-do not share the work. It begins at the end of each partition unless told otherwise, and goes on
-until Ctrl-C, --max-messages or --timeout-ms.
+It assigns itself the partitions, without a consumer group: it commits no offsets, and two of these
+commands do not share a topic's partitions. It begins at the end of each partition, unless
+--from-beginning or --offset is given, and runs until Ctrl-C, --max-messages or --timeout-ms.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EXAMPLES = """\
 """
 
 POLL_MS = 500
-"""Longest wait of one poll; Ctrl-C and --timeout-ms are looked at in between."""
+"""Longest wait of one poll; --timeout-ms is checked after each poll."""
 
 FORMATTER_DEFAULTS = {
     "print.timestamp": "false",
@@ -49,7 +49,9 @@ FORMATTER_DEFAULTS = {
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", required=True, help="read this topic")
-    parser.add_argument("--partition", type=int, help="read only this partition of it")
+    parser.add_argument(
+        "--partition", type=int, help="read only this partition of the topic (default: all)"
+    )
     start = parser.add_mutually_exclusive_group()
     start.add_argument(
         "--from-beginning", action="store_true", help="begin with the earliest record"
@@ -60,10 +62,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="where to begin: a number (with --partition), earliest or latest (default: latest)",
     )
     parser.add_argument(
-        "--max-messages", type=int, metavar="N", help="end after N records (default: -1, never)"
+        "--max-messages", type=int, metavar="N", help="end after N records (default: -1, no limit)"
     )
     parser.add_argument(
-        "--timeout-ms", type=int, metavar="MS", help="end when no record came for so long"
+        "--timeout-ms",
+        type=int,
+        metavar="MS",
+        help="end when no record has arrived for this many milliseconds (default: never)",
     )
     parser.add_argument(
         "--formatter-property",
@@ -73,12 +78,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="NAME=VALUE",
-        help="what to print of a record, and how: " + ", ".join(FORMATTER_DEFAULTS),
+        help="what to print of each record: " + ", ".join(FORMATTER_DEFAULTS),
     )
     parser.add_argument(
         "--json",
         action="store_true",
-        help="print each record as a JSON object; keys and values that are not UTF-8 as base64",
+        help="print each record as a JSON object; keys and values that are not UTF-8 are base64",
     )
     add_client_options(parser, properties=["--consumer-property"], files=["--consumer.config"])
 
@@ -116,13 +121,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def read_limit(count: int | None) -> int | None:
-    """How many records to print; None for all there are, which -1 means as well, as in Kafka.
+    """How many records to print; None, which -1 also means as in Kafka, for no limit.
 
     Raises:
         UsageError: any other negative number.
     """
     if count is not None and count < -1:
-        raise UsageError(f"--max-messages {count}: write a number of records, or -1 for no end")
+        raise UsageError(f"--max-messages {count}: write a number of records, or -1 for no limit")
     return None if count == -1 else count
 
 
@@ -138,14 +143,16 @@ def begin(consumer: Consumer, partitions: list[TopicPartition], offset: str) -> 
         consumer.seek_to_end(*partitions)
     elif offset.isdecimal():
         if len(partitions) > 1:
-            raise UsageError(f"--offset {offset} needs --partition: offsets count per partition")
+            raise UsageError(
+                f"--offset {offset} needs --partition: each partition has its own offsets"
+            )
         consumer.seek(partitions[0], int(offset))
     else:
         raise UsageError(f"--offset {offset!r}: write a number, earliest or latest")
 
 
 def wait_ms(timeout_ms: int | None, since_s: float) -> int:
-    """How long the next poll may wait, in milliseconds; 0 when the time is over."""
+    """How long the next poll may wait, in milliseconds; 0 when the timeout has passed."""
     if timeout_ms is None:
         return POLL_MS
     left_ms = timeout_ms - (time.monotonic() - since_s) * 1000

@@ -1,9 +1,9 @@
-"""Run a cluster's controller, by hand; `trimtab cluster up` runs a whole cluster.
+"""Run a cluster's controller; `trimtab cluster up` runs a whole cluster.
 
-It decides which brokers there are, who leads which partition, and which topics exist. There is one,
-without a quorum: while it is away brokers go on serving, and nothing changes. It prints
-`ready HOST:PORT` on standard output once it serves, and logs to standard error. SIGTERM or Ctrl-C
-ends it cleanly, a second one at once.
+The controller registers brokers, elects partition leaders, and creates and deletes topics. A
+cluster has one controller, not a quorum: while it is down, brokers serve records, but topics and
+leaders do not change. It prints `ready HOST:PORT` on standard output when it serves requests, and
+logs to standard error. SIGTERM or Ctrl-C ends it cleanly, a second signal at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ EXAMPLES = """\
   trimtab controller --data ./controller
   trimtab controller --port 9193 --data ./controller --config default.replication.factor=3
   trimtab controller controller.properties
-                                 a file of Kafka's: node.id, listeners, log.dirs, and so on
+                                 a configuration file of Apache Kafka: node.id, listeners,
+                                 log.dirs and others
 """
 
 
@@ -46,7 +47,8 @@ def add_metrics_option(parser: argparse.ArgumentParser) -> None:
         "--metrics-port",
         type=int,
         metavar="PORT",
-        help="answer GET /metrics for Prometheus: replicas, limits and what these have refused",
+        help="serve Prometheus metrics at /metrics on this port: replicas, limits, and requests "
+        "that the limits rejected (default: none; 0: any free port)",
     )
 
 
@@ -56,10 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def serve_metrics(controller: Controller, host: str, port: int) -> MetricsServer:
-    """Answer Prometheus from now on.
+    """Start a server of Prometheus metrics.
 
     Raises:
-        Unavailable: the port is taken.
+        Unavailable: the port is in use.
         UsageError: the package prometheus_client is missing.
     """
     try:
@@ -73,14 +75,14 @@ def serve_metrics(controller: Controller, host: str, port: int) -> MetricsServer
     except (OSError, OverflowError) as error:
         raise Unavailable(
             f"cannot serve metrics on {format_address(host, port)}: {error}; name another "
-            "--metrics-port, or 0 for any"
+            "--metrics-port, or 0 for any free one"
         ) from error
-    _log.info("serves metrics address=http://%s/metrics", format_address(host, server.port))
+    _log.info("serving metrics address=http://%s/metrics", format_address(host, server.port))
     return server
 
 
 class _ControllerProcess:
-    """A controller as a process runs it."""
+    """A controller that runs in a process of its own."""
 
     def __init__(
         self, metrics_port: int | None, node: Node, storage: Storage, connections: int

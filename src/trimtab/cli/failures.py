@@ -1,4 +1,4 @@
-"""Which of the records sent were not stored."""
+"""Counts records that could not be sent."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 class Failures:
-    """Counts failed deliveries and keeps the first error: memory does not grow with them."""
+    """Counts failed deliveries; keeps only the first error, so memory does not grow with them."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -18,7 +18,7 @@ class Failures:
         self.count += 1
 
     def report(self, sent: int) -> int:
-        """Say on standard error how many of the records sent failed; the command's exit code."""
+        """Print on standard error how many of the `sent` records failed; the exit code."""
         if not self.count:
             return 0
         print(f"{self.count} of {sent} records failed; the first: {self.first}", file=sys.stderr)

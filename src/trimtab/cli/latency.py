@@ -1,4 +1,4 @@
-"""Latencies of records, in the few figures that tables and plots show."""
+"""Latencies of records, as average, maximum and the percentiles that tables and plots show."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Show how many partition replicas brokers have, and how many more they may get (KIP-578).
 
-The limits are max.broker.partitions and max.partitions, as brokers have them. A cluster that does
-not know them, such as Apache Kafka's, can be looked at with limits given here. What uses 80, 90 or
-100 % of its limit is marked. With --what-if topics are placed in thought, one after the other; the
-exit code is 1 if one of them does not fit.
+The limits are the brokers' options max.broker.partitions and max.partitions. For a cluster without
+them, such as Apache Kafka's, give limits on the command line. Brokers that use 80, 90 or 100 % of a
+limit get a warning, and so does the cluster. --what-if shows whether further topics would fit, one
+after the other, without creating them; the exit code is 1 if one does not fit.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ EXAMPLES = """\
 """
 
 _MARKS = (100, 90, 80)
-"""Percent used, from which on it is said."""
+"""Percentages of a limit from which on a warning is shown."""
 
 
-class Wish(NamedTuple):
-    """A topic that there might be."""
+class PlannedTopic(NamedTuple):
+    """A topic to try out, as --what-if gives it."""
 
     topic: str
     partitions: int
@@ -47,21 +47,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="TOPIC:PARTITIONS:FACTOR",
         action="append",
         default=[],
-        help="whether such a topic would fit; again for more of them, one after the other",
+        help="show whether a topic with this many partitions and this replication factor would "
+        "fit; may be repeated, each topic is added to the ones before",
     )
     for option, name in (
         ("--max-broker-partitions", PER_BROKER),
         ("--max-partitions", PER_CLUSTER),
     ):
         parser.add_argument(
-            option, metavar="N", help=f"look at it with another {name} than the cluster has"
+            option,
+            metavar="N",
+            help=f"use this {name}, in replicas, instead of the cluster's",
         )
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_client_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    wishes = [read_wish(text) for text in arguments.what_if]
+    planned = [read_planned_topic(text) for text in arguments.what_if]
     given = {
         name: read_limit(option, text)
         for name, option, text in (
@@ -73,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     with connect_admin(read_client_options(arguments)) as admin:
         usage = read_usage(admin, admin.describe_topics().values(), given)
     shown = describe(usage)
-    outcomes = try_out(usage, wishes)
+    outcomes = try_out(usage, planned)
     if arguments.json:
         print(json.dumps({**shown, "what_if": outcomes}))
     else:
@@ -81,23 +84,23 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if all(outcome["fits"] for outcome in outcomes) else 1
 
 
-def read_wish(text: str) -> Wish:
-    """`topic:partitions:factor`.
+def read_planned_topic(text: str) -> PlannedTopic:
+    """Read `topic:partitions:factor`.
 
     Raises:
-        UsageError: something else.
+        UsageError: the text has another form.
     """
     topic, *numbers = text.split(":")
     if topic and len(numbers) == 2 and all(each.isdecimal() and int(each) for each in numbers):
-        return Wish(topic, int(numbers[0]), int(numbers[1]))
+        return PlannedTopic(topic, int(numbers[0]), int(numbers[1]))
     raise UsageError(f"--what-if {text!r}: write topic:partitions:factor, such as flights:30:2")
 
 
 def read_limit(option: str, text: str) -> int:
-    """A number from 0 on.
+    """A limit, as a number of replicas.
 
     Raises:
-        UsageError: something else.
+        UsageError: it is not a whole number from 0 to 2^63 - 1.
     """
     if text.isdecimal() and int(text) <= LONG_MAX:
         return int(text)
@@ -105,9 +108,9 @@ def read_limit(option: str, text: str) -> int:
 
 
 def describe(usage: Usage) -> dict[str, object]:
-    """What is used, what is left and how much of it that is, of each broker and the cluster.
+    """Replicas used, replicas free and percent used, for the cluster and for each broker.
 
-    Limits that are none, and what follows from them, are None.
+    A limit that is not set is None, and so are the free replicas and the percentage.
     """
     brokers = sorted({*usage.racks, *(broker for broker, count in usage.replicas.items() if count)})
     return {
@@ -140,13 +143,13 @@ def _or_none(limit: int) -> int | None:
     return None if limit == LONG_MAX else limit
 
 
-def try_out(usage: Usage, wishes: Sequence[Wish]) -> list[dict[str, object]]:
-    """Whether each topic fits after those before it, how many partitions of it would, and the
-    replicas that each broker would get."""
+def try_out(usage: Usage, planned: Sequence[PlannedTopic]) -> list[dict[str, object]]:
+    """Place each topic after the ones before it: whether it fits, how many of its partitions would
+    fit, and how many replicas each broker would get."""
     replicas, leaders = usage.replicas.copy(), usage.leaders.copy()
     outcomes: list[dict[str, object]] = []
     random = Random(0)
-    for topic, partitions, factor in wishes:
+    for topic, partitions, factor in planned:
         rooms = [
             Room(
                 broker,
@@ -179,14 +182,14 @@ def try_out(usage: Usage, wishes: Sequence[Wish]) -> list[dict[str, object]]:
 
 
 def write_table(shown: Mapping[str, object], outcomes: Sequence[Mapping[str, object]]) -> str:
-    """For people: a line for the cluster and each broker, then one for each topic tried out."""
+    """A table for people: the cluster, each broker, then each topic tried out."""
     cluster, brokers = shown["cluster"], shown["brokers"]
     assert isinstance(cluster, dict)
     assert isinstance(brokers, list)
     rows = [("", "rack", "replicas", "limit", "free", "used", "")]
     rows.append(_row("cluster", "", cluster, shown[PER_CLUSTER]))
     for each in brokers:
-        name = f"broker {each['broker']}" + ("" if each["alive"] else " (away)")
+        name = f"broker {each['broker']}" + ("" if each["alive"] else " (down)")
         rows.append(_row(name, each["rack"] or "", each, shown[PER_BROKER]))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [

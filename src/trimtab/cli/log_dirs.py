@@ -1,11 +1,11 @@
-"""Show what lies in brokers' log directories, with the options of kafka-log-dirs.
+"""Show the replicas in brokers' log directories, with the options of kafka-log-dirs.
 
-Without --describe it is a table for people: replicas, bytes and lag of each topic, by broker and
-directory. With --describe, which a command line for Kafka's own tool always has, it is what that
-tool prints: two lines for people, and one of JSON. --json is that one alone.
+Without --describe the command prints a table for each broker and directory: the replicas, bytes and
+lag of each topic. With --describe, which kafka-log-dirs requires, it prints the lines of that tool:
+two of text and one of JSON. --json prints the line of JSON alone.
 
-A replica's lag is how many records it is behind the high watermark; of a future replica, which is
-being copied into its directory, how many it is behind the one that it will replace.
+A replica's lag is the number of records that it is behind the high watermark. A future replica is a
+copy that will replace a replica in another directory; its lag is how far it is behind that replica.
 """
 
 from __future__ import annotations
@@ -35,20 +35,22 @@ _JAVA_ERRORS: Final = {
     ErrorCode.KAFKA_STORAGE_ERROR: "KafkaStorageException",
     ErrorCode.LOG_DIR_NOT_FOUND: "LogDirNotFoundException",
 }
-"""What Kafka's tool calls the errors that a directory may have."""
+"""The names that Kafka's tool prints for errors of a directory."""
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _HEADINGS: Final = ("topic", "replicas", "future", "size", "lag")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--describe", action="store_true", help="print what Kafka's tool prints")
-    parser.add_argument("--json", action="store_true", help="print only its line of JSON")
     parser.add_argument(
-        "--broker-list", metavar="ID,…", default="", help="only these brokers (default: all)"
+        "--describe", action="store_true", help="print the same lines as kafka-log-dirs"
+    )
+    parser.add_argument("--json", action="store_true", help="print only the line of JSON")
+    parser.add_argument(
+        "--broker-list", metavar="ID,…", default="", help="show only these brokers (default: all)"
     )
     parser.add_argument(
-        "--topic-list", metavar="NAME,…", default="", help="only these topics (default: all)"
+        "--topic-list", metavar="NAME,…", default="", help="show only these topics (default: all)"
     )
     add_client_options(parser)
 
@@ -76,7 +78,7 @@ def read_brokers(text: str) -> list[int]:
     """`0,1,2` as numbers.
 
     Raises:
-        UsageError: something else.
+        UsageError: the text has another form.
     """
     words = [each for each in text.split(",") if each]
     if not all(each.isdecimal() for each in words):
@@ -91,7 +93,7 @@ def _keep(directory: LogDirectory, topics: set[str]) -> LogDirectory:
 
 
 def write_json(found: Mapping[int, Iterable[LogDirectory]]) -> str:
-    """The line of JSON that kafka-log-dirs prints, its names in the same order."""
+    """The line of JSON that kafka-log-dirs prints, with its fields in the same order."""
     shown = {
         "brokers": [
             {
@@ -128,7 +130,7 @@ def _name_error(error: BrokerError | None) -> str | None:
 
 
 def write_tables(found: Mapping[int, Iterable[LogDirectory]]) -> str:
-    """For people: a table for each directory, with a line for each topic."""
+    """A table for people for each directory, with a line for each topic."""
     tables = []
     for broker, directories in found.items():
         for each in directories:
@@ -175,7 +177,7 @@ def _write_topics(logs: Mapping[TopicPartition, ReplicaLog]) -> str:
 
 
 def write_size(size: int) -> str:
-    """Bytes in the largest unit that leaves 1 or more."""
+    """A number of bytes in the largest unit in which it is at least 1."""
     value, unit = float(size), 0
     while value >= 1024 and unit < len(_UNITS) - 1:
         value, unit = value / 1024, unit + 1

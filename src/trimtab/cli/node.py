@@ -1,4 +1,4 @@
-"""What `trimtab broker` and `trimtab controller` share: options, the log, signals and the end."""
+"""What `trimtab broker` and `trimtab controller` share: options, logging, signals, shutdown."""
 
 from __future__ import annotations
 
@@ -33,41 +33,48 @@ from trimtab.runtime.temporary import temporary_directory
 from trimtab.storage.storage import Storage
 
 _ORPHAN_SECONDS = 20.0
-"""How long a node may take to end whose supervisor is gone, and cannot kill it any more."""
+"""A node whose supervisor has ended, and so cannot kill it, may take this long to shut down."""
 
 _log = logging.getLogger(__name__)
 
 
 class NodeProcess(Protocol):
-    """A node as a process runs it."""
+    """A node that runs in a process of its own."""
 
     async def start(self) -> Address:
-        """Join the cluster; on return it serves, at the address that others are told."""
+        """Join the cluster and serve requests; returns the advertised address."""
 
     async def fail(self) -> None:
-        """Return when it cannot go on; why is in the log."""
+        """Return when the node has failed for good; the reason is in the log."""
 
     async def close(self, hand_over: bool) -> None:
-        """End in good order, however far it had come.
+        """Shut down cleanly, also when `start` has not finished.
 
         Args:
-            hand_over: whether the others go on.
+            hand_over: whether the other nodes keep running, so that a broker's leaderships go to
+                them first.
         """
 
 
 def add_node_options(parser: argparse.ArgumentParser, port: int) -> None:
-    """Add what a node of either role can be given."""
+    """Add the options that brokers and controllers share."""
     parser.add_argument(
         "file",
         nargs="?",
         metavar="FILE.properties",
-        help="options under Kafka's names, one NAME=VALUE a line; what is given here is stronger",
+        help="a file of Kafka's options, one NAME=VALUE a line; the command line overrides it",
     )
-    parser.add_argument("--id", "--node-id", type=int, metavar="N", help="node.id")
-    parser.add_argument("--host", help=f"listen and advertise (default: {LOOPBACK})")
-    parser.add_argument("--port", type=int, help=f"0: any free one (default: {port})")
+    parser.add_argument("--id", "--node-id", type=int, metavar="N", help="the node's id (node.id)")
     parser.add_argument(
-        "--data", metavar="DIR", help="log.dirs: where the data are kept (default: temporary)"
+        "--host", help=f"the address to listen on and advertise (default: {LOOPBACK})"
+    )
+    parser.add_argument(
+        "--port", type=int, help=f"the port to listen on; 0: any free port (default: {port})"
+    )
+    parser.add_argument(
+        "--data",
+        metavar="DIR",
+        help="data directory (log.dirs; default: a temporary one, deleted at the end)",
     )
     parser.add_argument(
         "--config",
@@ -75,38 +82,40 @@ def add_node_options(parser: argparse.ArgumentParser, port: int) -> None:
         action="extend",
         default=[],
         metavar="NAME=VALUE",
-        help="further options, such as num.partitions=6",
+        help="other broker or controller options, such as num.partitions=6",
     )
     parser.add_argument(
         "--log-file",
         metavar="FILE",
-        help="log there instead of to standard error; at 10 MiB it is put aside, and five are kept",
+        help="log to this file instead of standard error; it is rotated at 10 MiB, and the last "
+        "five files are kept",
     )
     parser.add_argument(
         "--no-fsync",
         action="store_true",
-        help="never force data to disk: for what need not outlive the machine",
+        help="never call fsync: a crash of the machine may then lose data",
     )
     parser.add_argument(
         "--stop-at-eof",
         action="store_true",
-        help="end when standard input does: whoever started this process is gone",
+        help="end when standard input ends, because the process that started this one has ended",
     )
 
 
 def read_node_options(
     arguments: argparse.Namespace, role: str, flags: Mapping[str, object]
 ) -> Node:
-    """What the process is to be: the command line over --config over the file.
+    """The node's settings. Flags override --config, which overrides the file.
 
-    Options of the file that nobody knows are ignored, as Kafka does: they may be a plugin's.
+    Unknown options in the file are ignored with a warning, as in Kafka: they may belong to a
+    plugin.
 
     Args:
         flags: values of the role's own flags, by `--flag option.name`.
 
     Raises:
-        UsageError: an option of the command line is unknown, or one does not fit, or asks for what
-            there is not.
+        UsageError: an option of the command line is unknown, or any option has an invalid value
+            or names a feature that trimtab lacks.
     """
     given: dict[str, Given] = {}
     ignored = []
@@ -140,13 +149,13 @@ def read_node_options(
 
 
 def _put(node: Node, directory: str) -> Node:
-    """The node with its data there."""
-    # Not from the text of an option, of which commas would make several.
+    """The node with this data directory."""
+    # Set as a list: in an option's text, a comma in the path would separate two directories.
     return node._replace(directory=directory, options={**node.options, "log.dirs": (directory,)})
 
 
 def advertise(node: Node, port: int) -> Address:
-    """The address that others are told, of a node that listens on this port."""
+    """The address that a node listening on this port advertises."""
     if node.advertised is not None:
         host, advertised = node.advertised
         return host, advertised or port
@@ -155,22 +164,22 @@ def advertise(node: Node, port: int) -> Address:
         from socket import getfqdn
 
         host = getfqdn()
-        _log.info("listens on every address, and is advertised as host=%s", host)
+        _log.info("listening on every address, advertising host=%s", host)
     return host, port
 
 
 async def listen(node: Node, bind: Callable[[str, int], Awaitable[int]]) -> Address:
-    """Have a node bind its address; the one that others are told.
+    """Have a node bind its address; returns the advertised address.
 
     Raises:
-        Unavailable: it is taken.
+        Unavailable: the address is in use.
     """
     try:
         port = await bind(*node.listen)
     except OSError as error:
         raise Unavailable(
-            f"cannot listen on {format_address(*node.listen)}: {error}; if the port is taken name "
-            "another --port, or 0 for any"
+            f"cannot listen on {format_address(*node.listen)}: {error}; if the port is in use, "
+            "name another --port, or 0 for any free one"
         ) from error
     return advertise(node, port)
 
@@ -180,17 +189,17 @@ def run_node(
     node: Node,
     make_process: Callable[[Node, Storage, int], NodeProcess],
 ) -> int:
-    """Run a node until it is told to end; the command's exit code.
+    """Run a node until a signal or the end of standard input; returns the command's exit code.
 
     Args:
-        make_process: makes the node, with its storage and the number of connections that there are
-            descriptors for.
+        make_process: creates the node from its settings, its storage, and the number of
+            connections that the limit on file descriptors allows.
 
     Raises:
-        Unavailable: its address is taken.
+        Unavailable: the address is in use.
         StorageError: the disk failed.
-        UsageError: its data are in use, or belong to another node or cluster; standard input is
-            none that ends.
+        UsageError: the data directory is in use, or belongs to another node or cluster; or
+            standard input cannot be watched for its end.
     """
     logging.basicConfig(
         handlers=[_open_log(arguments.log_file)],
@@ -198,11 +207,11 @@ def run_node(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     for each in node.ignored:
-        _log.warning("ignoring an unknown option %s", each)
+        _log.warning("ignoring unknown option %s", each)
     if node.directory is not None:
         return _run(arguments, node, make_process, durable=not arguments.no_fsync)
     with temporary_directory() as temporary:
-        _log.info("data are temporary directory=%s; --data keeps them", temporary.path)
+        _log.info("temporary data directory=%s; give --data to keep the data", temporary.path)
         return _run(arguments, _put(node, temporary.path), make_process, durable=False)
 
 
@@ -213,7 +222,7 @@ def _open_log(path: str | None) -> logging.Handler:
         return RotatingLog(path)
     except OSError as error:
         raise Unavailable(
-            f"--log-file {path}: {error.strerror}; name one that can be written"
+            f"--log-file {path}: {error.strerror}; name a file that can be written"
         ) from error
 
 
@@ -227,9 +236,10 @@ def _run(
     shares = share_out_descriptors()
     storage = DirectoryStorage(node.directory, max_open_files=shares.files, durable=durable)
     process = make_process(node, storage, shares.connections)
-    # A node with tens of thousands of partitions holds millions of objects, in no cycles: looking
-    # for some at every 700 new ones, as Python does unasked, takes half of the time. Looking at
-    # millions at once would hold up everybody: the second round has 100,000.
+    # A node with tens of thousands of partitions holds millions of objects, none in cycles.
+    # Python's default, a collection after every 700 new objects, would take half of the CPU time.
+    # A collection of millions of objects would pause all requests: the second generation is
+    # collected at 100,000.
     gc.set_threshold(20_000, 5, 1_000)
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -238,28 +248,28 @@ def _run(
         return INTERRUPTED
 
 
-class _Ending:
-    """Hears that the process is to end.
+class _Shutdown:
+    """Waits for a signal, or the end of standard input, to end the process.
 
     Attributes:
-        asked: set by the first signal, or the end of standard input. A second signal cancels what
-            still goes on.
-        hand_over: whether the other nodes go on.
+        requested: set by the first signal, or by the end of standard input. A second signal
+            cancels the main task.
+        hand_over: whether the other nodes keep running.
     """
 
     def __init__(self) -> None:
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
         self.hand_over = True
         self._loop = asyncio.get_running_loop()
         self._main = asyncio.current_task()
         for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, self._hear, number)
+            self._loop.add_signal_handler(number, self._handle_signal, number)
 
     def watch_input(self) -> None:
-        """End when standard input does, too.
+        """Also shut down when standard input ends.
 
         Raises:
-            UsageError: it is a file, or closed.
+            UsageError: standard input is a file, or closed.
         """
         try:
             self._loop.add_reader(sys.stdin.fileno(), self._read_input)
@@ -268,12 +278,12 @@ class _Ending:
                 f"--stop-at-eof: standard input cannot be watched: {error}; make it a pipe"
             ) from error
 
-    def _hear(self, number: signal.Signals) -> None:
-        if not self.asked.is_set():
-            _log.info("ends signal=%s", number.name)
-            self.asked.set()
+    def _handle_signal(self, number: signal.Signals) -> None:
+        if not self.requested.is_set():
+            _log.info("shutting down signal=%s", number.name)
+            self.requested.set()
         elif self._main is not None:
-            _log.warning("ends at once signal=%s", number.name)
+            _log.warning("ending at once signal=%s", number.name)
             self._main.cancel()
 
     def _read_input(self) -> None:
@@ -281,33 +291,33 @@ class _Ending:
         if os.read(descriptor, 4096):
             return
         self._loop.remove_reader(descriptor)
-        if not self.asked.is_set():
-            _log.info("ends, and so does the cluster: standard input has ended")
+        if not self.requested.is_set():
+            _log.info("shutting down with the cluster: standard input has ended")
             self.hand_over = False
-            self.asked.set()
+            self.requested.set()
         self._loop.call_later(_ORPHAN_SECONDS, os._exit, 1)
 
 
 async def _live(process: NodeProcess, stop_at_eof: bool) -> int:
-    ending = _Ending()
+    shutdown = _Shutdown()
     if stop_at_eof:
-        ending.watch_input()
-    asked = asyncio.ensure_future(ending.asked.wait())
+        shutdown.watch_input()
+    requested = asyncio.ensure_future(shutdown.requested.wait())
     serving = asyncio.ensure_future(_serve(process))
     try:
-        await asyncio.wait((asked, serving), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((requested, serving), return_when=asyncio.FIRST_COMPLETED)
         if not serving.done():
             return 0
         serving.result()
         return FAILED
     finally:
-        for task in (asked, serving):
+        for task in (requested, serving):
             task.cancel()
-        await asyncio.gather(asked, serving, return_exceptions=True)
-        await process.close(ending.hand_over)
+        await asyncio.gather(requested, serving, return_exceptions=True)
+        await process.close(shutdown.hand_over)
 
 
 async def _serve(process: NodeProcess) -> None:
-    """Return when it cannot go on."""
+    """Start the node, print its address, and return when the node has failed."""
     print(f"ready {format_address(*await process.start())}", flush=True)
     await process.fail()

@@ -1,8 +1,8 @@
 """Print the offsets of partitions as topic:partition:offset, with the options of kafka-get-offsets.
 
-The latest offset is where the next record will go, so the sum over a topic is the number of records
-ever sent to it. By time, it is the first record at or after it; nothing after the last colon means
-that there is none.
+The latest offset is the offset of the next record, so the sum over a topic's partitions is the
+number of records ever sent to it. For a time, the offset is that of the first record with this
+timestamp or a later one; if there is no such record, nothing follows the last colon.
 """
 
 from __future__ import annotations
@@ -41,23 +41,26 @@ _PATTERN = re.compile(r"(?P<topic>[^:,]*)(?::(?P<low>\d*)(?P<range>-(?P<high>\d*
 
 def configure(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--topic", help="a regular expression (default: all topics)")
+    which.add_argument("--topic", help="topics, as a regular expression (default: all topics)")
     which.add_argument(
         "--topic-partitions",
         metavar="TOPIC:PARTITION,…",
-        help="topics with partitions: t:1 one, t:0-3 from 0 to 2, t:5- from 5, t:-3 up to 2, t all",
+        help="partitions of topics: t:1 is partition 1, t:0-3 partitions 0 to 2, t:5- those from 5 "
+        "on, t:-3 those up to 2, t all; topics are regular expressions",
     )
-    parser.add_argument("--partitions", metavar="N,…", help="only these partitions of the topics")
+    parser.add_argument(
+        "--partitions", metavar="N,…", help="only these partitions of each topic (default: all)"
+    )
     parser.add_argument(
         "--time",
         default="latest",
-        help="latest or -1, earliest or -2, max-timestamp or -3, or milliseconds since the epoch "
-        "(default: latest)",
+        help="which offset: latest or -1, earliest or -2, max-timestamp or -3, or the one at a "
+        "time in milliseconds since 1970 (default: latest)",
     )
     parser.add_argument(
         "--json",
         action="store_true",
-        help="print one JSON array: topic, partition, offset, timestamp (null: there is none)",
+        help="print one JSON array of topic, partition, offset and timestamp; null means none",
     )
     parser.add_argument(
         "--exclude-internal-topics", action="store_true", help="leave out internal topics"
@@ -93,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def describe_offset(partition: TopicPartition, found: OffsetAndTimestamp) -> dict[str, Any]:
-    """A partition's offset for JSON. The timestamp is that of the record found by its time."""
+    """A partition's offset for JSON; with the record's timestamp if it was found by time."""
     return {
         "topic": partition.topic,
         "partition": partition.partition,
@@ -103,26 +106,29 @@ def describe_offset(partition: TopicPartition, found: OffsetAndTimestamp) -> dic
 
 
 def read_moment(text: str) -> Moment:
-    """A word, one of Kafka's numbers for them, or a time in milliseconds.
+    """A word such as `latest`, Kafka's number for it, or a time in milliseconds since 1970.
 
     Raises:
-        UsageError: something else.
+        UsageError: the text has another form.
     """
     if text in _MOMENTS:
         return _MOMENTS[text]
     if text.isdecimal():
         return int(text)
     raise UsageError(
-        f"--time {text!r}: write latest, earliest, max-timestamp, or milliseconds since the epoch"
+        f"--time {text!r}: write latest, earliest, max-timestamp, or milliseconds since 1970"
     )
 
 
 def read_topic_partitions(text: str) -> Callable[[TopicPartition], bool]:
-    """Whether a partition is one of `topic:1,topic:0-3,topic:5-,topic:-3,topic`; topics are regular
-    expressions, and none at all is any topic.
+    """A function that says whether a partition is in a list such as
+    `topic:1,topic:0-3,topic:5-,topic:-3,topic`.
+
+    Topics are regular expressions; an empty one matches every topic. The end of a range is
+    exclusive, as in Kafka.
 
     Raises:
-        UsageError: something else.
+        UsageError: the text has another form.
     """
     rules = [_read_rule(part) for part in text.split(",")]
     return lambda partition: any(rule(partition) for rule in rules)

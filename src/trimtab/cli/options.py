@@ -1,4 +1,4 @@
-"""What several commands ask in the same way: whom to talk to, and with which client options."""
+"""Options that several commands share: the bootstrap servers and the client options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from trimtab.errors import UsageError
 
-TYPE_CHECKING = False  # as typing's, which `trimtab cluster` does not import
+TYPE_CHECKING = False  # the same as typing's, which `trimtab cluster` does not import
 if TYPE_CHECKING:
     from typing import Any
 
@@ -17,10 +17,10 @@ DEFAULT_BOOTSTRAP_SERVERS = "127.0.0.1:9092"
 
 
 class RefusedOption(argparse.Action):
-    """An option of Kafka's tools that is not to be had here, and says why. The help is silent.
+    """An option of Kafka's tools that trimtab lacks; the error gives the reason. Not in the help.
 
     Args:
-        why: also what to do instead.
+        why: the reason, and what to do instead.
     """
 
     def __init__(self, option_strings: Sequence[str], dest: str, why: str) -> None:
@@ -50,12 +50,12 @@ def add_client_options(
         files: older names of --command-config.
         servers: other names of --bootstrap-server.
     """
-    group = parser.add_argument_group("whom to talk to, and how")
+    group = parser.add_argument_group("connection")
     group.add_argument(
         "--bootstrap-server",
         *servers,
         metavar="HOST:PORT,…",
-        help=f"brokers to begin with (default: {DEFAULT_BOOTSTRAP_SERVERS})",
+        help=f"brokers to connect to first (default: {DEFAULT_BOOTSTRAP_SERVERS})",
     )
     group.add_argument(
         "-X",
@@ -66,7 +66,7 @@ def add_client_options(
         nargs="+",
         action="extend",
         default=[],
-        help="client options, such as linger.ms=10; stronger than the file's",
+        help="client options, such as linger.ms=10; they override those of the file",
     )
     group.add_argument(
         "--command-config",
@@ -78,12 +78,13 @@ def add_client_options(
     parser.add_argument(
         "--zookeeper",
         action=RefusedOption,
-        why="gone since Kafka 4, and ZooKeeper with it: name brokers with --bootstrap-server",
+        why="Kafka 4 removed ZooKeeper and this option: name brokers with --bootstrap-server",
     )
 
 
 def read_client_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The client's options by dotted name: --bootstrap-server over properties over the file.
+    """The client's options by dotted name. --bootstrap-server overrides the properties, which
+    override the file.
 
     Raises:
         UsageError: a word without `=`, or a file that cannot be read.
@@ -113,16 +114,16 @@ def read_pairs(words: Iterable[str]) -> dict[str, str]:
 
 
 def read_properties_file(path: str) -> dict[str, str]:
-    """The options in a Java properties file, by name, without the blanks around them.
+    """The options in a Java properties file, by name; blanks around values are removed.
 
     Raises:
-        UsageError: the file cannot be read, or a line is no property.
+        UsageError: the file cannot be read, or a line is not NAME=VALUE.
     """
     return {name: each.value.strip() for name, each in read_properties(path).items()}
 
 
 def read_properties(path: str) -> dict[str, Property]:
-    """Like `read_properties_file`, with the lines that they stand in."""
+    """Like `read_properties_file`, with each option's line number."""
     from trimtab.config.properties import parse_properties
 
     try:
@@ -139,11 +140,11 @@ def read_partition_ids(text: str) -> list[int]:
     """`0,2,5` as numbers.
 
     Raises:
-        UsageError: something else.
+        UsageError: the text has another form.
     """
     try:
         return [int(word) for word in text.split(",") if word.strip()]
     except ValueError:
         raise UsageError(
-            f"partitions {text!r}: write their numbers with commas, such as 0,2,5"
+            f"partitions {text!r}: write numbers separated by commas, such as 0,2,5"
         ) from None

@@ -1,22 +1,22 @@
-"""A parser of command lines that names what was misspelt."""
+"""A command line parser that suggests the right spelling of unknown options and commands."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
 
-TYPE_CHECKING = False  # as typing's, which `trimtab cluster` does not import
+TYPE_CHECKING = False  # the same as typing's, which `trimtab cluster` does not import
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 MISSPELT = 2
-"""Exit code, as argparse has it."""
+"""The exit code, the same as argparse's."""
 
 
 class Parser(argparse.ArgumentParser):
-    """As argparse's, but what is wrong is said in one line, without the usage.
+    """Argparse's parser, but an error is one line without the usage.
 
-    An option that it does not know comes before anything else, with the one that it resembles.
+    An unknown option is reported before any other error, with the most similar option.
     """
 
     _words: Sequence[str] = ()
@@ -34,10 +34,10 @@ class Parser(argparse.ArgumentParser):
                 break
             option = word.partition("=")[0]
             if option.startswith("--") and option not in known:
-                said = suggest(option, known)
+                hint = suggest(option, known)
                 self.exit(
                     MISSPELT,
-                    f"{self.prog}: unknown option {option}{said}; all: {self.prog} --help\n",
+                    f"{self.prog}: unknown option {option}{hint}; see {self.prog} --help\n",
                 )
         self.exit(MISSPELT, f"{self.prog}: error: {message}; see {self.prog} --help\n")
 
@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """`: did you mean …?` with what resembles a word most; nothing if nothing does."""
+    """`: did you mean …?` with the known word most similar to this one; "" if none is similar."""
     from difflib import get_close_matches
 
     close = get_close_matches(word, sorted(known), n=1, cutoff=0.6)

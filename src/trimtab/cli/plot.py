@@ -1,7 +1,7 @@
 """Plots as SVG: shares as bars, amounts as columns, latencies as dots on a line, rates over time.
 
-Nothing is loaded. Each function gives one `<svg>` to put into a page that has `STYLE`;
-`to_document` makes a file of its own of it.
+The plots load nothing from elsewhere. Each function returns one `<svg>` for a page that includes
+`STYLE`; `to_document` turns it into a separate SVG file.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ svg { background: var(--paper); font-family: system-ui, "Segoe UI", Roboto, sans
 
 
 class Layout(NamedTuple):
-    """How wide a plot is drawn.
+    """The sizes of a plot, in SVG units.
 
     Attributes:
-        width: of the whole.
-        labels: of the column that names the rows; 0 to write their names above them.
+        width: of the whole plot.
+        labels: width of the column with the rows' names; 0 to write each name above its row.
         row: height of a row.
     """
 
@@ -68,17 +68,17 @@ class Layout(NamedTuple):
 
     @property
     def above(self) -> int:
-        """Height of what is written above a row."""
+        """Height of the text above a row."""
         return 0 if self.labels else 18
 
 
 WIDE = Layout(880, 220, 34)
 NARROW = Layout(350, 0, 52)
-"""For a phone held upright."""
+"""For a phone in portrait orientation."""
 
 
 class Bar(NamedTuple):
-    """One row of shares: what each part has of a whole, and in bytes."""
+    """One row of shares: each part's share of the whole, 0 to 1, and its size in bytes."""
 
     title: str
     shares: Mapping[str, float]
@@ -93,7 +93,7 @@ class Column(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A stretch of a timeline, in seconds, and what happened then."""
+    """A named section of a timeline, in seconds."""
 
     title: str
     begins: float
@@ -108,12 +108,11 @@ def draw_shares(
     description: str,
     layout: Layout = WIDE,
 ) -> str:
-    """One bar per row, cut by part.
+    """One bar per row, with a section for each part.
 
     Args:
-        names: every part and what it is called; parts are drawn in this order, the highlighted
-            one first.
-        even: where a dashed line marks an even share of the highlighted part; None for no line.
+        names: the name of each part; parts are drawn in this order, the highlighted one first.
+        even: draw a dashed line at this share of the bar, 0 to 1; None for no line.
     """
     width = layout.width - layout.labels - (20 if layout.labels else 4)
     line = None if even is None else layout.labels + even * width
@@ -146,7 +145,7 @@ def draw_shares(
             x += length
     bottom = top + len(bars) * layout.row
     if line is not None:
-        # Where the rows' names stand above them, the line passes over the bars alone.
+        # If the names are above the rows, the line is drawn over the bars only.
         tops = [top + row * layout.row + layout.above for row in range(len(bars))]
         over = [(y - 3, y + _BAR + 3) for y in tops] if layout.above else [(14, bottom - 8)]
         drawn += [
@@ -235,10 +234,11 @@ def draw_latencies(
     least: float = 0.01,
     layout: Layout = WIDE,
 ) -> str:
-    """One line per row from its median to its 99.9th percentile, a dot for each percentile.
+    """One line per row from its median to its 99.9th percentile, with a dot for each percentile.
 
     Args:
-        least: milliseconds at which shorter ones are drawn, for the scale is logarithmic.
+        least: the left end of the logarithmic scale, in milliseconds: shorter latencies are drawn
+            there.
     """
     values = [max(mark(latency), least) for _, latency in rows for _, mark, _ in _LATENCY_MARKS]
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
@@ -283,10 +283,13 @@ def draw_timeline(
     unit: str,
     description: str,
 ) -> str:
-    """One curve per line over the same moments, from zero; `spans` divide the time.
+    """One curve for each of `lines` over the same moments, on a scale from zero.
+
+    Args:
+        spans: sections of the time; each begins with a dashed line and its title.
 
     Raises:
-        ValueError: fewer than two moments: there is no line to draw.
+        ValueError: there are fewer than two moments, so no line can be drawn.
     """
     if len(seconds) < 2:
         raise ValueError(f"a timeline of {len(seconds)} moments has no lines")
@@ -339,7 +342,7 @@ def to_document(svg: str) -> str:
 
 
 def _beside(line: float | None, x: float, length: float) -> float:
-    """Where a text begins that is to begin at `x`, and must not lie under the line."""
+    """Where to write a text so that it begins at `x`, or right of the line if that crosses it."""
     if line is None or not x - 3 < line < x + length + 3:
         return x
     return line + 5

@@ -3,9 +3,9 @@
 A line is a value; with parse.key=true it is `key TAB value`, with parse.headers=true it begins with
 `name:value,name:value TAB`. An empty line is an empty value.
 
-Defaults are those of kafka-console-producer, which differ from a producer's own: records wait up to
-1000 ms for company (--timeout is linger.ms), so lines typed within a second share a batch; a
-request may take 1500 ms; three retries.
+Defaults are those of kafka-console-producer, which differ from a producer's: linger.ms is 1000
+(--timeout), so lines typed within a second share a batch; a request times out after 1500 ms; a
+batch is retried three times.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trimtab.cli.options import (
     read_pairs,
     read_properties_file,
 )
-from trimtab.cli.reach import unreachable_is_said
+from trimtab.cli.reach import report_unreachable
 from trimtab.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,10 +53,10 @@ LINE_READER = "org.apache.kafka.tools.LineMessageReader"
 
 
 class Setting(NamedTuple):
-    """An option of the tool that stands for one of the producer's.
+    """An option of the tool that sets a producer option.
 
     Attributes:
-        default: the tool's own; None leaves the producer's.
+        default: the tool's default; None keeps the producer's.
     """
 
     flag: str
@@ -67,29 +67,56 @@ class Setting(NamedTuple):
 
 
 SETTINGS = (
-    Setting("--batch-size", "batch.size", 16_384, "BYTES", "the size at which a batch is sent"),
+    Setting("--batch-size", "batch.size", 16_384, "BYTES", "size at which a batch is sent"),
     Setting(
         "--max-partition-memory-bytes", "batch.size", None, "BYTES", "old name of --batch-size"
     ),
-    Setting("--timeout", "linger.ms", 1000, "MS", "how long a record may wait for others"),
-    Setting("--request-required-acks", "acks", "-1", "ACKS", "whose acknowledgement counts"),
+    Setting("--timeout", "linger.ms", 1000, "MS", "how long a batch waits for more records"),
     Setting(
-        "--request-timeout-ms", "request.timeout.ms", 1500, "MS", "how long a request may take"
+        "--request-required-acks",
+        "acks",
+        "-1",
+        "ACKS",
+        "who must store a record before it counts as sent: 0 nobody, 1 the leader, all or -1 all "
+        "in-sync replicas",
     ),
-    Setting("--max-memory-bytes", "buffer.memory", 33_554_432, "BYTES", "what may wait to be sent"),
-    Setting("--max-block-ms", "max.block.ms", 60_000, "MS", "how long reading may be held up"),
+    Setting("--request-timeout-ms", "request.timeout.ms", 1500, "MS", "timeout of a request"),
+    Setting(
+        "--max-memory-bytes",
+        "buffer.memory",
+        33_554_432,
+        "BYTES",
+        "memory for records that are not acknowledged yet",
+    ),
+    Setting(
+        "--max-block-ms",
+        "max.block.ms",
+        60_000,
+        "MS",
+        "how long sending a line may block when memory is full or metadata are missing",
+    ),
     Setting("--message-send-max-retries", "retries", 3, "N", "how often a batch is sent again"),
-    Setting("--retry-backoff-ms", "retry.backoff.ms", 100, "MS", "the wait before that"),
+    Setting("--retry-backoff-ms", "retry.backoff.ms", 100, "MS", "wait before a retry"),
     Setting(
-        "--metadata-expiry-ms", "metadata.max.age.ms", 300_000, "MS", "how long metadata are used"
+        "--metadata-expiry-ms",
+        "metadata.max.age.ms",
+        300_000,
+        "MS",
+        "age at which metadata are fetched again",
     ),
-    Setting("--socket-buffer-size", "send.buffer.bytes", 102_400, "BYTES", "the socket's buffer"),
+    Setting(
+        "--socket-buffer-size", "send.buffer.bytes", 102_400, "BYTES", "send buffer of the socket"
+    ),
 )
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", required=True, help="send to this topic")
-    parser.add_argument("--partition", type=int, help="send to this partition of it")
+    parser.add_argument(
+        "--partition",
+        type=int,
+        help="send to this partition of the topic (default: the partitioner chooses)",
+    )
     parser.add_argument(
         "--reader-property",
         "--property",
@@ -98,33 +125,40 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="NAME=VALUE",
-        help="how to read a line: " + ", ".join(READER_DEFAULTS) + "; stronger than the file's",
+        help="how to read a line: "
+        + ", ".join(READER_DEFAULTS)
+        + "; these override --reader-config",
     )
     parser.add_argument(
-        "--reader-config", metavar="FILE", help="a file of those, one NAME=VALUE a line"
+        "--reader-config",
+        metavar="FILE",
+        help="a file of reader properties, one NAME=VALUE a line",
     )
     parser.add_argument(
         "--line-reader",
         default=LINE_READER,
         metavar="CLASS",
-        help="only Kafka's own, which is the default: readers are Java classes",
+        help="accepted for compatibility; only Kafka's default class, since readers are Java",
     )
     parser.add_argument(
-        "--sync", action="store_true", help="wait for each record's acknowledgement"
+        "--sync",
+        action="store_true",
+        help="wait for each record's acknowledgement before reading the next line",
     )
     parser.add_argument(
         "--compression-codec",
         nargs="?",
         const="gzip",
         metavar="CODEC",
-        help="none, gzip, snappy, lz4 or zstd; without a name: gzip (default: none)",
+        help="compress batches: none, gzip, snappy, lz4 or zstd; without a name, gzip "
+        "(compression.type; default: none)",
     )
     for setting in SETTINGS:
         default = "" if setting.default is None else f" (default: {setting.default})"
         parser.add_argument(
             setting.flag,
             metavar=setting.metavar,
-            help=f"{setting.help}: {setting.option}{default}",
+            help=f"{setting.help}; sets {setting.option}{default}",
         )
     add_client_options(parser, properties=["--producer-property"], files=["--producer.config"])
 
@@ -143,7 +177,7 @@ def run(arguments: argparse.Namespace) -> int:
     interactive = sys.stdin.isatty()
     count = 0
     options = choose_options(arguments)
-    with unreachable_is_said(options):
+    with report_unreachable(options):
         producer = Producer(**options)
         try:
             while True:
@@ -165,14 +199,14 @@ def run(arguments: argparse.Namespace) -> int:
                 if arguments.sync:
                     delivery.result()
         finally:
-            # What was read is sent, whatever ended the reading: Kafka's tool closes on its way
-            # out too.
+            # Send all records read so far, also after an error or Ctrl-C, as Kafka's tool does.
             producer.close()
     return failures.report(count)
 
 
 def choose_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The producer's options: the tool's own over the general ones over the tool's defaults."""
+    """The producer's options. The tool's options override client options and their files, which
+    override the tool's defaults."""
     options = read_client_options(arguments)
     options.setdefault("client.id", CLIENT_ID)
     if arguments.compression_codec is not None:
@@ -188,15 +222,16 @@ def choose_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def choose_reader(arguments: argparse.Namespace) -> LineReader:
-    """The reader of lines: --reader-property over --reader-config over its defaults.
+    """The reader of lines; --reader-property overrides --reader-config.
 
     Raises:
-        UsageError: another --line-reader, an unknown property, or separators that do not fit.
+        UsageError: --line-reader is another class, a property is unknown, or separators are equal
+            or empty.
     """
     if arguments.line_reader not in (LINE_READER, "kafka.tools.ConsoleProducer$LineMessageReader"):
         raise UsageError(
-            f"--line-reader {arguments.line_reader}: a line reader is a Java class, and no Java "
-            "runs here; use the reader properties, or a program of yours with trimtab.Producer"
+            f"--line-reader {arguments.line_reader}: trimtab cannot run Java classes; use "
+            "--reader-property, or write a program with trimtab.Producer"
         )
     properties = {}
     if arguments.reader_config is not None:
@@ -206,7 +241,7 @@ def choose_reader(arguments: argparse.Namespace) -> LineReader:
 
 
 class Line(NamedTuple):
-    """What one line of input says."""
+    """The key, value and headers in one line of input."""
 
     key: bytes | None
     value: bytes | None
@@ -217,10 +252,11 @@ class LineReader:
     """Splits lines into headers, key and value, by Kafka's reader properties.
 
     Source: `org.apache.kafka.tools.LineMessageReader`; but separators are always text, never
-    regular expressions, and one may not be empty.
+    regular expressions, and must not be empty.
 
     Raises:
-        UsageError: an unknown property, or two separators, or one and the null marker, are equal.
+        UsageError: a property is unknown, or two separators, or a separator and the null marker,
+            are equal.
     """
 
     def __init__(self, properties: Mapping[str, str]) -> None:
@@ -240,7 +276,11 @@ class LineReader:
         _refuse_equal(chosen)
 
     def read(self, line: bytes, number: int) -> Line:
-        """The record of one line, without its line end.
+        """The record in a line.
+
+        Args:
+            line: without its line end.
+            number: the line's number, for errors.
 
         Raises:
             UsageError: a separator is missing, unless ignore.error=true; or a header's name is the
@@ -260,12 +300,12 @@ class LineReader:
 
     def _read_header(self, part: bytes, number: int) -> tuple[str, bytes | None]:
         name, value = self._split(part, self._header_key_separator, "headers.key.separator", number)
-        if name is None:  # ignore.error=true: what could not be split counts as the name
+        if name is None:  # ignore.error=true: the whole text is the name
             return value.decode("utf-8", "replace"), None
         if name == self._null:
             raise UsageError(
                 f"line {number}: a header's name is the null marker {name.decode()!r}; "
-                "names cannot be null, choose another null.marker"
+                "names cannot be null: choose another null.marker"
             )
         return name.decode("utf-8", "replace"), self._or_null(value)
 
@@ -279,7 +319,7 @@ class LineReader:
             return None, line
         raise UsageError(
             f"line {number}: no {what} {separator.decode()!r} in {line[:60]!r}; "
-            "name another one, or let such lines pass with ignore.error=true"
+            f"set another {what}, or accept such lines with ignore.error=true"
         )
 
     def _or_null(self, data: bytes | None) -> bytes | None:
@@ -287,7 +327,7 @@ class LineReader:
 
 
 def _separator(chosen: Mapping[str, str], name: str) -> bytes:
-    """The separator's bytes; the two characters `\\t` mean a tab, as shells hand them over."""
+    """The separator's bytes; the two characters `\\t`, as a shell passes them, mean a tab."""
     text = chosen[name].replace("\\t", "\t")
     if not text:
         raise UsageError(f"{name} is empty: name at least one character")
@@ -295,7 +335,9 @@ def _separator(chosen: Mapping[str, str], name: str) -> bytes:
 
 
 def _refuse_equal(chosen: Mapping[str, str]) -> None:
-    """What could not be told apart is refused, pair by pair as in Kafka."""
+    """Raises:
+    UsageError: two separators, or a separator and the null marker, are equal, as in Kafka.
+    """
     of_headers = ("headers.delimiter", "headers.separator", "headers.key.separator")
     pairs = [
         *((one, other) for at, one in enumerate(of_headers) for other in of_headers[at + 1 :]),

@@ -1,9 +1,8 @@
-"""Measure a producer: send as fast as it goes, or at a rate; print throughput and latency.
+"""Measure a producer's throughput and latency, sending at full speed or at a given rate.
 
-The options and the lines printed are those of kafka-producer-perf-test, so figures and scripts
-carry over. A latency runs from the call of send to the acknowledgement, in milliseconds. MB are
-2^20 bytes, as there. With a transactional id, or a --transaction-duration-ms, records are sent in
-transactions.
+The options and the output are those of kafka-producer-perf-test. Latency is the time from the call
+of send to the acknowledgement, in milliseconds. One MB is 2^20 bytes, as in Kafka's tool. With
+--transactional-id or --transaction-duration-ms records are sent in transactions.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trimtab.cli.failures import Failures
 from trimtab.cli.options import add_client_options, read_client_options
-from trimtab.cli.reach import unreachable_is_said
+from trimtab.cli.reach import report_unreachable
 from trimtab.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,13 +42,14 @@ EXAMPLES = """\
 """
 
 DISTINCT_PAYLOADS = 10_000
-"""Random payloads are made before the clock starts, this many at most, and then sent in turn."""
+"""At most this many random payloads are generated before the measurement; they are then reused."""
 
 SAMPLES = 500_000
-"""Latencies kept for the percentiles, as in Kafka's tool; average and maximum are of all."""
+"""About this many latencies are kept for percentiles, as in Kafka's tool; average and maximum
+cover all records."""
 
 FOLD = 65_536
-"""Latencies that may wait to be added up."""
+"""Latencies are added to the sums when this many have been collected."""
 
 SHORTEST_SLEEP_S = 0.002
 
@@ -60,65 +60,71 @@ TRANSACTION_DURATION_MS = 3000
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", required=True, help="send to this topic")
     parser.add_argument(
-        "--num-records", required=True, type=_positive, metavar="N", help="how many to send"
+        "--num-records", required=True, type=_positive, metavar="N", help="send this many records"
     )
     parser.add_argument(
         "--throughput",
         required=True,
         type=_rate,
         metavar="N",
-        help="records per second, roughly, at most; -1: as fast as they go",
+        help="send at about this many records per second; -1: as fast as possible",
     )
     payload = parser.add_mutually_exclusive_group(required=True)
     payload.add_argument(
-        "--record-size", type=_positive, metavar="BYTES", help="random letters, so many"
+        "--record-size",
+        type=_positive,
+        metavar="BYTES",
+        help="payloads are this many random letters",
     )
     payload.add_argument(
-        "--payload-file", metavar="FILE", help="payloads drawn at random from this file"
+        "--payload-file", metavar="FILE", help="payloads are chosen at random from this file"
     )
     payload.add_argument(
-        "--payload-monotonic", action="store_true", help="the numbers 0, 1, 2, … as text"
+        "--payload-monotonic",
+        action="store_true",
+        help="payloads are the numbers 0, 1, 2, … as text",
     )
     parser.add_argument(
         "--payload-delimiter",
         default="\\n",
         metavar="TEXT",
-        help="what separates the payloads of the file (default: a new line)",
+        help="the separator of payloads in --payload-file (default: a new line)",
     )
     parser.add_argument(
         "--key-distribution",
         choices=("none", "range", "random"),
         default="none",
-        help="keys: none, the numbers below --record-key-range in turn, or such at random",
+        help="keys: none; range: 0 to --record-key-range - 1, over and over; random: a random one "
+        "of them (default: none)",
     )
     parser.add_argument(
-        "--record-key-range", type=_positive, metavar="N", help="how many different keys"
+        "--record-key-range", type=_positive, metavar="N", help="number of different keys"
     )
     parser.add_argument(
         "--keyed-share",
         type=_share,
         default=1.0,
         metavar="SHARE",
-        help="how many of the records have a key, 0 to 1 (default: 1; not in Kafka's tool)",
+        help="share of the records that have a key, 0 to 1 (default: 1; not in Kafka's tool)",
     )
     parser.add_argument(
         "--random-seed",
         type=int,
         default=0,
         metavar="N",
-        help="of payloads and keys: the same seed, the same records (default: 0)",
+        help="seed of random payloads and keys: the same seed sends the same records (default: 0)",
     )
     parser.add_argument(
         "--transactional-id",
         metavar="ID",
-        help="send in transactions, as this producer; stronger than the option transactional.id "
+        help="send in transactions with this id; overrides the client option transactional.id "
         "(default with --transaction-duration-ms: performance-producer- and a random UUID)",
     )
     parser.add_argument(
         "--transaction-duration-ms",
         type=_positive,
         metavar="MS",
-        help="commit a transaction that is this old, and begin the next "
+        help="commit each transaction after this time, in milliseconds, and begin the next "
         f"(default with a transactional id: {TRANSACTION_DURATION_MS})",
     )
     parser.add_argument(
@@ -126,14 +132,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="a second summary leaves out the first N records (KIP-1052; default: 0)",
+        help="print a second summary without the first N records (KIP-1052; default: 0)",
     )
     parser.add_argument(
         "--reporting-interval",
         type=_positive,
         default=5000,
         metavar="MS",
-        help="time between two lines of progress (default: 5000)",
+        help="print a line of progress every MS milliseconds (default: 5000)",
     )
     parser.add_argument(
         "--print-metrics", action="store_true", help="print the producer's metrics at the end"
@@ -141,7 +147,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json",
         action="store_true",
-        help="print the figures as one JSON object; progress goes to standard error",
+        help="print the results as one JSON object; progress goes to standard error",
     )
     add_client_options(parser, properties=["--producer-props"], files=["--producer.config"])
 
@@ -164,7 +170,7 @@ def run(arguments: argparse.Namespace) -> int:
     failures = Failures()
     producer = Producer(**options)
     try:
-        with unreachable_is_said(options), collector_paused(), progress_apart(arguments.json):
+        with report_unreachable(options), collector_paused(), progress_apart(arguments.json):
             if transaction_ms is not None:
                 producer.init_transactions()
             summaries = send_all(
@@ -184,7 +190,7 @@ def run(arguments: argparse.Namespace) -> int:
             if arguments.print_metrics:
                 print_metrics(metrics)
     except BaseException:
-        producer.close(timeout=0)  # after Ctrl-C nobody waits for what is still on its way
+        producer.close(timeout=0)  # after Ctrl-C or an error, do not wait for unsent records
         raise
     producer.close()
     return failures.report(total)
@@ -198,10 +204,11 @@ def send_all(
     transaction_ms: float | None,
     failures: Failures,
 ) -> list[PerfSummary]:
-    """Send all records at the rate asked for and wait for their acknowledgements.
+    """Send all records at the given rate, and wait for their acknowledgements.
 
     Returns:
-        The closing figures: of all records, and of those after the warm-up; none if all failed.
+        The summary of all records, then with a warm-up the one of the records after it. A summary
+        of no acknowledged records is left out.
     """
     total, topic, rate = arguments.num_records, arguments.topic, arguments.throughput
     warmup, interval_ms = arguments.warmup_records, arguments.reporting_interval
@@ -262,7 +269,7 @@ def send_all(
 def choose_transactions(arguments: argparse.Namespace, options: dict[str, Any]) -> float | None:
     """How long a transaction lasts, in milliseconds; None without transactions.
 
-    The transactional id, where one is needed and none given, is made up and added to the options.
+    Adds the transactional id to the options; a random one if it is needed but not given.
     """
     if arguments.transactional_id is not None:
         options["transactional.id"] = arguments.transactional_id
@@ -276,10 +283,10 @@ def choose_transactions(arguments: argparse.Namespace, options: dict[str, Any]) 
 def choose_keys(
     arguments: argparse.Namespace, draw: random.Random
 ) -> Callable[[], bytes | None] | None:
-    """The function that gives one key after the other; None for records without keys.
+    """A function that returns the next record's key; None if no record has a key.
 
     Raises:
-        UsageError: --key-distribution and --record-key-range do not go together.
+        UsageError: of --key-distribution and --record-key-range only one is given.
     """
     distribution: str = arguments.key_distribution
     keys: int | None = arguments.record_key_range
@@ -302,8 +309,8 @@ def choose_keys(
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Without Python's cycle collector: its pauses grow with what waits to be sent, nothing here
-    makes cycles, and they would count as latency."""
+    """Disable Python's cycle collector: its pauses grow with the number of unsent records, and
+    would count as latency. Nothing here creates cycles."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -315,17 +322,18 @@ def collector_paused() -> Iterator[None]:
 
 @contextmanager
 def progress_apart(is_json: bool) -> Iterator[None]:
-    """With --json what is printed on the way goes to standard error."""
+    """With --json, redirect progress from standard output to standard error."""
     with redirect_stdout(sys.stderr) if is_json else nullcontext():
         yield
 
 
 class PerfSummary(NamedTuple):
-    """What a run came to; its text is the line that Kafka's ProducerPerformance ends with.
+    """The results of a run; as text, the last line of Kafka's ProducerPerformance.
 
     Attributes:
+        is_steady: the records of the warm-up are left out.
         megabytes_per_second: in units of 2^20 bytes.
-        average: milliseconds, as all that follow.
+        average: latency in milliseconds, as are all the attributes after it.
     """
 
     is_steady: bool
@@ -359,13 +367,13 @@ class PerfSummary(NamedTuple):
 
 
 class Statistics:
-    """Counts acknowledgements and words them as Kafka's ProducerPerformance does.
+    """Counts acknowledgements, and reports them in the words of Kafka's ProducerPerformance.
 
     Args:
-        expected: how many records are to come; decides which latencies are kept for percentiles.
-        interval_ms: a window's length; at its end a line goes to `report`.
-        now_ms: the time at the start. Times are milliseconds of any one clock.
-        is_steady: these are the records after the warm-up, and its lines say so (KIP-1052).
+        expected: number of records to be sent; decides which latencies are kept for percentiles.
+        interval_ms: length of a window; at its end `report` is called with a line of text.
+        now_ms: the time at the start. All times are milliseconds of one clock.
+        is_steady: the records are those after the warm-up, and the lines say so (KIP-1052).
     """
 
     def __init__(
@@ -382,7 +390,7 @@ class Statistics:
         self._report = report
         self._started_ms = self._window_started_ms = now_ms
         self._samples = array("i")
-        # What is not yet folded into the sums: `record` runs once per record and does little.
+        # Not yet added to the sums, because `record` runs once per record and must be cheap.
         self._latencies: list[float] = []
         self._bytes = 0
         self._all = _Sums()
@@ -394,7 +402,7 @@ class Statistics:
         return self._all.count + len(self._latencies)
 
     def record(self, latency_ms: float, size: int, now_ms: float) -> None:
-        """One record of `size` bytes was acknowledged."""
+        """Count the acknowledgement of a record of `size` bytes."""
         self._latencies.append(latency_ms)
         self._bytes += size
         if now_ms - self._window_started_ms >= self._interval_ms:
@@ -408,11 +416,11 @@ class Statistics:
             self._fold()
 
     def silence(self) -> None:
-        """Report no more windows: others are reported now."""
+        """Report no more windows, because the statistics after the warm-up report theirs."""
         self._report = lambda line: None
 
     def total(self, now_ms: float) -> PerfSummary:
-        """The closing figures. At least one record must have been counted."""
+        """The summary. At least one record must have been counted."""
         self._fold()
         sums = self._all
         rate, megabytes = sums.rates(now_ms - self._started_ms)
@@ -434,7 +442,7 @@ class Statistics:
         )
 
     def _fold(self) -> None:
-        first = -self._all.count % self._every  # of what is folded now, the next one to be kept
+        first = -self._all.count % self._every  # index of the next latency to keep
         self._samples.extend(map(int, self._latencies[first :: self._every]))
         for sums in (self._all, self._window):
             sums.add(self._latencies, self._bytes)
@@ -443,7 +451,7 @@ class Statistics:
 
 
 class _Sums:
-    """Acknowledgements of some stretch of time, added up."""
+    """Sums over the acknowledgements of a period."""
 
     def __init__(self) -> None:
         self.count = self.bytes = 0
@@ -457,13 +465,13 @@ class _Sums:
             self.latency_max = max(self.latency_max, max(latencies))
 
     def rates(self, elapsed_ms: float) -> tuple[float, float]:
-        """Records and mebibytes a second."""
+        """Records per second and MiB per second."""
         seconds = max(elapsed_ms, 1e-3) / 1000
         return self.count / seconds, self.bytes / seconds / 2**20
 
 
 def choose_payloads(arguments: argparse.Namespace, draw: random.Random) -> Callable[[], bytes]:
-    """The function that gives one payload after the other.
+    """A function that returns the next record's payload.
 
     Raises:
         UsageError: the payload file cannot be read, or is empty.
@@ -506,7 +514,7 @@ def read_payloads(path: str, delimiter: str) -> Sequence[bytes]:
 def list_metrics(metrics: Mapping[str, Mapping[str, Any]], client_id: str) -> dict[str, Any]:
     """A producer's metrics by the names that Kafka's tools print: group, metric, tags.
 
-    Groups of nodes or topics hold a set of metrics for each, which becomes a tag.
+    In the groups of nodes and topics, the node or topic becomes a tag.
     """
     listed = {}
     for group, entries in metrics.items():
@@ -529,7 +537,7 @@ def print_metrics(listed: Mapping[str, Any]) -> None:
 
 
 def _word_value(value: object) -> str:
-    """As Java words a double; whatever is no number as text."""
+    """A number as Java writes a double; any other value as text."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if math.isfinite(value):
@@ -558,7 +566,7 @@ def _rate(text: str) -> float:
 
 
 def _number(text: str) -> float:
-    """NaN, which no range holds, for what is no number."""
+    """The number in a text; NaN, which is in no range, if it is not a number."""
     try:
         return float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""A word about a cluster that cannot be reached, while a command goes on trying."""
+"""A message about a cluster that cannot be reached, while the command keeps trying."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from trimtab.client.network.connections import Node
 
 PATIENCE_S = 1.0
-"""How long nothing is said: most commands have ended by then."""
+"""Seconds before the check: most commands have ended by then."""
 
 CONNECT_S = 1.0
-"""How long one address may take to answer."""
+"""Seconds within which an address must accept a connection."""
 
 
 @contextmanager
-def unreachable_is_said(options: dict[str, Any]) -> Iterator[None]:
-    """If the block still runs after a second, and none of the bootstrap servers takes connections,
-    one line on standard error says so. Nothing is said twice, and the block is not disturbed.
+def report_unreachable(options: dict[str, Any]) -> Iterator[None]:
+    """Print one line on standard error if the block still runs after a second and no bootstrap
+    server accepts a connection. The block is not interrupted.
 
     Args:
-        options: a client's, by dotted name.
+        options: client options, by dotted name.
     """
     over = threading.Event()
     watch = threading.Thread(target=_watch, args=(options, over), daemon=True)
@@ -48,22 +48,22 @@ def _watch(options: dict[str, Any], over: threading.Event) -> None:
     try:
         nodes = parse_bootstrap_servers(options["bootstrap.servers"])
     except UsageError:
-        return  # the client says what is wrong with them
+        return  # the client reports the error
     reason = _try(nodes)
     if reason is not None and not over.is_set():
         print(describe(options["bootstrap.servers"], reason), file=sys.stderr, flush=True)
 
 
 def describe(servers: object, reason: str) -> str:
-    """The line that is said."""
-    remedy = "start one: trimtab cluster up"
+    """The line to print."""
+    remedy = "start a cluster with `trimtab cluster up`"
     if servers != DEFAULT_BOOTSTRAP_SERVERS:
         remedy += ", or name another with --bootstrap-server"
     return f"cannot reach {servers} ({reason}); is it running? {remedy}. Still trying …"
 
 
 def _try(nodes: Sequence[Node]) -> str | None:
-    """None if one of them takes a connection; else why the last one tried does not."""
+    """None if a node accepts a connection; else the reason why the last node tried did not."""
     reason = "no address"
     began = time.monotonic()
     for node in nodes:

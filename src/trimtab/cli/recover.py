@@ -1,12 +1,12 @@
-"""Rebuild a controller's directory from what the brokers have on disk.
+"""Rebuild a lost controller directory from the brokers' directories.
 
-For when that directory is lost, or there is only an old copy of it. All nodes must be stopped, and
-all brokers' directories be there. An old copy that lies in the controller's place is used for what
-brokers do not know (options, limits, empty topics), and kept beside the new directory. Nothing in
-the brokers' directories is changed.
+Use it if the controller's directory is lost, or if you have only an old copy of it. Stop all nodes
+first; the directories of all brokers are needed, and are not changed. If there is an old copy in
+the place of the controller's directory, options, limits and empty topics are taken from it; the
+copy is kept beside the new directory.
 
-Without an old copy, what leaves no trace is lost: options of topics and brokers, topics without
-any record, and the last partitions of a topic if they had none (see --partitions).
+Without an old copy the options of topics and brokers are lost, and so are topics without records
+and the last partitions of a topic if they have no records (see --partitions).
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from trimtab.storage.survey import survey
 
 EXAMPLES = """\
   trimtab recover --data ./kafka-data --dry-run
-                                 the directory of `trimtab cluster up`: say what would be done
+                                 show what would be rebuilt for a `trimtab cluster up`
   trimtab recover --data ./kafka-data --partitions flights=12
   trimtab recover --controller ./controller --broker ./broker-0 ./broker-1 ./broker-2
-                                 nodes that were started by hand
+                                 for nodes that were started one by one
 """
 
 _BEYOND = 1_000_000
-"""Offsets and epochs that nobody has seen, as the newest may not have been noted."""
+"""Added to the highest known offset and epoch: newer ones may exist that no directory shows."""
 
 _SHOWN = 20
 
 
 class OldJournal(NamedTuple):
-    """What an old journal says; of none, that there is nothing."""
+    """The contents of an old journal; `image` is None if there is none, or it cannot be read."""
 
     image: ClusterImage | None
     end_offset: int
@@ -58,7 +58,11 @@ class OldJournal(NamedTuple):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", help="the data directory of `trimtab cluster up`")
-    parser.add_argument("--controller", metavar="DIR", help="the controller's, old or not there")
+    parser.add_argument(
+        "--controller",
+        metavar="DIR",
+        help="the controller's directory: missing, or an old copy of it",
+    )
     parser.add_argument(
         "--broker",
         nargs="+",
@@ -73,9 +77,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="TOPIC=N",
-        help="how many partitions a topic had, if the last ones were empty",
+        help="the number of partitions of a topic whose last partitions had no records",
     )
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show what would be done, and change nothing"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -93,28 +99,28 @@ def run(arguments: argparse.Namespace) -> int:
         found = recover(surveys, old.image, counts, lambda: random.randbytes(16))
         if cluster_id not in (None, surveys[0].cluster_id):
             raise UsageError(
-                f"{controller} belongs to cluster {cluster_id}, the brokers to "
-                f"{surveys[0].cluster_id}; move it away if it was made by mistake, and try again"
+                f"{controller} belongs to cluster {cluster_id}, but the brokers belong to "
+                f"{surveys[0].cluster_id}; if it was created by mistake, move it away and try again"
             )
         for line in describe(found, old):
             print(line)
         if arguments.dry_run:
-            print(f"nothing was changed; without --dry-run {controller} is written")
+            print(f"nothing was changed; run without --dry-run to write {controller}")
             return 0
         replayed = max(read_replayed(each).base_offset for each in storages)
         end_offset = max(old.end_offset, replayed + 1) + _BEYOND
         kept = _write(controller, surveys[0].cluster_id, found.image, end_offset, old.epoch)
     if kept is not None:
-        print(f"the old directory is kept: {kept}")
-    print(f"written: {controller}; start the cluster")
+        print(f"the old directory is now {kept}")
+    print(f"{controller} is written; start the cluster")
     return 0
 
 
 def choose_directories(arguments: argparse.Namespace) -> tuple[str, list[str]]:
-    """The controller's directory, and those of the brokers.
+    """The controller's directory, and the brokers' directories.
 
     Raises:
-        UsageError: not all of them are named, or a broker's is not there.
+        UsageError: not all of them are named, or a broker's directory does not exist.
     """
     data, controller, brokers = arguments.data, arguments.controller, list(arguments.broker)
     if (data is None) == (controller is None or not brokers) or (data and (controller or brokers)):
@@ -124,18 +130,20 @@ def choose_directories(arguments: argparse.Namespace) -> tuple[str, list[str]]:
         names = sorted(os.listdir(data)) if os.path.isdir(data) else []
         brokers = [os.path.join(data, name) for name in names if name.startswith("broker-")]
         if not brokers:
-            raise UsageError(f"--data {data}: there is no broker-0 in it, nor any other broker")
+            raise UsageError(f"--data {data}: it has no directory of a broker, such as broker-0")
     for each in brokers:
         if not os.path.isfile(os.path.join(each, "meta.properties")):
-            raise UsageError(f"{each} is not the data directory of a broker: no meta.properties")
+            raise UsageError(
+                f"{each} is not the data directory of a broker: it has no meta.properties"
+            )
     return controller, brokers
 
 
 def read_counts(words: Iterable[str]) -> dict[str, int]:
-    """`TOPIC=N` as numbers.
+    """The number of partitions by topic, from words such as `flights=12`.
 
     Raises:
-        UsageError: something else.
+        UsageError: a word has another form.
     """
     counts = {}
     for topic, text in read_pairs(words).items():
@@ -146,7 +154,7 @@ def read_counts(words: Iterable[str]) -> dict[str, int]:
 
 
 def read_old(controller: str) -> OldJournal:
-    """What is in the journal that lies there. It is read from a copy, and stays as it is."""
+    """Read the journal in this directory. A copy is opened, so the original is not changed."""
     if not os.path.isdir(os.path.join(controller, DIRECTORY)):
         return OldJournal(None, 0, 0, None)
     with TemporaryDirectory(prefix="trimtab-") as copy:
@@ -158,7 +166,7 @@ def read_old(controller: str) -> OldJournal:
         try:
             journal = Journal.open(storage, CONTROLLER_ID, wall_clock_ms, 2**62)
         except CorruptData as error:
-            return OldJournal(None, 0, 0, f"nothing is taken from the old copy: {error}")
+            return OldJournal(None, 0, 0, f"the old copy is not used, as it is damaged: {error}")
         finally:
             storage.close()
         if not journal.end_offset:
@@ -167,7 +175,7 @@ def read_old(controller: str) -> OldJournal:
 
 
 def describe(found: Recovered, old: OldJournal) -> Iterator[str]:
-    """What is found, for people: a line for each topic, and for what is not as it should be."""
+    """Lines for people: each topic, partitions whose replicas differ, and what is lost."""
     for name, topic in found.image.topics.items():
         yield f"topic {name}: {len(topic.partitions)} partitions"
     behind = [line for each in found.partitions if (line := _describe_lag(each))]
@@ -178,11 +186,11 @@ def describe(found: Recovered, old: OldJournal) -> Iterator[str]:
         yield old.note
     elif old.image is None:
         yield (
-            "there is no old copy: options of topics and brokers are lost, and so are topics and "
-            "last partitions without any record"
+            "there is no old copy: options of topics and brokers are lost, and so are topics "
+            "without records and last partitions without records"
         )
     else:
-        yield "options, limits and empty topics are those of the old copy"
+        yield "options, limits and empty topics are taken from the old copy"
     yield from found.notes
 
 
@@ -197,15 +205,16 @@ def _describe_lag(each: RecoveredPartition) -> str | None:
         if broker not in isr
     )
     return (
-        f"{each.topic}-{each.registration.id}: {', '.join(map(str, isr))} has offsets up to {end} "
-        f"(leader epoch {epoch}) and counts; it is followed by {others}"
+        f"{each.topic}-{each.registration.id}: in sync: {', '.join(map(str, isr))}, up to offset "
+        f"{end} (leader epoch {epoch}); out of sync: {others}"
     )
 
 
 def _write(
     controller: str, cluster_id: str, image: ClusterImage, end_offset: int, epoch: int
 ) -> str | None:
-    """Put a new directory in the controller's place; where the old one is now."""
+    """Write the controller's directory; returns the new path of the old one, None if there was
+    none."""
     new = f"{controller}.new"
     storage = DirectoryStorage(new)
     try:
@@ -222,16 +231,17 @@ def _write(
         os.rename(new, controller)
     except OSError as error:
         raise Unavailable(
-            f"{new} is written, and cannot take the place of {controller}: {error}; rename it"
+            f"{new} is written, but cannot be renamed to {controller}: {error}; rename it yourself"
         ) from error
     return kept
 
 
 @contextmanager
 def _locked(directory: str) -> Iterator[DirectoryStorage]:
-    """
+    """Open and lock a node's directory.
+
     Raises:
-        UsageError: a node has it.
+        UsageError: a running node has locked it.
     """
     storage = DirectoryStorage(directory)
     try:

@@ -1,4 +1,4 @@
-"""Which topics and partitions a command is about."""
+"""Connects a command to a cluster, and selects topics and partitions by its options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from trimtab.cli.reach import unreachable_is_said
+from trimtab.cli.reach import report_unreachable
 from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
 
@@ -16,38 +16,39 @@ if TYPE_CHECKING:
     from trimtab.client.network.metadata import TopicView
 
 ADMIN_TIMEOUT_MS = 15_000
-"""How long a command tries to reach a cluster; a person waits less patiently than a program."""
+"""How long a command tries to reach a cluster: shorter than a client's default, as a user waits."""
 
 
 @contextmanager
 def connect_admin(options: dict[str, Any]) -> Iterator[Admin]:
-    """An admin client with a command's client options; a cluster that does not answer is said."""
+    """An admin client with a command's client options; reports if no broker can be reached."""
     from trimtab.client.admin import Admin
 
     with (
-        unreachable_is_said(options),
+        report_unreachable(options),
         Admin(**{"default.api.timeout.ms": ADMIN_TIMEOUT_MS, **options}) as admin,
     ):
         yield admin
 
 
 def match_names(pattern: str, names: Iterable[str]) -> list[str]:
-    """The names that a regular expression matches whole; commas separate several, and blanks and
-    quotes around it do not count, as in Kafka.
+    """The names that match a regular expression in full.
+
+    As in Kafka, commas separate several expressions, and blanks and enclosing quotes are removed.
 
     Raises:
-        UsageError: it is no regular expression.
+        UsageError: it is not a regular expression.
     """
     try:
         parts = pattern.replace(" ", "").strip("\"'").split(",")
         wanted = re.compile("|".join(f"(?:{part})" for part in parts))
     except re.error as error:
-        raise UsageError(f"topic {pattern!r} is no regular expression: {error}") from None
+        raise UsageError(f"topic {pattern!r} is not a regular expression: {error}") from None
     return sorted(name for name in names if wanted.fullmatch(name))
 
 
 def select_topics(admin: Admin, pattern: str | None, include_internal: bool = True) -> list[str]:
-    """The cluster's topics that match; all of them without a pattern."""
+    """The cluster's topics that match the pattern; all topics if it is None."""
     names = admin.topics(include_internal=include_internal)
     return names if pattern is None else match_names(pattern, names)
 
@@ -57,11 +58,11 @@ def list_partitions(view: TopicView) -> list[TopicPartition]:
 
 
 def choose_partitions(admin: Admin, topic: str, partition: int | None) -> list[TopicPartition]:
-    """A topic's partitions, or the one that is asked for.
+    """A topic's partitions, or only the given one.
 
     Raises:
-        BrokerError: there is no such topic.
-        UsageError: it has no such partition.
+        BrokerError: the topic does not exist.
+        UsageError: the topic has no such partition.
     """
     partitions = list_partitions(admin.describe_topics([topic])[topic])
     if partition is None:

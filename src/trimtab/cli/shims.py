@@ -1,11 +1,11 @@
 """Write shell scripts with the names of Kafka's tools, such as kafka-topics.sh, that run trimtab.
 
-Put the directory on the path, and scripts that were written for Kafka's tools run with trimtab and
-without Java, on this cluster or on Apache Kafka's. A shim hands over all its words to one command
-of this Python's trimtab; what that command does not have, it refuses.
+Put the directory on the path, and scripts written for Kafka's tools run with trimtab, without Java,
+against trimtab's cluster or Apache Kafka's. A shim passes all its arguments to one command of this
+Python's trimtab, which rejects options that it does not support.
 
-Files that are there already are written again if they are shims. Others stay as they are, and
-nothing is written then, unless --force is given.
+Existing shims are overwritten. If a file of another kind has the name of a shim, nothing is written
+unless --force is given.
 """
 
 from __future__ import annotations
@@ -47,11 +47,15 @@ _MODE: Final = 0o755
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", metavar="DIR", help="where to; it is made if it is missing")
     parser.add_argument(
-        "--force", action="store_true", help="also replace files that are not shims"
+        "directory", metavar="DIR", help="write to this directory; created if it does not exist"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object a line for each shim")
+    parser.add_argument(
+        "--force", action="store_true", help="also overwrite files that are not shims"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print a line with a JSON object for each shim"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -66,10 +70,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def write_shims(directory: Path, force: bool = False) -> list[Path]:
-    """Write all shims, or none if a file is in the way.
+    """Write all shims, or none if another file has the name of one.
 
     Raises:
-        UsageError: files that are not shims are there, or the directory cannot be written to.
+        UsageError: there are such files and `force` is not set, or the directory cannot be written.
     """
     paths = [directory / name for name in SHIMS]
     try:
@@ -77,8 +81,8 @@ def write_shims(directory: Path, force: bool = False) -> list[Path]:
         strangers = [path.name for path in paths if not is_replaceable(path)]
         if strangers and not force:
             raise UsageError(
-                f"{directory} has files that are not trimtab's: {', '.join(strangers)}; choose "
-                "another directory, or replace them with --force"
+                f"{directory} has files that trimtab did not write: {', '.join(strangers)}; choose "
+                "another directory, or overwrite them with --force"
             )
         for path in paths:
             _write(path, write_shim(SHIMS[path.name]))
@@ -89,7 +93,7 @@ def write_shims(directory: Path, force: bool = False) -> list[Path]:
 
 
 def is_replaceable(path: Path) -> bool:
-    """Whether nothing is lost if a shim takes this place."""
+    """Whether a shim may be written here: there is no file, or a shim."""
     if path.is_symlink():
         return False
     try:
@@ -100,13 +104,13 @@ def is_replaceable(path: Path) -> bool:
 
 def write_shim(command: str) -> str:
     """The script that runs one command."""
-    # -P: the directory it is called in is no place to import from.
+    # -P: do not import modules from the caller's working directory.
     call = shlex.join([sys.executable, "-P", "-m", "trimtab", command])
     return f'{_HEAD}, which may replace it.\nexec {call} "$@"\n'
 
 
 def _write(path: Path, text: str) -> None:
-    """In one step, so that nobody runs half a script; a link is replaced, not followed."""
+    """Write and rename, so that no one runs a partial script; a link is replaced, not followed."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -8,7 +8,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def format_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns under their heads, the first to the left, the others to the right."""
+    """A title, then columns under their heads; the first is aligned left, the others right."""
     lines = [list(heads), *map(list, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
 

@@ -1,4 +1,4 @@
-"""What `trimtab topics --describe` knows of a topic, and how it is shown: as kafka-topics does."""
+"""A topic as `trimtab topics --describe` shows it, in the format of kafka-topics."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Description(NamedTuple):
     """A topic.
 
     Attributes:
-        configs: all its options; None where nobody asked for them.
-        moves: its partitions that are on their way to other brokers.
-        eligible: who else may lead a partition, where the cluster says.
+        configs: all its options; None if they were not fetched.
+        moves: reassignments in progress, by partition.
+        eligible: eligible leader replicas by partition; empty if the cluster does not report them.
     """
 
     view: TopicView
@@ -32,7 +32,7 @@ class Description(NamedTuple):
 
     @property
     def overrides(self) -> dict[str, str | None]:
-        """The options that somebody set, for the topic or for its brokers."""
+        """Options that were set for the topic or its brokers, and so are not the default."""
         configs = self.configs or {}
         return {name: each.value for name, each in configs.items() if not each.is_default}
 
@@ -41,7 +41,7 @@ class Description(NamedTuple):
         return self.count_replicas(0) if self.view.partitions else 0
 
     def count_replicas(self, number: int) -> int:
-        """How many a partition is to have: without those that come while others go."""
+        """A partition's replication factor: its replicas without those a reassignment adds."""
         partition, move = self.view.partitions[number], self.moves.get(number)
         return len(partition.replicas) - (0 if move is None else len(move.adding))
 
@@ -76,13 +76,13 @@ CHECKS: Final[Mapping[str, Callable[[Description, int], bool]]] = {
     "under_min_isr_partitions": is_under_min_isr,
     "at_min_isr_partitions": is_at_min_isr,
 }
-"""The options that show only some partitions, and which."""
+"""The options that show only some partitions, with the condition of each."""
 
 CHECKS_OF_CONFIGS: Final = ("under_min_isr_partitions", "at_min_isr_partitions")
 
 
 def choose_partitions(topic: Description, checks: Iterable[str]) -> list[int]:
-    """The partitions that one of the checks finds; all of them without any."""
+    """The partitions to which at least one of the checks applies; all if there are no checks."""
     wanted = [CHECKS[name] for name in checks]
     return [
         number
@@ -172,7 +172,7 @@ def read_topic_id(text: str) -> bytes:
     """The bytes of an id as Kafka writes it.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text is not a topic id.
     """
     try:
         topic_id = base64.b64decode(text + "==", altchars=b"-_", validate=True)
@@ -180,7 +180,7 @@ def read_topic_id(text: str) -> bytes:
         topic_id = b""
     if len(topic_id) != len(ZERO_ID):
         raise UsageError(
-            f"--topic-id {text!r} is no topic's id: copy its 22 characters from "
+            f"--topic-id {text!r} is not a topic id: copy its 22 characters from "
             "`trimtab topics --describe`"
         )
     return topic_id

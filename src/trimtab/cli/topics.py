@@ -1,6 +1,6 @@
 """List, create, describe, alter and delete topics, with the options of kafka-topics.
 
---topic takes a regular expression, or several with commas between them, but for --create.
+--topic takes a regular expression, or several separated by commas; with --create it takes a name.
 """
 
 from __future__ import annotations
@@ -69,43 +69,55 @@ _VERBS: Final[Mapping[str, tuple[str, ...]]] = {
     "partition_size_limit_per_response": ("describe",),
     **{name: ("describe",) for name in CHECKS},
 }
-"""The options that go with some verbs only."""
+"""The actions with which each option may be used; options not listed go with all of them."""
 
 _INSTEAD: Final = {
     ("config", "alter"): "set a topic's options with "
     "trimtab configs --alter --topic NAME --add-config NAME=VALUE",
-    ("replication_factor", "alter"): "partitions get other replicas by a reassignment, "
-    "see trimtab reassign",
+    ("replication_factor", "alter"): "to change the replicas of partitions, use trimtab reassign",
 }
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     verb = parser.add_mutually_exclusive_group(required=True)
-    for name in _RUN:
-        verb.add_argument(f"--{name}", dest="verb", action="store_const", const=name)
-    parser.add_argument("--topic", help="the topic, or a regular expression")
+    for name, text in (
+        ("list", "print the names of topics"),
+        ("create", "create a topic"),
+        ("describe", "show topics and their partitions"),
+        ("alter", "increase the number of partitions of topics"),
+        ("delete", "delete topics"),
+    ):
+        verb.add_argument(f"--{name}", dest="verb", action="store_const", const=name, help=text)
     parser.add_argument(
-        "--topic-id", metavar="ID", help="with --describe: the topic of this id, whatever --topic"
+        "--topic", help="a regular expression (default: all topics); with --create a name"
+    )
+    parser.add_argument(
+        "--topic-id",
+        metavar="ID",
+        help="with --describe: show the topic with this id; --topic is ignored",
     )
     parser.add_argument(
         "--partitions",
         type=int,
         metavar="N",
-        help="with --create (default: the cluster's); with --alter: how many there are to be in "
-        "all. Records with keys then go to other partitions than before",
+        help="with --create: number of partitions (default: the brokers' num.partitions); with "
+        "--alter: the new total. After that, records with the same key may go to another "
+        "partition than before",
     )
     parser.add_argument(
         "--replication-factor",
         type=int,
         metavar="N",
-        help="with --create: replicas of each partition (default: the cluster's)",
+        help="with --create: replicas of each partition (default: the brokers' "
+        "default.replication.factor)",
     )
     parser.add_argument(
         "--replica-assignment",
         metavar="BROKER,…",
-        help="a broker for each partition, replicas with colons: 0,1,2 or 0:1,1:2. With --create "
-        "instead of the two before; with --alter beside --partitions, for all partitions: what is "
-        "said of the present ones is skipped",
+        help="the brokers of each partition, partitions separated by commas and replicas by "
+        "colons: 0,1,2 or 0:1,1:2. With --create it replaces --partitions and "
+        "--replication-factor; with --alter it lists all partitions, and existing ones are not "
+        "changed",
     )
     parser.add_argument(
         "--config",
@@ -118,12 +130,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--delete-config",
         action=RefusedOption,
-        why="has done nothing since Kafka 4: use trimtab configs --alter --topic NAME "
+        why="has no effect since Kafka 4: use trimtab configs --alter --topic NAME "
         "--delete-config NAME",
     )
-    parser.add_argument("--if-not-exists", action="store_true", help="with --create")
     parser.add_argument(
-        "--if-exists", action="store_true", help="with --describe, --alter and --delete"
+        "--if-not-exists",
+        action="store_true",
+        help="with --create: do not fail if the topic exists",
+    )
+    parser.add_argument(
+        "--if-exists",
+        action="store_true",
+        help="with --describe, --alter and --delete: do not fail if no topic matches",
     )
     parser.add_argument(
         "--exclude-internal",
@@ -131,31 +149,38 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="with --list and --describe: leave out internal topics",
     )
     _add_filters(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON object a line for each topic")
+    parser.add_argument(
+        "--json", action="store_true", help="print a line with a JSON object for each topic"
+    )
     add_client_options(parser)
 
 
 def _add_filters(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what --describe shows; several show what any of them would")
+    group = parser.add_argument_group(
+        "filters of --describe", "a partition is shown if at least one of the filters selects it"
+    )
     for name, text in (
-        ("under-replicated", "partitions with replicas that are not in sync"),
+        ("under-replicated", "partitions with fewer replicas in sync than the replication factor"),
         ("unavailable", "partitions without a leader"),
-        ("under-min-isr", "partitions with fewer replicas in sync than min.insync.replicas"),
+        (
+            "under-min-isr",
+            "partitions without a leader or with fewer replicas in sync than min.insync.replicas",
+        ),
         ("at-min-isr", "partitions with exactly min.insync.replicas in sync"),
     ):
-        group.add_argument(f"--{name}-partitions", action="store_true", help=f"only {text}")
+        group.add_argument(f"--{name}-partitions", action="store_true", help=f"show only {text}")
     group.add_argument(
         "--topics-with-overrides",
         action="store_true",
-        help="only topics with options that were set, and not their partitions",
+        help="show only topics with options that are not defaults, without their partitions",
     )
     group.add_argument(
         "--partition-size-limit-per-response",
         type=int,
         metavar="N",
-        help="how many partitions a broker may describe in one response when it is asked for the "
-        f"columns Elr and LastKnownElr, in as many as it takes (default: {PAGE_SIZE}, which is "
-        "also the most that brokers grant unless told otherwise); what is printed is the same",
+        help="most partitions in one response of a broker that is asked for the columns Elr and "
+        f"LastKnownElr (default: {PAGE_SIZE}, also the brokers' default maximum); further "
+        "responses bring the rest, so the output does not change",
     )
 
 
@@ -167,7 +192,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """What kafka-topics refuses before it asks a cluster.
+    """Check what kafka-topics checks before it connects to a cluster.
 
     Raises:
         UsageError: an option is missing, does not go with another, or is out of range.
@@ -186,7 +211,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         for name in ("partitions", "replication_factor"):
             if given[name] is not None:
                 raise UsageError(
-                    f"--replica-assignment says how many partitions and replicas there are: "
+                    f"--replica-assignment already gives the number of partitions and replicas: "
                     f"leave out {_flag(name)}"
                 )
     if arguments.if_exists and verb == "describe" and not (arguments.topic or arguments.topic_id):
@@ -195,7 +220,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         for name in CHECKS:
             if given[name]:
                 raise UsageError(
-                    f"{_flag(name)} shows partitions and --topics-with-overrides topics: give one"
+                    f"{_flag(name)} shows partitions, --topics-with-overrides topics: give one"
                 )
     for name, most in (
         ("partitions", 2**31 - 1),
@@ -340,7 +365,8 @@ def _select_described(admin: Admin, arguments: argparse.Namespace) -> list[str]:
 
 
 def _list_moves(admin: Admin) -> dict[TopicPartition, Reassignment]:
-    """All that are under way; none where that cannot be asked, as kafka-topics has it."""
+    """All reassignments in progress; none if the broker does not support or allow the request, as
+    in kafka-topics."""
     try:
         return admin.list_reassignments()
     except BrokerError as error:
@@ -352,7 +378,7 @@ def _list_moves(admin: Admin) -> dict[TopicPartition, Reassignment]:
 def _find_eligible(
     admin: Admin, names: list[str], limit: int
 ) -> dict[TopicPartition, EligibleLeaders]:
-    """Of these topics; none where brokers do not know of it yet."""
+    """The eligible leader replicas of these topics; none if brokers do not support the request."""
     try:
         return admin.eligible_leaders(names, limit)
     except BrokerError as error:
@@ -362,7 +388,7 @@ def _find_eligible(
 
 
 def _by_number(view: TopicView, found: Mapping[TopicPartition, T]) -> dict[int, T]:
-    """What was found out about one topic."""
+    """The values for the partitions of one topic, by partition number."""
     return {each.partition: found[each] for each in list_partitions(view) if each in found}
 
 
@@ -370,7 +396,8 @@ def read_assignment(text: str | None) -> list[list[int]] | None:
     """`0:1,1:2` as the brokers of partitions 0, 1, ….
 
     Raises:
-        UsageError: something else, a broker twice, or not as many replicas everywhere.
+        UsageError: the text has another form, a partition names a broker twice, or partitions have
+            different numbers of replicas.
     """
     if text is None:
         return None
@@ -384,11 +411,11 @@ def read_assignment(text: str | None) -> list[list[int]] | None:
         if len(set(brokers)) < len(brokers):
             raise UsageError(
                 f"--replica-assignment {text!r}: partition {partition} names a broker twice; "
-                "a broker has one replica of it"
+                "a broker has at most one replica of a partition"
             )
         if len(brokers) != len(assignment[0]):
             raise UsageError(
                 f"--replica-assignment {text!r}: partition {partition} has {len(brokers)} "
-                f"replica(s) and partition 0 has {len(assignment[0])}; give all as many"
+                f"replica(s) and partition 0 has {len(assignment[0])}; give all the same number"
             )
     return assignment

@@ -1,4 +1,4 @@
-"""What brokers hold, and what they may: replicas by broker, racks, limits (KIP-578)."""
+"""The replicas that brokers have, their racks, and the limits on replicas (KIP-578)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class Usage(NamedTuple):
-    """What there is: the limits, and each broker's rack, replicas and preferred leaders.
+    """The limits, and each broker's rack, replicas and preferred leaders.
 
-    `racks` has the brokers that are alive. Internal topics do not count.
+    `racks` has only brokers that are alive. Internal topics do not count.
     """
 
     per_broker: int
@@ -34,11 +34,11 @@ class Usage(NamedTuple):
 def read_usage(
     admin: Admin, views: Iterable[TopicView], given: Mapping[str, int] | None = None
 ) -> Usage:
-    """What the cluster tells, which need not know of limits.
+    """Read the limits and replicas of a cluster; a limit that it lacks is the largest long.
 
     Args:
-        views: all of its topics.
-        given: limits to go by instead of the cluster's.
+        views: all topics of the cluster.
+        given: limits to use instead of the cluster's, by option name.
     """
     nodes = admin.cluster().nodes
     options = {

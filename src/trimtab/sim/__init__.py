@@ -2,8 +2,8 @@
 
     World ─┬─ VirtualLoop   the clock jumps to the next timer
            ├─ Network       delay, bandwidth, cuts and resets between named hosts
-           ├─ disks         lose on a crash what was not flushed
-           └─ trace         what happened, in order, hashed
+           ├─ disks         a crash loses what was not flushed
+           └─ trace         the events in order, and a hash of them
 
-Brokers and clients run in it unchanged: for them it is an asyncio loop. A failure is a seed.
+Brokers and clients run in it unchanged: for them it is an asyncio loop. A seed repeats a failure.
 """

@@ -1,17 +1,16 @@
-"""What must hold at every moment of a cluster's life, looked at from outside.
+"""Checks the invariants of a cluster during a simulation, from outside.
 
-    after every moment:
-        replicas    one leader per epoch; what is committed stays, in every log that says it has it;
-                    records go from the front alone, and only as they may; no byte is another
-        leaders     have everything that was ever committed, and nothing that was deleted
-        controller  no move of a partition costs it replicas in sync
-    after every fault, and at the end:
+    after every moment of virtual time:
+        replicas    one leader per epoch; no replica loses or changes a committed batch; records
+                    are deleted only from the front, and only if retention or a request allows it
+        leaders     have every committed record, and none that was deleted
+        controller  no reassignment removes in-sync replicas before the new ones are in sync
+    every second, and at the end:
         metadata    brokers and controller have the same image at the same offset
-        processes   that have ended do nothing any more
+        processes   a process that has ended does nothing
 
-What each topic promises is its `TopicKind`'s. The logs are read as they lie on the virtual disks.
-Nothing is asked of the nodes under test but where their logs begin and end, and what they call
-committed.
+A topic's guarantees are its `TopicKind`. Logs are read from the virtual disks. Of the nodes under
+test only their log start offsets, log end offsets and high watermarks are used.
 """
 
 from __future__ import annotations
@@ -25,43 +24,45 @@ from trimtab.broker.broker import Broker
 from trimtab.broker.partition import Partition
 from trimtab.metadata.image import NO_LEADER, RECOVERING, ClusterImage, PartitionRegistration
 from trimtab.sim.histories import Damaged, History, ReplicaView, StoredBatch
-from trimtab.sim.topic_kinds import PASSING, TopicKind
+from trimtab.sim.topic_kinds import TRANSIENT, TopicKind
 from trimtab.sim.virtual_cluster import VirtualBroker, VirtualCluster, current_life
 from trimtab.wire.batch_cy import read_records
 
-_LAST_SEEN = 300
+_EVENTS_KEPT = 300
 
 PartitionKey = tuple[bytes, int]
 """Topic id and partition."""
 
 
 class Violation(AssertionError):
-    """What must hold does not."""
+    """An invariant does not hold."""
 
 
 class Checkers:
-    """Looks at a cluster after each turn of the loop.
+    """Checks a cluster after each moment of virtual time.
 
     Args:
-        kinds: what topics promise, by name.
+        kinds: the topics' guarantees, by name.
+        keep_events: keep all events, not only the last 300.
 
     Attributes:
-        looks: how often something had changed.
+        checks: how often a changed replica was checked.
+        events: time, subject and description of what the checkers have seen.
     """
 
     def __init__(
-        self, cluster: VirtualCluster, kinds: Mapping[str, TopicKind], keep_story: bool = False
+        self, cluster: VirtualCluster, kinds: Mapping[str, TopicKind], keep_events: bool = False
     ) -> None:
         self._cluster = cluster
         self._kinds = kinds
         self._views: dict[Partition, ReplicaView] = {}
         self.histories: dict[PartitionKey, History] = {}
-        self.looks = 0
-        self.story: deque[tuple[float, str, tuple[Any, ...]]] = deque(
-            maxlen=None if keep_story else _LAST_SEEN
+        self.checks = 0
+        self.events: deque[tuple[float, str, tuple[Any, ...]]] = deque(
+            maxlen=None if keep_events else _EVENTS_KEPT
         )
         self._failures: deque[logging.LogRecord] = deque(maxlen=5)
-        self._tap = _LogTap(self._logged)
+        self._log_capture = _LogCapture(self._logged)
         self._failure: Violation | None = None
         self._image_offset = -1
         self._topic_ids: dict[str, bytes] = {}
@@ -71,58 +72,58 @@ class Checkers:
         self._registrations: dict[PartitionKey, Any] = {}
 
     def __enter__(self) -> Checkers:
-        self._cluster.world.loop.observer = self.look
-        self._tap.open()
+        self._cluster.world.loop.observer = self.check_changes
+        self._log_capture.open()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._cluster.world.loop.observer = None
-        self._tap.close()
+        self._log_capture.close()
 
     def _logged(self, record: logging.LogRecord) -> None:
         if record.exc_info and record.levelno >= logging.ERROR:
             self._failures.append(record)
-        self._tell(str(current_life() or self._cluster.world.network.host), (record,))
+        self._note_event(str(current_life() or self._cluster.world.network.host), (record,))
 
     def fail(self, what: str) -> NoReturn:
-        """The end of the run, also if whoever called this goes on as if nothing were."""
+        """Raise a `Violation`; if the caller swallows it, the next check raises it again."""
         self._failure = error = Violation(what)
-        error.add_note("\n".join(self.tell_story()))
+        error.add_note("\n".join(self.describe_events()))
         raise error
 
-    def tell_story(self) -> list[str]:
-        """What was seen last, a line each."""
-        return [f"{at:.6f} {who} {' '.join(map(_describe, what))}" for at, who, what in self.story]
+    def describe_events(self) -> list[str]:
+        """The last events, a line each."""
+        return [f"{at:.6f} {who} {' '.join(map(_describe, what))}" for at, who, what in self.events]
 
-    # What partitions tell of: a `trimtab.broker.partition.Watcher`
+    # Called by partitions, as a `trimtab.broker.partition.Watcher`
 
     def appended(self, partition: Partition) -> None:
         self._changed[partition] = None
 
     def committed(self, partition: Partition) -> None:
-        """Looked at on the spot: its broker may end within this moment, and has told clients."""
-        self._look_at(self._views[partition])
+        """Check at once: the broker may acknowledge the records and end within this moment."""
+        self._check_replica(self._views[partition])
 
     def changed(self, partition: Partition) -> None:
         self._changed[partition] = None
 
     # After every moment
 
-    def look(self) -> None:
-        """Look at everything that has changed since the last time."""
+    def check_changes(self) -> None:
+        """Check everything that has changed since the last call."""
         if self._failure is not None:
             raise self._failure
         controller = self._cluster.controller.controller
         if controller is not None and controller.journal.next_offset != self._image_offset:
             self._image_offset = controller.journal.next_offset
-            self._look_at_image(controller.image)
+            self._check_image(controller.image)
         for node in self._cluster.brokers:
             broker = node.broker
             if broker is not None:
                 offset = broker.metadata.next_offset
                 if self._replayed.get(broker) != (offset, len(broker.partitions)):
                     self._replayed[broker] = (offset, len(broker.partitions))
-                    self._meet_partitions(node, broker)
+                    self._watch_partitions(node, broker)
         if self._changed:
             changed, self._changed = self._changed, {}
             for partition in changed:
@@ -133,19 +134,19 @@ class Checkers:
                     and node.broker is not None
                     and node.broker.partitions.get((partition.topic, partition.index)) is partition
                 ):
-                    self._look_at(view)
+                    self._check_replica(view)
 
-    def _meet_partitions(self, node: VirtualBroker, broker: Broker) -> None:
+    def _watch_partitions(self, node: VirtualBroker, broker: Broker) -> None:
         for partition in broker.partitions.values():
             if partition not in self._views:
-                kind = self._kinds.get(partition.topic, PASSING)
+                kind = self._kinds.get(partition.topic, TRANSIENT)
                 self._views[partition] = ReplicaView(node, partition, kind)
                 partition.watchers[self] = None
             self._changed[partition] = None
 
-    def _look_at_image(self, image: ClusterImage) -> None:
+    def _check_image(self, image: ClusterImage) -> None:
         for topic in image.topics.values():
-            kind = self._kinds.get(topic.name, PASSING)
+            kind = self._kinds.get(topic.name, TRANSIENT)
             self._topic_ids[topic.name] = topic.id
             for partition in topic.partitions:
                 key = (topic.id, partition.id)
@@ -156,7 +157,7 @@ class Checkers:
                         self._check_election(key, kind, before, partition)
                         self._check_move(f"{topic.name}-{partition.id}", before, partition)
                         self._check_join(image, key, kind, before, partition)
-                    self._tell(
+                    self._note_event(
                         f"controller: {topic.name}-{partition.id}",
                         (
                             "leader",
@@ -172,31 +173,31 @@ class Checkers:
                         ),
                     )
 
-    def _tell(self, who: str, what: tuple[Any, ...]) -> None:
-        self.story.append((self._cluster.world.loop.time(), who, what))
+    def _note_event(self, who: str, what: tuple[Any, ...]) -> None:
+        self.events.append((self._cluster.world.loop.time(), who, what))
 
     def history(self, partition: Partition) -> History:
         key = (partition.topic_id, partition.index)
         history = self.histories.get(key)
         if history is None:
-            history = History(str(partition), self._kinds.get(partition.topic, PASSING))
+            history = History(str(partition), self._kinds.get(partition.topic, TRANSIENT))
             self.histories[key] = history
         return history
 
     def find_history(self, topic: str, index: int) -> History | None:
-        """What is known of a partition; None if no replica of it was seen yet."""
+        """The committed batches of a partition; None if no replica of it was seen yet."""
         return self.histories.get((self._topic_ids.get(topic, b""), index))
 
     def has_elected_uncleanly(self, topic: str) -> bool:
-        """Whether records of a topic may have been lost in an election."""
+        """Whether an unclean election may have lost records of a topic."""
         topic_id = self._topic_ids.get(topic)
         return any(
-            history.lossy_epoch >= 0
+            history.unclean_epoch >= 0
             for key, history in self.histories.items()
             if key[0] == topic_id
         )
 
-    # What the controller decides
+    # Decisions of the controller
 
     def _check_election(
         self,
@@ -205,7 +206,7 @@ class Checkers:
         before: PartitionRegistration,
         now: PartitionRegistration,
     ) -> None:
-        """Notes an election of one who was neither in sync nor eligible."""
+        """Note an unclean election: the new leader was neither in the ISR nor in the ELR."""
         history = self.histories.get(key)
         if history is not None:
             for broker_id in [*history.deleted_before]:
@@ -221,7 +222,7 @@ class Checkers:
     def _check_move(
         self, name: str, before: PartitionRegistration, now: PartitionRegistration
     ) -> None:
-        """A move begins, ends and is given up without a loss of replicas in sync."""
+        """A reassignment starts, ends and is cancelled without removing in-sync replicas."""
         if (
             now.partition_epoch != before.partition_epoch + 1
             or now.replicas == before.replicas
@@ -230,7 +231,7 @@ class Checkers:
             return
         lost = [each for each in before.isr if each in now.replicas and each not in now.isr]
         if lost:
-            self.fail(f"a move of {name} took {lost} out of the ISR: {before}, {now}")
+            self.fail(f"a reassignment of {name} removed {lost} from the ISR: {before}, {now}")
         replicas = set(before.replicas)
         added = set(before.adding_replicas)
         target = replicas - set(before.removing_replicas)
@@ -239,7 +240,8 @@ class Checkers:
             needed = target if len(added) < len(before.removing_replicas) else added
             if not needed <= set(now.isr):
                 self.fail(
-                    f"a move of {name} is over before {sorted(needed)} are in sync: {before}, {now}"
+                    f"a reassignment of {name} ended before {sorted(needed)} are in sync: "
+                    f"{before}, {now}"
                 )
 
     def _check_join(
@@ -250,7 +252,7 @@ class Checkers:
         before: PartitionRegistration,
         now: PartitionRegistration,
     ) -> None:
-        """Who joins the ISR of a leader has all that is committed."""
+        """A replica that joins the ISR of a leader has all committed records."""
         history = self.histories.get(key)
         if (
             not kind.keeps
@@ -269,17 +271,18 @@ class Checkers:
                 continue
             if replica.log.log_end_offset < history.end_offset:
                 self.fail(
-                    f"{node.life} joins the ISR of {topic}-{key[1]} with "
-                    f"{replica.log.log_end_offset}, and {history.end_offset} are committed: {now}"
+                    f"{node.life} joins the ISR of {topic}-{key[1]} with log end offset "
+                    f"{replica.log.log_end_offset}, but offsets up to {history.end_offset} are "
+                    f"committed: {now}"
                 )
 
-    # What replicas have
+    # Replicas
 
-    def _look_at(self, view: ReplicaView) -> None:
-        self.looks += 1
+    def _check_replica(self, view: ReplicaView) -> None:
+        self.checks += 1
         partition = view.partition
         log = partition.log
-        self._tell(
+        self._note_event(
             view.name,
             (
                 "leads" if partition.leadership else "follows",
@@ -296,81 +299,84 @@ class Checkers:
         history = self.history(partition)
         start = view.start
         try:
-            gone = view.look()
+            gone = view.read_new()
         except Damaged as error:
             self.fail(str(error))
         if gone is not None:
-            self.fail(f"{view.name} cut off committed records, from {gone} on")
+            self.fail(f"{view.name} truncated committed records, from {gone} on")
         self._check_start(view, history, start)
         if log.high_watermark > log.log_end_offset and not log.has_failed:
             self.fail(
-                f"{view.name}: high watermark {log.high_watermark} is beyond the log's end "
+                f"{view.name}: high watermark {log.high_watermark} is above the log end offset "
                 f"{log.log_end_offset}"
             )
         if partition.leadership is not None and partition.leadership is not view.leadership:
-            self._begins_to_lead(view, history)
+            self._check_new_leader(view, history)
         view.leadership = partition.leadership
         if self._is_comparable(view, history):
             self._compare(view, history, log.high_watermark)
-        elif partition.leadership is not None and partition.leader_epoch < history.lossy_epoch:
+        elif partition.leadership is not None and partition.leader_epoch < history.unclean_epoch:
             history.commit_late(log.high_watermark)
 
     def _check_start(self, view: ReplicaView, history: History, before: int) -> None:
-        """Records go from the front, and only those that may."""
+        """Records are deleted from the front, and only if retention or a request allows it."""
         start = view.start = view.partition.log.log_start_offset
         kind = view.kind
-        if kind is PASSING:
+        if kind is TRANSIENT:
             return
         if start < before:
-            self.fail(f"{view.name} begins at {start}, after it had begun at {before}")
+            self.fail(f"{view.name}: log start offset fell from {before} to {start}")
         known = history.start
         if view.partition.leadership is not None:
             history.start = max(known, start)
         if start == before:
             return
         if not kind.shortens:
-            self.fail(f"{view.name} begins at {start}, but nobody deletes records there")
+            self.fail(f"{view.name}: log start offset {start}, but no records may be deleted")
         if start > view.partition.high_watermark:
-            self.fail(f"{view.name} begins at {start}, which is not committed")
-        if start <= max(history.asked_to_delete_before, known):
+            self.fail(f"{view.name}: log start offset {start} is not committed")
+        if start <= max(history.delete_requested_before, known):
             return
         now_ms = self._cluster.world.now_ms()
         rest = sum(batch.size for batch in view.batches[view.index_of(start) :])
         for batch in view.batches[: view.index_of(start)]:
             is_old = batch.max_timestamp < now_ms - kind.retention_ms
             if not is_old and rest < kind.retention_bytes:
-                self.fail(f"{view.name} has deleted {batch}, which is neither old nor too much")
+                self.fail(
+                    f"{view.name} deleted {batch}, which neither retention.ms nor "
+                    "retention.bytes allows"
+                )
 
     def _is_comparable(self, view: ReplicaView, history: History) -> bool:
-        """Whether what a replica has must agree with what is committed. After an unclean election
-        that holds for its winner, and for the others once they are in sync with it."""
-        if view.kind is PASSING or not history.is_lossy_election_over:
+        """Whether a replica must agree with the committed batches. After an unclean election that
+        holds for the new leader, and for other replicas once they are in sync."""
+        if view.kind is TRANSIENT or not history.is_unclean_election_over:
             return False
         partition = view.partition
-        if history.lossy_epoch < 0 or partition.leadership is not None:
-            return partition.leader_epoch >= history.lossy_epoch
+        if history.unclean_epoch < 0 or partition.leadership is not None:
+            return partition.leader_epoch >= history.unclean_epoch
         registration = self._registrations.get((partition.topic_id, partition.index))
         return (
             registration is not None
-            and partition.leader_epoch == registration.leader_epoch >= history.lossy_epoch
+            and partition.leader_epoch == registration.leader_epoch >= history.unclean_epoch
             and view.broker.id in registration.isr
         )
 
-    def _begins_to_lead(self, view: ReplicaView, history: History) -> None:
+    def _check_new_leader(self, view: ReplicaView, history: History) -> None:
         partition = view.partition
         epoch = partition.registration.leader_epoch
         leader = history.leaders.setdefault(epoch, partition)
         if leader is not partition:
             self.fail(f"two leaders in epoch {epoch}: {self._views[leader].name}, {view.name}")
-        if view.kind is PASSING:
+        if view.kind is TRANSIENT:
             return
         deleted_before = history.deleted_before.get(view.broker.id, 0)
         if view.start < deleted_before:
             self.fail(
-                f"{view.name} leads in epoch {epoch} from offset {view.start} on, but has deleted "
-                f"what is before {deleted_before}"
+                f"{view.name} leads in epoch {epoch} from offset {view.start} on, but it had "
+                f"deleted the records before {deleted_before}"
             )
-        if not history.is_lossy_election_over and epoch >= history.lossy_epoch:
+        if not history.is_unclean_election_over and epoch >= history.unclean_epoch:
             end_offset = history.cut_to(view)
             for other in self._views.values():
                 if self.history(other.partition) is history:
@@ -378,7 +384,7 @@ class Checkers:
             return
         if not self._is_comparable(view, history):
             return
-        # One that hears of its epoch when others have led since need not have what they have.
+        # A broker may learn of its epoch only after later leaders; it need not have their records.
         end_offset = history.end_before(epoch)
         self._compare(view, history, end_offset)
         has_all = view.agreed >= end_offset or (
@@ -386,8 +392,8 @@ class Checkers:
         )
         if not has_all:
             self.fail(
-                f"{view.name} leads in epoch {epoch} without committed records: it has those "
-                f"before {view.agreed}, but those before {end_offset} are committed"
+                f"{view.name} leads in epoch {epoch} without all committed records: it agrees up "
+                f"to offset {view.agreed}, but offsets up to {end_offset} are committed"
             )
 
     def _compare(self, view: ReplicaView, history: History, high_watermark: int) -> None:
@@ -401,20 +407,19 @@ class Checkers:
             if batch.base_offset >= history.end_offset:
                 if batch.base_offset > history.end_offset and not view.kind.compacts:
                     self.fail(
-                        f"{view.name} has committed {batch}, but nothing from "
-                        f"{history.end_offset} on"
+                        f"{view.name} committed {batch}, but no batch at {history.end_offset}"
                     )
                 history.commit(batch, view.partition.registration.leader_epoch)
                 self._check_isr(view, batch)
             else:
                 known = history.find(batch.base_offset)
-                if known is None or not batch.is_what(known, view.kind):
-                    self.fail(f"{view.name} has committed {batch}, others {known}")
+                if known is None or not batch.is_same_batch(known, view.kind):
+                    self.fail(f"{view.name} committed {batch}, other replicas {known}")
             view.agreed = batch.next_offset
             index += 1
 
     def _check_isr(self, view: ReplicaView, batch: StoredBatch) -> None:
-        """What one replica calls committed is on all that may be elected."""
+        """A batch that a leader calls committed is on all members of the ISR."""
         partition = view.partition
         controller = self._cluster.controller.controller
         if controller is None or partition.leadership is None:
@@ -431,14 +436,14 @@ class Checkers:
                 continue
             if other.log.log_end_offset < batch.next_offset:
                 self.fail(
-                    f"{view.name} has committed {batch}, but {node.life}, which is in the ISR "
-                    f"{list(registration.isr)}, has only {other.log.log_end_offset}"
+                    f"{view.name} committed {batch}, but {node.life}, which is in the ISR "
+                    f"{list(registration.isr)}, has log end offset {other.log.log_end_offset}"
                 )
 
-    # After every fault, and at the end
+    # Every second, and at the end
 
     def check_metadata(self) -> None:
-        """The image is the same wherever the log has been replayed to the same offset."""
+        """Brokers that have replayed all metadata have the same image as the controller."""
         controller = self._cluster.controller.controller
         if controller is None:
             return
@@ -456,12 +461,12 @@ class Checkers:
             if expected is None:
                 expected = _records(journal.image)
             if _records(broker.image) != expected:
-                self.fail(f"{node.life} has another image than the controller at the same offset")
+                self.fail(f"{node.life} has a different image from the controller's at its offset")
 
     def find_disagreement(self) -> str:
-        """Which replica holds something else than the others, or is none: empty in the end, when
-        all is well and nothing comes any more."""
-        self.look()
+        """Describe a replica that differs from the others, or that should not exist; empty if there
+        is none. Meaningful only when the cluster has recovered and nothing is being sent."""
+        self.check_changes()
         controller = self._cluster.controller.controller
         if controller is None:
             return "the controller is down"
@@ -472,7 +477,7 @@ class Checkers:
             for (topic, index), partition in node.broker.partitions.items():
                 view = self._views[partition]
                 if node.id not in controller.image.topics[topic].partitions[index].replicas:
-                    return f"{view.name} is no replica any more"
+                    return f"{view.name} is not a replica any more"
                 history = self.history(partition)
                 holds = (
                     _latest_records(view)
@@ -481,25 +486,25 @@ class Checkers:
                 )
                 other = held.setdefault((topic, index), (view, holds))
                 if holds != other[1]:
-                    return f"{view.name} and {other[0].name} do not hold the same"
+                    return f"{view.name} and {other[0].name} hold different records"
         return ""
 
     def acknowledged(self, topic: str, partition: int, offset: int, sender: str) -> None:
-        """A sender was told that a record is kept, at this place."""
-        self.look()
+        """A sender received an acknowledgement: the record must be committed."""
+        self.check_changes()
         history = self.find_history(topic, partition)
-        if history is not None and history.lossy_epoch >= 0:
-            return  # it may be cut off since
+        if history is not None and history.unclean_epoch >= 0:
+            return  # an unclean election may have lost it since
         if history is None or offset >= history.end_offset:
             end_offset = 0 if history is None else history.end_offset
             self.fail(
-                f"{sender} was told that offset {offset} of {topic}-{partition} is kept, but only "
-                f"what is before {end_offset} is committed"
+                f"offset {offset} of {topic}-{partition} was acknowledged to {sender}, but only "
+                f"offsets before {end_offset} are committed"
             )
 
     def deleted(self, topic: str, index: int, offset: int) -> None:
-        """An operator was told that what is before `offset` is gone from all living replicas. Those
-        that have done so do not serve it again."""
+        """A DeleteRecords request was answered: replicas that have deleted the records before
+        `offset` must not serve them again."""
         history = self.find_history(topic, index)
         assert history is not None
         for node in self._cluster.brokers:
@@ -510,15 +515,15 @@ class Checkers:
                     history.deleted_before[node.id] = max(before, offset)
 
     def disk_replaced(self, broker_id: int) -> None:
-        """A broker begins with nothing."""
+        """A broker has a new, empty disk, so what it had deleted no longer counts."""
         for history in self.histories.values():
             history.deleted_before.pop(broker_id, None)
 
     def check_processes(self) -> None:
-        """What has ended does nothing, and no handler has failed."""
+        """Ended processes do nothing, and no request handler has failed."""
         leftovers = self._cluster.leftovers()
         if leftovers:
-            self.fail("ended processes go on: " + "; ".join(leftovers))
+            self.fail("ended processes are still active: " + "; ".join(leftovers))
         listeners = [
             (node.life, node.broker.listener)
             for node in self._cluster.brokers
@@ -533,8 +538,8 @@ class Checkers:
                 self.fail(f"{life}: a handler has failed: {_describe(self._failures[-1])}")
 
 
-class _LogTap(logging.Handler):
-    """Everything that is logged by trimtab, instead of wherever it would go."""
+class _LogCapture(logging.Handler):
+    """Captures all log records of trimtab, so that they are not printed."""
 
     def __init__(self, logged: Callable[[logging.LogRecord], None]) -> None:
         super().__init__()
@@ -557,7 +562,7 @@ class _LogTap(logging.Handler):
 
 
 def _latest_records(view: ReplicaView) -> dict[bytes, tuple[int, bytes]]:
-    """Of each key the last record that a replica holds, if it has a value."""
+    """By key, offset and value of a replica's last record; without tombstones."""
     latest: dict[bytes, tuple[int, bytes | None]] = {}
     for segment in view.partition.log._segments:
         position = 0
@@ -584,8 +589,8 @@ def _records(image: ClusterImage) -> list[Any]:
     return [repr(record) for record in image.records()]
 
 
-def find_unrest(cluster: VirtualCluster) -> str:
-    """What is missing until every replica is in sync; empty if nothing is."""
+def find_unsettled(cluster: VirtualCluster) -> str:
+    """Describe why the cluster has not recovered; empty if every replica is in sync."""
     for node in cluster.nodes:
         if not node.is_serving:
             return str(node)

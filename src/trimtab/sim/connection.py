@@ -4,8 +4,8 @@
                          ▲            │ held while cut            │ held while paused
                          └── window ──┴───────────────────────────┘
 
-A stream keeps its order and loses nothing. The window bounds what is in flight or unread; the
-rest waits in the queue, whose size pauses the writing protocol as asyncio's transports do.
+A stream keeps the order of its bytes and loses none. The window limits the bytes in flight or
+unread; the rest waits in the queue, whose size pauses the writing protocol as in asyncio.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 Address = tuple[str, int]
 
 WINDOW_BYTES: Final = 256 * 1024
-"""Bytes of one direction that may be in flight or unread, as a socket's buffers bound them."""
+"""Limit on the bytes of one direction that are in flight or unread, like a socket's buffers."""
 
 _HIGH_WATER_BYTES = 64 * 1024
-"""Where a full write buffer pauses the protocol, unless set otherwise; asyncio's default."""
+"""Size of the write buffer above which the protocol is paused; asyncio's default."""
 
 
 class _Signal(Enum):
-    """What travels in a stream besides bytes."""
+    """The signals that a stream transports besides bytes."""
 
     FIN = "end"
     RST = "reset"
@@ -43,7 +43,7 @@ def name(address: Address) -> str:
 
 
 class VirtualSocket:
-    """What `get_extra_info("socket")` and `Server.sockets` give: addresses, and no descriptor."""
+    """The result of `get_extra_info("socket")` and `Server.sockets`: addresses, no descriptor."""
 
     def __init__(self, own: Address, peer: Address | None = None) -> None:
         self._own = own
@@ -62,7 +62,7 @@ class VirtualSocket:
 
 
 class Connection:
-    """Both ends of one connection, numbered in the order of arrival."""
+    """Both ends of one connection; connections are numbered in the order of their creation."""
 
     def __init__(self, network: Network, number: int, client: Address, server: Address) -> None:
         self.number = number
@@ -75,17 +75,17 @@ class Connection:
         )
 
     def reset(self) -> None:
-        """Break it at both ends."""
+        """Reset the connection at both ends."""
         for transport in (self.client, self.server):
             transport.lose(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
 
-    def lost_one_end(self) -> None:
+    def note_end_lost(self) -> None:
         if self.client.is_lost and self.server.is_lost:
             self._network.forget(self)
 
 
 class Transport(asyncio.Transport):
-    """One end of a connection, with the manners of asyncio's socket transports."""
+    """One end of a connection; behaves like asyncio's socket transports."""
 
     def __init__(
         self, connection: Connection, network: Network, own: Address, peer: Address
@@ -116,7 +116,7 @@ class Transport(asyncio.Transport):
         return f"<Transport {name(self.own)} to {name(self.peer)}, {state}>"
 
     def start(self, protocol: asyncio.BaseProtocol, server: Server | None = None) -> None:
-        """Give the end to its protocol; what arrived before is read soon."""
+        """Connect this end to its protocol; bytes that arrived before are read soon."""
         self._server = server
         self.set_protocol(protocol)
         protocol.connection_made(self)
@@ -147,12 +147,12 @@ class Transport(asyncio.Transport):
             self._loop.call_soon(self._read, context=self.context)
 
     def receive(self, item: bytes | _Signal) -> None:
-        """Take what the stream delivers."""
+        """Receive bytes or a signal from the stream."""
         if item is _Signal.RST:
             self.lose(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
         elif self._is_closing:
             if self.is_lost and item is not _Signal.FIN:
-                self.outward.send_reset()  # TCP's answer to bytes that nobody will read.
+                self.outward.send_reset()  # TCP's answer to bytes for a closed socket.
         else:
             self._inbox.append(item)
             if self._protocol is not None:
@@ -184,7 +184,7 @@ class Transport(asyncio.Transport):
             view = memoryview(chunk)
             self._inbox.appendleft(view[size:])
             chunk = view[:size]
-        with memoryview(buffer) as target:  # Released before the protocol may resize it.
+        with memoryview(buffer) as target:  # Released before the protocol may resize its buffer.
             target[:size] = chunk
         self._note_read(chunk)
         self._protocol.buffer_updated(size)
@@ -204,7 +204,7 @@ class Transport(asyncio.Transport):
             raise RuntimeError("Cannot call write() after write_eof()")
         if not data or self.is_lost:
             return
-        self.outward.write(bytes(data))  # A copy where the caller may go on to change it.
+        self.outward.write(bytes(data))  # A copy if the caller may still change the data.
         self._pause_writing_if_full()
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
@@ -237,7 +237,7 @@ class Transport(asyncio.Transport):
     def _pause_writing_if_full(self) -> None:
         if self.outward.queued_bytes > self._high_water and not self._is_writing_paused:
             self._is_writing_paused = True
-            self._tell_protocol("pause_writing")
+            self._call_protocol("pause_writing")
 
     def note_written(self) -> None:
         """Bytes left the write buffer because the other end read some."""
@@ -247,10 +247,10 @@ class Transport(asyncio.Transport):
             self.lose(None)
 
     def _resume_writing(self) -> None:
-        # What was written since may have filled the buffer again.
+        # Later writes may have filled the buffer again.
         if self._is_writing_paused and self.outward.queued_bytes <= self._low_water:
             self._is_writing_paused = False
-            self._tell_protocol("resume_writing")
+            self._call_protocol("resume_writing")
 
     # Ending --------------------------------------------------------------------------------
 
@@ -270,12 +270,12 @@ class Transport(asyncio.Transport):
         self._end(None)
 
     def _end(self, error: Exception | None) -> None:
-        self.outward.drop()  # First: the end of the stream goes behind what is queued.
+        self.outward.drop()  # First, so that FIN is sent now and not after the queued bytes.
         self.outward.finish()
         self.lose(error)
 
     def lose(self, error: Exception | None) -> None:
-        """The end of this end: the protocol is told soon, and nothing is read or written."""
+        """Close this side at once: `connection_lost` is called soon, nothing is read or written."""
         if self.is_lost:
             return
         self.is_lost = self._is_closing = True
@@ -283,10 +283,10 @@ class Transport(asyncio.Transport):
         if error is not None:
             self.outward.drop()
             self._trace.append(f"{self.outward.label} lost {type(error).__name__}")
-        self._loop.call_soon(self._tell_lost, error, context=self.context)
-        self._connection.lost_one_end()
+        self._loop.call_soon(self._report_lost, error, context=self.context)
+        self._connection.note_end_lost()
 
-    def _tell_lost(self, error: Exception | None) -> None:
+    def _report_lost(self, error: Exception | None) -> None:
         try:
             if self._protocol is not None:
                 self._protocol.connection_lost(error)
@@ -298,7 +298,7 @@ class Transport(asyncio.Transport):
         self._report(f"Fatal error: {doing} failed in the protocol", error)
         self._end(error)
 
-    def _tell_protocol(self, callback: str) -> None:
+    def _call_protocol(self, callback: str) -> None:
         try:
             getattr(self._protocol, callback)()
         except Exception as error:
@@ -325,7 +325,7 @@ class Stream:
         self._source = source
         self._target = target
         self._queue: deque[bytes | memoryview] = deque()
-        self._afloat_bytes = 0
+        self._unread_bytes = 0
         self._last_arrival = 0.0
         self._held: deque[bytes | _Signal] = deque()
         self._is_finishing = False
@@ -336,15 +336,15 @@ class Stream:
         self._is_cut = False
         source.outward = target.inward = self
 
-    def _take_conditions(self) -> None:
+    def _refresh_route(self) -> None:
         network = self._network
         if self._version != network.version:
             self._version = network.version
-            self._link, self._is_cut = network.way(self._source.own, self._target.own)
+            self._link, self._is_cut = network.route(self._source.own, self._target.own)
 
     def release_if_open(self) -> None:
-        """The network has changed: what was held goes on, unless it is still cut."""
-        self._take_conditions()
+        """Deliver what was held, after a change of the network, unless the route is still cut."""
+        self._refresh_route()
         if not self._is_cut and not self._is_releasing:
             self._is_releasing = True
             self._schedule(self._release)
@@ -355,12 +355,12 @@ class Stream:
         self._send_queued()
 
     def finish(self) -> None:
-        """Tell the other end, behind all bytes, that no more will come."""
+        """Send FIN after all queued bytes."""
         self._is_finishing = True
         self._send_queued()
 
     def drop(self) -> None:
-        """Forget what is not in flight yet."""
+        """Discard the queued bytes that are not in flight yet."""
         self._queue.clear()
         self.queued_bytes = 0
 
@@ -368,30 +368,30 @@ class Stream:
         self._schedule(self._arrive, _Signal.RST)
 
     def note_read(self, size: int) -> None:
-        """The other end's protocol took bytes: the window opens by as many."""
-        self._afloat_bytes -= size
+        """The receiving protocol has read `size` bytes: as many more may be sent."""
+        self._unread_bytes -= size
         if self._queue:
             self._send_queued()
             self._source.note_written()
 
     def _send_queued(self) -> None:
         queue = self._queue
-        while queue and (room := WINDOW_BYTES - self._afloat_bytes) > 0:
+        while queue and (room := WINDOW_BYTES - self._unread_bytes) > 0:
             chunk = queue.popleft()
             if len(chunk) > room:
                 view = memoryview(chunk)
                 queue.appendleft(view[room:])
                 chunk = view[:room]
             self.queued_bytes -= len(chunk)
-            self._afloat_bytes += len(chunk)
+            self._unread_bytes += len(chunk)
             self._schedule(self._arrive, bytes(chunk), size=len(chunk))
         if self._is_finishing and not self._is_finished and not queue:
             self._is_finished = True
             self._schedule(self._arrive, _Signal.FIN)
 
     def _schedule(self, function: Callable[..., None], *args: object, size: int = 0) -> None:
-        """Call on the other end when what is sent now gets there, behind what was sent before."""
-        self._take_conditions()
+        """Call a function on the receiving host when bytes sent now arrive, after earlier ones."""
+        self._refresh_route()
         arrival = self._network.draw_arrival(self._link, self._source.own, self._target.own, size)
         self._last_arrival = max(self._last_arrival, arrival)
         self._network.loop.call_at(
@@ -399,7 +399,7 @@ class Stream:
         )
 
     def _arrive(self, item: bytes | _Signal) -> None:
-        self._take_conditions()
+        self._refresh_route()
         if self._is_cut or self._held:
             self._held.append(item)
             self._network.holding[self] = None
@@ -408,15 +408,15 @@ class Stream:
 
     def _release(self) -> None:
         self._is_releasing = False
-        self._take_conditions()
+        self._refresh_route()
         while self._held and not self._is_cut:
             self._target.receive(self._held.popleft())
-            self._take_conditions()
+            self._refresh_route()
         if not self._held:
             self._network.holding.pop(self, None)
 
 
 def is_delivery(handle: asyncio.Handle) -> bool:
-    """Whether a callback of the loop is the network's: something arrives, or could not."""
+    """Whether a callback of the loop belongs to the network."""
     callback: object = getattr(handle, "_callback", None)
     return isinstance(getattr(callback, "__self__", None), Stream | Transport)

@@ -1,18 +1,17 @@
 """A disk in memory: a `storage.storage.Storage` that crashes, fills up, fails and rots on request.
 
-What survives a crash is what a real disk promises, of data and of names apart:
+A crash keeps what a real disk guarantees, for data and names separately:
 
-- Of a file: every byte flushed, and of the bytes appended after that any number of the first ones,
-  the last of which may read as zeros (a file system that had recorded the new length but not yet
-  the data). What was cut off may be there again, and what came after it gone, until the file is
-  flushed.
-- Of a directory: every name made, changed or deleted before the directory was flushed, and of the
-  changes after that any number of the first ones (a journal keeps their order, but directories
-  know nothing of each other). So a file may be there whose name is not, and the other way round.
+- In a file: all flushed bytes, and any number of the bytes appended since, from the first on; the
+  last of these may read as zeros, as if the file system had recorded the new length but not the
+  data. Until the file is flushed, a truncation may be undone, and later bytes may be gone.
+- In a directory: all names created, changed or deleted before it was flushed, and any number of
+  the changes since, from the first on, as in a journal. Directories are independent of each other:
+  after a crash data may exist without its name, or a name without its data.
 
-A directory is flushed where `runtime.files` flushes it: with the first `flush` of an open file,
-with `Storage.flush`, and with a durable `write_file`. A disk that is not lazy has names and cuts
-durable at once.
+A directory is flushed when `runtime.files` flushes it: by the first `flush` of an open file, by
+`Storage.flush`, and by a durable `write_file`. On a disk that is not lazy, names and truncations
+are durable at once.
 """
 
 from __future__ import annotations
@@ -27,23 +26,23 @@ from trimtab.errors import UsageError
 from trimtab.storage.storage import BytesLike, Space, StorageError
 
 Fault: TypeAlias = Callable[[str, str], int]
-"""What fails: of an action (`append`, `read`, `truncate`, `flush`, `write`, `rename`, `delete`,
-`stat`) and a path, the error number with which it fails, or 0 if it succeeds."""
+"""Takes an action (`append`, `read`, `truncate`, `flush`, `write`, `rename`, `delete`, `stat`) and
+a path; returns the error number with which it fails, or 0 if it succeeds."""
 
 
 class VirtualDisk:
     """A disk in memory.
 
     Args:
-        is_lazy: whether names and cuts wait for a flush.
+        is_lazy: whether names and truncations become durable only by a flush.
 
     Attributes:
-        capacity: bytes that fit; None is no limit. An append beyond it writes what fits and
-            fails with ENOSPC.
-        fault: decides which actions fail; a failing append has written half.
-        flush_s: draws how long a `flush` takes that does not hold up the loop; None for no time.
-        used_after_end: what ended processes, whose files are dead, tried to do all the same.
-        rotten: files in which `flip` has changed something since the disk was new.
+        capacity: size in bytes; None is no limit. An append beyond it writes the bytes that fit,
+            and fails with ENOSPC.
+        fault: decides which actions fail; an append that fails writes half of its bytes.
+        flush_s: returns the duration of an asynchronous `flush` in seconds; None for no time.
+        used_after_end: actions that processes tried after their end.
+        rotten: files that `flip` has changed since the disk was new.
     """
 
     def __init__(self, capacity: int | None = None, is_lazy: bool = False) -> None:
@@ -65,11 +64,11 @@ class VirtualDisk:
         return self._used
 
     def crash(self, random: Random | None = None) -> None:
-        """Pulls the plug: unflushed bytes are lost, open files are dead, the lock is free.
+        """Lose power: unflushed bytes are lost, open files are unusable, the lock is free.
 
-        With `random`, each file keeps a random part of its unflushed bytes, perhaps torn (all of
-        them now and then, if the disk is lazy: the system has written them back), and each
-        directory, if the disk is lazy, a random part of its unflushed changes.
+        With `random`, each file keeps a random part of its unflushed bytes, perhaps torn. If the
+        disk is lazy, a file may also keep all of them, as if the system had written them back, and
+        each directory keeps a random part of its unflushed changes.
         """
         self._root.crash(random, random if self._is_lazy else None)
         self._used = sum(len(content.data) for content in _contents(self._root))
@@ -77,7 +76,7 @@ class VirtualDisk:
         self.end()
 
     def replace(self) -> None:
-        """An empty disk of the same size that works takes this one's place."""
+        """Replace the disk by an empty one of the same size that works."""
         self.end()
         self.fault = None
         self.flush_s = None
@@ -87,11 +86,11 @@ class VirtualDisk:
         self._boots += 1
 
     def flip(self, path: str, position: int, bit: int, lasts: bool) -> None:
-        """Changes one bit of a file, which nobody is told.
+        """Flip one bit of a file, silently.
 
         Args:
-            lasts: it is so on the disk; otherwise only in the memory of the machine, and a crash
-                takes it back if that byte was flushed.
+            lasts: the bit changes on the disk; otherwise only in the machine's memory, so that a
+                crash restores it if the byte was flushed.
         """
         content = self._content(path)
         assert content is not None, path
@@ -101,8 +100,8 @@ class VirtualDisk:
         self.rotten[path] = None
 
     def end(self) -> None:
-        """The process that uses it ends, and nothing else: open files and mounts are dead, the
-        lock is free."""
+        """The process that uses the disk ends: its files and mount become unusable, the lock is
+        free. No bytes are lost."""
         self._life += 1
         self._locked = False
 
@@ -159,7 +158,7 @@ class VirtualDisk:
         written = _Content()
         written.data += content
         self._used += len(content) - _size(before)
-        directory.change({name: written})  # it was written beside, and renamed
+        directory.change({name: written})  # as if written to a temporary file and renamed
         if durable:
             written.flush()
             if has_parents:
@@ -216,7 +215,7 @@ class VirtualDisk:
             directory.change({name: None})
 
     def _flush_parents(self, path: str) -> None:
-        """Makes every name that leads to a file durable, and what else is in those directories."""
+        """Flush all directories on the path to a file, with all their names."""
         directory = self._root
         for name in filter(None, path.split("/")):
             directory.pending.clear()
@@ -234,7 +233,7 @@ class VirtualDisk:
         return node
 
     def _parent(self, path: str, create: bool = False) -> tuple[_Directory, str]:
-        """The directory a path lies in (an unattached one if it does not exist), and its name."""
+        """A path's parent directory (an unattached one if it does not exist), and its last name."""
         *parents, name = filter(None, path.split("/"))
         directory = self._root
         for parent in parents:
@@ -263,7 +262,7 @@ class VirtualDisk:
 
 
 class Mount:
-    """A `VirtualDisk` in the hands of one process. Once that has ended, every method but `close`
+    """A `VirtualDisk` as one process uses it. After the process has ended, every method but `close`
     fails, and is noted in the disk's `used_after_end`."""
 
     def __init__(self, disk: VirtualDisk) -> None:
@@ -280,52 +279,52 @@ class Mount:
         return file
 
     def exists(self, path: str) -> bool:
-        return self._living("stat", path).exists(path)
+        return self._require_alive("stat", path).exists(path)
 
     def list(self, path: str) -> Sequence[str]:
-        return self._living("list", path).list(path)
+        return self._require_alive("list", path).list(path)
 
     def delete(self, path: str) -> None:
-        self._living("delete", path).delete(path)
+        self._require_alive("delete", path).delete(path)
 
     def rename(self, old: str, new: str) -> None:
-        self._living("rename", old).rename(old, new)
+        self._require_alive("rename", old).rename(old, new)
 
     def read_file(self, path: str) -> bytes | None:
-        return self._living("read", path).read_file(path)
+        return self._require_alive("read", path).read_file(path)
 
     def write_file(self, path: str, content: BytesLike, durable: bool = True) -> None:
-        self._living("write", path).write_file(path, content, durable)
+        self._require_alive("write", path).write_file(path, content, durable)
 
     async def flush(self, paths: Sequence[str]) -> None:
-        await self._living("flush", "")._flush(paths, self._life)
+        await self._require_alive("flush", "")._flush(paths, self._life)
 
     def boot_id(self) -> str:
-        return self._living("stat", "").boot_id()
+        return self._require_alive("stat", "").boot_id()
 
     def space(self) -> Space:
-        return self._living("stat", "").space()
+        return self._require_alive("stat", "").space()
 
     def lock(self) -> None:
-        self._living("lock", "").lock()
+        self._require_alive("lock", "").lock()
 
     def close(self) -> None:
         if self.is_alive:
             self._disk.close()
 
-    def _living(self, action: str, path: str) -> VirtualDisk:
+    def _require_alive(self, action: str, path: str) -> VirtualDisk:
         if not self.is_alive:
             self._disk._fail(action, path, self._life)
         return self._disk
 
 
 class _Content:
-    """What is in a file.
+    """The contents of a file.
 
     Attributes:
-        flushed: of how many bytes a crash leaves nothing to chance.
-        cut: what was flushed before bytes were cut off, if that has not been flushed.
-        flipped: bytes that only memory has wrong, as they were.
+        flushed: number of bytes that survive a crash for certain.
+        cut: the flushed bytes before a truncation that has not been flushed; None without one.
+        flipped: original values, by position, of bytes that are wrong in memory only.
     """
 
     __slots__ = ("cut", "data", "flipped", "flushed")
@@ -337,7 +336,7 @@ class _Content:
         self.flipped: dict[int, int] = {}
 
     def flush(self, size: int | None = None) -> None:
-        """Up to `size` bytes; all if None."""
+        """Make the first `size` bytes durable; all bytes if None."""
         size = len(self.data) if size is None else min(size, len(self.data))
         self.flushed = max(self.flushed, size)
         self.cut = None
@@ -358,7 +357,7 @@ class _Content:
             self.data[:] = self.cut
             self.flushed = len(self.data)
         if lazily and lazily.random() < 0.4:
-            self.flushed = len(self.data)  # the system has written it back meanwhile
+            self.flushed = len(self.data)  # the system had written all bytes back
         unflushed = len(self.data) - self.flushed
         kept = random.randint(0, unflushed) if random and unflushed else 0
         del self.data[self.flushed + kept :]
@@ -371,11 +370,12 @@ class _Content:
 
 
 class _Directory:
-    """What is in a directory.
+    """The contents of a directory.
 
     Attributes:
-        entries: what it has by name.
-        pending: what each change since it was flushed has replaced, by name: None for nothing.
+        entries: files and directories by name.
+        pending: for each change since the last flush, the former entries by name; None for no
+            entry.
         is_attached: whether it exists.
     """
 
@@ -387,12 +387,12 @@ class _Directory:
         self.is_attached = is_attached
 
     def change(self, nodes: dict[str, _Node | None]) -> None:
-        """At once, by name; None for what is gone."""
+        """Set entries by name in one atomic change; None deletes an entry."""
         self.pending.append({name: self.entries.get(name) for name in nodes})
         self._set(nodes)
 
     def clear(self) -> None:
-        """Deletes all, one after the other."""
+        """Delete all entries, one after the other."""
         for name, node in list(self.entries.items()):
             if isinstance(node, _Directory):
                 node.clear()
@@ -497,7 +497,7 @@ class _VirtualFile:
             raise StorageError(self._path, "find the file again", ENOENT)
 
     def close(self) -> None:
-        """Nothing is to be done."""
+        """Does nothing."""
 
     def _extend(self, content: _Content, data: BytesLike) -> None:
         content.data += data

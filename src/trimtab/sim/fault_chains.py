@@ -1,5 +1,7 @@
-"""Faults of several steps, which chance alone hardly ever puts in this order: see
-`trimtab.sim.faults` for when a broker may end."""
+"""Faults of several steps that random single faults would hardly ever produce in this order.
+
+`trimtab.sim.faults` has the rules for when a broker may end.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,11 @@ _STEP_S = 0.1
 
 
 class FaultChains:
-    """
+    """Runs chains of faults.
+
     Args:
-        losses: whether a broker may end, and lose something.
-        start_later: starts a broker that has just ended, after some seconds.
+        losses: decides whether a broker may end, and whether it may lose writes.
+        start_later: starts a broker that has just ended, after the given seconds.
     """
 
     def __init__(
@@ -36,67 +39,69 @@ class FaultChains:
         self._start_later = start_later
 
     async def run_down(self) -> None:
-        """The ISR of a partition shrinks to two brokers. One of them loses its power, is back, and
-        cannot catch up; then the other one ends. Nobody may be elected who lacks something."""
+        """Shrink a partition's ISR to two brokers. One of them loses power, restarts, and cannot
+        catch up; then the other one is killed. No broker that lacks records may be elected."""
         found = self._pick_partition()
         if found is None:
             return
         topic, partition = found
         members = self._brokers(partition.isr)
         self._random.shuffle(members)
-        lame, last, *away = members
-        with self.cut_off(away, self._cluster.nodes):
-            isr = {lame.id, last.id}
-            if not await self._comes(lambda: set(self._isr_of(topic, partition.id)) == isr, 8):
+        crashed, last, *isolated = members
+        with self.cut_off(isolated, self._cluster.nodes):
+            isr = {crashed.id, last.id}
+            if not await self._wait_for(lambda: set(self._isr_of(topic, partition.id)) == isr, 8):
                 return
-            await self._pass(0.2, 1)
-            if not self._losses.may_lose(lame):
+            await self._sleep(0.2, 1)
+            if not self._losses.may_lose(crashed):
                 return
-            with self.cut_off([lame], self._cluster.brokers):
-                self._losses.note_loss(lame)
-                lame.crash()
-                self._start_later(lame, 0.01)
-                if not await self._comes(lambda: lame.is_serving and self._losses.may_end(last), 5):
+            with self.cut_off([crashed], self._cluster.brokers):
+                self._losses.note_loss(crashed)
+                crashed.crash()
+                self._start_later(crashed, 0.01)
+                if not await self._wait_for(
+                    lambda: crashed.is_serving and self._losses.may_end(last), 5
+                ):
                     return
-                await self._pass(0.01, 0.5)
+                await self._sleep(0.01, 0.5)
                 if last.life is None:
                     return
                 self._losses.note_end(last)
                 last.kill()
-                self._start_later(last, self._some_s(2, 10))
-                await self._pass(0.5, 2)
+                self._start_later(last, self._draw_s(2, 10))
+                await self._sleep(0.5, 2)
 
     async def strand_leader(self) -> None:
-        """A leader is cut off from all brokers and the controller, but not from its clients, and
-        another one is elected. Then it follows, cuts off what it has alone, writes past that, and
-        loses its power."""
+        """Cut a leader off from all brokers and the controller, but not from its clients, until
+        another leader is elected. The old leader then becomes a follower, truncates the records
+        that only it has, appends new ones, and loses power."""
         found = self._pick_partition()
         if found is None:
             return
         topic, partition = found
         (node,) = self._brokers([partition.leader])
         with self.cut_off([node], self._cluster.nodes):
-            if not await self._comes(
+            if not await self._wait_for(
                 lambda: self._leader_of(topic, partition.id) not in (NO_LEADER, node.id), 8
             ):
                 return
-            await self._pass(0.5, 2)
+            await self._sleep(0.5, 2)
             log = self._log_of(node, topic, partition.id)
             if log is None:
                 return
             cuts, end = log.cuts, log.log_end_offset
-        await self._comes(lambda: log.cuts > cuts and log.log_end_offset > end, 5)
-        await self._pass(0.2, 1, 5)
+        await self._wait_for(lambda: log.cuts > cuts and log.log_end_offset > end, 5)
+        await self._sleep(0.2, 1, 5)
         if node.life is not None and self._losses.may_lose(node):
             self._losses.note_loss(node)
             node.crash()
-            self._start_later(node, self._some_s(0.05, 1))
+            self._start_later(node, self._draw_s(0.05, 1))
 
     @contextmanager
     def cut_off(
         self, some: Sequence[VirtualBroker], others: Sequence[VirtualNode]
     ) -> Iterator[None]:
-        """Between some nodes and others nothing arrives."""
+        """Cut the network between two groups of nodes during the block."""
         network = self._cluster.world.network
         pairs = [(each.host, other.host) for each in some for other in others if other is not each]
         for a, b in pairs:
@@ -107,10 +112,10 @@ class FaultChains:
             for a, b in pairs:
                 network.heal(a, b)
 
-    # What is there
+    # The cluster's state
 
     def _pick_partition(self) -> tuple[str, PartitionRegistration] | None:
-        """A guarded one with a leader, and others in sync."""
+        """A random guarded partition with a leader and at least one other in-sync replica."""
         controller = self._cluster.controller.controller
         if controller is None:
             return None
@@ -144,17 +149,17 @@ class FaultChains:
 
     # Time
 
-    async def _comes(self, is_so: Callable[[], bool], limit_s: float) -> bool:
+    async def _wait_for(self, condition: Callable[[], bool], limit_s: float) -> bool:
         loop = asyncio.get_running_loop()
         end_s = loop.time() + limit_s
-        while not is_so():
+        while not condition():
             if loop.time() > end_s:
                 return False
             await asyncio.sleep(_STEP_S)
         return True
 
-    def _some_s(self, *scales: float) -> float:
+    def _draw_s(self, *scales: float) -> float:
         return self._random.choice(scales) * self._random.expovariate(1)
 
-    async def _pass(self, *scales: float) -> None:
-        await asyncio.sleep(self._some_s(*scales))
+    async def _sleep(self, *scales: float) -> None:
+        await asyncio.sleep(self._draw_s(*scales))

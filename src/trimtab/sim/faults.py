@@ -1,21 +1,21 @@
-"""A seeded schedule of faults in a cluster, and of what its operators do.
+"""A seeded schedule of faults in a cluster, and of the operators' actions.
 
-Every run is another mixture: some kinds of faults come more often, others not at all (swarm
-testing), and faults come on top of each other.
+Every run has another mixture: some kinds of faults are more frequent, others do not occur (swarm
+testing), and faults overlap.
 
-What is acknowledged with acks=all under `min.insync.replicas` of 2 is kept as long as no more than
-one replica at a time may have lost what it has written (KIP-966). The controller takes every start
-that follows no clean end for a loss, as it cannot know better, and where all replicas may have lost
-something it trusts whoever led last. So the schedule keeps to this, and to nothing else:
+Records that were acknowledged with acks=all and `min.insync.replicas` of 2 are kept as long as at
+most one replica at a time may have lost writes (KIP-966). The controller treats every start after
+an unclean end as a loss, since it cannot tell, and if all replicas may have lost writes it elects
+the last known leader. So the schedule follows these two rules, and no others:
 
-- A broker loses its power only while the controller knows of the end of every other broker that
-  has ended: it has registered again; and while, of every guarded partition that it has, another
-  member of the ISR runs, as the controller has it on disk.
-- Until the controller knows of the loss, and would not elect the loser for having led last, no
-  other broker ends.
+- A broker loses power only if every other broker that has ended has registered with the controller
+  again, and if for each of its guarded partitions another member of the ISR is running, by the
+  controller's journal on disk.
+- No other broker ends until the controller knows of the loss, and would not elect the broker that
+  lost writes as the last known leader.
 
-A disk that rots, or is replaced by an empty one, counts as a loss of power does, until the broker
-is back with its new disk. Whatever loses nothing comes at any time: kills, and everything else.
+Bit rot, or an empty replacement disk, counts as a power loss until the broker runs with its new
+disk. Faults that lose no writes, such as kills, may come at any time.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ _UNCLEAN = 1
 _LENGTH_AT = 8
 _BEFORE_LENGTH_ENDS = 12
 _RECORDS_AT = 61
-"""Where in a batch its records begin."""
+"""Position of the first record in a batch."""
 _SET = 0
 _TOPIC = 2
-_PASSING = "passing"
-"""Topics that come and go."""
-_MAX_PASSING = 3
+_TRANSIENT = "passing"
+"""Start of the names of topics that are created and deleted during a run."""
+_MAX_TRANSIENT = 3
 
 _ANSWER_S = 10.0
 
@@ -85,14 +85,14 @@ _CONFIGS: dict[str, tuple[str, ...]] = {
 
 
 class FaultSchedule:
-    """Faults until it is told to heal.
+    """Injects faults until `heal`.
 
     Args:
-        kinds: what the topics promise, by name.
-        hosts: of the clients.
+        kinds: the topics' guarantees, by name.
+        hosts: the clients' hosts.
 
     Attributes:
-        counts: the faults that were injected, by kind.
+        counts: the number of injected faults, by kind.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class FaultSchedule:
     ) -> None:
         self._cluster = cluster
         self._checkers = checkers
-        self._kinds_of_topics = kinds
+        self._topic_kinds = kinds
         self._world = cluster.world
         self._random = random = cluster.world.random("faults")
         self._guarded = [name for name, kind in kinds.items() if kind.keeps]
@@ -112,9 +112,9 @@ class FaultSchedule:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._losses = Losses(cluster, self._guarded)
         self._chains = FaultChains(cluster, self._losses, random, self._start_later)
-        self._alone: asyncio.Task[None] | None = None
-        self._worn_out: dict[VirtualNode, None] = {}
-        self._passing = 0
+        self._exclusive_task: asyncio.Task[None] | None = None
+        self._failed_disks: dict[VirtualNode, None] = {}
+        self._topics_created = 0
         self._is_healing = False
         self._is_repairing = False
         self.counts: Counter[str] = Counter()
@@ -140,8 +140,8 @@ class FaultSchedule:
             (self._elect_preferred, 2),
             (self._elect_unclean, 1),
             (self._alter_config, 1),
-            (self._make_topic, 1),
-            (self._drop_topic, 1),
+            (self._create_topic, 1),
+            (self._delete_topic, 1),
             (self._reassign, 2),
         )
         weights = [usual * random.choice((0, 0, 0.3, 1, 1, 3)) for _, usual in faults]
@@ -151,7 +151,7 @@ class FaultSchedule:
         self._weights = weights
 
     async def run(self) -> None:
-        """One fault after the other, for ever."""
+        """Inject faults, one after the other, until cancelled."""
         random = self._random
         while True:
             await asyncio.sleep(random.expovariate(1 / self._pace_s))
@@ -159,12 +159,13 @@ class FaultSchedule:
             name = fault()
             if name:
                 self.counts[name] += 1
-            if self._alone is not None:
-                await asyncio.wait([self._alone])
-                self._alone = None
+            if self._exclusive_task is not None:
+                await asyncio.wait([self._exclusive_task])
+                self._exclusive_task = None
 
     def heal(self) -> None:
-        """No more faults: the network and the disks are well again, and every node runs."""
+        """End all faults: the network and the disks work again, and every node runs. A disk that
+        fails for good stays until `repair`."""
         self._is_healing = True
         for task in self._tasks:
             task.cancel()
@@ -174,12 +175,13 @@ class FaultSchedule:
             network.set_link(host, ANY, Link())
         for node in self._cluster.nodes:
             loop.resume(node.host)
-            if not self._is_worn_out(node):
+            if not self._needs_new_disk(node):
                 self._heal_disk(node)
-        self.look_after()
+        self.run_operators()
 
     def find_unserved(self) -> str:
-        """Which partition nobody serves, although somebody who may runs; empty if there is none."""
+        """Describe a partition without a running leader although a replica that may lead it runs;
+        empty if there is none."""
         controller = self._cluster.controller.controller
         if controller is None:
             return "the controller is down"
@@ -188,25 +190,27 @@ class FaultSchedule:
             for partition in topic.partitions:
                 may_lead = [each for each in (*partition.isr, *partition.elr) if each in well]
                 if may_lead and partition.leader not in well:
-                    return f"nobody serves {topic.name}-{partition.id}: {partition}"
+                    return f"no running leader of {topic.name}-{partition.id}: {partition}"
         return ""
 
     def repair(self) -> None:
-        """Disks that fail for good are replaced from now on, one at a time."""
+        """From now on replace disks that fail for good, one at a time."""
         self._is_repairing = True
 
-    def look_after(self) -> None:
-        """What operators do: brokers whose logs have failed start anew, as nothing is written to
-        those until they have been recovered, but not before the cluster knows what others have
-        lost; in the end, whatever is down is started."""
+    def run_operators(self) -> None:
+        """The operators' actions. Restart brokers with failed logs, which accept no writes until
+        they are recovered, but only when the controller knows of all losses of other brokers.
+        After `heal` start all nodes that are down; after `repair` replace failed disks."""
         if self._is_healing:
             for each in self._cluster.nodes:
                 if each.life is None:
                     each.start()
         if self._is_repairing:
             for node in self._cluster.brokers:
-                if self._is_worn_out(node) and not (self._replace_disk(node) or node.disk.rotten):
-                    self._heal_disk(node)  # somebody copies what is there to another one
+                if self._needs_new_disk(node) and not (
+                    self._replace_disk(node) or node.disk.rotten
+                ):
+                    self._heal_disk(node)  # the data is copied to a new disk
         for node in self._cluster.brokers:
             if (
                 node.is_serving
@@ -217,22 +221,22 @@ class FaultSchedule:
                 self._run(self._restart(node))
 
     def _heal_disk(self, node: VirtualNode) -> None:
-        self._worn_out.pop(node, None)
+        self._failed_disks.pop(node, None)
         node.disk.fault = None
         node.disk.flush_s = None
         if isinstance(node, VirtualBroker):
-            self._losses.note_escape(node)
+            self._losses.note_healed(node)
 
-    def _is_worn_out(self, node: VirtualNode) -> bool:
-        """Whether nothing but another disk will do."""
-        return node in self._worn_out or bool(node.disk.rotten)
+    def _needs_new_disk(self, node: VirtualNode) -> bool:
+        """Whether the node's disk fails for good, or has rotten data."""
+        return node in self._failed_disks or bool(node.disk.rotten)
 
-    def find_worn_out(self) -> str:
-        """Which broker waits for another disk; empty if none does."""
-        return ", ".join(each.host for each in self._cluster.brokers if self._is_worn_out(each))
+    def find_needed_disks(self) -> str:
+        """The brokers that need another disk; empty if none does."""
+        return ", ".join(each.host for each in self._cluster.brokers if self._needs_new_disk(each))
 
     def _replace_disk(self, node: VirtualBroker) -> bool:
-        """An operator puts in an empty one, if the cluster can do without the old one."""
+        """Replace a disk by an empty one; False if that might lose acknowledged records."""
         if not self._losses.may_lose(node):
             return False
         self._world.trace.append(f"{node.host} gets a new disk")
@@ -241,20 +245,20 @@ class FaultSchedule:
         self._losses.note_loss(node)
         node.disk.replace()
         self._checkers.disk_replaced(node.id)
-        self._worn_out.pop(node, None)
+        self._failed_disks.pop(node, None)
         node.start()
         return True
 
     def _replace_disk_later(self, node: VirtualBroker) -> None:
-        """Tried until it may be."""
+        """Replace a disk after some seconds; try again until it is allowed."""
 
         def attempt(lives: int) -> None:
-            if self._is_worn_out(node) and not self._replace_disk(node):
+            if self._needs_new_disk(node) and not self._replace_disk(node):
                 self._later(1, attempt, lives)
 
-        self._later(self._some_s(1, 5, 20), attempt, node.lives)
+        self._later(self._draw_s(1, 5, 20), attempt, node.lives)
 
-    # What comes later
+    # Tasks
 
     def _run(self, what: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(what)
@@ -265,7 +269,7 @@ class FaultSchedule:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
         if not task.cancelled():
-            task.result()  # what it raises fails the run
+            task.result()  # an error fails the run
 
     def _later(self, seconds: float, what: Callable[..., object], *args: object) -> None:
         async def wait() -> None:
@@ -274,7 +278,7 @@ class FaultSchedule:
 
         self._run(wait())
 
-    def _some_s(self, *scales: float) -> float:
+    def _draw_s(self, *scales: float) -> float:
         return self._random.choice(scales) * self._random.expovariate(1)
 
     # Processes
@@ -296,7 +300,7 @@ class FaultSchedule:
             return ""
         self._losses.note_end(node)
         node.kill()
-        self._start_later(node, self._some_s(0.05, 1, 5, 20))
+        self._start_later(node, self._draw_s(0.05, 1, 5, 20))
         return "kill of a broker"
 
     def _crash_broker(self) -> str:
@@ -305,29 +309,29 @@ class FaultSchedule:
             return ""
         self._losses.note_loss(node)
         node.crash()
-        self._start_later(node, self._some_s(0.05, 1, 5, 20))
+        self._start_later(node, self._draw_s(0.05, 1, 5, 20))
         return "power loss of a broker"
 
     def _close_broker(self) -> str:
         node = self._pick_broker()
         if node is None or not self._losses.may_end(node):
             return ""
-        self._run(self._restart(node, self._some_s(0.05, 1, 5, 20)))
+        self._run(self._restart(node, self._draw_s(0.05, 1, 5, 20)))
         return "clean end of a broker"
 
     def _run_down(self) -> str:
-        self._in_steps(self._chains.run_down())
+        self._run_chain(self._chains.run_down())
         return "run-down of brokers"
 
     def _strand_leader(self) -> str:
-        self._in_steps(self._chains.strand_leader())
+        self._run_chain(self._chains.strand_leader())
         return "stranded leader"
 
-    def _in_steps(self, steps: Coroutine[Any, Any, None]) -> None:
-        """Half of the time nothing else fails meanwhile."""
+    def _run_chain(self, steps: Coroutine[Any, Any, None]) -> None:
+        """Run a chain of faults; half of the time without other faults meanwhile."""
         task = self._run(steps)
         if self._random.random() < 0.5:
-            self._alone = task
+            self._exclusive_task = task
 
     async def _restart(self, node: VirtualBroker, after_s: float = 0) -> None:
         if node.life is None:
@@ -343,7 +347,7 @@ class FaultSchedule:
         if node.life is None:
             return ""
         node.kill()
-        self._start_later(node, self._some_s(0.05, 0.5, 2, 5))
+        self._start_later(node, self._draw_s(0.05, 0.5, 2, 5))
         return "kill of the controller"
 
     def _crash_controller(self) -> str:
@@ -351,7 +355,7 @@ class FaultSchedule:
         if node.life is None:
             return ""
         node.crash()
-        self._start_later(node, self._some_s(0.05, 0.5, 2, 5))
+        self._start_later(node, self._draw_s(0.05, 0.5, 2, 5))
         return "power loss of the controller"
 
     def _pause(self) -> str:
@@ -360,7 +364,7 @@ class FaultSchedule:
             return ""
         self._world.trace.append(f"pause {node.host}")
         self._world.loop.pause(node.host)
-        self._later(self._some_s(0.1, 1, 4), self._world.loop.resume, node.host)
+        self._later(self._draw_s(0.1, 1, 4), self._world.loop.resume, node.host)
         return "pause of a process"
 
     # The network
@@ -383,7 +387,7 @@ class FaultSchedule:
 
     def _cut(self, pairs: list[tuple[str, str]]) -> None:
         one_way = self._random.random() < 0.3
-        for_s = self._some_s(0.2, 2, 8, 20)
+        for_s = self._draw_s(0.2, 2, 8, 20)
         network = self._world.network
 
         def heal() -> None:
@@ -406,22 +410,22 @@ class FaultSchedule:
         mean_ms = random.choice((1, 20, 200))
         link = Link(0.1, mean_ms, random.choice((10_000, 1_000_000)))
         self._world.network.set_link(host, ANY, link)
-        self._later(self._some_s(1, 10), self._world.network.set_link, host, ANY, Link())
+        self._later(self._draw_s(1, 10), self._world.network.set_link, host, ANY, Link())
         return "slow network"
 
     # Disks
 
     def _slow_disk(self) -> str:
-        """Flushes that take their time; for what brokers do at once, the process stands still."""
+        """Slow down asynchronous flushes; for synchronous disk operations, pause the process."""
         node = self._random.choice(self._cluster.nodes)
         mean_s = self._random.choice((0.01, 0.1, 1))
         random = self._world.random(f"{node.host} flushes")
         node.disk.flush_s = lambda: random.expovariate(1 / mean_s)
-        until_s = self._world.loop.time() + self._some_s(2, 10)
-        self._run(self._hiccup(node, mean_s, until_s))
+        until_s = self._world.loop.time() + self._draw_s(2, 10)
+        self._run(self._pause_repeatedly(node, mean_s, until_s))
         return "slow disk"
 
-    async def _hiccup(self, node: VirtualNode, mean_s: float, until_s: float) -> None:
+    async def _pause_repeatedly(self, node: VirtualNode, mean_s: float, until_s: float) -> None:
         loop, random = self._world.loop, self._random
         while loop.time() < until_s:
             loop.pause(node.host)
@@ -445,7 +449,7 @@ class FaultSchedule:
             return error if action in failing and random.random() < share else 0
 
         if isinstance(node, VirtualBroker):
-            # It ends when it notices, and may have lost records unless the disk is full.
+            # The broker ends when it notices, and may have lost records unless the disk is full.
             losses = self._losses
             if not (losses.may_lose(node) if error == EIO else losses.may_end(node)):
                 return ""
@@ -456,34 +460,34 @@ class FaultSchedule:
         self._world.trace.append(f"{node.host} fails: {' '.join(failing)}, {share:.0%}")
         node.disk.fault = fault
         if isinstance(node, VirtualBroker) and self._random.random() < 0.3:
-            self._worn_out[node] = None
+            self._failed_disks[node] = None
             if self._random.random() < 0.5:
                 self._replace_disk_later(node)
             return "disk that fails for good"
 
         def heal() -> None:
             self._heal_disk(node)
-            self.look_after()
+            self.run_operators()
 
-        self._later(self._some_s(0.1, 2, 10), heal)
+        self._later(self._draw_s(0.1, 2, 10), heal)
         return "failing disk"
 
     def _rot(self) -> str:
-        """A bit of a record changes, which nobody is told. Its broker counts as one that may lose
+        """Flip a bit of a stored record, silently. The broker counts as one that may have lost
         records until it has another disk."""
         node = self._pick_broker()
         if node is None or not self._may_rot(node):
             return ""
         if self._random.random() < 0.5:
-            self._in_steps(self._rot_unread(node))
+            self._run_chain(self._rot_unread(node))
         elif not self._flip(node):
             return ""
         return "flipped bit"
 
     async def _rot_unread(self, node: VirtualBroker) -> None:
-        """In what followers have yet to fetch."""
+        """Flip a bit in records that no follower has fetched yet."""
         with self._chains.cut_off([node], self._cluster.brokers):
-            await asyncio.sleep(self._some_s(0.5, 1))
+            await asyncio.sleep(self._draw_s(0.5, 1))
             if self._may_rot(node):
                 self._flip(node, is_unread=True)
 
@@ -561,7 +565,7 @@ class FaultSchedule:
                 election_type=_UNCLEAN,
                 topic_partitions=[
                     TopicPartitions(topic=name, partitions=[0])
-                    for name, kind in self._kinds_of_topics.items()
+                    for name, kind in self._topic_kinds.items()
                     if not kind.keeps
                 ],
                 timeout_ms=int(_ANSWER_S * 1000),
@@ -570,8 +574,8 @@ class FaultSchedule:
         return "unclean election"
 
     def _delete_records(self) -> str:
-        """Of a topic that allows it, what is before an offset that is committed."""
-        for topic, kind in self._kinds_of_topics.items():
+        """Delete the records before a committed offset, in a topic that allows it."""
+        for topic, kind in self._topic_kinds.items():
             history = self._checkers.find_history(topic, 0)
             leader = self._find_leader(topic)
             if kind.shortens and history is not None and history.end_offset and leader is not None:
@@ -581,7 +585,7 @@ class FaultSchedule:
         offset = max(
             self._random.randint(0, history.end_offset) for _ in range(self._random.randint(1, 2))
         )
-        history.asked_to_delete_before = max(history.asked_to_delete_before, offset)
+        history.delete_requested_before = max(history.delete_requested_before, offset)
 
         def answered(response: Any) -> None:
             (result,) = response.topics[0].partitions
@@ -604,7 +608,7 @@ class FaultSchedule:
         return "deletion of records"
 
     def _find_leader(self, topic: str) -> VirtualBroker | None:
-        """Of its first partition, as the controller has it."""
+        """The leader of a topic's first partition, by the controller."""
         controller = self._cluster.controller.controller
         image = None if controller is None else controller.image.topics.get(topic)
         leader = NO_LEADER if image is None else image.partitions[0].leader
@@ -628,13 +632,13 @@ class FaultSchedule:
         )
         return "change of a config"
 
-    def _make_topic(self) -> str:
-        self._passing += 1
+    def _create_topic(self) -> str:
+        self._topics_created += 1
         self._ask(
             CreateTopicsRequest(
                 topics=[
                     CreatableTopic(
-                        name=f"{_PASSING}-{self._passing % _MAX_PASSING}",
+                        name=f"{_TRANSIENT}-{self._topics_created % _MAX_TRANSIENT}",
                         num_partitions=self._random.randint(1, 3),
                         replication_factor=self._random.randint(1, 3),
                         assignments=[],
@@ -647,8 +651,8 @@ class FaultSchedule:
         )
         return "creation of a topic"
 
-    def _drop_topic(self) -> str:
-        name = f"{_PASSING}-{self._random.randrange(_MAX_PASSING)}"
+    def _delete_topic(self) -> str:
+        name = f"{_TRANSIENT}-{self._random.randrange(_MAX_TRANSIENT)}"
         self._ask(
             DeleteTopicsRequest(
                 topics=[DeleteTopicState(name=name)], timeout_ms=int(_ANSWER_S * 1000)
@@ -658,7 +662,7 @@ class FaultSchedule:
 
     def _reassign(self) -> str:
         brokers = [broker.id for broker in self._cluster.brokers]
-        topic = self._random.choice(list(self._kinds_of_topics))
+        topic = self._random.choice(list(self._topic_kinds))
         replicas = self._random.sample(brokers, 3) if self._random.random() < 0.9 else None
         self._ask(
             AlterPartitionReassignmentsRequest(

@@ -1,11 +1,11 @@
-"""What is known of each partition: what its replicas hold, and what is committed.
+"""The batches that each replica holds, and those that are committed, for comparison.
 
-    log of a replica ─▶ ReplicaView ─┐
-                                     ├─▶ the same, as far as it is committed
-    what leaders called committed ─▶ History ─┘
+    log of a replica ──────────────▶ ReplicaView ─┐
+                                                  ├─▶ must agree on all committed batches
+    high watermarks of leaders ────▶ History ─────┘
 
-Offsets are what both go by: retention takes batches from the front of a log, compaction from
-anywhere.
+Batches are compared by offset, since retention removes batches from the front of a log, and
+compaction from anywhere.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _base_offset = attrgetter("base_offset")
 
 
 class StoredBatch(NamedTuple):
-    """One batch in a log, by what makes it what it is."""
+    """The fields of a stored batch that identify it."""
 
     base_offset: int
     next_offset: int
@@ -36,21 +36,21 @@ class StoredBatch(NamedTuple):
     size: int
     max_timestamp: int
 
-    def is_what(self, other: StoredBatch, kind: TopicKind) -> bool:
-        """Whether it is that batch; one that was compacted holds the same offsets."""
+    def is_same_batch(self, other: StoredBatch, kind: TopicKind) -> bool:
+        """Whether both are the same batch; a compacted one keeps its offsets and epoch only."""
         return self[:3] == other[:3] if kind.compacts else self == other
 
 
 class Damaged(Exception):
-    """A log holds bytes that nobody can have sent."""
+    """A log holds a damaged batch, a gap, or a batch out of order."""
 
 
 class ReplicaView:
-    """One replica in one life of its broker, as far as it was looked at.
+    """One replica during one life of its broker, as last read.
 
     Attributes:
-        batches: what its log holds, or held before its front was deleted.
-        agreed: the offset up to which they are those that are known to be committed.
+        batches: the batches in its log, and those deleted from its front.
+        agreed: the batches before this offset agree with the committed ones.
         start: the log start offset.
     """
 
@@ -70,18 +70,18 @@ class ReplicaView:
         return self.batches[-1].next_offset if self.batches else self.start
 
     def index_of(self, offset: int) -> int:
-        """Of the first batch that begins at `offset` or later."""
+        """The index of the first batch that begins at `offset` or later."""
         return bisect_left(self.batches, offset, key=_base_offset)
 
-    def look(self) -> StoredBatch | None:
-        """Read what is new in the log.
+    def read_new(self) -> StoredBatch | None:
+        """Read the new part of the log; all of it after a truncation.
 
         Returns:
-            The first batch, of those that were agreed upon and not deleted from the front, that is
-            gone; None if none is.
+            The first batch before `agreed` that is missing or different, though it was not deleted
+            from the front; None if there is none.
 
         Raises:
-            Damaged: what is there cannot be right.
+            Damaged: the log has a damaged batch, a gap, or a batch out of order.
         """
         log = self.partition.log
         if log.cuts == self._cuts:
@@ -100,14 +100,14 @@ class ReplicaView:
             found = now.get(batch.base_offset)
             if found is None and self.kind.compacts and batch.next_offset <= log.log_end_offset:
                 continue
-            if found is None or not found.is_what(batch, self.kind):
+            if found is None or not found.is_same_batch(batch, self.kind):
                 self.agreed = batch.base_offset
                 return batch
         self.agreed = min(self.agreed, max(log.log_end_offset, self.start))
         return None
 
     def _read(self, log: Log) -> None:
-        """What follows the last batch known."""
+        """Read the batches after the last known one."""
         offset = max(self.end_offset, log.log_start_offset)
         if log.log_end_offset <= offset:
             return
@@ -155,18 +155,18 @@ class ReplicaView:
 
 
 class History:
-    """What is known to be committed of one partition: the longest that any leader ever said.
+    """The committed batches of one partition, up to the highest high watermark seen.
 
     Attributes:
-        epochs: the leader epoch in which each batch was called committed.
-        leaders: who led in each epoch.
-        lossy_epoch: the last one whose leader was elected uncleanly; -1 if none was.
-        lossy_leader: the one with whose log the history goes on, once it has begun to lead.
-        lost_from: the first offset that such an election may have cost; None if none.
-        deleted_before: up to where operators had records deleted, by the brokers that had done it
-            when they were told.
-        asked_to_delete_before: up to where they asked for it.
-        start: the largest log start offset that a leader had.
+        epochs: for each batch, the leader epoch in which it was committed.
+        leaders: the leader in each epoch.
+        unclean_epoch: the last epoch whose leader was elected uncleanly; -1 if there is none.
+        is_unclean_election_over: whether the leader of that epoch has begun to lead.
+        lost_from: the first offset that an unclean election may have lost; None if none did.
+        deleted_before: by broker, the offset before which it had deleted records when a
+            DeleteRecords request was answered.
+        delete_requested_before: the highest offset of all DeleteRecords requests.
+        start: the largest log start offset of any leader.
     """
 
     def __init__(self, name: str, kind: TopicKind) -> None:
@@ -175,13 +175,13 @@ class History:
         self.batches: list[StoredBatch] = []
         self.epochs: list[int] = []
         self.leaders: dict[int, Partition] = {}
-        self.lossy_epoch = -1
-        self.is_lossy_election_over = True
+        self.unclean_epoch = -1
+        self.is_unclean_election_over = True
         self.lost_from: int | None = None
-        self._parts_from: int | None = None
+        self._diverges_from: int | None = None
         self._late_end = 0
         self.deleted_before: dict[int, int] = {}
-        self.asked_to_delete_before = 0
+        self.delete_requested_before = 0
         self.start = 0
 
     @property
@@ -189,30 +189,33 @@ class History:
         return self.batches[-1].next_offset if self.batches else 0
 
     def find(self, base_offset: int) -> StoredBatch | None:
-        """The committed batch that begins there."""
+        """The committed batch with this base offset; None if there is none."""
         index = bisect_left(self.batches, base_offset, key=_base_offset)
         if index < len(self.batches) and self.batches[index].base_offset == base_offset:
             return self.batches[index]
         return None
 
     def commit(self, batch: StoredBatch, epoch: int) -> None:
-        """The next batch, which a leader of that epoch, or a follower of it, calls committed."""
+        """Add the next batch: it is before the high watermark of a replica with this epoch."""
         self.batches.append(batch)
         self.epochs.append(max(epoch, self.epochs[-1]) if self.epochs else epoch)
 
     def end_before(self, epoch: int) -> int:
-        """Up to where was committed in earlier epochs."""
+        """The end offset of the batches that were committed in earlier epochs."""
         earlier = bisect_left(self.epochs, epoch)
         return self.batches[earlier - 1].next_offset if earlier else 0
 
     def elect_uncleanly(self, epoch: int) -> None:
-        """An election in which records may be lost: what its winner has is what there is."""
-        self.lossy_epoch = epoch
-        self.is_lossy_election_over = False
+        """Note an unclean election; its leader's log then replaces the history."""
+        self.unclean_epoch = epoch
+        self.is_unclean_election_over = False
 
     def cut_to(self, view: ReplicaView) -> int:
-        """Goes on with what the winner of an unclean election has. Returns where that parts from
-        what was committed before."""
+        """Remove the batches that the leader of an unclean election lacks.
+
+        Returns:
+            The offset at which its log diverges from the committed batches.
+        """
         held = {batch.base_offset: batch for batch in view.batches}
         kept = 0
         while (
@@ -224,20 +227,20 @@ class History:
             first = self.batches[kept].base_offset
             self.lost_from = first if self.lost_from is None else min(first, self.lost_from)
             del self.batches[kept:], self.epochs[kept:]
-        self.is_lossy_election_over = True
+        self.is_unclean_election_over = True
         end_offset = self.end_offset
-        self._parts_from = (
-            end_offset if self._parts_from is None else min(end_offset, self._parts_from)
+        self._diverges_from = (
+            end_offset if self._diverges_from is None else min(end_offset, self._diverges_from)
         )
         self.commit_late(0)
         return end_offset
 
     def commit_late(self, high_watermark: int) -> None:
-        """What a leader commits that has not heard yet of an unclean election: what the winner
-        does not have is lost."""
+        """Note the high watermark of a former leader that does not know of an unclean election
+        yet: records from where the new leader's log diverges are lost."""
         self._late_end = max(high_watermark, self._late_end)
-        parts_from = self._parts_from
-        if parts_from is not None and parts_from < self._late_end:
+        diverges_from = self._diverges_from
+        if diverges_from is not None and diverges_from < self._late_end:
             self.lost_from = (
-                parts_from if self.lost_from is None else min(parts_from, self.lost_from)
+                diverges_from if self.lost_from is None else min(diverges_from, self.lost_from)
             )

@@ -1,4 +1,4 @@
-"""An asyncio event loop in virtual time: nothing waits, and the same seed runs the same way."""
+"""An asyncio event loop in virtual time: it never waits, and the same seed gives the same run."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _TURNS_MAX_AT_ONE_INSTANT = 1_000_000
-"""Turns of the loop without time passing, after which it counts as spinning."""
+"""Turns of the loop at one virtual time after which the run counts as stuck in a busy loop."""
 
 _CANCELLED_TIMERS_MIN = 1000
-"""Below this many cancelled timers the heap is not swept."""
+"""Cancelled timers are removed from the heap only if there are more than this."""
 
 
 class StalledError(RuntimeError):
-    """The virtual world cannot go on: everybody waits for somebody, or somebody spins."""
+    """The virtual world is stuck: all tasks wait for each other, or one loops without waiting."""
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
     """A deterministic event loop whose clock jumps to the next timer when nothing is ready.
 
     Ordinary asyncio code runs in it unchanged: tasks, timeouts, queues, streams, Protocols and
-    BufferedProtocols. Code takes no virtual time; only timers and the network do. What would
-    let the outside in is refused: threads, executors, real sockets, TLS.
+    BufferedProtocols. Code takes no virtual time; only timers and the network do. Threads,
+    executors, real sockets and TLS raise an error, as they are not deterministic.
 
     - `time()` starts at 0 and is in seconds. Timers due at the same time run in the order in
       which they were set.
     - Connections and servers live in `network`, which a `Network` sets.
-    - When nothing can ever happen again while `run_until_complete` waits, `StalledError` is raised
-      and says which task waits where; likewise when a million turns pass without time passing.
-    - `host` says on which host the current task or callback runs; `pause` stops one.
-    - `observer` is called whenever everything that happens at one moment has happened.
+    - `StalledError` is raised if `run_until_complete` waits and no timer or delivery is left, or if
+      a million turns pass at one virtual time. It lists the tasks and where they wait.
+    - `host` is the host on which the current task or callback runs; `pause` stops a host.
+    - `observer` is called before virtual time advances.
     - Tasks hash by their order of creation, so that asyncio's own sets of tasks (TaskGroup,
-      `asyncio.wait`) iterate alike in every run. Sets of other objects do not: what decides
-      must not iterate over them.
+      `asyncio.wait`) have the same order in every run. Sets of other objects do not: code whose
+      decisions depend on the order must not iterate over them.
     """
 
     network: Network | None = None
@@ -75,7 +75,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         )
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
+        """Virtual seconds since the loop was created."""
         return self._now
 
     def call_later(
@@ -102,7 +102,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        # Timeouts are mostly cancelled; without a sweep they would stay until they are due.
+        # Most timeouts are cancelled; they would otherwise stay in the heap until they are due.
         self._timers_cancelled += 1
         if self._timers_cancelled > max(_CANCELLED_TIMERS_MIN, len(self._timers) // 2):
             self._timers = [entry for entry in self._timers if not entry[2].cancelled()]
@@ -115,7 +115,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
-        """`call_soon`; another thread than the loop's is refused while the loop runs."""
+        """`call_soon`; while the loop runs, raises UsageError in any other thread."""
         if self._thread_id not in (None, threading.get_ident()):
             raise UsageError(
                 f"thread {threading.current_thread().name!r} called into the virtual world; "
@@ -148,7 +148,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return [task for _, task in sorted(self._living_tasks.items()) if not task.done()]
 
     def handles(self) -> Iterator[asyncio.Handle]:
-        """What is to run, now or later, in no order."""
+        """All pending callbacks and timers, in no order."""
         yield from self._ready
         for *_, timer in self._timers:
             yield timer
@@ -156,14 +156,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
             yield from held
 
     def pause(self, host: str) -> None:
-        """Run nothing on a host until `resume`: its process is stopped, its clock goes on.
+        """Stop a host's process until `resume`; time goes on.
 
-        What becomes due meanwhile, timers and deliveries alike, waits in its order.
+        Timers and deliveries that become due meanwhile run after `resume`, in their order.
         """
         self._paused.setdefault(host, [])
 
     def resume(self, host: str) -> None:
-        """Run what has waited since `pause`, all at once, and go on. Nothing if not paused."""
+        """End a `pause`: run everything that became due meanwhile. Does nothing if not paused."""
         self._ready.extend(self._paused.pop(host, ()))
 
     def resume_all(self) -> None:
@@ -186,7 +186,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 self._turns = 0
                 raise StalledError(
                     f"{_TURNS_MAX_AT_ONE_INSTANT:,} turns of the loop passed at virtual time "
-                    f"{self._now:.6f} s: something spins without waiting for a timer\n"
+                    f"{self._now:.6f} s: a task loops without waiting for a timer\n"
                     + self._describe_tasks()
                 )
         else:
@@ -197,9 +197,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 self._timers_cancelled -= 1
             if not timers or timers[0][0] == math.inf:
                 raise StalledError(
-                    f"deadlock at virtual time {self._now:.6f} s: no timer is set, nothing is on "
-                    "its way through the network, and the awaited result is not there\n"
-                    + self._describe_tasks()
+                    f"deadlock at virtual time {self._now:.6f} s: the awaited result is missing, "
+                    "but no timer is set and no bytes are in flight\n" + self._describe_tasks()
                 )
             self._turns = 0
             self._now = max(self._now, timers[0][0])
@@ -249,8 +248,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Connect to a virtual server, from the host `local_addr[0]` or `network.host`.
 
         Raises:
-            ConnectionRefusedError: nobody listens there.
-            TimeoutError: the way there stayed cut for the network's `connect_timeout_s`.
+            ConnectionRefusedError: no server listens at the address.
+            TimeoutError: the route was cut for the network's `connect_timeout_s`.
             UsageError: TLS or a socket was asked for, or host or port is missing.
         """
         network = self._require_network(ssl, sock)
@@ -269,10 +268,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         start_serving: bool = True,
         **_options: object,
     ) -> asyncio.AbstractServer:
-        """Listen on virtual hosts; port 0 takes a free one, no host means `network.host`.
+        """Listen on virtual hosts; port 0 is any free port, no host means `network.host`.
 
         Raises:
-            OSError: EADDRINUSE, another server has the address.
+            OSError: EADDRINUSE, another server uses the address.
             UsageError: TLS or a socket was asked for.
         """
         network = self._require_network(ssl, sock)
@@ -288,13 +287,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 "the virtual network has neither TLS nor real sockets; leave out ssl=/sock="
             )
         if self.network is None:
-            raise UsageError("this VirtualLoop has no network; make a World, or Network(loop, ...)")
+            raise UsageError(
+                "this VirtualLoop has no network; create a World, or Network(loop, ...)"
+            )
         return self.network
 
     async def getaddrinfo(  # type: ignore[override]
         self, host: str, port: int, **_options: object
     ) -> list[tuple[int, int, int, str, tuple[str, int]]]:
-        """Virtual hosts have no addresses but their names."""
+        """The address of a virtual host is its name."""
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port))]
 
     def run_in_executor(self, executor: object, func: object, *args: object) -> NoReturn:
@@ -305,12 +306,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 class _Task(asyncio.Task[T]):
-    """A task that hashes by its number and not by its address, and knows its context."""
+    """A task that hashes by its number instead of its address, and keeps its context."""
 
     def __init__(
         self, number: int, coro: Any, context: contextvars.Context, **options: Any
     ) -> None:
-        self._number = number  # First: asyncio registers the task, by its hash, while making it.
+        self._number = number  # First: asyncio's constructor puts the task into a set.
         self.context = context
         super().__init__(coro, context=context, **options)
 
@@ -319,13 +320,13 @@ class _Task(asyncio.Task[T]):
 
 
 def context_of(handle: asyncio.Handle) -> contextvars.Context:
-    """The context that a callback runs in; asyncio has no other name for it."""
+    """The context in which a callback runs; asyncio has no public name for it."""
     context: contextvars.Context = handle._context  # type: ignore[attr-defined]
     return context
 
 
 def _where(task: asyncio.Task[Any]) -> str:
-    """The innermost line of our own that a suspended task waits at."""
+    """The innermost coroutine and line at which a suspended task waits."""
     place = "its first step"
     coroutine: object = task.get_coro()
     while inspect.iscoroutine(coroutine) and coroutine.cr_frame is not None:

@@ -1,4 +1,4 @@
-"""What the controller may not know yet of brokers that have ended: when the next one may end."""
+"""Tracks ends of brokers that the controller may not know of, and decides who may end next."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from trimtab.sim.virtual_cluster import VirtualBroker, VirtualCluster
 
 
 class Losses:
-    """Which brokers have ended, and which of them may have lost what they had written, for as long
-    as the controller does not know.
+    """Brokers that have ended, and those that may have lost writes, until the controller knows.
 
     Args:
-        guarded: the topics that keep what is committed.
+        guarded: topics whose committed records must not be lost.
     """
 
     def __init__(self, cluster: VirtualCluster, guarded: Collection[str]) -> None:
@@ -23,33 +22,33 @@ class Losses:
         self._losses: dict[int, int] = {}
 
     def note_end(self, node: VirtualBroker) -> None:
-        """It ends now, and loses nothing."""
+        """The broker ends now, and loses nothing."""
         self._ends[node.id] = node.lives
 
     def note_loss(self, node: VirtualBroker) -> None:
-        """It ends now, or will, and may lose something."""
+        """The broker ends now or later, and may lose writes."""
         self._ends[node.id] = self._losses[node.id] = node.lives
 
-    def note_escape(self, node: VirtualBroker) -> None:
-        """Its disk is well again. If it has not ended, it has lost nothing."""
+    def note_healed(self, node: VirtualBroker) -> None:
+        """The broker's disk works again. If the broker has not ended, it has lost nothing."""
         if self._ends.get(node.id) == node.lives and node.life:
             self._ends.pop(node.id)
             self._losses.pop(node.id, None)
 
     def may_end(self, node: VirtualBroker) -> bool:
-        """Whether the controller knows of all that others have lost."""
-        self._forget_what_is_known()
+        """Whether the controller knows of all losses of the other brokers, so this one may end."""
+        self._forget_known()
         return not any(broker_id != node.id for broker_id in self._losses)
 
     def may_lose(self, node: VirtualBroker) -> bool:
-        """Whether it may end and lose something: see `trimtab.sim.faults`."""
+        """Whether the broker may end and lose writes; `trimtab.sim.faults` has the rules."""
         if not self.may_end(node):
             return False
         controller = self._cluster.controller.controller
         if controller is None or any(broker_id != node.id for broker_id in self._ends):
             return False
         if controller.journal.end_offset < controller.journal.next_offset:
-            return False  # it may forget whom it has just taken into an ISR
+            return False  # if it ends, it may lose the latest ISR changes
         running = [
             other.id
             for other in self._cluster.brokers
@@ -64,13 +63,13 @@ class Losses:
     def guarded_partitions(
         self, image: ClusterImage
     ) -> Iterator[tuple[str, PartitionRegistration]]:
-        """Each with its topic."""
+        """The partitions of guarded topics, each with its topic."""
         for topic in image.topics.values():
             if topic.name in self._guarded:
                 for partition in topic.partitions:
                     yield topic.name, partition
 
-    def _forget_what_is_known(self) -> None:
+    def _forget_known(self) -> None:
         controller = self._cluster.controller.controller
         if controller is None:
             return

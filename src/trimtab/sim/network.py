@@ -1,4 +1,4 @@
-"""A network in memory: named hosts, servers, how bytes travel between them, and faults."""
+"""A network in memory: named hosts, servers, links between them, and faults."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trimtab.sim.loop import VirtualLoop
 from trimtab.sim.trace import Trace
 
 ANY: Final = "*"
-"""Every end, in `set_link`, `cut`, `heal` and `reset`."""
+"""All hosts, in `set_link`, `cut`, `heal` and `reset`."""
 
 _FIRST_CLIENT_PORT = 32768
 _FIRST_FREE_SERVER_PORT = 49152
@@ -34,12 +34,12 @@ _THIS_HOST = ("", "0.0.0.0", "::")
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How bytes travel between two ends, in either direction.
+    """Delay and bandwidth between two ends, in both directions.
 
     Args:
-        latency_ms_min: one-way delay that none undercuts, ms, ≥ 0.
-        latency_ms_mean: mean one-way delay, ms, ≥ latency_ms_min. What exceeds the minimum is
-            exponentially distributed. What is sent behind something slower arrives with it.
+        latency_ms_min: smallest one-way delay, ms, ≥ 0.
+        latency_ms_mean: mean one-way delay, ms, ≥ latency_ms_min. The part above the minimum is
+            exponentially distributed. Bytes never overtake earlier bytes of their connection.
         bytes_per_second: bandwidth of each direction, > 0, shared by all connections between
             two hosts.
     """
@@ -68,17 +68,17 @@ class Link:
 class Network:
     """The servers and connections of all hosts on one `VirtualLoop`.
 
-    Hosts are made by being named. An end is called by its host (`"broker-0"`), by its host and
-    port (`"127.0.0.1:9092"`, for a server), or `ANY`.
+    A host exists as soon as it is named. Methods name an end by its host (`"broker-0"`), by host
+    and port (`"127.0.0.1:9092"`, for a server), or by `ANY`.
 
     Args:
-        loop: makes its connections and servers here from now on.
+        loop: creates its connections and servers in this network from now on.
         random: draws the delays.
-        trace: is told each connection, refusal, read, end, cut, heal and reset.
+        trace: gets a line for each connection, refusal, read, end, cut, heal and reset.
     """
 
     connect_timeout_s: float = 127.0
-    """How long a connection attempt waits at a cut: Linux's six repetitions of the SYN."""
+    """Timeout of a connection attempt over a cut route: as Linux's, after six repeated SYNs."""
 
     def __init__(self, loop: VirtualLoop, random: Random, trace: Trace) -> None:
         loop.network = self
@@ -92,7 +92,7 @@ class Network:
         self._lane_free_at: dict[tuple[str, str], float] = {}
         self.version = 0
         self.holding: dict[Stream, None] = {}
-        self._ways: dict[tuple[str, str], tuple[Link, bool]] = {}
+        self._routes: dict[tuple[str, str], tuple[Link, bool]] = {}
         self._names_ports = False
         self._servers: dict[Address, Server] = {}
         self._connections: dict[int, Connection] = {}
@@ -102,7 +102,7 @@ class Network:
 
     @property
     def host(self) -> str:
-        """The host that the current task runs on: `localhost`, unless `at` says otherwise."""
+        """The host of the current task: the one given to `at`, or `localhost`."""
         return self._host.get()
 
     @property
@@ -112,7 +112,7 @@ class Network:
 
     @contextlib.contextmanager
     def at(self, host: str) -> Iterator[None]:
-        """The block, and the tasks and servers that it starts, run on this host."""
+        """Run the block, and the tasks and servers that it starts, on this host."""
         token = self._host.set(host)
         try:
             yield
@@ -122,17 +122,17 @@ class Network:
     # Conditions and faults -----------------------------------------------------------------
 
     def set_link(self, a: str, b: str, link: Link) -> None:
-        """How bytes travel between two ends from now on; of several that fit, the last set."""
+        """Set the link between two ends; if several settings match, the last one set applies."""
         for pair in ((a, b), (b, a)):
             self._links.pop(pair, None)
             self._links[pair] = link
         self._change(a, b)
 
     def cut(self, a: str, b: str = ANY, one_way: bool = False) -> None:
-        """Nothing arrives between two ends until `heal`; it is held, as TCP would repeat it.
+        """Deliver nothing between two ends until `heal`; bytes are kept, as TCP retransmits them.
 
         Args:
-            one_way: hold only what `a` sends to `b`.
+            one_way: cut only the direction from `a` to `b`.
         """
         self._cuts[a, b] = None
         if not one_way:
@@ -141,7 +141,7 @@ class Network:
         self._change(a, b)
 
     def heal(self, a: str = ANY, b: str = ANY) -> None:
-        """End the cut that was made with these names; without names, all cuts."""
+        """End the cut with these names; without names, end all cuts."""
         if a == b == ANY:
             self._cuts.clear()
         else:
@@ -153,25 +153,25 @@ class Network:
         self._healed = asyncio.Event()
 
     def reset(self, a: str = ANY, b: str = ANY) -> int:
-        """Break the connections between two ends, now and at both; what is in flight is lost.
+        """Reset the connections between two ends now; bytes in flight are lost.
 
-        Both protocols' `connection_lost` get a ConnectionResetError.
+        `connection_lost` of both protocols gets a ConnectionResetError.
 
         Returns:
-            How many were broken.
+            The number of connections reset.
         """
         self.trace.append(f"reset {a} - {b}")
         broken = [
             connection
             for connection in self._connections.values()
-            if _joins(a, b, connection.client.own, connection.client.peer)
-            or _joins(b, a, connection.client.own, connection.client.peer)
+            if _matches(a, b, connection.client.own, connection.client.peer)
+            or _matches(b, a, connection.client.own, connection.client.peer)
         ]
         for connection in broken:
             connection.reset()
         return len(broken)
 
-    # What the loop asks for ----------------------------------------------------------------
+    # Used by the loop ----------------------------------------------------------------------
 
     async def connect(
         self,
@@ -188,7 +188,7 @@ class Network:
             self.trace.append(f"refused {name(client)} > {name(address)}")
             await self._travel(address, client)
             raise ConnectionRefusedError(
-                errno.ECONNREFUSED, f"Connect call failed {address}: nobody listens there"
+                errno.ECONNREFUSED, f"Connect call failed {address}: no server listens there"
             )
         self._connections_made += 1
         connection = Connection(self, self._connections_made, client, address)
@@ -200,7 +200,7 @@ class Network:
             protocol = protocol_factory()
             connection.client.start(protocol)
         except BaseException:
-            connection.client.abort()  # Cancelled on the way, say: nobody will ever hold it.
+            connection.client.abort()  # For instance cancelled: no caller will get the transport.
             raise
         return connection.client, protocol
 
@@ -225,29 +225,28 @@ class Network:
         self._servers.update(dict.fromkeys(addresses, server))
         return server
 
-    # What connections and servers ask for --------------------------------------------------
+    # Used by connections and servers -------------------------------------------------------
 
-    def way(self, source: Address, target: Address) -> tuple[Link, bool]:
-        """The link that the next bytes take, and whether it is cut. The same for as long as
-        `version` is."""
+    def route(self, source: Address, target: Address) -> tuple[Link, bool]:
+        """The link from source to target, and whether it is cut. Valid until `version` changes."""
         key = (source[0], target[0])
-        found = self._ways.get(key)
+        found = self._routes.get(key)
         if found is None:
             found = (self._link_between(source, target), self._is_cut(source, target))
             if not self._names_ports:
-                self._ways[key] = found
+                self._routes[key] = found
         return found
 
     def _link_between(self, source: Address, target: Address) -> Link:
         return next(
-            link for (a, b), link in reversed(self._links.items()) if _joins(a, b, source, target)
+            link for (a, b), link in reversed(self._links.items()) if _matches(a, b, source, target)
         )
 
     def _is_cut(self, source: Address, target: Address) -> bool:
-        return any(_joins(a, b, source, target) for a, b in self._cuts)
+        return any(_matches(a, b, source, target) for a, b in self._cuts)
 
     def draw_arrival(self, link: Link, source: Address, target: Address, size: int) -> float:
-        """When bytes sent now would arrive, virtual seconds."""
+        """The arrival time of bytes sent now, in virtual seconds."""
         departure = self.loop.time()
         if link.bytes_per_second != math.inf:
             lane = (source[0], target[0])
@@ -265,7 +264,7 @@ class Network:
 
     def _change(self, *names: str) -> None:
         self.version += 1
-        self._ways.clear()
+        self._routes.clear()
         self._names_ports = self._names_ports or any(":" in name for name in names)
         for stream in tuple(self.holding):
             stream.release_if_open()
@@ -278,11 +277,15 @@ class Network:
         return host, port
 
     async def _travel(self, source: Address, target: Address) -> None:
-        """Take as long as a packet does; at a cut wait for its end, up to the time limit."""
+        """Wait as long as a packet travels; if the route is cut, until `heal`.
+
+        Raises:
+            TimeoutError: the route is cut for longer than `connect_timeout_s`.
+        """
         deadline = self.loop.time() + self.connect_timeout_s
         while True:
-            await asyncio.sleep(self.way(source, target)[0].draw_latency(self._random))
-            if not self.way(source, target)[1]:
+            await asyncio.sleep(self.route(source, target)[0].draw_latency(self._random))
+            if not self.route(source, target)[1]:
                 return
             try:
                 async with asyncio.timeout_at(deadline):
@@ -290,14 +293,14 @@ class Network:
             except TimeoutError:
                 self.trace.append(f"timed out {name(source)} > {name(target)}")
                 raise TimeoutError(
-                    errno.ETIMEDOUT, f"no packet gets from {name(source)} to {name(target)}"
+                    errno.ETIMEDOUT, f"the route from {name(source)} to {name(target)} is cut"
                 ) from None
 
 
 class Server(asyncio.AbstractServer):
-    """Listens on one port of one or more virtual hosts; made by `VirtualLoop.create_server`.
+    """Listens on one port of one or more virtual hosts; created by `VirtualLoop.create_server`.
 
-    `wait_closed` waits for the end of all connections, as asyncio does from Python 3.12 on.
+    `wait_closed` waits until all connections have ended, as in asyncio since Python 3.12.
     """
 
     def __init__(
@@ -360,13 +363,13 @@ class Server(asyncio.AbstractServer):
         await self._all_ended.wait()
 
     def accept(self, transport: Transport) -> None:
-        """Give a new connection's end to a protocol of ours, in our own context, soon."""
+        """Create a protocol for a new connection, soon, in the server's context."""
         self._transports[transport] = None
         transport.context = self._context.copy()
         self._network.loop.call_soon(self._start, transport, context=transport.context)
 
     def _start(self, transport: Transport) -> None:
-        if self._is_closed:  # asyncio has no place for it any more, either
+        if self._is_closed:  # asyncio drops such a connection, too
             self._transports.pop(transport, None)
             self._note_end()
             transport.abort()
@@ -392,9 +395,9 @@ class Server(asyncio.AbstractServer):
             self._all_ended.set()
 
 
-def _joins(a: str, b: str, source: Address, target: Address) -> bool:
-    return _is_called(source, a) and _is_called(target, b)
+def _matches(a: str, b: str, source: Address, target: Address) -> bool:
+    return _is_named(source, a) and _is_named(target, b)
 
 
-def _is_called(end: Address, called: str) -> bool:
+def _is_named(end: Address, called: str) -> bool:
     return called in (ANY, end[0]) or called == name(end)

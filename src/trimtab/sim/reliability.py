@@ -1,9 +1,10 @@
-"""One run of the reliability simulation: a cluster, who uses it, faults, and what must hold.
+"""One run of the reliability simulation: a cluster, its clients, faults and checkers.
 
-    plan ─▶ cluster up, topics ─▶ minutes of faults under load ─▶ heal ─▶ all well ─▶ read back
+    plan ─▶ cluster, topics ─▶ a minute of faults under load ─▶ heal ─▶ all in sync ─▶ read back
 
-A run is a seed: how many brokers and partitions there are, who sends what with which options, which
-faults come when. Whatever the checkers find ends it with a `Violation`.
+The seed decides everything: the number of brokers and partitions, the senders and their options,
+and the faults and their times. The first error that a checker finds ends the run with a
+`Violation`.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Any, Final, NamedTuple
 
 from trimtab.client.admin import AsyncAdmin
 from trimtab.records import TopicPartition
-from trimtab.sim.checkers import Checkers, Violation, find_unrest
+from trimtab.sim.checkers import Checkers, Violation, find_unsettled
 from trimtab.sim.faults import FaultSchedule
 from trimtab.sim.topic_kinds import GUARDED, choose_kinds
 from trimtab.sim.virtual_cluster import VirtualCluster
-from trimtab.sim.workload import Reader, Sender, judge, read_all
+from trimtab.sim.workload import Reader, Sender, check_records, read_all
 from trimtab.sim.world import World
 
 OPTIONS: Final[dict[str, Any]] = {
@@ -36,40 +37,47 @@ OPTIONS: Final[dict[str, Any]] = {
     "leader.imbalance.check.interval.seconds": 20,
     "metadata.log.max.record.bytes.between.snapshots": 20_000,
 }
-"""Of all nodes: times are shorter than usual, so that a minute holds more."""
+"""Options of all nodes; intervals are shorter than by default, so that more happens in a minute."""
 
-CALM_S: Final = 120.0
-"""Within which all must be well once the faults have ended."""
+SETTLE_S: Final = 120.0
+"""Seconds after the last fault within which the cluster must have recovered."""
 
 _CHECK_S = 1.0
-_AMPLE_MS = 7_200_000
+_LONG_TIMEOUT_MS = 7_200_000
 
 
 class Run(NamedTuple):
-    """What a run came to."""
+    """The results of a run.
+
+    Attributes:
+        virtual_s: its virtual duration, seconds.
+        faults: injected faults by kind.
+        acknowledged: records that the senders had acknowledged.
+        checks: how often the checkers read a replica.
+    """
 
     seed: int
     virtual_s: float
     faults: Counter[str]
     acknowledged: int
-    looks: int
+    checks: int
     trace_hash: str
 
 
 def run_seed(seed: int, keep_trace: bool = False) -> Run:
-    """One run.
+    """Run the simulation with this seed.
 
     Raises:
-        Violation: something did not hold; the notes say when, and what happened last.
+        Violation: a checker found an error; its notes have the time and the last events.
     """
     return Simulation(seed, keep_trace).run()
 
 
 class Simulation:
-    """One run, to be looked at afterwards.
+    """One run, whose events can be read afterwards.
 
     Args:
-        keep_trace: keep every line of the world's trace and of the checkers' story.
+        keep_trace: keep every line of the world's trace, and every event of the checkers.
     """
 
     def __init__(self, seed: int, keep_trace: bool = False) -> None:
@@ -86,27 +94,27 @@ class Simulation:
         self.schedule: FaultSchedule | None = None
 
     def run(self) -> Run:
-        """Raises what `run_seed` does."""
+        """Raises the same errors as `run_seed`."""
         with self.checkers:
             try:
                 run = self.world.run(self._run())
             except BaseException:
-                with contextlib.suppress(Exception):  # what follows from the first
+                with contextlib.suppress(Exception):  # errors that follow from the first
                     self.world.close()
                 raise
             self.world.close()
             return run
 
-    def tell(self) -> list[str]:
-        """What happened and what was seen of it, in its order, a line each."""
-        lines = [*self.world.trace.lines, *self.checkers.tell_story()]
+    def describe_events(self) -> list[str]:
+        """The events of the world and the checkers in order of time, a line each."""
+        lines = [*self.world.trace.lines, *self.checkers.describe_events()]
         return sorted(lines, key=lambda line: float(line.partition(" ")[0]))
 
     async def _run(self) -> Run:
         self.cluster.start()
-        await self._until(self._find_down, CALM_S)
-        places = await self._make_topics()
-        self._start_users(places)
+        await self._until(self._find_down, SETTLE_S)
+        partitions = await self._create_topics()
+        self._start_clients(partitions)
         clients = [each.host for each in self._senders] + [each.host for each in self._readers]
         self.schedule = schedule = FaultSchedule(self.cluster, self.checkers, self.kinds, clients)
         faults = asyncio.get_running_loop().create_task(schedule.run(), name="faults")
@@ -115,13 +123,15 @@ class Simulation:
         finally:
             faults.cancel()
         schedule.heal()
-        await self._until(schedule.find_unserved, CALM_S)
+        await self._until(schedule.find_unserved, SETTLE_S)
         schedule.repair()
         for sender in self._senders:
             sender.stop()
-        await self._until(lambda: find_unrest(self.cluster) or schedule.find_worn_out(), CALM_S)
-        await self._until(self._find_sending, CALM_S)
-        await self._check_stored(places)
+        await self._until(
+            lambda: find_unsettled(self.cluster) or schedule.find_needed_disks(), SETTLE_S
+        )
+        await self._until(self._find_sending, SETTLE_S)
+        await self._check_stored(partitions)
         for task in self._reading:
             task.cancel()
         await asyncio.wait(self._reading)
@@ -133,31 +143,31 @@ class Simulation:
             self.world.loop.time(),
             schedule.counts,
             sum(len(sender.ledger.acknowledged) for sender in self._senders),
-            self.checkers.looks,
+            self.checkers.checks,
             self.world.trace_hash,
         )
 
-    # Who uses it
+    # Topics and clients
 
-    async def _make_topics(self) -> list[TopicPartition]:
-        places: list[TopicPartition] = []
+    async def _create_topics(self) -> list[TopicPartition]:
+        created: list[TopicPartition] = []
         bootstrap = self.cluster.bootstrap_servers
         with self.world.network.at("admin"):
             async with AsyncAdmin(bootstrap, random=self.world.random("admin")) as admin:
                 for topic, kind in self.kinds.items():
                     partitions = self._random.choice((1, 2, 3)) if topic == GUARDED else 1
                     await admin.create_topic(topic, partitions, 3, config=kind.config)
-                    places += [TopicPartition(topic, index) for index in range(partitions)]
-        return places
+                    created += [TopicPartition(topic, index) for index in range(partitions)]
+        return created
 
-    def _start_users(self, places: list[TopicPartition]) -> None:
+    def _start_clients(self, partitions: list[TopicPartition]) -> None:
         random = self._random
         bootstrap = self.cluster.bootstrap_servers
         for number, topic in enumerate((GUARDED, *self.kinds)):
             kind = self.kinds[topic]
             options: dict[str, Any] = {
-                "delivery_timeout_ms": _AMPLE_MS,
-                "max_block_ms": _AMPLE_MS,
+                "delivery_timeout_ms": _LONG_TIMEOUT_MS,
+                "max_block_ms": _LONG_TIMEOUT_MS,
                 "request_timeout_ms": random.choice((500, 2000, 5000)),
                 "linger_ms": random.choice((0, 5)),
                 "metadata_max_age_ms": 10_000,
@@ -172,7 +182,7 @@ class Simulation:
                 self.world,
                 0,
                 bootstrap,
-                [place for place in places if self.kinds[place.topic].keeps],
+                [partition for partition in partitions if self.kinds[partition.topic].keeps],
                 self.kinds,
                 self.checkers,
                 {
@@ -193,7 +203,7 @@ class Simulation:
     # Time
 
     async def _elapse(self, seconds: float, *others: asyncio.Task[None]) -> None:
-        """Let time pass; whatever fails meanwhile ends the run."""
+        """Let time pass; an error of a checker or a task ends the run."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + seconds
         while (left_s := end_s - loop.time()) > 0:
@@ -204,25 +214,25 @@ class Simulation:
                     task.result()
 
     async def _until(self, find_missing: Callable[[], str], limit_s: float) -> None:
-        """Wait until nothing is missing any more.
+        """Wait until `find_missing` returns an empty string.
 
         Raises:
-            Violation: something is, when the time is up.
+            Violation: it still does not after `limit_s` virtual seconds.
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + limit_s
         while missing := find_missing():
             if loop.time() > deadline_s:
-                self.checkers.fail(f"{limit_s:g} s were not enough: {missing}")
+                self.checkers.fail(f"after {limit_s:g} s: {missing}")
             if self.schedule is not None:
-                self.schedule.look_after()
+                self.schedule.run_operators()
             await self._elapse(0.5)
 
     def _check(self) -> None:
         self.checkers.check_metadata()
         self.checkers.check_processes()
 
-    # What is to come
+    # Conditions to wait for, and the final check
 
     def _find_down(self) -> str:
         return ", ".join(str(node) for node in self.cluster.nodes if not node.is_serving)
@@ -231,27 +241,29 @@ class Simulation:
         waiting = [task.get_name() for task in self._sending if not task.done()]
         return f"{waiting} have records without an outcome" if waiting else ""
 
-    def _start_of(self, place: TopicPartition) -> int:
-        history = self.checkers.find_history(*place)
+    def _start_of(self, partition: TopicPartition) -> int:
+        history = self.checkers.find_history(*partition)
         return 0 if history is None else history.start
 
-    async def _check_stored(self, places: list[TopicPartition]) -> None:
-        """Read everything back, twice: anew, and by those who were there all the time."""
+    async def _check_stored(self, partitions: list[TopicPartition]) -> None:
+        """Read every partition twice: with a new consumer, and with the consumers of the run."""
         with self.world.network.at("last"):
-            stored = await read_all(self.world, self.cluster.bootstrap_servers, places)
-        judge(self._senders, stored, self.checkers, self.world.now_ms())
+            stored = await read_all(self.world, self.cluster.bootstrap_servers, partitions)
+        check_records(self._senders, stored, self.checkers, self.world.now_ms())
 
         def find_unread() -> str:
             return ", ".join(
-                f"{reader.host} has read {place} up to {offset}, where {stored[place][-1]} is"
+                f"{reader.host} has read {partition} up to {offset}, but it ends with "
+                f"{stored[partition][-1]}"
                 for reader in self._readers
-                for place, offset in reader.next.items()
-                if stored[place] and offset <= stored[place][-1].offset >= self._start_of(place)
+                for partition, offset in reader.next.items()
+                if stored[partition]
+                and offset <= stored[partition][-1].offset >= self._start_of(partition)
             )
 
-        await self._until(find_unread, CALM_S)
+        await self._until(find_unread, SETTLE_S)
         await self._until(
-            lambda: find_unrest(self.cluster) or self.checkers.find_disagreement(), CALM_S
+            lambda: find_unsettled(self.cluster) or self.checkers.find_disagreement(), SETTLE_S
         )
 
 

@@ -1,7 +1,7 @@
 """`python -m trimtab.sim`: many runs of the reliability simulation, or one with its trace.
 
-    --seeds 200 --first-seed 1000 --jobs 2    so many runs; a line for each violation
-    --seed 7                                  this run, with every line of its trace
+    --seeds 200 --first-seed 1000 --jobs 2    200 runs; prints a line for each violation
+    --seed 7                                  one run; prints every line of its trace
 
 The last line of standard output is a JSON object: seeds, virtual_hours, faults, acknowledged,
 violations and failed_seeds. The exit status is 1 if there was a violation.
@@ -27,7 +27,7 @@ _LAST_LINES = 40
 
 
 class _Outcome(NamedTuple):
-    """A run, or why there is none."""
+    """The results of a run; or None, and the violation that ended it."""
 
     seed: int
     run: Run | None
@@ -35,12 +35,12 @@ class _Outcome(NamedTuple):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit status."""
+    """Run the simulations; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m trimtab.sim", description=__doc__)
-    parser.add_argument("--seed", type=int, help="repeat this run, and print its trace")
-    parser.add_argument("--seeds", type=int, default=200, help="how many runs")
-    parser.add_argument("--first-seed", type=int, default=0, help="the first one's seed")
-    parser.add_argument("--jobs", type=int, default=1, help="how many processes")
+    parser.add_argument("--seed", type=int, help="repeat the run with this seed, print its trace")
+    parser.add_argument("--seeds", type=int, default=200, help="number of runs (default: 200)")
+    parser.add_argument("--first-seed", type=int, default=0, help="seed of the first (default: 0)")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes (default: 1)")
     options = parser.parse_args(arguments)
     started_s = time.monotonic()
     if options.seed is not None:
@@ -89,7 +89,7 @@ def _report(outcomes: Iterator[_Outcome], count: int) -> Iterator[_Outcome]:
 
 
 def _run(seed: int) -> _Outcome:
-    # A world is full of circles, and lives for a second: collecting while it runs is in vain.
+    # A world lives for about a second and is full of reference cycles: collect them after the run.
     gc.disable()
     try:
         return _Outcome(seed, run_seed(seed), "")
@@ -114,7 +114,7 @@ def _repeat(seed: int) -> _Outcome:
         run = simulation.run()
     except Exception as error:
         violation = _describe(error)
-    for line in simulation.tell():
+    for line in simulation.describe_events():
         print(line)
     if violation:
         print(f"seed {seed}: {violation}")

@@ -1,4 +1,4 @@
-"""The topics of a run, and what each promises: what the checkers hold it to."""
+"""The topics of a run, and the guarantees of each, which the checkers verify."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _NEVER_MS = 10**12
 
 
 class TopicKind(NamedTuple):
-    """What a topic promises.
+    """The options of a topic and its senders, and what they guarantee.
 
     Attributes:
-        keeps: what is committed stays, whatever fails: `min.insync.replicas` is 2 or more, and no
-            election is unclean. Otherwise it stays until an election is unclean.
-        compacts: of each key the latest record stays; the others may go, and leave gaps.
+        keeps: committed records are never lost: `min.insync.replicas` is 2 or more, and there are
+            no unclean elections. Otherwise an unclean election may lose committed records.
+        config: the topic's options.
+        compacts: the latest record of each key stays; others may be removed, and leave gaps.
+        shortens: records may be deleted from the front, by retention or by DeleteRecords.
         retention_ms: records older than this may be deleted, the oldest first.
-        retention_bytes: so may those before so many bytes.
-        shortens: operators delete records from its front.
-        delete_retention_ms: for how long a record without a value stays, if it is the latest.
-        is_idempotent: whether its senders are.
-        acks: of its senders.
-        config: its options.
+        retention_bytes: the oldest records may be deleted if this many bytes remain.
+        delete_retention_ms: how long a tombstone stays, if it is the latest record of its key.
+        is_idempotent: whether the senders are idempotent.
+        acks: the senders' acks.
     """
 
     keeps: bool
@@ -42,14 +42,14 @@ class TopicKind(NamedTuple):
 
 
 def choose_kinds(random: Random) -> dict[str, TopicKind]:
-    """The topics of one run, by name: guarded ones always, each other kind in some runs.
+    """The topics of one run, by name: `GUARDED` always, each other kind in some runs.
 
-    - `GUARDED`: nothing is lost, twice or out of order.
-    - `PLAIN`: the same without idempotence: records may be there twice.
-    - `LOOSE`: `min.insync.replicas` 1, and unclean elections may be allowed: what one of them has
-      cut off is lost, nothing else; and replicas agree.
+    - `GUARDED`: no record is lost, duplicated or out of order.
+    - `PLAIN`: the same without idempotence: records may be duplicated.
+    - `LOOSE`: `min.insync.replicas` 1, and perhaps unclean elections: these may lose the records
+      that the new leader lacks, but no others; and the replicas agree.
     - `COMPACTED`: the latest record of each key stays.
-    - `SHORT`: retention and DeleteRecords take from the front, and only there.
+    - `SHORT`: retention and DeleteRecords delete records, but only from the front.
     """
     segment_bytes = random.choice((500, 2_000, 20_000))
     guarded: dict[str, Any] = {"min.insync.replicas": 2, "segment.bytes": segment_bytes}
@@ -99,5 +99,5 @@ def choose_kinds(random: Random) -> dict[str, TopicKind]:
     return kinds
 
 
-PASSING: Final = TopicKind(False, {})
-"""Of topics that come and go: nobody sends anything."""
+TRANSIENT: Final = TopicKind(False, {})
+"""Topics that are created and deleted during the run; they have no senders."""

@@ -1,4 +1,4 @@
-"""What happened in a virtual world, in order, and one hash of it all."""
+"""The events of a virtual world in order, and a hash of them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import hashlib
 from collections import deque
 
 _LAST_LINES = 20
-"""Lines kept for error messages where not all are."""
+"""Lines kept for error messages unless all are kept."""
 
 
 class Trace:
-    """The events of a run, one line each: virtual seconds, then what the caller said.
+    """The events of a run, one line each: the virtual time in seconds, then the caller's text.
 
-    Two runs went the same way if their hashes are equal. Where they are not, keep the lines of
-    both and compare: the first that differs is where the runs parted.
+    Two runs with equal hashes had the same events. To find the first difference of two others,
+    keep the lines of both and compare them.
 
     Args:
         loop: the clock.

@@ -1,12 +1,12 @@
-"""A cluster in the virtual world: a controller and brokers, each a process on a host of its own.
+"""A cluster in the virtual world: a controller and brokers, each a process on its own host.
 
-    start ─▶ up ─┬─ close   leaves in good order
-                 ├─ kill    the process is gone; what it wrote is there, as the system has it
-                 └─ crash   the host has lost its power: what was not flushed is lost, and nobody
-                            hears of it until the host is back
+    start ─▶ up ─┬─ close   clean shutdown
+                 ├─ kill    the process ends at once; its writes survive in the system's cache
+                 └─ crash   the host loses power: unflushed writes are lost, and its connections
+                            stay silent until the host is back
 
-Each start is another life, with its own random numbers. What an ended life has left behind, a task
-or a timer, or does to its disk, is a fault of the node's: `leftovers` finds it.
+Each start begins another life, with its own random numbers. If an ended life leaves a task or timer
+behind, or uses its disk, that is a bug of the node, which `leftovers` finds.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ CONTROLLER_ID: Final = 3000
 PORT: Final = 9092
 
 _CLUSTER_ID = "virtual-virtual-virtua"
-_START_AGAIN_S = 0.5
+_RESTART_S = 0.5
 _DEATH_S = 0.001
-"""Within which a process that has ended must have nothing left to do."""
+"""Seconds after which an ended process must have no task or timer left."""
 
 
 class Life:
@@ -54,7 +54,7 @@ _life: contextvars.ContextVar[Life | None] = contextvars.ContextVar("life", defa
 
 
 def current_life() -> Life | None:
-    """The process that the current task or callback is of; None for what is no node."""
+    """The process of the current task or callback; None outside the cluster's nodes."""
     return _life.get()
 
 
@@ -67,13 +67,13 @@ class VirtualNode(ABC):
     """One host with a disk and, while it is up, a process.
 
     Attributes:
-        host: its name, and that of its disk.
-        lives: how often it was started.
-        ends: how often it has ended.
-        life: the process that runs, though it may not serve yet.
+        host: the name of the host, and of its disk.
+        lives: how often the process was started.
+        ends: how often the process has ended.
+        life: the running process, which may still be starting; None while it is down.
         is_on: whether the host has power.
-        is_serving: whether the process has come up.
-        failed_starts: what kept the process from coming up.
+        is_serving: whether the process has finished starting.
+        failed_starts: the errors of failed starts.
     """
 
     def __init__(self, world: World, host: str, options: Mapping[str, object]) -> None:
@@ -95,8 +95,8 @@ class VirtualNode(ABC):
         return f"<{self.host}/{self.lives} {state}>"
 
     def start(self) -> None:
-        """Turn the host on, if it is off, and start the process. A process that does not come up,
-        as its disk fails, is started again a little later."""
+        """Turn the host on, if it is off, and start the process. If the start fails, because of a
+        failing disk, the process is started again half a second later."""
         assert self.life is None, self
         if not self.is_on:
             self.is_on = True
@@ -117,20 +117,19 @@ class VirtualNode(ABC):
             await self._serve(mount, random)
         except (KafkaError, OSError) as error:
             self.failed_starts.append(str(error))
-            self.world.trace.append(f"{self.life} does not come up: {error}")
+            self.world.trace.append(f"{self.life} failed to start: {error}")
             self._task = None
             self.end()
             context = contextvars.Context()
             self.world.loop.call_later(
-                _START_AGAIN_S, self._start_again, self.lives, context=context
+                _RESTART_S, self._restart_process, self.lives, context=context
             )
         else:
             self.is_serving = True
             self.world.trace.append(f"up {self.life}")
 
     def _watch(self, failed: asyncio.Event) -> asyncio.Task[bool]:
-        """See that the process ends once it cannot go on, as its disk has failed; somebody starts
-        it again."""
+        """End the process when it reports a failed disk, and start it again half a second later."""
         life = self.life
 
         def has_failed(done: asyncio.Task[bool]) -> None:
@@ -140,19 +139,19 @@ class VirtualNode(ABC):
             self.end()
             context = contextvars.Context()
             self.world.loop.call_later(
-                _START_AGAIN_S, self._start_again, self.lives, context=context
+                _RESTART_S, self._restart_process, self.lives, context=context
             )
 
         watching = asyncio.create_task(failed.wait())
         watching.add_done_callback(has_failed)
         return watching
 
-    def _start_again(self, lives: int) -> None:
+    def _restart_process(self, lives: int) -> None:
         if self.life is None and self.is_on and self.lives == lives:
             self.start()
 
     async def close(self) -> None:
-        """End the process in good order, as SIGTERM does; kill it if it has not come up."""
+        """Shut the process down cleanly, as SIGTERM does; kill it if it is still starting."""
         if not self.is_serving:
             self.kill()
             return
@@ -183,12 +182,12 @@ class VirtualNode(ABC):
             self._abort()
 
     def kill(self) -> None:
-        """kill -9."""
+        """End the process as kill -9 does."""
         self.world.trace.append(f"kill {self.life}")
         self.end()
 
     def crash(self) -> None:
-        """Pull the plug."""
+        """Turn the power off."""
         self.world.trace.append(f"crash {self.life}")
         self.world.network.cut(self.host, ANY)
         self.is_on = False
@@ -196,7 +195,7 @@ class VirtualNode(ABC):
         self.disk.crash(self.world.random(f"{self.host} loss"))
 
     def end(self) -> None:
-        """The process is gone, at once."""
+        """End the process at once."""
         if self.life is not None:
             self.life.ended_s = self.world.loop.time()
         self.life = None
@@ -211,7 +210,7 @@ class VirtualNode(ABC):
 
     @abstractmethod
     async def _serve(self, mount: Mount, random: Random) -> None:
-        """Come up."""
+        """Start the node, and serve requests."""
 
     @abstractmethod
     async def _close(self) -> None: ...
@@ -230,12 +229,12 @@ class VirtualBroker(VirtualNode):
 
     @property
     def incarnation_id(self) -> bytes | None:
-        """What the process that runs calls itself; None if none does."""
+        """The incarnation id of the running process; None if it does not run."""
         return None if self.broker is None else self.broker.lifecycle._incarnation_id
 
     @property
     def has_failed_logs(self) -> bool:
-        """Whether there are partitions that are not served until the process starts anew."""
+        """Whether partitions are offline until the process is restarted."""
         broker = self.broker
         return broker is not None and (
             bool(broker._offline)
@@ -283,7 +282,7 @@ class VirtualController(VirtualNode):
 
     @property
     def controller(self) -> Controller | None:
-        """Who decides; None while the process does not run."""
+        """The controller's state; None while the process does not run."""
         return None if self.node is None else self.node.controller
 
     async def _serve(self, mount: Mount, random: Random) -> None:
@@ -315,7 +314,7 @@ class VirtualCluster:
     """A controller and brokers.
 
     Args:
-        brokers: how many.
+        brokers: number of brokers.
         options: broker options, the same for all nodes.
     """
 
@@ -334,13 +333,13 @@ class VirtualCluster:
                 node.start()
 
     async def close(self) -> None:
-        """End every node in good order."""
+        """Shut every node down cleanly, the brokers first."""
         for node in reversed(self.nodes):
             if node.life is not None:
                 await node.close()
 
     def leftovers(self) -> list[str]:
-        """What processes that have ended still do, or are about to do."""
+        """Callbacks and tasks of processes that have ended, and their uses of disks."""
         latest = self.world.loop.time() - _DEATH_S
         ends = sum(node.ends for node in self.nodes)
         uses = [f"{node.host}: {use}" for node in self.nodes for use in node.disk.used_after_end]

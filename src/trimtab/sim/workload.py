@@ -1,7 +1,7 @@
-"""Who uses a cluster while faults happen: producers that note what they were told, and readers.
+"""The clients of a cluster under faults: senders that note each acknowledgement, and readers.
 
-A record's value names its sender and its number, so that every record that is read back can be
-held against what was sent and acknowledged.
+A record's value has its sender and number, so that every record that is read back can be compared
+with those sent and acknowledged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trimtab.sim.histories import History
 from trimtab.sim.topic_kinds import TopicKind
 from trimtab.sim.world import World
 
-_DAMAGED_S = 1.0
+_DAMAGED_RETRY_S = 1.0
 _READ_S = 60.0
 _KEYS = 8
 _TOMBSTONES = 0.2
@@ -31,14 +31,14 @@ _ID = "id"
 
 
 class RecordId(NamedTuple):
-    """Which of a sender's records it is."""
+    """Identifies a record: the number of its sender, and its number among the sender's records."""
 
     sender: int
     number: int
 
 
 class Stored(NamedTuple):
-    """A record that was read back, with its wall time in ms."""
+    """A record that was read back; its timestamp is in milliseconds."""
 
     offset: int
     id: RecordId
@@ -49,13 +49,15 @@ class Stored(NamedTuple):
 
 @dataclass
 class Ledger:
-    """What one sender has sent to one topic, and what it was told.
+    """The records that one sender has sent to one topic, and their outcomes.
 
     Attributes:
-        topic: where it sends.
-        kind: what that topic promises.
-        contents: of a compacted topic: each record's key, and whether it has a value.
-        unharmed: how many were sent before the first unclean election.
+        kind: the topic's guarantees.
+        sent: number of records sent.
+        acknowledged: by number of the record.
+        failed: by number of the record.
+        contents: for a compacted topic, each record's key, and whether it has a value.
+        sent_before_unclean: number of records sent before the first unclean election.
     """
 
     topic: str
@@ -64,10 +66,10 @@ class Ledger:
     acknowledged: dict[int, RecordMetadata] = field(default_factory=dict)
     failed: dict[int, Exception] = field(default_factory=dict)
     contents: list[tuple[bytes, bool]] = field(default_factory=list)
-    unharmed: int = 0
+    sent_before_unclean: int = 0
 
     def note(self, number: int, delivery: Delivery) -> bool:
-        """An outcome; False if it is the second."""
+        """Note a record's outcome; False if it already had one."""
         if number in self.acknowledged or number in self.failed:
             return False
         error = delivery.exception()
@@ -79,10 +81,10 @@ class Ledger:
 
 
 class Sender:
-    """One producer that sends to one topic, in bursts, until it is told to stop.
+    """One producer that sends to one topic, in bursts, until `stop`.
 
     Args:
-        checkers: are told of each record that was acknowledged.
+        checkers: receive each acknowledgement.
     """
 
     def __init__(
@@ -107,7 +109,7 @@ class Sender:
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
-        """Send no more; `run` ends when everything has its outcome."""
+        """Send no more; `run` ends when every record has its outcome."""
         self._stopping.set()
 
     async def run(self) -> None:
@@ -134,7 +136,7 @@ class Sender:
         number = ledger.sent
         ledger.sent += 1
         if not self._checkers.has_elected_uncleanly(ledger.topic):
-            ledger.unharmed = ledger.sent
+            ledger.sent_before_unclean = ledger.sent
         note = partial(self._note, number)
         content = b"%d %d " % (self._number, number)
         value: bytes | None = content + bytes(random.randrange(200))
@@ -151,20 +153,22 @@ class Sender:
         )
 
     def _note(self, number: int, delivery: Delivery) -> None:
-        # An exception would end here, as the callback is the producer's.
+        # The producer would swallow an exception of its callback, so `fail` also keeps it.
         ledger = self.ledger
         if not ledger.note(number, delivery):
             self._checkers.fail(f"record {number} of {self.host} has a second outcome")
-        told = ledger.acknowledged.get(number)
-        if told is not None and ledger.kind.acks == "all":
-            self._checkers.acknowledged(told.topic, told.partition, told.offset, self.host)
+        metadata = ledger.acknowledged.get(number)
+        if metadata is not None and ledger.kind.acks == "all":
+            self._checkers.acknowledged(
+                metadata.topic, metadata.partition, metadata.offset, self.host
+            )
 
 
 def read_id(record: Record) -> RecordId:
-    """Whose record it is.
+    """The sender and number in a record.
 
     Raises:
-        Violation: it is nothing that anybody has sent.
+        Violation: no sender has sent such a record.
     """
     content = record.headers[0][1] if record.headers else record.value
     sender, _, rest = (content or b"").partition(b" ")
@@ -173,33 +177,32 @@ def read_id(record: Record) -> RecordId:
     if record.headers and value is not None and content is not None:
         end, padding = b" ", value.removeprefix(content)
     if not (sender.isdigit() and number.isdigit() and end) or padding.strip(b"\0"):
-        raise Violation(f"nobody has sent what is read: {record}")
+        raise Violation(f"a record was read that no sender has sent: {record}")
     return RecordId(int(sender), int(number))
 
 
-class Readings:
-    """What all readers have read: the same record at the same place, always."""
+class ObservedRecords:
+    """The records that the readers have read; an offset always has the same record."""
 
     def __init__(self) -> None:
         self.records: dict[tuple[str, int, int], RecordId] = {}
 
     def note(self, record: Record, reader: str) -> None:
-        place = (record.topic, record.partition, record.offset)
+        position = (record.topic, record.partition, record.offset)
         found = read_id(record)
-        known = self.records.setdefault(place, found)
+        known = self.records.setdefault(position, found)
         if known != found:
-            raise Violation(f"{reader} reads {found} at {place}, where {known} was read before")
+            raise Violation(f"{reader} reads {found} at {position}, where {known} was read before")
 
 
 class Reader:
-    """A consumer that follows partitions of topics that keep what is committed, from their
-    beginning.
+    """A consumer that reads partitions from the beginning, of topics that lose no committed record.
 
-    It must see every offset once, in order; but what was compacted, or deleted from the front.
+    It must see every offset once, in order, except those compacted or deleted from the front.
 
     Attributes:
-        next: the offset that it will read next, by partition.
-        damages: how often it was given a damaged batch, and has refused it.
+        next: by partition, the offset that it reads next.
+        damaged_batches: how often a poll failed because of a damaged batch.
     """
 
     def __init__(
@@ -207,7 +210,7 @@ class Reader:
         world: World,
         number: int,
         bootstrap: str,
-        places: list[TopicPartition],
+        partitions: list[TopicPartition],
         kinds: Mapping[str, TopicKind],
         checkers: Checkers,
         options: Mapping[str, Any],
@@ -216,11 +219,11 @@ class Reader:
         self._bootstrap = bootstrap
         self._kinds = kinds
         self._checkers = checkers
-        self._readings = Readings()
+        self._observed = ObservedRecords()
         self._options = options
         self.host = f"reader-{number}"
-        self.next = dict.fromkeys(places, 0)
-        self.damages = 0
+        self.next = dict.fromkeys(partitions, 0)
+        self.damaged_batches = 0
 
     async def run(self) -> None:
         async with AsyncConsumer(
@@ -235,49 +238,49 @@ class Reader:
                 try:
                     records = await consumer.poll(timeout_ms=5_000, max_records=10_000)
                 except CorruptData:
-                    self.damages += 1
-                    await asyncio.sleep(_DAMAGED_S)
+                    self.damaged_batches += 1
+                    await asyncio.sleep(_DAMAGED_RETRY_S)
                     continue
                 for record in records:
                     self._note(record)
 
     def _note(self, record: Record) -> None:
-        place = TopicPartition(record.topic, record.partition)
-        expected, offset = self.next[place], record.offset
-        kind = self._kinds[place.topic]
-        history = self._checkers.find_history(*place)
+        partition = TopicPartition(record.topic, record.partition)
+        expected, offset = self.next[partition], record.offset
+        kind = self._kinds[partition.topic]
+        history = self._checkers.find_history(*partition)
         start = 0 if history is None else history.start
         if offset != expected and not (
-            # Out of range, it begins anew, perhaps at a replica that has deleted less.
+            # After an out-of-range error it resets, perhaps to a replica that has deleted less.
             (kind.shortens and expected < start and offset <= start)
             or (kind.compacts and offset > expected)
         ):
             raise Violation(
-                f"{self.host} reads offset {offset} of {place}, not {expected}; its first is "
-                f"{start}"
+                f"{self.host} reads offset {offset} of {partition}, not {expected}; the log start "
+                f"offset is {start}"
             )
-        self.next[place] = offset + 1
-        self._readings.note(record, self.host)
+        self.next[partition] = offset + 1
+        self._observed.note(record, self.host)
 
 
 async def read_all(
-    world: World, bootstrap: str, places: list[TopicPartition]
+    world: World, bootstrap: str, partitions: list[TopicPartition]
 ) -> dict[TopicPartition, list[Stored]]:
-    """Every record of these partitions, with its offset."""
-    found: dict[TopicPartition, list[Stored]] = {place: [] for place in places}
+    """Read every record of these partitions with a new consumer."""
+    found: dict[TopicPartition, list[Stored]] = {partition: [] for partition in partitions}
     async with AsyncAdmin(bootstrap, random=world.random("last admin")) as admin:
-        ends = await admin.list_offsets(places, "latest")
+        ends = await admin.list_offsets(partitions, "latest")
     async with AsyncConsumer(
         bootstrap, auto_offset_reset="earliest", random=world.random("last reader")
     ) as consumer:
-        consumer.assign(places)
+        consumer.assign(partitions)
         consumer.seek_to_beginning()
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + _READ_S
         while True:
             for record in await consumer.poll(timeout_ms=1_000, max_records=10_000):
-                place = TopicPartition(record.topic, record.partition)
-                found[place].append(
+                partition = TopicPartition(record.topic, record.partition)
+                found[partition].append(
                     Stored(
                         record.offset,
                         read_id(record),
@@ -286,31 +289,31 @@ async def read_all(
                         record.timestamp,
                     )
                 )
-            positions = [await consumer.position(place) for place in places]
+            positions = [await consumer.position(partition) for partition in partitions]
             if all(
-                position >= ends[place].offset
-                for place, position in zip(places, positions, strict=True)
+                position >= ends[partition].offset
+                for partition, position in zip(partitions, positions, strict=True)
             ):
                 return found
             if loop.time() > deadline_s:
-                raise Violation("the last reader is not given what is there")
+                raise Violation(f"the last reader did not reach the end within {_READ_S:g} s")
 
 
-def judge(
+def check_records(
     senders: list[Sender],
     stored: Mapping[TopicPartition, list[Stored]],
     checkers: Checkers,
     now_ms: int,
 ) -> None:
-    """Hold the ledgers against what is stored in the end.
+    """Compare the ledgers with the stored records.
 
     Raises:
-        Violation: an acknowledged record is lost or elsewhere, or an idempotent sender's records
-            are doubled or out of order; but what the topic's kind allows.
+        Violation: an acknowledged record is missing or at another offset, or an idempotent sender's
+            records are duplicated or out of order, and the topic's kind does not allow it.
     """
-    by_place = {
-        (place.topic, place.partition, record.offset): record.id
-        for place, records in stored.items()
+    by_position = {
+        (partition.topic, partition.partition, record.offset): record.id
+        for partition, records in stored.items()
         for record in records
     }
     for number, sender in enumerate(senders):
@@ -318,53 +321,58 @@ def judge(
         missing = ledger.sent - len(ledger.acknowledged) - len(ledger.failed)
         if missing:
             raise Violation(f"{sender.host}: {missing} records have no outcome")
-        for record, told in ledger.acknowledged.items():
-            found = by_place.get((told.topic, told.partition, told.offset))
-            history = checkers.find_history(told.topic, told.partition)
+        for record, metadata in ledger.acknowledged.items():
+            found = by_position.get((metadata.topic, metadata.partition, metadata.offset))
+            history = checkers.find_history(metadata.topic, metadata.partition)
             assert history is not None
-            if found != (number, record) and not _may_be_missing(ledger, record, told, history):
+            if found != (number, record) and not _may_be_missing(ledger, record, metadata, history):
                 raise Violation(
-                    f"{sender.host}: record {record} was acknowledged at {told}, where {found} is"
+                    f"{sender.host}: record {record} was acknowledged at {metadata}, but {found} "
+                    "is there"
                 )
             if found is not None and found != (number, record) and ledger.kind.keeps:
-                raise Violation(f"{sender.host}: {found} is at {told}, not {record}")
+                raise Violation(f"{sender.host}: {found} is at {metadata}, not {record}")
         if ledger.kind.is_idempotent and not checkers.has_elected_uncleanly(ledger.topic):
-            _judge_order(sender, number, stored)
+            _check_order(sender, number, stored)
         if ledger.kind.compacts:
-            _judge_latest(sender, number, stored, now_ms)
+            _check_latest(sender, number, stored, now_ms)
 
 
-def _may_be_missing(ledger: Ledger, record: int, told: RecordMetadata, history: History) -> bool:
+def _may_be_missing(
+    ledger: Ledger, record: int, metadata: RecordMetadata, history: History
+) -> bool:
     kind = ledger.kind
     if kind.compacts:
-        return True  # `_judge_latest` looks at those that must be there
+        return True  # `_check_latest` checks the records that must be there
     if kind.shortens:
-        return told.offset < history.start
+        return metadata.offset < history.start
     if kind.keeps:
         return False
     if kind.acks != "all":
         return True
     lost_from = history.lost_from
-    return history.lossy_epoch >= 0 and (
-        record >= ledger.unharmed or (lost_from is not None and told.offset >= lost_from)
+    return history.unclean_epoch >= 0 and (
+        record >= ledger.sent_before_unclean
+        or (lost_from is not None and metadata.offset >= lost_from)
     )
 
 
-def _judge_latest(
+def _check_latest(
     sender: Sender, number: int, stored: Mapping[TopicPartition, list[Stored]], now_ms: int
 ) -> None:
-    """Of each key the latest record is there, and if it has no value, nothing older is."""
+    """The latest acknowledged record of each key is stored; a tombstone may have been removed after
+    `delete.retention.ms`, if no older record of its key is stored."""
     ledger = sender.ledger
     latest: dict[tuple[int, bytes], tuple[int, int]] = {}
-    for record, told in ledger.acknowledged.items():
-        place = told.partition, ledger.contents[record][0]
-        latest[place] = max(latest.get(place, (-1, -1)), (told.offset, record))
+    for record, metadata in ledger.acknowledged.items():
+        which = metadata.partition, ledger.contents[record][0]
+        latest[which] = max(latest.get(which, (-1, -1)), (metadata.offset, record))
     last_stored: dict[tuple[int, bytes], Stored] = {}
     for partition, records in stored.items():
         for each in records:
             if partition.topic == ledger.topic and each.id.sender == number:
                 if ledger.contents[each.id.number] != (each.key, each.has_value):
-                    raise Violation(f"{sender.host}: what is stored was never sent: {each}")
+                    raise Violation(f"{sender.host}: a stored record was never sent: {each}")
                 last_stored[partition.partition, each.key or b""] = each
     for (index, key), (offset, record) in latest.items():
         found = last_stored.get((index, key))
@@ -373,33 +381,33 @@ def _judge_latest(
         has_value = ledger.contents[record][1]
         if has_value or found is not None:
             raise Violation(
-                f"{sender.host}: of key {key!r} in partition {index} record {record}, with a value:"
-                f" {has_value}, was acknowledged last, at {offset}, but {found} is stored last"
+                f"{sender.host}: the last acknowledged record of key {key!r} in partition {index} "
+                f"is {record} at {offset} (has a value: {has_value}), but {found} is stored last"
             )
         sent_ms = sender.sent_ms[record]
         if now_ms - sent_ms < ledger.kind.delete_retention_ms:
             raise Violation(
-                f"{sender.host}: of key {key!r} in partition {index} the deletion at {offset} is "
+                f"{sender.host}: the tombstone of key {key!r} in partition {index} at {offset} is "
                 f"gone {now_ms - sent_ms} ms after it was sent"
             )
 
 
-def _judge_order(
+def _check_order(
     sender: Sender, number: int, stored: Mapping[TopicPartition, list[Stored]]
 ) -> None:
     seen: set[int] = set()
-    for place, records in stored.items():
+    for partition, records in stored.items():
         last = -1
         for each in records:
             record = each.id
-            if record.sender != number or place.topic != sender.ledger.topic:
+            if record.sender != number or partition.topic != sender.ledger.topic:
                 continue
             if record.number in seen:
                 raise Violation(f"{sender.host}: record {record.number} is stored twice")
             if record.number < last:
                 raise Violation(
-                    f"{sender.host}: record {record.number} at offset {each.offset} of {place} "
-                    f"comes behind {last}"
+                    f"{sender.host}: record {record.number} at offset {each.offset} of {partition} "
+                    f"comes after record {last}"
                 )
             seen.add(record.number)
             last = record.number

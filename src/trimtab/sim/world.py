@@ -1,4 +1,4 @@
-"""A virtual world: one seed, one clock, hosts, a network, disks, and a trace of what happened."""
+"""A virtual world: one seed, one clock, hosts, a network, disks, and a trace of the events."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ START_MS: Final = 1_767_225_600_000
 
 
 class World:
-    """Everything that a cluster's code asks of the world, made of a seed.
+    """Clock, network, disks and random numbers for a cluster and its clients, from one seed.
 
         with World(seed=7) as world:
             world.run(scenario(world))
             print(world.trace.hash)
 
-    The same seed and the same code give the same run: the same trace, to the last delivery.
-    An error that leaves `run` carries the seed, the virtual time and the last events as a note.
+    The same seed and the same code give the same run, with the same trace.
+    An error that `run` raises has a note with the seed, the virtual time and the last events.
 
     Args:
-        seed: of all randomness.
-        keep_trace: keep every line of the trace, to find where two runs part.
+        seed: the seed of all random numbers.
+        keep_trace: keep every line of the trace, to find the first difference of two runs.
     """
 
     def __init__(self, seed: int, keep_trace: bool = False) -> None:
@@ -58,30 +58,30 @@ class World:
         return START_MS + int(self.loop.time() * 1000)
 
     def random(self, name: str) -> Random:
-        """The stream of random numbers of that name; no other stream's draws disturb it."""
+        """The stream of random numbers with this name; other streams do not affect it."""
         if name not in self._randoms:
             self._randoms[name] = Random(f"{self.seed}/{name}")
         return self._randoms[name]
 
     def disk(self, name: str) -> VirtualDisk:
-        """The disk of that name, a lazy one; empty when first asked for."""
+        """The disk with this name, which is lazy; created empty by the first call."""
         if name not in self._disks:
             self._disks[name] = VirtualDisk(is_lazy=True)
         return self._disks[name]
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run until the coroutine is done; other tasks stay as they are, for the next `run`.
+        """Run until the coroutine is done; other tasks continue in the next `run`.
 
         Raises:
-            StalledError: it can never be done.
-            Exception: its own; or what a callback or protocol raised meanwhile, which asyncio
-                would only have logged.
+            StalledError: the coroutine can never finish.
+            Exception: the coroutine's error, or one of a callback or protocol, which asyncio would
+                only log.
         """
         try:
             try:
                 result = self.loop.run_until_complete(coroutine)
             except StalledError:
-                self._raise_failure()  # Whoever failed unseen is likely whom the others wait for.
+                self._raise_failure()  # The tasks probably wait for one that failed.
                 raise
             self._raise_failure()
         except BaseException as error:
@@ -93,7 +93,7 @@ class World:
         """Cancel all tasks, let them end, and close the loop.
 
         Raises:
-            Exception: what a task or callback raised and nobody looked at.
+            Exception: an error of a task or callback that no code has retrieved.
         """
         if self.loop.is_closed():
             return

@@ -86,7 +86,7 @@ def test_ports_are_consecutive_or_free() -> None:
     assert choose_ports(9092, 3) == [9092, 9093, 9094]
     assert choose_ports(0, 2) == [0, 0]
     for first, brokers in ((65535, 2), (-1, 1), (65536, 1)):
-        with pytest.raises(UsageError, match="not within 0 to 65535"):
+        with pytest.raises(UsageError, match="exceed 0 to 65535"):
             choose_ports(first, brokers)
 
 

@@ -160,7 +160,7 @@ def test_who_does_not_exist_has_no_options_and_with_all_is_an_error(run: Run) ->
         ("--broker 7 --add-config max.connections=1", "No node with id 7 found"),
         ("--topic t", "--alter changes nothing"),
         ("--topic t --all --delete-config a", "--all goes with --describe"),
-        ("--topic t --add-config a=1 --delete-config a", "option a is to be set and to be del"),
+        ("--topic t --add-config a=1 --delete-config a", "option a is set and deleted at once"),
         ("--topic t --add-config a=1 --add-config-file x", "both given"),
         ("--topic t --add-config a=b=c", "--add-config 'a=b=c': write NAME=VALUE"),
         ("--topic t --add-config a:b=c", "option 'a:b': names have letters"),
@@ -181,20 +181,20 @@ def test_what_cannot_be_altered_is_said_in_one_line(run: Run, words: str, why: s
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ("", "say of what"),
-        ("--entity-name x", "say of what"),
-        ("--topic t --entity-name x", "say it in one of both ways"),
+        ("", "whose options"),
+        ("--entity-name x", "whose options"),
+        ("--topic t --entity-name x", "use the long options or the short ones"),
         ("--topic t --broker 1", "name one topic, one broker"),
         ("--broker 1 --broker-defaults", "name one topic, one broker"),
         ("--entity-type brokers --entity-name 0 --entity-default", "name one topic, one broker"),
         ("--topic t --add-config a=b", "go with --alter"),
         ("--entity-type cats", "'cats': write topics or brokers"),
-        ("--entity-type users", "there are no quotas of users or SCRAM credentials here yet"),
-        ("--entity-type clients", "there are no quotas of clients here yet"),
-        ("--entity-type ips", "there are no quotas of addresses here yet"),
-        ("--entity-type groups", "there are no consumer groups here yet"),
-        ("--entity-type client-metrics", "there are no subscriptions to client metrics"),
-        ("--entity-type broker-loggers --entity-name 0", "there are no log levels of a running"),
+        ("--entity-type users", "does not support quotas of users or SCRAM credentials yet"),
+        ("--entity-type clients", "does not support quotas of clients yet"),
+        ("--entity-type ips", "does not support quotas of addresses yet"),
+        ("--entity-type groups", "does not support consumer groups yet"),
+        ("--entity-type client-metrics", "does not support subscriptions to client metrics"),
+        ("--entity-type broker-loggers --entity-name 0", "does not support log levels of a running"),
     ],
 )
 def test_what_cannot_be_described_is_said_in_one_line(run: Run, words: str, why: str) -> None:
@@ -208,9 +208,9 @@ def test_what_cannot_be_described_is_said_in_one_line(run: Run, words: str, why:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ("--user alice", "there are no quotas of users"),
-        ("--client-defaults", "there are no quotas of clients"),
-        ("--broker-logger 0", "there are no log levels"),
+        ("--user alice", "does not support quotas of users"),
+        ("--client-defaults", "does not support quotas of clients"),
+        ("--broker-logger 0", "does not support log levels"),
         ("--bootstrap-controller c:1", "name brokers with --bootstrap-server"),
     ],
 )

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from trimtab.cli import main
+from trimtab.cli.experiment.cluster import open_cluster
 from trimtab.cli.experiment.display import Display
-from trimtab.cli.experiment.ground import open_ground
 from trimtab.cli.experiment.perf import (
     PerfFailed,
     read_perf_output,
@@ -58,7 +58,7 @@ def test_the_figures_of_a_perf_tool_are_read() -> None:
 
 
 def test_without_a_summary_the_last_words_are_told() -> None:
-    with pytest.raises(PerfFailed, match="its last words:\nsomething went wrong"):
+    with pytest.raises(PerfFailed, match="its last lines:\nsomething went wrong"):
         read_perf_output("something went wrong")
 
 
@@ -134,7 +134,7 @@ def test_progress_without_a_terminal_is_a_line_for_every_fifth(
 
 def test_only_our_own_brokers_are_slowed() -> None:
     arguments = argparse.Namespace(bootstrap_server=None, file=None, properties=[])
-    with open_ground(arguments, ["a"], {}) as ours:
+    with open_cluster(arguments, ["a"], {}) as ours:
         assert ours.brokers == [0]
         with ours.topic("kept", [0, 0]) as view:
             assert view.leaders == (0, 0)
@@ -142,7 +142,7 @@ def test_only_our_own_brokers_are_slowed() -> None:
             assert ours.admin.topics() == [view.name]
         assert ours.admin.topics() == []
         arguments.bootstrap_server = ours.client_words[1]
-        with open_ground(arguments, ["a"], {}) as theirs:
+        with open_cluster(arguments, ["a"], {}) as theirs:
             assert theirs.client_words == ours.client_words
             with pytest.raises(UsageError, match="only an embedded cluster"):
                 theirs.slow(0, 20)

@@ -82,7 +82,7 @@ def test_every_configuration_is_one_the_producer_takes() -> None:
     from trimtab.client.options import PRODUCER, Options
 
     settings: list[Any] = [of.settings for of in kip794.CONFIGURATIONS.values()]
-    settings += [of.settings for of in kip480.WAYS.values()]
+    settings += [of.settings for of in kip480.CONFIGURATIONS.values()]
     settings += [of.settings for of in kip1123.SCENES.values()]
     for given in (*settings, kip1123.OUTAGE):
         Options(PRODUCER, {"bootstrap.servers": "127.0.0.1:1", **given})
@@ -171,9 +171,10 @@ def test_findings_are_the_clauses_of_the_proposal() -> None:
     ]
     assert kip1123.describe_findings(scenes, make_outage()) == [
         "Without rack awareness 4.0 MB cross racks, with it 0.0 MB.",
-        "Rack-aware, one slow: broker 0 gets 25% of what stays in the rack, 0% leaves it.",
-        "0% of the records leave the rack while it is healthy, 100% while it takes nothing, 0% when"
-        " it is back.",
+        "Rack-aware, one slow: broker 0 gets 25% of the records that stay in the rack; "
+        "0% of all records leave it.",
+        "0% of the records leave the rack while it is healthy, 100% while it is unavailable, 0% "
+        "when it is available again.",
     ]
     assert kip1123.describe_findings([], None) == []
 
@@ -182,7 +183,7 @@ def test_what_is_written_is_json_and_svg() -> None:
     scenes = [make_scene("aware", (3, 0, 0, 3, 0, 0))]
     outage = make_outage()
     result = json.loads(json.dumps(kip1123._summarize(scenes, outage, 900, ["so"])))
-    assert result["outage"]["share_across"]["rack a takes nothing"] == 1
+    assert result["outage"]["share_across"]["rack a unavailable"] == 1
     assert set(kip1123._draw(scenes, outage)) == {"shares.svg", "outage.svg"}
     assert set(kip1123._draw(scenes, None)) == {"shares.svg"}
     assert set(kip794._draw(SERIES)) == {"series1-shares.svg", "series1-latency.svg"}

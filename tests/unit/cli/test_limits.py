@@ -10,7 +10,14 @@ import pytest
 
 from trimtab import Admin, Cluster
 from trimtab.cli import main
-from trimtab.cli.limits import Wish, describe, read_limit, read_wish, try_out, write_table
+from trimtab.cli.limits import (
+    PlannedTopic,
+    describe,
+    read_limit,
+    read_planned_topic,
+    try_out,
+    write_table,
+)
 from trimtab.cli.usage import Usage
 from trimtab.config import LONG_MAX
 from trimtab.errors import UsageError
@@ -25,14 +32,16 @@ def usage(*replicas: int, broker: int = LONG_MAX, cluster: int = LONG_MAX) -> Us
 @pytest.mark.kip(578)
 def test_the_proposals_own_example_fits_and_one_more_does_not() -> None:
     now = usage(10, 20, 30, broker=40)
-    fits, too_many, none_left = try_out(now, [Wish("t", 30, 2), Wish("u", 1, 1), Wish("v", 1, 3)])
+    fits, too_many, none_left = try_out(
+        now, [PlannedTopic("t", 30, 2), PlannedTopic("u", 1, 1), PlannedTopic("v", 1, 3)]
+    )
     assert fits["added"] == {"1": 30, "2": 20, "3": 10}
     assert [each["fits"] for each in (fits, too_many, none_left)] == [True, False, False]
-    assert try_out(now, [Wish("t", 31, 2)])[0]["most_partitions"] == 30
+    assert try_out(now, [PlannedTopic("t", 31, 2)])[0]["most_partitions"] == 30
 
 
 def test_the_clusters_limit_counts_too() -> None:
-    (outcome,) = try_out(usage(0, 0, 0, cluster=9), [Wish("t", 5, 2)])
+    (outcome,) = try_out(usage(0, 0, 0, cluster=9), [PlannedTopic("t", 5, 2)])
     assert (outcome["fits"], outcome["most_partitions"]) == (False, 4)
 
 
@@ -46,7 +55,7 @@ def test_what_is_nearly_full_is_marked_and_who_is_away_is_counted() -> None:
     ]
     assert [each["alive"] for each in shown["brokers"]] == [True, True, True, False]  # type: ignore[attr-defined]
     table = write_table(
-        shown, try_out(usage(0, 0, 0, broker=1), [Wish("t", 3, 1), Wish("u", 1, 1)])
+        shown, try_out(usage(0, 0, 0, broker=1), [PlannedTopic("t", 3, 1), PlannedTopic("u", 1, 1)])
     )
     assert table.splitlines() == [
         "                 rack  replicas  limit  free   used",
@@ -54,7 +63,7 @@ def test_what_is_nearly_full_is_marked_and_who_is_away_is_counted() -> None:
         "broker 1         a           79    100    21   79 %",
         "broker 2         b           80    100    20   80 %  warning: 80 % used",
         "broker 3                     90    100    10   90 %  warning: 90 % used",
-        "broker 4 (away)             100    100     0  100 %  warning: 100 % used",
+        "broker 4 (down)             100    100     0  100 %  warning: 100 % used",
         "t: 3 partition(s) of 1 replica(s) fit: broker 1 +1, broker 2 +1, broker 3 +1",
         "u: 1 partition(s) of 1 replica(s) do not fit: at most 0 can be placed",
     ]
@@ -69,7 +78,7 @@ def test_no_limit_is_none() -> None:
 @pytest.mark.parametrize("text", ["t", "t:1", "t:0:1", "t:1:x", ":1:1", "t:1:1:1"])
 def test_other_wishes_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--what-if"):
-        read_wish(text)
+        read_planned_topic(text)
     with pytest.raises(UsageError, match="--max-partitions"):
         read_limit("--max-partitions", "-1")
 

@@ -71,7 +71,9 @@ def test_a_refusal_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str
     assert main(["cluster", "up", "--brokers", "2", "--racks", "a"]) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err == ("trimtab cluster: --racks a: 1 racks for 2 brokers; name one each\n")
+    assert shown.err == (
+        "trimtab cluster: --racks a: 1 racks for 2 brokers; name one for each broker\n"
+    )
 
 
 def test_naming_a_command_does_not_import_the_others() -> None:

@@ -8,7 +8,7 @@ from trimtab.cli import main
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["topics", "--lsit"], "unknown option --lsit: did you mean --list?; all"),
+        (["topics", "--lsit"], "unknown option --lsit: did you mean --list?; see"),
         (["topics", "--list", "--jsno"], "unknown option --jsno: did you mean --json?"),
         (["topics", "--lsit=1"], "unknown option --lsit: did you mean --list?"),
         (["producer-perf", "--recrod-size", "5"], "did you mean --record-size?"),
@@ -21,9 +21,9 @@ from trimtab.cli import main
             ["producer-perf", "--topic", "t", "--throughput", "-1", "--num-records", "x"],
             "--num-records: 'x' must be a whole number greater than zero",
         ),
-        (["topics", "--qqqq"], "unknown option --qqqq; all: trimtab topics --help"),
+        (["topics", "--qqqq"], "unknown option --qqqq; see trimtab topics --help"),
         (["topcis", "--list"], "no command 'topcis': did you mean topics?"),
-        (["xyzzy"], "no command 'xyzzy': there are cluster, broker, "),
+        (["xyzzy"], "no command 'xyzzy': commands are cluster, broker, "),
     ],
 )
 def test_what_is_misspelt_is_named_in_one_line(

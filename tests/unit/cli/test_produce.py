@@ -137,7 +137,7 @@ def test_reader_properties_are_stronger_than_their_file(tmp_path: Path) -> None:
 
 
 def test_another_line_reader_is_refused_with_the_reason() -> None:
-    with pytest.raises(UsageError, match="a line reader is a Java class"):
+    with pytest.raises(UsageError, match="cannot run Java classes"):
         choose_reader(parse("--line-reader", "com.example.MyReader"))
     own = choose_reader(parse("--line-reader", LINE_READER))
     assert own.read(b"v", 1) == Line(None, b"v", [])

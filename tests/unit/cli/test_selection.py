@@ -24,5 +24,5 @@ def test_a_pattern_matches_whole_names(pattern: str, matched: list[str]) -> None
 
 
 def test_a_broken_pattern_is_refused() -> None:
-    with pytest.raises(UsageError, match="is no regular expression"):
+    with pytest.raises(UsageError, match="is not a regular expression"):
         match_names("flights(", NAMES)

@@ -20,7 +20,7 @@ from trimtab.client.partitioner.partitioner import make_partitioner
 GIVEN = {"bootstrap.servers": "127.0.0.1:9092"}
 SETTINGS: dict[str, Mapping[str, object]] = {
     **{f"demo {way.name}": way.producer_settings for way in WAYS},
-    **{f"kip480 {name}": way.settings for name, way in kip480.WAYS.items()},
+    **{f"kip480 {name}": way.settings for name, way in kip480.CONFIGURATIONS.items()},
     **{f"kip794 {name}": way.settings for name, way in kip794.CONFIGURATIONS.items()},
     **{f"kip1123 {name}": scene.settings for name, scene in kip1123.SCENES.items()},
     "kip1123 outage": kip1123.OUTAGE,

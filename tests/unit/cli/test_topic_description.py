@@ -103,5 +103,5 @@ def test_topic_ids_are_written_and_read_as_kafka_writes_them() -> None:
 
 @pytest.mark.parametrize("text", ["", "AAAA", "AAAAAAAAAAAAAAAAAAAAA!", "flights"])
 def test_what_is_no_topic_id_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is no topic's id"):
+    with pytest.raises(UsageError, match="is not a topic id"):
         read_topic_id(text)

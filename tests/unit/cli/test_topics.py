@@ -221,7 +221,7 @@ def test_names_that_metrics_may_confuse_are_warned_about(run: Run) -> None:
         ("--describe --topics-with-overrides --at-min-isr-partitions", "give one"),
         ("--describe --partition-size-limit-per-response 0", "write a number from 1"),
         ("--describe --partitions 3", "--partitions goes with --create or --alter"),
-        ("--describe --topic-id flights", "is no topic's id"),
+        ("--describe --topic-id flights", "is not a topic id"),
     ],
 )
 def test_options_that_do_not_fit_are_refused_with_the_fix(run: Run, words: str, why: str) -> None:

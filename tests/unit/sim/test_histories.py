@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trimtab.sim.histories import History, StoredBatch
-from trimtab.sim.topic_kinds import PASSING
+from trimtab.sim.topic_kinds import TRANSIENT
 
 
 def _batch(offset: int) -> StoredBatch:
@@ -18,7 +18,7 @@ class _View:
 
 
 def _history(*batches: StoredBatch) -> History:
-    history = History("loose-0", PASSING)
+    history = History("loose-0", TRANSIENT)
     for batch in batches:
         history.commit(batch, 0)
     history.elect_uncleanly(1)

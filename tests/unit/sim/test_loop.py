@@ -176,7 +176,7 @@ def test_spinning_without_a_timer_is_raised(loop, monkeypatch):
         while True:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
-    with pytest.raises(StalledError, match=r"1,000 turns .* time 3\.000000 s: something spins"):
+    with pytest.raises(StalledError, match=r"1,000 turns .* time 3\.000000 s: a task loops"):
         loop.run_until_complete(spin())
 
 
@@ -208,7 +208,7 @@ def test_the_outside_is_refused(loop):
             await loop.run_in_executor(None, print)
         with pytest.raises(UsageError, match="neither TLS nor real sockets"):
             await loop.create_connection(asyncio.Protocol, "a", 1, ssl=True)
-        with pytest.raises(UsageError, match="has no network; make a World"):
+        with pytest.raises(UsageError, match="has no network; create a World"):
             await loop.create_connection(asyncio.Protocol, "a", 1)
 
     loop.run_until_complete(run())

@@ -1,8 +1,8 @@
-"""Repeat a proposal's experiment, and see its figures beside those of here.
+"""Repeat an experiment of a Kafka proposal, and compare the results with the published ones.
 
-Without --bootstrap an embedded cluster is started for it. The producers are
-`trimtab producer-perf`, each a process of its own. JSON and plots (SVG) are written into --out.
-Ctrl-C ends everything that was started.
+Without --bootstrap an embedded cluster is started. Each producer is a `trimtab producer-perf` in
+its own process. Results (JSON) and plots (SVG) are written to --out. Ctrl-C ends all processes
+that the command started.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from trimtab.cli.options import add_client_options
 EXAMPLES = """\
   trimtab experiment kip794                        both series, all configurations: 8 minutes
   trimtab experiment kip794 --series 2 --configuration adaptive latency --records 20000
-  trimtab experiment kip794 --bootstrap 127.0.0.1:9092     on a cluster that is there
+  trimtab experiment kip794 --bootstrap 127.0.0.1:9092     on an existing cluster
   trimtab experiment kip480
   trimtab experiment kip1123 --out racks
 """
 
 EXPERIMENTS = {
     "kip794": ("trimtab.cli.experiment.kip794", "strictly uniform and adaptive partitioning"),
-    "kip480": ("trimtab.cli.experiment.kip480", "round robin beside sticky: batches, latency"),
+    "kip480": ("trimtab.cli.experiment.kip480", "round robin and sticky: batch sizes, latency"),
     "kip1123": ("trimtab.cli.experiment.kip1123", "rack-aware partitioning: bytes across racks"),
 }
 """By name: the module with `configure(parser)` and `async run(arguments, display) -> Outcome`."""
@@ -52,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             type=Path,
             default=Path(f"{name}-out"),
             metavar="DIR",
-            help=f"where to write JSON and plots (default: {name}-out)",
+            help=f"write JSON and plots to this directory (default: {name}-out)",
         )
         module.configure(one)
         if module.RUNS_ANYWHERE:
@@ -65,9 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Run one experiment; see the module.
 
     Raises:
-        UsageError: an option does not fit.
-        KafkaError: the cluster refused something, or a run failed.
-        KeyboardInterrupt: SIGINT or SIGTERM came; everything started is ended first.
+        UsageError: an option has an invalid value.
+        KafkaError: the cluster rejected a request, or a run failed.
+        KeyboardInterrupt: SIGINT or SIGTERM was received; all started processes have ended.
     """
     module = importlib.import_module(EXPERIMENTS[arguments.experiment][0])
     display = Display()
@@ -89,7 +89,7 @@ def _write(out: Path, name: str, result: dict[str, Any], plots: dict[str, str]) 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Have SIGTERM end everything as Ctrl-C does."""
+    """Treat SIGTERM like Ctrl-C."""
 
     def interrupt(number: int, frame: object) -> None:
         signal.raise_signal(signal.SIGINT)

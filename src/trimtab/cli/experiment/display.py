@@ -1,4 +1,4 @@
-"""What an experiment shows: lines of what happens, bars while it runs (with rich), tables."""
+"""The output of an experiment: lines of text, progress bars (with rich) and tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from trimtab.cli.table import format_table
 
 _STEPS = 5
-"""Lines of progress where there is no terminal."""
+"""Number of progress lines if standard output is not a terminal."""
 
 
 class Display:
@@ -27,7 +27,7 @@ class Display:
 
     @contextmanager
     def follow(self, title: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Show how far something is: what is yielded takes how much of `total` is done."""
+        """Show progress: call the function that is yielded with how much of `total` is done."""
         if not self._draws:
             self.say(title)
             yield self._follow_plainly(total)

@@ -1,11 +1,11 @@
-"""KIP-1123's promise in bytes: what crosses racks, with rack awareness and without.
+"""KIP-1123: how many bytes cross racks, with rack awareness and without.
 
-Six embedded brokers on three racks, a topic with a partition on each, a producer in rack a. First
-all are healthy; then one of the two brokers of its rack is 20 ms slow, and the load should shift
-within the rack; then both of them take nothing for a while, and records should go elsewhere and
-come back. Such brokers answer each produce request two seconds late, one at a time: the cluster
-knows them as leaders still, and only partitioner.availability.timeout.ms tells. The whole takes a
-minute and a half.
+There are six embedded brokers in three racks, a topic with one partition on each broker, and a
+producer in rack a. First all brokers are healthy. Then one of the two brokers in rack a is 20 ms
+slow, and the load should shift within the rack. In the last run both brokers of rack a are
+unavailable during the middle third, and records should go to other racks and then return. An
+unavailable broker answers each produce request two seconds late, one at a time; it stays the
+leader, so that only partitioner.availability.timeout.ms detects it. All runs take about 90 seconds.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from trimtab.cli.experiment.cluster import ExperimentCluster, open_cluster
 from trimtab.cli.experiment.display import Display
-from trimtab.cli.experiment.ground import Ground, open_ground
 from trimtab.cli.experiment.perf import PerfRun, run_perf, trimtab_perf
 from trimtab.cli.plot import Bar, Span, draw_shares, draw_timeline, to_document
 from trimtab.errors import UsageError
@@ -32,7 +32,7 @@ HOME: Final = "a"
 HOME_BROKERS: Final = tuple(broker for broker, rack in enumerate(RACKS) if rack == HOME)
 SLOW_BROKER: Final = HOME_BROKERS[0]
 SLOW_PRODUCE_MS: Final = 20
-DEAF_PRODUCE_MS: Final = 2000
+OUTAGE_PRODUCE_MS: Final = 2000
 
 RECORD_BYTES: Final = 512
 RATE: Final = 4096
@@ -40,7 +40,7 @@ RECORDS: Final = 40_960
 FEWEST_RECORDS: Final = 6 * RATE
 SAMPLE_S: Final = 0.25
 SETTLING_S: Final = 1.0
-"""So much of a phase is not counted; of the last, the time of a late answer neither."""
+"""Seconds at the start of a phase that are not counted; in the last, a late answer's time too."""
 
 SLOWEST: Final = 4
 GRACE_S: Final = 60
@@ -71,11 +71,11 @@ SCENES: Final = {
 }
 
 OUTAGE: Final[dict[str, str | int | bool]] = {**AWARE, "partitioner.availability.timeout.ms": 100}
-PHASES: Final = ("healthy", "rack a takes nothing", "back again")
+PHASES: Final = ("healthy", "rack a unavailable", "available again")
 
 
 class Measured(NamedTuple):
-    """One scene's figures; bytes as the producer sent them, records as the topic holds them."""
+    """The results of one scene: bytes that the producer sent, records stored in the topic."""
 
     scene: str
     run: PerfRun
@@ -83,7 +83,7 @@ class Measured(NamedTuple):
 
     @property
     def bytes_across(self) -> float:
-        """Sent to brokers of other racks, in record batches."""
+        """Bytes sent to brokers in other racks."""
         return sum(
             size
             for broker, size in self.run.node_totals("outgoing-byte-total").items()
@@ -100,7 +100,7 @@ class Measured(NamedTuple):
 
     @property
     def share_across(self) -> float:
-        """Of the records."""
+        """The share of the records that is stored in other racks."""
         return 1 - self._records_at_home() / sum(self.records_by_broker.values())
 
     @property
@@ -114,7 +114,7 @@ class Measured(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """How many records the topic held in the producer's rack and elsewhere, at some second."""
+    """Records stored in the producer's rack and in other racks, at a time in seconds."""
 
     second: float
     at_home: int
@@ -122,10 +122,10 @@ class Sample(NamedTuple):
 
 
 class Outage(NamedTuple):
-    """The run in which the producer's rack takes nothing for a while.
+    """The run in which the producer's rack is unavailable during the middle third.
 
     Attributes:
-        changes: when it began and when it ended, in seconds since the first record.
+        changes: begin and end of the outage, in seconds since the first record.
     """
 
     run: PerfRun
@@ -133,15 +133,15 @@ class Outage(NamedTuple):
     changes: tuple[float, float]
 
     def share_across(self, phase: int) -> float:
-        """Of the records stored in one of `PHASES`, those that left the rack."""
+        """The share of the records stored in other racks during one of `PHASES`, by its index."""
         down, up = self.changes
-        late = DEAF_PRODUCE_MS / 1000
+        late = OUTAGE_PRODUCE_MS / 1000
         begins = (0.0, down + SETTLING_S, up + late + SETTLING_S)[phase]
         ends = (down, up, self.samples[-1].second)[phase]
         inside = [sample for sample in self.samples if begins <= sample.second <= ends]
         if len(inside) < 2:
             raise UsageError(
-                f"the phase {PHASES[phase]!r} was over too soon to be seen: send more --records"
+                f"the phase {PHASES[phase]!r} was too short to be measured: send more --records"
             )
         at_home = inside[-1].at_home - inside[0].at_home
         across = inside[-1].across - inside[0].across
@@ -154,7 +154,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=RECORDS,
         metavar="N",
-        help=f"how many to send in each run, at {RATE} a second (default: {RECORDS})",
+        help=f"records to send in each run, at {RATE} per second (default: {RECORDS})",
     )
     parser.add_argument(
         "--scene",
@@ -168,25 +168,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
 async def run(
     arguments: argparse.Namespace, display: Display
 ) -> tuple[list[str], dict[str, Any], dict[str, str]]:
-    """Run the scenes that were asked for.
+    """Run the chosen scenes.
 
     Returns:
-        What was found, in sentences; everything, for JSON; plots by file name.
+        Findings, as sentences; all results, for JSON; plots by file name.
 
     Raises:
-        UsageError: too few records.
+        UsageError: --records is too small.
         KafkaError: a run failed.
     """
     if arguments.records < FEWEST_RECORDS:
         raise UsageError(f"--records {arguments.records}: send at least {FEWEST_RECORDS}")
     measured = []
     outage = None
-    with open_ground(arguments, RACKS, {}) as ground:
+    with open_cluster(arguments, RACKS, {}) as cluster:
         for name in arguments.scene:
             if name == "outage":
-                outage = await _measure_outage(ground, 2 * arguments.records, display)
+                outage = await _measure_outage(cluster, 2 * arguments.records, display)
             else:
-                measured.append(await _measure(ground, name, arguments.records, display))
+                measured.append(await _measure(cluster, name, arguments.records, display))
     _show(measured, outage, display)
     findings = describe_findings(measured, outage)
     return (
@@ -196,51 +196,54 @@ async def run(
     )
 
 
-async def _measure(ground: Ground, name: str, records: int, display: Display) -> Measured:
+async def _measure(
+    cluster: ExperimentCluster, name: str, records: int, display: Display
+) -> Measured:
     scene = SCENES[name]
-    ground.slow(SLOW_BROKER, SLOW_PRODUCE_MS if scene.has_slow_broker else 0)
+    cluster.slow(SLOW_BROKER, SLOW_PRODUCE_MS if scene.has_slow_broker else 0)
     try:
-        with ground.topic(f"kip1123-{name}", ground.brokers) as view:
-            command = _command(ground, view, records, scene.settings)
+        with cluster.topic(f"kip1123-{name}", cluster.brokers) as view:
+            command = _command(cluster, view, records, scene.settings)
             with display.follow(scene.title, records) as show:
                 perf = await run_perf(command, _timeout(records), show)
-            stored = ground.count_records(view)
+            stored = cluster.count_records(view)
     finally:
-        ground.slow(SLOW_BROKER, 0)
+        cluster.slow(SLOW_BROKER, 0)
     return Measured(name, perf, dict(zip(view.leaders, stored, strict=True)))
 
 
-async def _measure_outage(ground: Ground, records: int, display: Display) -> Outage:
-    """Send, and have the producer's rack take nothing during the middle third."""
+async def _measure_outage(cluster: ExperimentCluster, records: int, display: Display) -> Outage:
+    """Send records, and make the producer's rack unavailable during the middle third."""
     third_s = records / RATE / 3
-    with ground.topic("kip1123-outage", ground.brokers) as view:
-        command = _command(ground, view, records, OUTAGE)
-        with display.follow("rack-aware, the rack takes nothing for a while", records) as show:
+    with cluster.topic("kip1123-outage", cluster.brokers) as view:
+        command = _command(cluster, view, records, OUTAGE)
+        with display.follow("rack-aware, rack unavailable in the middle third", records) as show:
             producing = asyncio.create_task(run_perf(command, _timeout(records), show))
             try:
-                samples, changes = await _watch(ground, view, producing, third_s, display)
+                samples, changes = await _watch(cluster, view, producing, third_s, display)
                 perf = await producing
             finally:
                 producing.cancel()
                 for broker in HOME_BROKERS:
-                    ground.slow(broker, 0)
+                    cluster.slow(broker, 0)
     return Outage(perf, samples, changes)
 
 
 async def _watch(
-    ground: Ground,
+    cluster: ExperimentCluster,
     view: TopicView,
     producing: asyncio.Task[PerfRun],
     third_s: float,
     display: Display,
 ) -> tuple[list[Sample], tuple[float, float]]:
-    """Sample the topic while the producer runs; take the rack away after a third, and back."""
+    """Sample the topic while the producer runs; after a third the rack becomes unavailable, after
+    two thirds available again."""
     loop = asyncio.get_running_loop()
     samples: list[Sample] = []
     changes: list[float] = []
     began = None
     while not producing.done():
-        counts = await asyncio.to_thread(ground.count_records, view)
+        counts = await asyncio.to_thread(cluster.count_records, view)
         now = loop.time()
         if began is None and any(counts):
             began = now
@@ -249,20 +252,23 @@ async def _watch(
             samples.append(Sample(now - began, at_home, sum(counts) - at_home))
             if now - began >= (len(changes) + 1) * third_s and len(changes) < 2:
                 for broker in HOME_BROKERS:
-                    ground.slow(broker, 0 if changes else DEAF_PRODUCE_MS)
+                    cluster.slow(broker, 0 if changes else OUTAGE_PRODUCE_MS)
                 changes.append(now - began)
         await asyncio.wait([producing], timeout=SAMPLE_S)
     if len(changes) < 2:
-        await producing  # raises what it failed with
-        raise UsageError("the run was over before the rack came back: send more --records")
+        await producing  # raises the run's error, if it failed
+        raise UsageError("the run ended before the rack was available again: send more --records")
     return samples, (changes[0], changes[1])
 
 
 def _command(
-    ground: Ground, view: TopicView, records: int, settings: Mapping[str, str | int | bool]
+    cluster: ExperimentCluster,
+    view: TopicView,
+    records: int,
+    settings: Mapping[str, str | int | bool],
 ) -> list[str]:
     return trimtab_perf(
-        *(view.name, records, RECORD_BYTES, RATE, ground.client_words),
+        *(view.name, records, RECORD_BYTES, RATE, cluster.client_words),
         {"linger.ms": 0, **settings},
     )
 
@@ -291,11 +297,11 @@ def _show(measured: Sequence[Measured], outage: Outage | None, display: Display)
         display.show_table(title, [*heads, f"broker {SLOW_BROKER} in rack"], rows)
     if outage is not None:
         rows = [[phase, f"{outage.share_across(at):.1%}"] for at, phase in enumerate(PHASES)]
-        display.show_table("The rack goes and comes back", ["phase", "records across"], rows)
+        display.show_table("Outage of the rack", ["phase", "records across"], rows)
 
 
 def describe_findings(measured: Sequence[Measured], outage: Outage | None) -> list[str]:
-    """What the figures say about the proposal's clauses; for the runs there are."""
+    """Sentences that compare the results with the proposal's claims, for the scenes that ran."""
     by_name = {each.scene: each for each in measured}
     sentences = []
     if "anywhere" in by_name and "aware" in by_name:
@@ -305,8 +311,8 @@ def describe_findings(measured: Sequence[Measured], outage: Outage | None) -> li
         )
     sentences += [
         f"{SCENES[name].title[:1].upper()}{SCENES[name].title[1:]}: broker {SLOW_BROKER} gets "
-        f"{by_name[name].slow_share:.0%} of what stays in the rack, "
-        f"{by_name[name].share_across:.0%} leaves it."
+        f"{by_name[name].slow_share:.0%} of the records that stay in the rack; "
+        f"{by_name[name].share_across:.0%} of all records leave it."
         for name in ("slow", "slow-latency", "slow-java")
         if name in by_name
     ]
@@ -314,7 +320,7 @@ def describe_findings(measured: Sequence[Measured], outage: Outage | None) -> li
         before, during, after = (outage.share_across(phase) for phase in range(len(PHASES)))
         sentences.append(
             f"{before:.0%} of the records leave the rack while it is healthy, {during:.0%} while it"
-            f" takes nothing, {after:.0%} when it is back."
+            f" is unavailable, {after:.0%} when it is available again."
         )
     return sentences
 
@@ -380,7 +386,8 @@ def _draw(measured: Sequence[Measured], outage: Outage | None) -> dict[str, str]
         spans = [Span(phase, *edge) for phase, edge in zip(PHASES, pairwise(edges), strict=True)]
         seconds = [sample.second for sample in samples[1:]]
         drawn = draw_timeline(
-            seconds, rates, spans, "records/s", "KIP-1123: where records go while a rack is deaf"
+            *(seconds, rates, spans, "records/s"),
+            "KIP-1123: records per rack while rack a is unavailable",
         )
         plots["outage.svg"] = to_document(drawn)
     return plots

@@ -1,12 +1,12 @@
-"""KIP-480's comparison: a partition for every record (round robin) beside one for every batch.
+"""KIP-480: a new partition for every record (round robin), or for every batch (sticky).
 
-One to three producers, linger.ms 0 and more, 16 partitions and more, with and without keys among
-the records; beside round robin and sticky also today's default (KIP-794). What it is about is the
-size of batches, the number of requests, and with them the latency. Brokers on the loopback answer
-sooner than any in a network, so that hardly anything ever waits to be batched: the embedded ones
-answer produce requests --produce-ms late. The whole takes about five minutes.
+The runs vary the number of producers (1 to 3), linger.ms (0 to 100), the number of partitions (16
+to 128), and whether half of the records have keys. They compare round robin, sticky and today's
+default (KIP-794) by batch size, number of requests and latency. Brokers on the loopback interface
+answer too fast for batches to fill, so embedded brokers answer produce requests --produce-ms late.
+All runs take about five minutes.
 
-Round robin, a Java class of that name, takes no notice of keys; the other two hash them.
+Round robin ignores keys, as Kafka's RoundRobinPartitioner does; the other two hash them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from trimtab.cli.experiment.cluster import ExperimentCluster, open_cluster
 from trimtab.cli.experiment.display import Display
-from trimtab.cli.experiment.ground import Ground, open_ground
 from trimtab.cli.experiment.perf import LEAST_MS, PerfRun, run_perf, trimtab_perf
 from trimtab.cli.latency import Latency
 from trimtab.cli.plot import draw_latencies, to_document
@@ -38,22 +38,22 @@ KEYS: Final = 1000
 KEYED_SHARE: Final = 0.5
 
 
-class Way(NamedTuple):
-    """One way of choosing partitions."""
+class Configuration(NamedTuple):
+    """A partitioner and its producer options."""
 
     title: str
     settings: Mapping[str, str | int | bool]
 
 
-WAYS: Final = {
-    "round_robin": Way("round robin", {"partitioner.class": "round_robin"}),
-    "sticky": Way("sticky (KIP-480)", {"partitioner.class": "sticky"}),
-    "default": Way("default (KIP-794)", {}),
+CONFIGURATIONS: Final = {
+    "round_robin": Configuration("round robin", {"partitioner.class": "round_robin"}),
+    "sticky": Configuration("sticky (KIP-480)", {"partitioner.class": "sticky"}),
+    "default": Configuration("default (KIP-794)", {}),
 }
 
 
 class Case(NamedTuple):
-    """What else is varied."""
+    """The settings besides the partitioner that the runs vary."""
 
     producers: int = 3
     linger_ms: int = 0
@@ -71,7 +71,7 @@ TABLES: Final[dict[str, dict[str, Case]]] = {
 
 
 class Measured(NamedTuple):
-    """One way in one case: all its producers together."""
+    """The results of one configuration in one case, over all producers."""
 
     runs: Sequence[PerfRun]
 
@@ -95,7 +95,7 @@ class Measured(NamedTuple):
 
     @property
     def latency_ms(self) -> Latency:
-        """The mean of the averages; of the others, those of the producer that has the largest."""
+        """The mean of the producers' averages; for all other figures, the largest."""
 
         of = [run.latency_ms for run in self.runs]
         return {
@@ -114,52 +114,53 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=RECORDS,
         metavar="N",
-        help=f"from each producer in each run, at {RATE} a second (default: {RECORDS})",
+        help=f"records from each producer in each run, at {RATE} per second (default: {RECORDS})",
     )
     parser.add_argument(
         "--table",
         nargs="+",
         choices=list(TABLES),
         default=list(TABLES),
-        help="what to vary (default: each)",
+        help="settings to vary (default: all)",
     )
     parser.add_argument(
         "--configuration",
         nargs="+",
-        choices=list(WAYS),
-        default=list(WAYS),
-        help="which ways of choosing partitions (default: all)",
+        choices=list(CONFIGURATIONS),
+        default=list(CONFIGURATIONS),
+        help="partitioners to compare (default: all)",
     )
     parser.add_argument(
         "--produce-ms",
         type=float,
         default=PRODUCE_MS,
         metavar="MS",
-        help=f"how late embedded brokers answer produce requests (default: {PRODUCE_MS:g})",
+        help="delay of embedded brokers' answers to produce requests, in milliseconds "
+        f"(default: {PRODUCE_MS:g})",
     )
 
 
 async def run(
     arguments: argparse.Namespace, display: Display
 ) -> tuple[list[str], dict[str, Any], dict[str, str]]:
-    """Run the tables that were asked for.
+    """Run the chosen tables.
 
     Returns:
-        What was found, in sentences; everything, for JSON; plots by file name.
+        Findings, as sentences; all results, for JSON; plots by file name.
 
     Raises:
-        UsageError: too few records.
-        KafkaError: the cluster refused something, or a run failed.
+        UsageError: --records is below 1.
+        KafkaError: the cluster rejected a request, or a run failed.
     """
     if arguments.records < 1:
         raise UsageError(f"--records {arguments.records}: send at least 1")
     tables = {name: TABLES[name] for name in arguments.table}
     measured: dict[tuple[Case, str], Measured] = {}
     slow = dict.fromkeys(range(len(RACKS)), arguments.produce_ms)
-    with open_ground(arguments, RACKS, slow) as ground:
+    with open_cluster(arguments, RACKS, slow) as cluster:
         for case in dict.fromkeys(case for cases in tables.values() for case in cases.values()):
             for way in arguments.configuration:
-                measured[case, way] = await _measure(ground, case, way, arguments.records, display)
+                measured[case, way] = await _measure(cluster, case, way, arguments.records, display)
     for name, cases in tables.items():
         _show_table(name, cases, arguments.configuration, measured, display)
     findings = describe_findings(tables, measured)
@@ -187,18 +188,18 @@ async def run(
 
 
 async def _measure(
-    ground: Ground, case: Case, way: str, records: int, display: Display
+    cluster: ExperimentCluster, case: Case, way: str, records: int, display: Display
 ) -> Measured:
-    leaders = [ground.brokers[at % len(ground.brokers)] for at in range(case.partitions)]
+    leaders = [cluster.brokers[at % len(cluster.brokers)] for at in range(case.partitions)]
     keys = ("--key-distribution", "random", "--record-key-range", str(KEYS))
-    with ground.topic(f"kip480-{way}", leaders) as view:
+    with cluster.topic(f"kip480-{way}", leaders) as view:
         command = trimtab_perf(
-            *(view.name, records, RECORD_BYTES, RATE, ground.client_words),
-            {"linger.ms": case.linger_ms, **WAYS[way].settings},
+            *(view.name, records, RECORD_BYTES, RATE, cluster.client_words),
+            {"linger.ms": case.linger_ms, **CONFIGURATIONS[way].settings},
             (*keys, "--keyed-share", str(KEYED_SHARE)) if case.is_mixed else (),
         )
         title = (
-            f"{WAYS[way].title}: producers {case.producers}, linger.ms {case.linger_ms}, "
+            f"{CONFIGURATIONS[way].title}: producers {case.producers}, linger.ms {case.linger_ms}, "
             f"partitions {case.partitions}{', half with keys' if case.is_mixed else ''}"
         )
         done = [0] * case.producers
@@ -235,7 +236,7 @@ def _show_table(
             latency = of.latency_ms
             rows.append(
                 [
-                    f"{title}, {WAYS[way].title}",
+                    f"{title}, {CONFIGURATIONS[way].title}",
                     f"{of.records_per_batch:.1f}",
                     f"{of.bytes_per_request:,.0f}",
                     f"{of.requests:,.0f}",
@@ -250,7 +251,7 @@ def _show_table(
 def describe_findings(
     tables: Mapping[str, Mapping[str, Case]], measured: Mapping[tuple[Case, str], Measured]
 ) -> list[str]:
-    """One sentence per case: how much larger sticky's batches are, and what that does."""
+    """One sentence per case: sticky's batch size, requests and latency relative to round robin."""
     sentences = []
     for cases in tables.values():
         for title, case in cases.items():
@@ -275,7 +276,10 @@ def _draw(
     plots = {}
     for name, cases in tables.items():
         rows = [
-            (f"{title}, {WAYS[way].title.partition(' (')[0]}", measured[case, way].latency_ms)
+            (
+                f"{title}, {CONFIGURATIONS[way].title.partition(' (')[0]}",
+                measured[case, way].latency_ms,
+            )
             for title, case in cases.items()
             for way in ways
         ]

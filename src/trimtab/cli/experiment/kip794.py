@@ -1,10 +1,11 @@
-"""KIP-794's two test series, beside the figures that the proposal published.
+"""KIP-794's two test series, compared with the results that the proposal published.
 
-Three brokers, a topic with one partition on each, broker 0 answering every produce request 20 ms
-late; 122,880 records of 512 bytes at 2048 records/s (series 1) or 4096 (series 2), linger.ms=0, all
-else default. A run of series 1 takes a minute, one of series 2 half of that; a configuration that
-cannot keep up takes longer. With --bootstrap the topic is made on the first three brokers of
-that cluster, of which the first is taken for the slow one: the delay is yours to arrange.
+There are three brokers, a topic with one partition on each, and broker 0 answers every produce
+request 20 ms late. The producer sends 122,880 records of 512 bytes, 2048 per second (series 1) or
+4096 (series 2), with linger.ms=0 and otherwise defaults. A run of series 1 takes a minute, one of
+series 2 half a minute, longer if a configuration cannot keep up. With --bootstrap the topic is
+created on the first three brokers of that cluster, and the first counts as the slow one: you must
+slow it down yourself.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from trimtab.cli.experiment.cluster import ExperimentCluster, open_cluster
 from trimtab.cli.experiment.display import Display
-from trimtab.cli.experiment.ground import Ground, open_ground
 from trimtab.cli.experiment.perf import LEAST_MS, PerfRun, run_perf, trimtab_perf
 from trimtab.cli.latency import Latency
 from trimtab.cli.plot import Bar, draw_latencies, draw_shares, to_document
@@ -34,7 +35,7 @@ RATES: Final = {1: 2048, 2: 4096}
 """Records a second of each series: 1 and 2 MiB/s."""
 
 SLOWEST: Final = 6
-"""A run that needs more than so many times its share of time, and `GRACE_S`, is given up."""
+"""A run may take this many times its planned duration, plus `GRACE_S` seconds."""
 
 GRACE_S: Final = 60
 
@@ -42,7 +43,7 @@ LINGER: Final = {"linger.ms": 0}
 
 
 class Configuration(NamedTuple):
-    """One way of choosing partitions."""
+    """A partitioner and its producer options."""
 
     title: str
     settings: Mapping[str, str | int | bool]
@@ -60,7 +61,7 @@ CONFIGURATIONS: Final = {
 
 
 class Published(NamedTuple):
-    """What the proposal printed for one run: MiB/s, milliseconds, bytes sent to each broker."""
+    """The proposal's results of one run: MiB/s, milliseconds, bytes sent to each broker."""
 
     megabytes_per_second: float
     average: float
@@ -71,8 +72,8 @@ class Published(NamedTuple):
     bytes_by_broker: tuple[int, int, int]
 
 
-# The slow broker's bytes of the first lost their last digit in print: 4,682,622. All runs sum to
-# about 65 MB, and the text says "about 5 times the others".
+# The proposal prints 4,682,622 for the slow broker in the first run; the last digit is missing, as
+# each run sums to about 65 MB and the text says "about 5 times the others".
 PUBLISHED: Final = {
     (1, "old"): Published(
         0.84, 4072.74, 3870, 10221, 10992, 11214, (46_826_220, 9_207_276, 9_004_193)
@@ -88,11 +89,11 @@ PUBLISHED: Final = {
 
 
 class Measured(NamedTuple):
-    """One run of here.
+    """The results of one run.
 
     Attributes:
-        brokers: the numbers of the three brokers, the slow one first.
-        records_by_broker: stored on each of them.
+        brokers: the ids of the three brokers, the slow one first.
+        records_by_broker: records stored on each of them.
     """
 
     series: int
@@ -103,19 +104,19 @@ class Measured(NamedTuple):
 
     @property
     def bytes_by_broker(self) -> dict[int, float]:
-        """Sent to each of the brokers, requests and all, as the producer counts."""
+        """Bytes sent to each broker, including request headers, by the producer's metric."""
         totals = self.run.node_totals("outgoing-byte-total")
         return {broker: totals.get(broker, 0.0) for broker in self.brokers}
 
     @property
     def shares(self) -> dict[int, float]:
-        """Of the records' bytes on each broker; records are of one size."""
+        """Each broker's share of the records, which all have the same size."""
         total = sum(self.records_by_broker.values())
         return {broker: self.records_by_broker[broker] / total for broker in self.brokers}
 
     @property
     def spread(self) -> float:
-        """How far the fullest broker is from the emptiest, as a share of their mean."""
+        """The difference between the highest and the lowest share, relative to the mean share."""
         return (max(self.shares.values()) - min(self.shares.values())) * len(self.shares)
 
     @property
@@ -129,7 +130,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=RECORDS,
         metavar="N",
-        help=f"how many to send in each run (default: {RECORDS}, as the proposal)",
+        help=f"records to send in each run (default: {RECORDS}, as in the proposal)",
     )
     parser.add_argument(
         "--series",
@@ -137,46 +138,48 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         choices=list(RATES),
         default=list(RATES),
-        help="1: 1 MiB/s, 2: 2 MiB/s (default: both)",
+        help="1 sends 1 MiB/s, 2 sends 2 MiB/s (default: both)",
     )
     parser.add_argument(
         "--configuration",
         nargs="+",
         choices=list(CONFIGURATIONS),
         default=list(CONFIGURATIONS),
-        help="which ways of choosing partitions (default: all)",
+        help="partitioners to compare (default: all)",
     )
     parser.add_argument(
         "--topic",
         metavar="TOPIC",
-        help="use this topic as it is, with one partition on each of three brokers, instead of "
-        "making one for each run",
+        help="use this existing topic, with one partition on each of three brokers (default: "
+        "create a topic for each run)",
     )
 
 
 async def run(
     arguments: argparse.Namespace, display: Display
 ) -> tuple[list[str], dict[str, Any], dict[str, str]]:
-    """Run the series that were asked for.
+    """Run the chosen series.
 
     Returns:
-        What was found, in sentences; everything, for JSON; plots by file name.
+        Findings, as sentences; all results, for JSON; plots by file name.
 
     Raises:
-        UsageError: too few records, or the cluster or topic does not have what it takes.
-        KafkaError: the cluster refused something, or a run failed.
+        UsageError: --records is below 1, the cluster has fewer than three brokers, or the topic
+            has other records than the run sent.
+        KafkaError: the cluster rejected a request, or a run failed.
     """
     if arguments.records < 1:
         raise UsageError(f"--records {arguments.records}: send at least 1")
-    with open_ground(arguments, RACKS, {0: SLOW_PRODUCE_MS}) as ground:
-        if len(ground.brokers) < len(RACKS):
-            raise UsageError(f"the cluster has {len(ground.brokers)} brokers: it takes three")
+    with open_cluster(arguments, RACKS, {0: SLOW_PRODUCE_MS}) as cluster:
+        if len(cluster.brokers) < len(RACKS):
+            raise UsageError(f"the cluster has {len(cluster.brokers)} brokers: three are needed")
+        slow = cluster.brokers[0]
+        delay = "" if cluster.embedded is None else f", by {SLOW_PRODUCE_MS} ms"
         display.say(
-            f"Brokers {', '.join(map(str, ground.brokers))}; broker {ground.brokers[0]} is the slow"
-            f" one{'' if ground.cluster is None else f', by {SLOW_PRODUCE_MS} ms'}"
+            f"Brokers {', '.join(map(str, cluster.brokers))}; the slow one is broker {slow}{delay}"
         )
         measured = [
-            await _measure(ground, series, name, arguments.records, arguments.topic, display)
+            await _measure(cluster, series, name, arguments.records, arguments.topic, display)
             for series in arguments.series
             for name in arguments.configuration
         ]
@@ -187,31 +190,36 @@ async def run(
 
 
 async def _measure(
-    ground: Ground, series: int, name: str, records: int, topic: str | None, display: Display
+    cluster: ExperimentCluster,
+    series: int,
+    name: str,
+    records: int,
+    topic: str | None,
+    display: Display,
 ) -> Measured:
     title = f"series {series}, {CONFIGURATIONS[name].title}"
     with ExitStack() as stack:
         view = (
-            stack.enter_context(new_topic(ground, f"{series}-{name}"))
+            stack.enter_context(new_topic(cluster, f"{series}-{name}"))
             if topic is None
-            else ground.describe(topic)
+            else cluster.describe(topic)
         )
         command = trimtab_perf(
-            *(view.name, records, RECORD_BYTES, RATES[series], ground.client_words),
+            *(view.name, records, RECORD_BYTES, RATES[series], cluster.client_words),
             {**LINGER, **CONFIGURATIONS[name].settings},
         )
         show = stack.enter_context(display.follow(title, records))
-        return await measure(ground, view, series, name, command, records, show)
+        return await measure(cluster, view, series, name, command, records, show)
 
 
-def new_topic(ground: Ground, name: str) -> AbstractContextManager[TopicView]:
-    """A topic as the proposal has it: partition 0 on the second broker, 1 on the slow first one."""
-    slow, second, third = ground.brokers[:3]
-    return ground.topic(f"kip794-{name}", [second, slow, third])
+def new_topic(cluster: ExperimentCluster, name: str) -> AbstractContextManager[TopicView]:
+    """The proposal's topic: partition 0 on the second broker, partition 1 on the slow first one."""
+    slow, second, third = cluster.brokers[:3]
+    return cluster.topic(f"kip794-{name}", [second, slow, third])
 
 
 async def measure(
-    ground: Ground,
+    cluster: ExperimentCluster,
     view: TopicView,
     series: int,
     name: str,
@@ -219,23 +227,23 @@ async def measure(
     records: int,
     show: Callable[[int], object],
 ) -> Measured:
-    """Run a perf tool, whichever, and look where the records went.
+    """Run a perf tool, trimtab's or Kafka's, and count the records on each broker.
 
     Raises:
-        UsageError: the topic did not take exactly what was sent.
+        UsageError: the topic's number of new records is not the number of records sent.
         PerfFailed: the tool failed, or took too long.
     """
-    before = ground.count_records(view)
+    before = cluster.count_records(view)
     perf = await run_perf(command, SLOWEST * records / RATES[series] + GRACE_S, show)
-    after = ground.count_records(view)
+    after = cluster.count_records(view)
     by_broker = dict.fromkeys(sorted(set(view.leaders)), 0)
     for leader, old, new in zip(view.leaders, before, after, strict=True):
         by_broker[leader] += new - old
     stored = sum(by_broker.values())
     if stored != records:
         raise UsageError(
-            f"topic {view.name} took {stored} records, not the {records} that were sent: does "
-            "somebody else write to it?"
+            f"topic {view.name} has {stored} new records, but {records} were sent: does another "
+            "producer write to it?"
         )
     return Measured(series, name, perf, list(by_broker), by_broker)
 
@@ -299,7 +307,7 @@ def _word_published(figures: Published) -> list[str]:
 
 
 def describe_findings(measured: Sequence[Measured]) -> list[str]:
-    """Sentences about what the proposal claims, from the figures alone; for the runs there are."""
+    """Sentences that compare the results with the proposal's claims, for the runs made."""
     by_name = {(each.series, each.configuration): each for each in measured}
     sentences = []
     for series in sorted({each.series for each in measured}):

@@ -1,7 +1,7 @@
-"""Runs of a producer-perf tool, ours or Kafka's: each in a process of its own, its output read.
+"""Runs a producer-perf tool, trimtab's or Kafka's, in a process, and parses its output.
 
-The tools print the same lines, so one reader does for both. A producer that shares its process with
-nobody measures its own latencies, not those of its neighbours.
+Both tools print the same lines. Each run has its own process, so that other work in the same
+process does not add to the measured latencies.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ INTERVAL_MS = 500
 """Time between two lines of progress."""
 
 LEAST_MS = 1.0
-"""Percentiles are printed as whole milliseconds, cut off: 0 means less than this."""
+"""Percentiles are printed in whole milliseconds, rounded down: 0 means less than this."""
 
 STOP_S = 5.0
-"""How long a tool that is no longer wanted may take to end."""
+"""Seconds after SIGTERM until a tool is killed."""
 
 _LONGEST_LINE = 1 << 20
 _LAST_LINES = 2000
@@ -37,17 +37,16 @@ _METRIC = re.compile(r"(?P<group>[\w-]+):(?P<name>[\w-]+):\{(?P<tags>[^}]*)\} *:
 
 
 class PerfFailed(KafkaError):
-    """A tool ended without its figures, or took too long."""
+    """A tool failed, printed no summary, or took too long."""
 
 
 class PerfRun(NamedTuple):
-    """What one run of a tool came to.
+    """The results of one run of a tool.
 
     Attributes:
-        megabytes_per_second: in units of 2^20 bytes, of values alone.
+        megabytes_per_second: in units of 2^20 bytes, record values only.
         metrics: `producer-metrics` by name.
-        nodes: `producer-node-metrics` by broker number; only real brokers, not addresses to begin
-            with or coordinators.
+        nodes: `producer-node-metrics` by broker id; without bootstrap addresses and coordinators.
     """
 
     records: int
@@ -58,20 +57,20 @@ class PerfRun(NamedTuple):
     nodes: Mapping[int, Mapping[str, float]]
 
     def node_totals(self, name: str) -> dict[int, float]:
-        """One metric of each broker, such as `outgoing-byte-total`; 0 where it is not known."""
+        """One metric of each broker, such as `outgoing-byte-total`; 0 if the broker lacks it."""
         return {node: values.get(name, 0.0) for node, values in sorted(self.nodes.items())}
 
 
 def read_perf_output(text: str) -> PerfRun:
-    """The figures in what a tool printed.
+    """Parse a tool's output.
 
     Raises:
-        PerfFailed: there is no closing summary; the last lines say why.
+        PerfFailed: there is no summary; the error includes the last lines.
     """
     summary = _SUMMARY.search(text)
     if summary is None:
         raise PerfFailed(
-            f"the perf tool printed no summary; its last words:\n{text[-_LAST_LINES:]}"
+            f"the perf tool printed no summary; its last lines:\n{text[-_LAST_LINES:]}"
         )
     metrics: dict[str, float] = {}
     nodes: dict[int, dict[str, float]] = {}
@@ -118,10 +117,10 @@ def trimtab_perf(
     """The command line of `trimtab producer-perf`.
 
     Args:
-        rate: records a second; -1 for no limit.
-        client_words: whom to talk to, as command line options.
+        rate: records per second; -1 for no limit.
+        client_words: command line options that name the cluster.
         settings: producer options of this run.
-        more: further options of the tool.
+        more: other options of the tool.
     """
     properties = [f"{name}={_word(value)}" for name, value in settings.items()]
     return [
@@ -140,11 +139,11 @@ async def run_perf(
     """Run a tool to its end.
 
     Args:
-        timeout_s: after so long it is ended.
+        timeout_s: seconds after which the tool is stopped.
         show: called with the number of records acknowledged so far.
 
     Raises:
-        PerfFailed: it ended with an error, without a summary, or not in time.
+        PerfFailed: the tool ended with an error, without a summary, or not in time.
     """
     process = await asyncio.create_subprocess_exec(
         *command,
@@ -183,7 +182,7 @@ async def run_perf(
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """See to it that the process is gone, also when we are being cancelled."""
+    """End the process and wait for it, also when this task is being cancelled."""
     if process.returncode is not None:
         return
     process.terminate()

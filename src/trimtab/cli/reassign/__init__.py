@@ -1,9 +1,9 @@
 """Move partitions to other brokers, with the options of kafka-reassign-partitions.
 
---generate writes a plan with the fewest bytes that have to move so that the replicas are on the
-brokers of --broker-list, no broker is beyond its limit (max.broker.partitions, KIP-578), each
-partition is spread over the racks and each broker leads as many of the partitions as the others.
-Why each one moves, and how long it takes with --throttle, is said on standard error.
+--generate prints a plan that puts the replicas on the brokers of --broker-list. No broker exceeds
+its limit (max.broker.partitions, KIP-578), each partition is spread over the racks, and all brokers
+lead the same number of partitions, give or take one. Of all such plans it copies the fewest bytes.
+Standard error shows the reason for each move, and with --throttle the time that the moves take.
 """
 
 from __future__ import annotations
@@ -39,53 +39,61 @@ _ONLY_FOR = {
 def configure(parser: argparse.ArgumentParser) -> None:
     action = parser.add_mutually_exclusive_group(required=True)
     for name, text in (
-        ("generate", "write a plan; nothing is moved"),
-        ("execute", "begin the moves of a plan"),
-        ("verify", "how far they are; once they are over, throttles are taken off"),
-        ("cancel", "give up those that are under way: partitions go back"),
-        ("list", "all moves that are under way"),
+        ("generate", "print a plan; nothing is moved"),
+        ("execute", "start the reassignments of a plan"),
+        (
+            "verify",
+            "show the progress of the reassignments; remove throttles when all are complete",
+        ),
+        ("cancel", "cancel reassignments in progress: partitions keep their former replicas"),
+        ("list", "show all reassignments in progress"),
     ):
         action.add_argument(f"--{name}", dest="action", action="store_const", const=name, help=text)
     parser.add_argument(
         "--topics-to-move-json-file",
         metavar="FILE",
-        help='with --generate: {"version": 1, "topics": [{"topic": "t"}]} (default: all topics)',
+        help='with --generate: the topics to plan for, as {"version": 1, "topics": [{"topic": '
+        '"t"}]} (default: all topics)',
     )
     parser.add_argument(
         "--broker-list",
         metavar="ID,…",
-        help="with --generate: the brokers to be on (default: all that are alive)",
+        help="with --generate: put replicas on these brokers only (default: all that are alive)",
     )
     parser.add_argument(
-        "--disable-rack-aware", action="store_true", help="with --generate: racks do not matter"
+        "--disable-rack-aware", action="store_true", help="with --generate: ignore racks"
     )
     parser.add_argument(
         "--reassignment-json-file",
         metavar="FILE",
-        help="with --execute, --verify and --cancel: the plan, as --generate proposes it",
+        help="with --execute, --verify and --cancel: the plan, in the format of --generate",
     )
     parser.add_argument(
         "--throttle",
         metavar="BYTES",
         type=int,
-        help="a second, for what a broker sends and gets while partitions move",
+        help="with --execute: limit what each broker sends, and what it receives, for "
+        "reassignments to this many bytes per second (default: no limit); with --generate: show "
+        "the time the plan takes at this limit",
     )
     parser.add_argument(
         "--additional",
         action="store_true",
-        help="with --execute: although others are under way; also to change the throttle",
+        help="with --execute: start even if other reassignments are in progress; --throttle then "
+        "applies to these, too",
     )
     parser.add_argument(
         "--disallow-replication-factor-change",
         action="store_true",
-        help="with --execute: refuse what changes the number of replicas (KIP-860)",
+        help="with --execute: reject reassignments that change a partition's number of replicas "
+        "(KIP-860)",
     )
     parser.add_argument(
         "--preserve-throttles",
         action="store_true",
-        help="with --verify and --cancel: leave the throttles on",
+        help="with --verify and --cancel: do not remove throttles",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_client_options(parser)
 
 
@@ -99,16 +107,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Raises:
-    UsageError: an option that the action needs is missing, or one makes no sense with it.
+    UsageError: an option that the action needs is missing, or one does not go with it.
     """
     action = arguments.action
     for name, actions in _ONLY_FOR.items():
         if getattr(arguments, name) not in (None, False) and action not in actions:
             allowed = " and ".join(f"--{each}" for each in actions)
-            raise UsageError(f"--{name.replace('_', '-')} belongs to {allowed}, not to --{action}")
+            raise UsageError(f"--{name.replace('_', '-')} goes with {allowed}, not with --{action}")
     if action in _NEEDS_PLAN and arguments.reassignment_json_file is None:
         raise UsageError(f"--{action} needs the plan: --reassignment-json-file FILE")
     if arguments.throttle is not None and arguments.throttle <= 0:
         raise UsageError(
-            f"--throttle {arguments.throttle}: write bytes a second, such as 50000000 for 50 MB/s"
+            f"--throttle {arguments.throttle}: write bytes per second, such as 50000000 for 50 MB/s"
         )

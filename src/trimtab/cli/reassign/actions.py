@@ -1,4 +1,4 @@
-"""What `trimtab reassign` does, one function per action; texts are those of Kafka's tool."""
+"""The actions of `trimtab reassign`, one function each; most texts are those of Kafka's tool."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from trimtab.client.network.metadata import TopicView
 
 _PARTITIONS_A_REQUEST = 5000
-"""Kafka and we refuse more than 10,000 changes in one."""
+"""Kafka and trimtab reject more than 10,000 changes in one request."""
 
 
 def generate(admin: Admin, arguments: argparse.Namespace) -> int:
-    """Propose a plan."""
+    """Print a plan."""
     views = admin.describe_topics()
     topics = _choose_topics(views, arguments.topics_to_move_json_file)
     usage = read_usage(admin, views.values())
@@ -65,16 +65,16 @@ def _choose_topics(views: Mapping[str, TopicView], path: str | None) -> list[str
     for topic in topics:
         if topic not in views:
             raise UsageError(
-                f"{path} names {topic}, which is no topic; see `trimtab topics --list`"
+                f"{path} names {topic}, which does not exist; see `trimtab topics --list`"
             )
     return topics
 
 
 def choose_targets(usage: Usage, text: str | None, ignores_racks: bool) -> list[Target]:
-    """The brokers to be on, with the room that limits leave them.
+    """The brokers for replicas, each with the number of replicas that its limit still allows.
 
     Raises:
-        UsageError: not numbers, one twice, or no broker that is alive.
+        UsageError: the list is not numbers, names a broker twice, or one that is not alive.
     """
     if text is None:
         ids = sorted(usage.racks)
@@ -88,7 +88,7 @@ def choose_targets(usage: Usage, text: str | None, ignores_racks: bool) -> list[
                 raise UsageError(f"--broker-list {text} names broker {broker} more than once")
             if broker not in usage.racks:
                 alive = ", ".join(map(str, sorted(usage.racks)))
-                raise UsageError(f"--broker-list: broker {broker} is not alive; there are {alive}")
+                raise UsageError(f"--broker-list: broker {broker} is not alive; alive are {alive}")
     return [
         Target(
             broker,
@@ -113,27 +113,27 @@ def _look_at_replicas(admin: Admin, views: Sequence[TopicView]) -> list[Placed]:
             partition = TopicPartition(view.name, index)
             if partition in moving:
                 raise UsageError(
-                    f"partition {view.name}-{index} is on the move already; see `trimtab reassign "
-                    "--list`, and wait for it or --cancel it"
+                    f"partition {view.name}-{index} is already being reassigned; see `trimtab "
+                    "reassign --list`, and wait for it or --cancel it"
                 )
             placed.append(Placed(partition, each.replicas, sizes[partition]))
     return placed
 
 
 def execute(admin: Admin, arguments: argparse.Namespace) -> int:
-    """Begin the moves of a plan."""
+    """Start the reassignments of a plan."""
     wanted, directories = read_assignment(arguments.reassignment_json_file)
     moving = admin.list_reassignments()
     if moving and not arguments.additional:
         raise UsageError(
-            "there is an existing partition assignment: use --additional to begin these moves "
-            "beside it, or to change the throttle of those under way"
+            "there is an existing partition assignment: use --additional to start further "
+            "reassignments, or to change the throttle of those in progress"
         )
     alive = {node.id for node in admin.cluster().nodes}
     unknown = sorted({broker for replicas in wanted.values() for broker in replicas} - alive)
     if unknown:
         raise UsageError(
-            f"broker {unknown[0]} is not alive; there are {', '.join(map(str, sorted(alive)))}"
+            f"broker {unknown[0]} is not alive; alive are {', '.join(map(str, sorted(alive)))}"
         )
     current = _find_replicas(admin, wanted)
     missing = sorted(set(wanted) - set(current))
@@ -180,7 +180,7 @@ def execute(admin: Admin, arguments: argparse.Namespace) -> int:
 
 def _check_directories(admin: Admin, named: Mapping[tuple[TopicPartition, int], str]) -> None:
     """Raises:
-    UsageError: a replica is to be in a directory where its broker need not put it.
+    UsageError: the plan names a directory for a replica, but its broker may choose another one.
     """
     if not named:
         return
@@ -190,12 +190,12 @@ def _check_directories(admin: Admin, named: Mapping[tuple[TopicPartition, int], 
         if path not in there or (len(there) > 1 and partition not in there[path].logs):
             raise UsageError(
                 f"partition {_name(partition)}: broker {broker} has the log directories "
-                f"{', '.join(there)}, and chooses one itself: write 'any' for {path}"
+                f"{', '.join(there)}, and chooses one itself: write 'any' instead of {path}"
             )
 
 
 def verify(admin: Admin, arguments: argparse.Namespace) -> int:
-    """Show how far the moves of a plan are, and take throttles off when all are over."""
+    """Show the progress of a plan; remove throttles when no reassignment is in progress."""
     wanted = read_assignment(arguments.reassignment_json_file).replicas
     moving = admin.list_reassignments()
     current = _find_replicas(admin, wanted)
@@ -227,7 +227,7 @@ def verify(admin: Admin, arguments: argparse.Namespace) -> int:
 
 
 def cancel(admin: Admin, arguments: argparse.Namespace) -> int:
-    """Give up the moves of a plan that are under way."""
+    """Cancel the reassignments of a plan that are in progress."""
     wanted = read_assignment(arguments.reassignment_json_file).replicas
     moving = admin.list_reassignments()
     active = sorted(partition for partition in wanted if partition in moving)
@@ -257,7 +257,7 @@ def cancel(admin: Admin, arguments: argparse.Namespace) -> int:
 
 
 def list_moves(admin: Admin, arguments: argparse.Namespace) -> int:
-    """Show all moves that are under way."""
+    """Show all reassignments in progress."""
     moving = admin.list_reassignments()
     if arguments.json:
         print(
@@ -294,7 +294,7 @@ def _describe(reassignment: Reassignment) -> str:
 def _find_replicas(
     admin: Admin, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, Sequence[int]]:
-    """Where those of the partitions are that there are."""
+    """The replicas of each of these partitions that exists."""
     wanted = set(partitions)
     views = admin.describe_topics()
     return {
@@ -310,7 +310,7 @@ def _alter(
     targets: Mapping[TopicPartition, Sequence[int] | None],
     allows_other_factor: bool = True,
 ) -> dict[TopicPartition, BrokerError]:
-    """The partitions that were refused."""
+    """Change or, for None, cancel reassignments; returns the errors by partition."""
     refusals: dict[TopicPartition, BrokerError] = {}
     partitions = sorted(targets)
     for begin in range(0, len(partitions), _PARTITIONS_A_REQUEST):

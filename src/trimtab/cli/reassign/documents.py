@@ -1,4 +1,4 @@
-"""The JSON documents of kafka-reassign-partitions: topics to move, and where partitions are to be.
+"""The JSON documents of kafka-reassign-partitions: topics to move, and replicas of partitions.
 
 {"version": 1, "topics": [{"topic": "flights"}]}
 {"version": 1, "partitions": [{"topic": "flights", "partition": 0, "replicas": [1, 2],
@@ -26,7 +26,7 @@ def read_topics(path: str) -> list[str]:
     """The topics of a --topics-to-move-json-file.
 
     Raises:
-        UsageError: it cannot be read, is something else, or names a topic twice.
+        UsageError: the file cannot be read, has another form, or names a topic twice.
     """
     topics = []
     for entry in _list(path, _read(path).get("topics"), _TOPICS):
@@ -42,11 +42,11 @@ def read_topics(path: str) -> list[str]:
 
 
 class Assignment(NamedTuple):
-    """Where a --reassignment-json-file puts partitions.
+    """The contents of a --reassignment-json-file.
 
     Attributes:
-        replicas: by partition, the preferred leader first.
-        directories: the directories it names, by partition and broker; mostly none.
+        replicas: broker ids by partition, the preferred leader first.
+        directories: log directories by partition and broker; without those given as "any".
     """
 
     replicas: dict[TopicPartition, list[int]]
@@ -54,11 +54,11 @@ class Assignment(NamedTuple):
 
 
 def read_assignment(path: str) -> Assignment:
-    """A --reassignment-json-file.
+    """Read a --reassignment-json-file.
 
     Raises:
-        UsageError: it cannot be read, is something else, is empty, or names a partition or one of
-            its brokers twice.
+        UsageError: the file cannot be read, has another form, names no partition, or names a
+            partition or one of its brokers twice.
     """
     document = _read(path)
     assignment = Assignment({}, {})
@@ -72,7 +72,7 @@ def read_assignment(path: str) -> Assignment:
                 raise UsageError(f"{path}: {entry} should be as in {_ASSIGNMENT}")
         partition = TopicPartition(topic, index)
         if partition in assignment.replicas:
-            raise UsageError(f"{name} is there more than once")
+            raise UsageError(f"{name} is listed more than once")
         if not replicas or len(set(replicas)) < len(replicas):
             raise UsageError(f"{name} has replicas {replicas}: name each broker once")
         log_dirs = entry.get("log_dirs", [_ANY] * len(replicas))
@@ -88,7 +88,7 @@ def read_assignment(path: str) -> Assignment:
 
 
 def write_assignment(assignment: Mapping[TopicPartition, Sequence[int]]) -> str:
-    """As kafka-reassign-partitions writes it, in one line."""
+    """An assignment in one line, as kafka-reassign-partitions prints it."""
     return json.dumps(describe_assignment(assignment), separators=(",", ":"))
 
 

@@ -1,15 +1,14 @@
-"""Which replicas move where: the fewest bytes that bring limits, racks and leaders into order.
+"""Plans which replicas move to which brokers, so that the fewest bytes are copied.
 
-Replicas go to the brokers that are given and to no others. Beyond that, in this order:
+Replicas are placed only on the given brokers. The goals, the most important first:
 
-1. no broker gets beyond its limit, not even while both the old and the new replicas are there, and
-   one that is beyond it loses what it has too much;
-2. each partition is spread over the racks as evenly as can be;
-3. each broker is the preferred leader of as many of these partitions as the others, give or take
-   one;
-4. as few bytes move as possible, then as few preferred leaders change.
+1. No broker exceeds its limit, even while the old and the new replicas both exist; a broker over
+   its limit loses the excess.
+2. Each partition is spread over the racks as evenly as possible.
+3. All brokers are the preferred leader of the same number of these partitions, give or take one.
+4. As few bytes are copied as possible, then as few preferred leaders change.
 
-What does not have to move, stays. Kafka's own tool deals the replicas out anew.
+Replicas that need not move stay where they are. Kafka's own tool assigns all replicas again.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
 
 MOVE_COST = 1 << 20
-"""Bytes that a move costs besides those of its log: an empty replica is not moved for nothing."""
+"""Bytes added to the cost of each move, so that empty replicas do not move without need."""
 
 
 class Placed(NamedTuple):
-    """A partition as it is placed now.
+    """A partition and its current replicas.
 
     Attributes:
         replicas: broker ids, the preferred leader first.
@@ -39,11 +38,11 @@ class Placed(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A broker that replicas may be on.
+    """A broker on which replicas may be placed.
 
     Attributes:
-        room: how many replicas it may get.
-        excess: how many it has beyond its limit.
+        room: number of further replicas that its limit allows.
+        excess: number of its replicas above its limit.
     """
 
     id: int
@@ -53,10 +52,11 @@ class Target(NamedTuple):
 
 
 class Move(NamedTuple):
-    """One partition that changes its replicas, or only their order.
+    """A partition whose replicas, or only their order, change.
 
     Attributes:
-        reasons: why, in words.
+        replicas: the new broker ids, the preferred leader first.
+        reasons: why, as sentences for people.
     """
 
     placed: Placed
@@ -73,22 +73,22 @@ class Move(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """To be copied."""
+        """Bytes to be copied."""
         return self.placed.size * len(self.added)
 
 
 class NoPlan(UsageError):
-    """The brokers have no room for what must move to them."""
+    """There are too few brokers, or their limits allow too few further replicas."""
 
 
 def find_moves(placed: Sequence[Placed], targets: Sequence[Target]) -> list[Move]:
-    """The moves that bring the partitions to where they should be; none if all is well.
+    """The moves that reach the goals; an empty list if no partition has to change.
 
     Args:
-        targets: at least as many as a partition has replicas.
+        targets: at least as many brokers as a partition has replicas.
 
     Raises:
-        NoPlan: there are too few brokers, or they have too little room.
+        NoPlan: there are too few brokers, or their limits allow too few further replicas.
     """
     check_targets(placed, targets)
     from trimtab.cli.reassign.program import choose_leaders, choose_replicas
@@ -108,24 +108,24 @@ def find_moves(placed: Sequence[Placed], targets: Sequence[Target]) -> list[Move
 
 def check_targets(placed: Iterable[Placed], targets: Sequence[Target]) -> None:
     """Raises:
-    NoPlan: a partition has more replicas than there are brokers for it.
+    NoPlan: a partition has more replicas than there are brokers.
     """
     most = max(placed, key=lambda each: len(each.replicas), default=None)
     if most is not None and len(most.replicas) > len(targets):
         there = "is only 1 broker" if len(targets) == 1 else f"are only {len(targets)} brokers"
         raise NoPlan(
             f"partition {most.partition.topic}-{most.partition.partition} has "
-            f"{len(most.replicas)} replicas, but there {there} to put them on: name more with "
+            f"{len(most.replicas)} replicas, but there {there} for them: name more with "
             "--broker-list"
         )
 
 
 def rack_bounds(racks: Mapping[str | None, int], factor: int) -> dict[str | None, tuple[int, int]]:
-    """The fewest and the most replicas of one partition in each rack, where they are spread as
-    evenly as can be.
+    """By rack, the fewest and the most replicas of a partition that is spread evenly.
 
     Args:
-        racks: how many brokers each has.
+        racks: number of brokers in each rack.
+        factor: number of the partition's replicas.
     """
     most = 1
     while sum(min(size, most) for size in racks.values()) < factor:
@@ -138,7 +138,7 @@ def _explain(
 ) -> Iterable[str]:
     removed = [each for each in placed.replicas if each not in replicas]
     if not removed:
-        yield f"broker {replicas[0]} is to lead, so that leaders are level; nothing is copied"
+        yield f"broker {replicas[0]} becomes the leader, to balance leaders; nothing is copied"
         return
     foreign = [each for each in removed if each not in allowed]
     if foreign:
@@ -146,7 +146,7 @@ def _explain(
     ours = [each for each in removed if each in allowed]
     full = [each for each in ours if allowed[each].excess]
     if full:
-        yield f"{_brokers(full)} beyond the limit"
+        yield f"{_brokers(full)} over the limit"
     bounds = rack_bounds(Counter(target.rack for target in allowed.values()), len(placed.replicas))
     racks = Counter(allowed[each].rack for each in placed.replicas if each in allowed)
     crowded = {
@@ -161,9 +161,9 @@ def _explain(
     for rack in sorted(crowded, key=str):
         yield f"rack {rack} had {racks[rack]} of its replicas"
     if replicas[0] not in placed.replicas and not foreign and not full and not crowded:
-        yield f"broker {replicas[0]} is to lead, so that leaders are level"
+        yield f"broker {replicas[0]} becomes the leader, to balance leaders"
     elif ours and not full and not crowded:
-        yield f"{_brokers(ours)} making room, so that leaders are level"
+        yield f"{_brokers(ours)} losing a replica, to balance leaders"
 
 
 def _brokers(ids: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""What a plan costs: bytes by broker, and how long that takes at a throttle."""
+"""The cost of a plan: the bytes that it copies, and the time that takes with a throttle."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST_SHOWN = 20
 
 
 def describe_moves(moves: Sequence[Move], throttle: int | None) -> dict[str, Any]:
-    """Each move with its reasons, what all of them copy, and for how long."""
+    """For JSON: each move with its reasons, all bytes to be copied, and the estimated seconds."""
     return {
         "moves": [
             {
@@ -34,7 +34,11 @@ def describe_moves(moves: Sequence[Move], throttle: int | None) -> dict[str, Any
 
 
 def estimate_seconds(moves: Sequence[Move], throttle: int) -> float:
-    """How long the broker with the most to send or to get takes at so many bytes a second."""
+    """The time that the busiest broker needs to send or receive its bytes.
+
+    Args:
+        throttle: bytes per second, for each broker and direction.
+    """
     sent: Counter[int] = Counter()
     received: Counter[int] = Counter()
     for move in moves:
@@ -45,7 +49,7 @@ def estimate_seconds(moves: Sequence[Move], throttle: int) -> float:
 
 
 def show_moves(moves: Sequence[Move], partitions: int, throttle: int | None) -> str:
-    """For people."""
+    """A summary for people, with the largest moves."""
     if not moves:
         return f"\nNothing has to move: all {partitions} partitions are where they should be."
     lines = [""]
@@ -66,11 +70,11 @@ def show_moves(moves: Sequence[Move], partitions: int, throttle: int | None) -> 
         f"{len(moves)} of {partitions} partitions change; {copies} replicas are copied, {total}."
     )
     if throttle is None:
-        lines.append("With --throttle BYTES it is said how long that takes.")
+        lines.append("Add --throttle BYTES to see how long that takes.")
     else:
         seconds = estimate_seconds(moves, throttle)
         lines.append(
-            f"At {show_bytes(throttle)}/s for each broker that takes {_show_time(seconds)}."
+            f"At {show_bytes(throttle)}/s for each broker, that takes {_show_time(seconds)}."
         )
     return "\n".join(lines)
 

@@ -1,23 +1,23 @@
 """The choice of replicas as a linear program, for the solver HiGHS.
 
-One column says that a broker keeps a replica of a partition, or gets one, as a follower or as the
-leader; rows say how many of them there must be:
+Each column means that a broker keeps, or receives, a replica of a partition, as a follower or as
+the leader. The rows constrain how many of these are chosen:
 
-    partition        as many replicas as before, one of them the leader
-    partition, rack  not more and not fewer than an even spread has
-    partition, broker  one replica at most
-    broker           not more new replicas than it has room for, nor more than its limit in all;
-                     as many leaders as the others
+    partition          as many replicas as before, one of them the leader
+    partition, rack    the numbers of an even spread
+    partition, broker  at most one replica
+    broker             at most as many new replicas as its limit allows, at most its limit in all,
+                       and as many leaders as the other brokers
 
-Most partitions are well where they are, and move only if another broker is to lead them: that one
-takes the place of a replica in its own rack. Of these it is enough to say who leads.
+Most partitions are already placed well, and change only if another broker becomes their leader; it
+then replaces a replica in its own rack. For these partitions only the leader is a variable.
 
-Where racks, limits or leaders cannot be as they should, a row may be broken at a price, which is
-higher than that of any moves. There are partitions x brokers columns for replicas that might come,
-of which hardly any are used: columns are added only where, by the prices that the solver has found
-for the rows, they would make the plan cheaper, until there is none (column generation). If the
-result is not whole numbers, which is rare, it is solved anew in whole numbers, with all columns
-that can be part of a better one.
+If racks, limits or leaders cannot be as required, a row may be violated at a price, which is higher
+than the cost of all moves. Of the partitions x brokers columns for new replicas hardly any are
+used, so the program starts with few columns, and adds those that would make the plan cheaper by the
+row prices of the last solution, until there are none (column generation). If the solution is not
+whole numbers, which is rare, the program is solved again in whole numbers, with all columns that
+could be part of a better plan.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _NO_ROW = -1
 
 
 def choose_replicas(placed: Sequence[Placed], targets: Sequence[Target]) -> list[set[int]]:
-    """The brokers of each partition.
+    """The brokers chosen for each partition.
 
     Raises:
-        NoPlan: the brokers have too little room.
+        NoPlan: the brokers' limits allow too few further replicas.
     """
     program = ReplicaProgram(placed, targets)
     program.solve()
@@ -57,8 +57,8 @@ def choose_replicas(placed: Sequence[Placed], targets: Sequence[Target]) -> list
 def choose_leaders(
     placed: Sequence[Placed], chosen: Sequence[set[int]], targets: Sequence[Target]
 ) -> list[int]:
-    """A leader for each partition, of the brokers chosen: each broker leads as many as the others,
-    as far as that can be, and as many as can be keep theirs."""
+    """A leader for each partition, one of its chosen brokers: the numbers of leaders per broker are
+    as equal as possible, then as few leaders change as possible."""
     program = _Program()
     index_of = {target.id: index for index, target in enumerate(targets)}
     by_broker = _add_leader_rows(program, len(placed), len(targets), len(placed) + 1.0)
@@ -78,8 +78,10 @@ def choose_leaders(
 
 
 class _Program:
-    """Rows and columns that the solver has, or is about to get. Coefficients are 1, or -1 where
-    said; a variable lies between 0 and `most`."""
+    """A linear program: rows and columns, which `solve` passes to the solver.
+
+    Coefficients are 1, or -1 if `sign` is; a variable is between 0 and `most`.
+    """
 
     def __init__(self) -> None:
         self.solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
@@ -91,7 +93,7 @@ class _Program:
         self.column_count = 0
 
     def add_row(self, least: float, most: float, columns: Sequence[int] = ()) -> int:
-        """A row; `columns` are those that the solver has already."""
+        """Add a row, with coefficient 1 for existing columns; returns its index."""
         self._rows.append((least, most, list(columns), [1.0] * len(columns)))
         self.row_count += 1
         return self.row_count - 1
@@ -104,10 +106,10 @@ class _Program:
         return self.column_count - 1
 
     def solve(self, whole: bool = False) -> NDArray[Any]:
-        """The value of each column where the sum of costs is least.
+        """The values of the columns with the lowest total cost.
 
         Args:
-            whole: only whole numbers will do.
+            whole: require whole numbers.
         """
         self._hand_over()
         if whole:
@@ -122,7 +124,7 @@ class _Program:
 
     @property
     def prices(self) -> NDArray[Any]:
-        """What one more, or one fewer, in each row would save."""
+        """The dual value of each row: how the cost changes with the row's bound."""
         return numpy.array(self.solver.getSolution().row_dual)
 
     @property
@@ -130,7 +132,7 @@ class _Program:
         return float(self.solver.getInfo().objective_function_value)
 
     def _hand_over(self) -> None:
-        """Rows first, with what they have of older columns, then columns."""
+        """Pass new rows to the solver, then new columns."""
         if self._rows:
             least, most, indexes, values = zip(*self._rows, strict=True)
             starts, flat, coefficients = _flatten(indexes, values)
@@ -173,7 +175,7 @@ def _flatten(
 
 
 def _add_leader_rows(program: _Program, partitions: int, brokers: int, price: float) -> list[int]:
-    """A row per broker: its share of the leaders, more or fewer at a price."""
+    """A row per broker: an equal share of the leaders; each leader above or below costs `price`."""
     least = partitions // brokers
     rows = [program.add_row(least, least + bool(partitions % brokers)) for _ in range(brokers)]
     for row in rows:
@@ -183,7 +185,7 @@ def _add_leader_rows(program: _Program, partitions: int, brokers: int, price: fl
 
 
 class ReplicaProgram:
-    """Which brokers each partition is on. `solve` it, then `read` it."""
+    """Chooses the brokers of each partition: call `solve`, then `read`."""
 
     def __init__(self, placed: Sequence[Placed], targets: Sequence[Target]) -> None:
         self._placed = placed
@@ -192,7 +194,7 @@ class ReplicaProgram:
         racks = Counter(target.rack for target in targets)
         rack_index = {rack: index for index, rack in enumerate(racks)}
         self._rack_of = numpy.array([rack_index[target.rack] for target in targets])
-        # A move costs at most 1; whatever moves mend takes no more than one of each broker.
+        # A move costs at most 1; repairing one violated row takes at most one move per broker.
         heaviest = max(each.size for each in placed) + MOVE_COST
         self._costs = numpy.array([(each.size + MOVE_COST) / heaviest for each in placed])
         self._leader_price = 2.0 * len(targets)
@@ -212,7 +214,7 @@ class ReplicaProgram:
                 for each in placed
             ]
         )
-        """Partitions that are well where they are, as long as others lead as many."""
+        """Partitions that change only to balance leaders."""
         count = len(placed)
         self._leader_rows = numpy.array([program.add_row(1, 1) for _ in placed])
         self._replica_rows = numpy.full(count, _NO_ROW)
@@ -248,7 +250,8 @@ class ReplicaProgram:
         self._foresee(held)
 
     def _foresee(self, held: Counter[int]) -> None:
-        """Who has too little to lead its share will need the cheapest of the others'."""
+        """Add columns for the cheapest replicas that a broker with too few replicas to lead its
+        share may receive from other brokers."""
         share = len(self._placed) // len(self._targets) + 1
         cheapest = numpy.argsort(self._costs, kind="stable")
         for index, target in enumerate(self._targets):
@@ -263,7 +266,7 @@ class ReplicaProgram:
         bounds: dict[str | None, tuple[int, int]],
         racks: Counter[str | None],
     ) -> bool:
-        """Whether it is on none but the targets, and on their racks evenly."""
+        """Whether all its replicas are on targets, and spread evenly over their racks."""
         if not all(broker in self._index_of for broker in placed.replicas):
             return False
         here = Counter(self._rack(broker) for broker in placed.replicas)
@@ -273,7 +276,8 @@ class ReplicaProgram:
         return self._targets[self._index_of[broker]].rack
 
     def _add_rows(self, number: int, bounds: dict[str | None, tuple[int, int]]) -> None:
-        """How many replicas a partition must have, in all and in each rack; each may be broken."""
+        """Rows for a partition's replicas, in all and in each rack; each may be violated at a
+        price."""
         program = self._program
         factor = len(self._placed[number].replicas)
         self._replica_rows[number] = row = program.add_row(factor, factor)
@@ -308,22 +312,22 @@ class ReplicaProgram:
         ]
 
     def solve(self) -> None:
-        """Find the values of least cost, which are whole numbers."""
+        """Find the plan of least cost, in whole numbers."""
         program = self._program
         self._values = program.solve()
         while self.add_columns(-_TOLERANCE):
             self._values = program.solve()
         if self.is_whole:
             return
-        # No plan is cheaper than this one in parts. What would add more to it than the difference
-        # to a whole one cannot be part of a better one.
+        # No whole plan is cheaper than this fractional one. A column that would raise its cost
+        # above that of the whole plan found so far cannot be part of a better whole plan.
         least, prices = program.cost, program.prices
         self.solve_whole()
         if self.add_columns(program.cost - least, prices):
             self.solve_whole()
 
     def solve_whole(self) -> None:
-        """Find the whole numbers of least cost, with the columns that there are."""
+        """Find the whole-number plan of least cost, with the present columns."""
         self._values = self._program.solve(whole=True)
 
     @property
@@ -339,11 +343,11 @@ class ReplicaProgram:
         return self._program.column_count
 
     def add_columns(self, below: float, prices: NDArray[Any] | None = None) -> bool:
-        """Add the replicas that might come and would, by these prices of rows, add less than that
-        to the cost; False if there is none.
+        """Add columns for new replicas that would, by the row prices, add less than `below` to the
+        cost; False if there are none.
 
         Args:
-            prices: those of the last solution, if not given.
+            prices: of the rows; by default those of the last solution.
         """
         if prices is None:
             prices = self._program.prices
@@ -362,7 +366,7 @@ class ReplicaProgram:
         follower[self._stays] = numpy.inf
         costs = numpy.where(self._may_come, numpy.minimum(follower, leader), numpy.inf)
         if below <= 0:
-            # The best for each broker, twice as many as it may lead, will mostly do.
+            # The best columns of each broker, twice as many as it may lead, are usually enough.
             few = min(len(costs), 2 * (len(costs) // costs.shape[1] + 1)) - 1
             costs = numpy.where(costs <= numpy.partition(costs, few, axis=0)[few], costs, numpy.inf)
         numbers, indexes = numpy.nonzero(costs < below)
@@ -371,15 +375,19 @@ class ReplicaProgram:
         return len(numbers) > 0
 
     def read(self) -> list[set[int]]:
-        """The brokers of each partition, as the solver has found them."""
+        """The brokers of each partition, from the solution.
+
+        Raises:
+            NoPlan: the brokers' limits allow too few further replicas.
+        """
         values = numpy.round(self._values).astype(int)
         missing = int(values[self._gaps].sum())
         if missing:
             room = sum(target.room for target in self._targets)
             raise NoPlan(
-                f"{missing} replicas that must move find no room: the {len(self._targets)} brokers "
-                f"may get {room} more in all, until those that leave are gone; name more brokers "
-                "with --broker-list, or raise max.broker.partitions for the time of the move"
+                f"{missing} replicas that must move cannot be placed: the {len(self._targets)} "
+                f"brokers may get {room} more in all while the old replicas exist; name more "
+                "brokers with --broker-list, or raise max.broker.partitions during the move"
             )
         chosen = [
             {*each.replicas} if stays else set()
@@ -394,8 +402,8 @@ class ReplicaProgram:
         return chosen
 
     def _choose_neighbour(self, number: int, index: int) -> int:
-        """Whose place a new leader takes: of a follower in its rack; of any where no rack has two
-        replicas and its own has none."""
+        """The replica that a new leader replaces: the last one in its rack; the last of all if
+        there is none in its rack, because no rack has two."""
         replicas = self._placed[number].replicas[::-1]
         rack = self._targets[index].rack
         return next((each for each in replicas if self._rack(each) == rack), replicas[0])

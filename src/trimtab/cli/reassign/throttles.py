@@ -1,4 +1,4 @@
-"""How fast replicas may be copied while partitions move (KIP-73)."""
+"""Sets and removes the throttles of replication during reassignments (KIP-73)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def set_throttles(
     moving: Mapping[TopicPartition, Reassignment],
     rate: int,
 ) -> None:
-    """Let each broker that takes part send and get no more than `rate` bytes a second for these
-    moves, and for those that are under way."""
+    """Limit each broker that takes part to `rate` bytes per second in each direction, for these
+    reassignments and for those in progress."""
     sources, destinations = _find_ends(wanted, current, moving)
     topics = {partition.topic for partition in sources}
     for topic in sorted(topics):
@@ -53,7 +53,7 @@ def _find_ends(
     current: Mapping[TopicPartition, Sequence[int]],
     moving: Mapping[TopicPartition, Reassignment],
 ) -> tuple[dict[TopicPartition, set[int]], dict[TopicPartition, set[int]]]:
-    """The brokers that each partition is copied from, and those that it is copied to."""
+    """The brokers that each partition may be copied from, and those that it is copied to."""
     sources = {partition: {*each.replicas} - {*each.adding} for partition, each in moving.items()}
     destinations = {partition: {*each.adding} for partition, each in moving.items()}
     for partition, replicas in wanted.items():
@@ -63,7 +63,7 @@ def _find_ends(
 
 
 def clear_throttles(admin: Admin, brokers: Iterable[int], topics: Iterable[str]) -> None:
-    """Take off whatever throttles were set; topics that are gone have none."""
+    """Remove all throttles of these brokers and topics; deleted topics are skipped."""
     for broker in sorted(brokers):
         admin.alter_configs(
             "broker", broker, dict.fromkeys(f"{side}.replication.throttled.rate" for side in _SIDES)

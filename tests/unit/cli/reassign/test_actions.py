@@ -100,7 +100,7 @@ def test_a_plan_is_printed_as_kafkas_tool_does_and_explained_beside_it(
         assert second in (2, 3)
     assert "rack a had 2 of its replicas" in err
     assert "2 of 2 partitions change; 2 replicas are copied, 200." in err
-    assert "for each broker that takes 3.3 minutes." in err
+    assert "for each broker, that takes 3.3 minutes." in err
 
 
 def test_a_plan_as_json_has_reasons_bytes_and_seconds(run: Run, topic: str) -> None:
@@ -196,12 +196,12 @@ def test_each_action_answers_as_json(run: Run, topic: str, admin: Admin, tmp_pat
     ("words", "why"),
     [
         (["--execute"], "--execute needs the plan: --reassignment-json-file FILE"),
-        (["--generate", "--additional"], "--additional belongs to --execute, not to --generate"),
-        (["--list", "--throttle", "5"], "--throttle belongs to --generate and --execute"),
-        (["--generate", "--throttle", "0"], "--throttle 0: write bytes a second"),
+        (["--generate", "--additional"], "--additional goes with --execute, not with --generate"),
+        (["--list", "--throttle", "5"], "--throttle goes with --generate and --execute"),
+        (["--generate", "--throttle", "0"], "--throttle 0: write bytes per second"),
         (["--generate", "--broker-list", "one"], "--broker-list 'one': write numbers"),
         (["--generate", "--broker-list", "1,1"], "names broker 1 more than once"),
-        (["--generate", "--broker-list", "1,9"], "broker 9 is not alive; there are 0, 1, 2, 3"),
+        (["--generate", "--broker-list", "1,9"], "broker 9 is not alive; alive are 0, 1, 2, 3"),
         (["--generate", "--broker-list", "1"], "has 2 replicas, but there is only 1 broker"),
     ],
 )
@@ -225,19 +225,19 @@ def test_a_plan_may_name_the_directory_where_the_broker_puts_it_anyway(
     code, out, err = run("--execute", "--reassignment-json-file", plan, "--additional")
     assert (code, out) == (1, "")
     assert f"broker 2 has the log directories {directory}" in err
-    assert "write 'any' for /elsewhere" in err
+    assert "write 'any' instead of /elsewhere" in err
 
 
 def test_a_plan_that_names_what_there_is_not(run: Run, topic: str, tmp_path: Path) -> None:
     plan = assign(tmp_path / "plan.json", topic, [0, 9])
     _, _, err = run("--execute", "--reassignment-json-file", plan)
-    assert "broker 9 is not alive; there are 0, 1, 2, 3" in err
+    assert "broker 9 is not alive; alive are 0, 1, 2, 3" in err
     plan = assign(tmp_path / "plan.json", "nowhere", [0])
     _, _, err = run("--execute", "--reassignment-json-file", plan)
     assert "there is no partition nowhere-0" in err
     topics = write(tmp_path / "topics.json", {"topics": [{"topic": "nowhere"}]})
     _, _, err = run("--generate", "--topics-to-move-json-file", topics)
-    assert "names nowhere, which is no topic" in err
+    assert "names nowhere, which does not exist" in err
 
 
 def test_limits_are_met(run: Run, topic: str, admin: Admin) -> None:

@@ -62,7 +62,7 @@ def test_directories_are_kept_where_they_are_named(file: Path) -> None:
         (
             '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}, '
             '{"topic": "t", "partition": 0, "replicas": [2]}]}',
-            "t-0 is there more than once",
+            "t-0 is listed more than once",
         ),
     ],
 )

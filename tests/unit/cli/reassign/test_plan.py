@@ -47,7 +47,7 @@ class TestFindMoves:
         )
         assert describe(moves) == {1: (3,)}
         assert moves[0].bytes == 5 << 30
-        assert moves[0].reasons == ("broker 3 is to lead, so that leaders are level",)
+        assert moves[0].reasons == ("broker 3 becomes the leader, to balance leaders",)
 
     def test_a_broker_that_is_not_in_the_list_is_left_and_the_rest_stays(self) -> None:
         (move,) = find_moves(placed((1, 2), (2, 4)), brokers(1, 2, 3))
@@ -68,7 +68,7 @@ class TestFindMoves:
         (copied,) = [move for move in moves if move.added]
         assert copied.placed.partition.partition == 0
         assert (copied.removed, copied.added) == ((1,), (3,))
-        assert copied.reasons == ("broker 1 is beyond the limit",)
+        assert copied.reasons == ("broker 1 is over the limit",)
 
     def test_leaders_are_levelled_without_copying_where_that_is_enough(self) -> None:
         moves = find_moves(placed((1, 2), (1, 2)), brokers(1, 2))
@@ -83,7 +83,7 @@ class TestFindMoves:
         assert Counter(broker for move in moves for broker in move.added) == {3: 1}
 
     def test_what_finds_no_room_is_counted(self) -> None:
-        with pytest.raises(NoPlan, match="1 replicas that must move find no room"):
+        with pytest.raises(NoPlan, match="1 replicas that must move cannot be placed"):
             find_moves(placed((1,), (1,)), [Target(2, None, 1)])
 
     def test_more_replicas_than_brokers(self) -> None:

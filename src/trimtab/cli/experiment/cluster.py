@@ -1,7 +1,7 @@
-"""Where an experiment takes place: an embedded cluster in this process, or one that is there.
+"""The cluster of an experiment: an embedded one in this process, or an existing one.
 
-The producers run in processes of their own, so that embedded brokers on a thread of this one do not
-disturb what they measure.
+The producers run in processes of their own, so that the embedded brokers, which run on a thread of
+this process, do not affect the measured latencies.
 """
 
 from __future__ import annotations
@@ -23,38 +23,39 @@ if TYPE_CHECKING:
     from trimtab.cluster import Cluster
 
 
-class Ground:
-    """A cluster to experiment on. Make one with `open_ground`.
+class ExperimentCluster:
+    """A cluster to experiment on. Create one with `open_cluster`.
 
     Attributes:
         admin: an admin client of the cluster.
-        cluster: the embedded one; None if it is not ours.
-        client_words: whom a command is to talk to, as its command line options.
-        brokers: the numbers of its brokers, ascending.
+        embedded: the embedded cluster; None for an existing one.
+        client_words: command line options that connect a command to the cluster.
+        brokers: the ids of its brokers, ascending.
     """
 
-    def __init__(self, admin: Admin, cluster: Cluster | None, client_words: Sequence[str]) -> None:
+    def __init__(self, admin: Admin, embedded: Cluster | None, client_words: Sequence[str]) -> None:
         self.admin = admin
-        self.cluster = cluster
+        self.embedded = embedded
         self.client_words = list(client_words)
         self.brokers = sorted(node.id for node in admin.cluster().nodes)
 
     def slow(self, broker: int, produce_ms: float) -> None:
-        """Have a broker of the embedded cluster answer produce requests late.
+        """Delay an embedded broker's answers to produce requests, in milliseconds.
 
         Raises:
-            UsageError: the cluster is not ours.
+            UsageError: the cluster is not embedded.
         """
-        if self.cluster is None:
+        if self.embedded is None:
             raise UsageError("only an embedded cluster has brokers that can be slowed down")
-        self.cluster.slow(broker, produce_ms)
+        self.embedded.slow(broker, produce_ms)
 
     @contextmanager
     def topic(self, name: str, leaders: Sequence[int]) -> Iterator[TopicView]:
-        """A new topic with one replica of each partition, on these brokers; deleted at the end.
+        """Create a topic with one partition on each of these brokers; delete it at the end.
 
         Args:
-            name: what its name begins with.
+            name: the start of the topic's name, which is made unique.
+            leaders: the broker of each partition's only replica.
         """
         from trimtab.client.admin import NewTopic
 
@@ -67,29 +68,29 @@ class Ground:
             self.admin.delete_topic(unique)
 
     def describe(self, topic: str) -> TopicView:
-        """A topic that is there."""
+        """The metadata of an existing topic."""
         return self.admin.describe_topics([topic])[topic]
 
     def count_records(self, view: TopicView) -> list[int]:
-        """How many records each partition of a topic has had so far."""
+        """The end offset of each partition of a topic."""
         partitions = [TopicPartition(view.name, number) for number in range(view.partition_count)]
         ends = self.admin.list_offsets(partitions)
         return [ends[partition].offset for partition in partitions]
 
 
 @contextmanager
-def open_ground(
+def open_cluster(
     arguments: argparse.Namespace, racks: Sequence[str], slow: Mapping[int, float]
-) -> Iterator[Ground]:
-    """The cluster that --bootstrap-server names, else an embedded one for the time being.
+) -> Iterator[ExperimentCluster]:
+    """The cluster that --bootstrap-server names; without it an embedded one, stopped at the end.
 
     Args:
-        racks: of the embedded cluster's brokers, one each.
-        slow: which of them answer produce requests how many milliseconds late.
+        racks: one rack for each broker of an embedded cluster.
+        slow: by embedded broker, the delay of its answers to produce requests in milliseconds.
     """
     if arguments.bootstrap_server is not None:
         with connect_admin(read_client_options(arguments)) as admin:
-            yield Ground(admin, None, _client_words(arguments))
+            yield ExperimentCluster(admin, None, _client_words(arguments))
         return
     from trimtab.cluster import Cluster
 
@@ -98,7 +99,9 @@ def open_ground(
             cluster.slow(broker, produce_ms)
         options: dict[str, Any] = {"bootstrap.servers": cluster.bootstrap_servers}
         with connect_admin(options) as admin:
-            yield Ground(admin, cluster, ["--bootstrap-server", cluster.bootstrap_servers])
+            yield ExperimentCluster(
+                admin, cluster, ["--bootstrap-server", cluster.bootstrap_servers]
+            )
 
 
 def _client_words(arguments: argparse.Namespace) -> list[str]:
