@@ -1,24 +1,24 @@
 # The verbs: demo test check bench figures sim clean. Each sets up what it needs on first use, into .venv.
-# Variables: PYTHON (3.11 or later), STAGE (bench), ARGS (handed to pytest, the demo or figures),
-# SEEDS FIRST_SEED JOBS SEED (sim).
+# Variables: PYTHON (3.11 or later), STAGE (of bench), ARGS (passed to pytest, the demo or figures),
+# SEEDS, FIRST_SEED, JOBS and SEED (of sim).
 
 PYTHON ?= python3
 BIN := .venv/bin
 COMPILED := $(shell find src -name '*_cy.py')
-# TRIMTAB_PURE=1 in the environment interprets these; what was compiled stays as it is.
+# With TRIMTAB_PURE=1 in the environment these run interpreted, even if compiled files exist.
 READY := .venv/$(if $(filter 1,$(TRIMTAB_PURE)),installed,built)
 
 .PHONY: help demo test check bench figures sim clean
 
 help:
-	@echo 'make demo    real flights through an embedded cluster and Spark; results in demo-out/'
-	@echo 'make test    every test          (ARGS="tests/unit -k wire" for some)'
-	@echo 'make check   format, lint, types, which room imports which'
-	@echo 'make bench   measurements beside Apache Kafka, one JSON object a line (STAGE=broker for one)'
-	@echo 'make figures all of that into docs/figures.json, and from there into docs/measured.md, README.md …'
-	@echo 'make sim     the cluster and its clients in virtual time; SEEDS=200 runs of it under faults,'
-	@echo '             from FIRST_SEED=n on, in JOBS=2 processes; SEED=n repeats one with its trace'
-	@echo 'make clean   back to a fresh clone'
+	@echo 'make demo    send real flight data through an embedded cluster and Spark; see demo-out/'
+	@echo 'make test    run all tests (ARGS="tests/unit -k wire" runs some)'
+	@echo 'make check   check format, lint, types, and imports between rooms'
+	@echo 'make bench   compare with Apache Kafka; prints JSON lines (STAGE=broker runs one stage)'
+	@echo 'make figures run all benchmarks; write docs/figures.json, docs/measured.md, README.md and others'
+	@echo 'make sim     run the simulation tests; SEEDS=200 runs 200 random simulations from'
+	@echo '             FIRST_SEED=n on in JOBS=2 processes; SEED=n repeats one with its trace'
+	@echo 'make clean   delete everything that is not in the repository'
 
 demo: $(READY)
 	$(BIN)/trimtab demo $(ARGS)
@@ -56,14 +56,14 @@ clean:
 	find src tests benchmarks -name '*.so' -delete
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# --- the environment: each step leaves a file, and is done again when what it depends on changes ---
+# --- the environment: each step writes a file, and runs again when its prerequisites change ---
 
 .venv/created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	    echo "trimtab needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version 2>&1)." \
 	         'Name another one: make PYTHON=python3.12'; exit 1; }
 	@.ci/step '[1/4] a virtual environment in .venv' $(PYTHON) -m venv .venv || { \
-	    echo 'Python cannot make virtual environments here. On Debian: apt install python3-venv'; \
+	    echo 'Python cannot create virtual environments here. On Debian: apt install python3-venv'; \
 	    rm -rf .venv; exit 1; }
 	@touch $@
 

@@ -1,6 +1,6 @@
-"""Compile every `*_cy.py` of the package; where no C compiler is at hand they run as Python.
+"""Compile every `*_cy.py` of the package; without a C compiler they run as Python.
 
-A `.pxd` beside such a module declares what other compiled modules may call and read in C.
+The `.pxd` file of such a module declares the C functions and fields for other compiled modules.
 
 `TRIMTAB_PURE=1` compiles nothing. `TRIMTAB_REQUIRE_COMPILED=1` turns a failed compilation into an
 error (CI sets it).
@@ -21,9 +21,10 @@ required = os.environ.get("TRIMTAB_REQUIRE_COMPILED") == "1"
 
 
 class Compile(build_ext):
-    """All modules compiled, or none: they call each other in C. Says so, and what to install.
+    """Compiles all modules or none, since they call each other in C; prints the result and, after
+    a failure, what to install.
 
-    As many at a time as there are cores.
+    Compiles as many modules in parallel as there are cores.
     """
 
     def finalize_options(self) -> None:
@@ -60,9 +61,9 @@ def extensions() -> list[Extension]:
             for path in sorted(SOURCE.rglob("*_cy.py"))
         ],
         build_dir="build/cython",
-        # Processes that were spawned would run this file once more.
+        # Spawned processes would run this file again.
         nthreads=(os.cpu_count() or 1) if multiprocessing.get_start_method() == "fork" else 0,
-        include_path=[str(SOURCE)],  # where a module finds the .pxd of another
+        include_path=[str(SOURCE)],  # finds the .pxd files of other modules
         compiler_directives={
             "language_level": 3,
             "boundscheck": False,
@@ -73,7 +74,7 @@ def extensions() -> list[Extension]:
         },
     )
     for extension in made:
-        extension.optional = not required  # cythonize does not keep what it was
+        extension.optional = not required  # cythonize resets it
     return made
 
 

@@ -1,5 +1,5 @@
-"""Measurements beside the rivals: `make bench`, or `make bench STAGE=broker`.
+"""Measurements compared with rivals: `make bench`, or `make bench STAGE=broker`.
 
-Both sides run on this machine, by turns, in one go: figures of another machine say nothing. Each
-line printed is one JSON object (`benchmarks.report`).
+Both sides run on this machine, alternately and in one session, since figures from other machines
+are not comparable. Each output line is one JSON object (`benchmarks.report`).
 """

@@ -40,18 +40,18 @@ def main() -> int:
         prog="python -m benchmarks",
         description=__doc__,
         epilog=f"stages:\n{listing}\n\nRivals are fetched on first use; those in Java need Java 17 "
-        "and Maven. One that cannot be had is reported as such.",
+        "and Maven. If a rival cannot be fetched, the report says so.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("stages", nargs="*", metavar="STAGE", help="default: all of them")
-    parser.add_argument("--runs", type=int, default=5, help="of each side (default: 5)")
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help="stages to run (default: all)")
+    parser.add_argument("--runs", type=int, default=5, help="runs of each side (default: 5)")
     parser.add_argument(
-        "--records", type=int, default=3_000_000, help="per run (default: 3 million)"
+        "--records", type=int, default=3_000_000, help="records per run (default: 3 million)"
     )
     arguments = parser.parse_args()
     for stage in arguments.stages:
         if stage not in STAGES:
-            parser.error(f"no stage {stage!r}: there are {', '.join(STAGES)}")
+            parser.error(f"no stage {stage!r}: stages are {', '.join(STAGES)}")
     for stage in arguments.stages or STAGES:
         importlib.import_module(f"benchmarks.{stage}").run(arguments.runs, arguments.records)
     return 0

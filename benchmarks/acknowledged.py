@@ -1,7 +1,7 @@
-"""Producers whose every acknowledgement is kept, to be compared with what is stored in the end.
+"""Producers that keep every acknowledgement, for comparison with the records stored in the end.
 
-Ours and Apache Kafka's VerifiableProducer, both idempotent with acks=all; each record's value is
-its number.
+They are trimtab's producer and Apache Kafka's VerifiableProducer, both idempotent with acks=all;
+each record's value is its number.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from benchmarks.report import progress
 from trimtab import Admin, Consumer, Producer, TopicPartition
 
 PARTITIONS = 6
-"""Of each load's topic."""
+"""Partitions of each load's topic."""
 OURS, JAVA = "trimtab", "java"
 
 _KEYS = 60
-"""Of Java's records; each partition has some, so that all get records all the time."""
+"""Keys of Java's records; each partition has some of them, so that all get records all the time."""
 _JAVA_OPTIONS = {
     "enable.idempotence": "true",
     "acks": "all",
@@ -42,7 +42,7 @@ _END_S = 60
 
 
 class Load:
-    """One producer's records: those acknowledged, by partition, and how many were given up."""
+    """One producer's records: those acknowledged, by partition, and the number that failed."""
 
     def __init__(self, name: str, topic: str, rate: int) -> None:
         self.name = name
@@ -60,7 +60,7 @@ class Load:
         self._thread.start()
 
     def stop(self) -> None:
-        """Send no more; returns when everything is acknowledged or given up."""
+        """Send no more; return when every record is acknowledged or has failed."""
         self._ends.set()
         self._thread.join(3 * _END_S)
         if self._thread.is_alive():
@@ -80,7 +80,7 @@ class Load:
 
 
 class OurLoad(Load):
-    """Our producer, in a thread of this process."""
+    """trimtab's producer, in a thread of this process."""
 
     def __init__(self, address: str, topic: str, rate: int) -> None:
         super().__init__(OURS, topic, rate)
@@ -153,12 +153,12 @@ class JavaLoad(Load):
 
 
 class Comparison:
-    """What was acknowledged beside what is stored.
+    """Compares a load's acknowledged records with the stored ones.
 
     Attributes:
-        lost: acknowledged, and something else or nothing is at its offset.
-        duplicated: stored more than once.
-        disordered: stored after one with a higher number.
+        lost: acknowledged records whose offset has another record, or none.
+        duplicated: records stored more than once.
+        disordered: records stored after one with a higher number.
     """
 
     def __init__(self, load: Load, stored: list[dict[int, tuple[int, int]]]) -> None:
@@ -197,7 +197,8 @@ class Comparison:
         return bool(self.lost or self.duplicated or self.disordered)
 
     def recovery_ms(self, since_ms: int, partitions: Iterable[int]) -> int:
-        """Until all of these have acknowledged something that was sent after that moment."""
+        """Milliseconds after `since_ms` until every partition has acknowledged a record that was
+        sent after it."""
         latest = 0
         for partition in partitions:
             acknowledged = self.load.acknowledged_ms[partition]
@@ -224,7 +225,7 @@ def await_all_partitions(loads: Iterable[Load]) -> None:
 
 
 def read_stored(address: str, topic: str) -> list[dict[int, tuple[int, int]]]:
-    """Number and time of every record that is stored, by partition and offset."""
+    """For each partition, the number and timestamp of every stored record by offset."""
     progress(f"reading {topic}")
     stored: list[dict[int, tuple[int, int]]] = [{} for _ in range(PARTITIONS)]
     partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]

@@ -1,6 +1,6 @@
-"""Record batches: the compiled module beside the same source, interpreted.
+"""Record batches: the compiled module compared with the same source, interpreted.
 
-Each side runs in a process of its own (`TRIMTAB_PURE=1` interprets), by turns, on one core.
+Each side runs in its own process (`TRIMTAB_PURE=1` interprets), alternately, on one core.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def run(runs: int, records: int) -> None:
 
 
 def measure() -> dict[str, float]:
-    """Records a second of each operation, in this process."""
+    """Records per second of each operation, in this process."""
     from trimtab.wire.batch_cy import BatchBuilder, read_records, verify
 
     def fill() -> BatchBuilder:
@@ -74,7 +74,7 @@ def measure() -> dict[str, float]:
 
 
 def _rate(call: Callable[[], object], records: int) -> float:
-    """Records a second of repeated calls that handle so many each."""
+    """Records per second of repeated calls, each of which handles `records` records."""
     call()
     calls = 0
     began = time.perf_counter()

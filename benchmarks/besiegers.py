@@ -1,7 +1,7 @@
-"""Clients that a broker must bear with: half open, slow, garbling, replaying.
+"""Hostile clients that a broker must withstand: half-open, slow, garbling, replaying.
 
-Each is a context manager; those that go on doing something do so in a thread of their own, and
-raise on leaving what went wrong there.
+Each is a context manager. Clients that keep sending have a thread of their own; its error is
+raised on leaving the context.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Address = tuple[str, int]
 
 
 def write_frame(request: object, version: int, correlation_id: int = 1) -> bytes:
-    """A whole request, its length included."""
+    """A request frame with its length."""
     return b"".join(map(bytes, encode_request(request, version, correlation_id, "patience")))
 
 
 class Line:
-    """One connection to a broker, a request at a time.
+    """One connection to a broker, with one request at a time.
 
     Attributes:
         response_bytes: of the last response, its header included.
@@ -59,7 +59,7 @@ class Line:
         self.socket.close()
 
     def ask(self, request: object, version: int) -> Any:
-        """The response.
+        """Send a request and return its response.
 
         Raises:
             ConnectionError: the broker closed the connection.
@@ -75,7 +75,7 @@ class Line:
 
 
 def serves(address: Address) -> bool:
-    """Whether a fresh connection gets its Metadata."""
+    """Whether a new connection gets an answer to a Metadata request."""
     try:
         with Line(address) as line:
             return bool(line.ask(MetadataRequest(topics=[]), 9).brokers)
@@ -101,8 +101,8 @@ def write_produce(topic: str, batch: bytes | bytearray, partition: int = 0) -> P
 
 
 class HalfOpen:
-    """Connections that are opened and left: nothing, half a frame, or the first `head_bytes` of a
-    frame of 100 MB. A context manager."""
+    """Opens connections and leaves them idle, after sending nothing, half a frame, or the first
+    `head_bytes` of a frame of 100 MB. A context manager."""
 
     def __init__(self, address: Address, connections: int, head_bytes: int = 16_000) -> None:
         self._address = address
@@ -130,12 +130,12 @@ class HalfOpen:
 
     @property
     def left(self) -> int:
-        """Connections that the broker has not closed."""
+        """The number of connections that the broker has not closed."""
         return sum(not is_closed(connection) for connection in self._open)
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Whether the other side has closed a connection that does not block and has sent nothing."""
+    """Whether the peer has closed a non-blocking connection, on which it has sent nothing."""
     try:
         return connection.recv(1) == b""
     except BlockingIOError:
@@ -145,11 +145,11 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 class _Besieger:
-    """A thread that does something until the end. A context manager.
+    """A client in a thread, which runs until the context ends.
 
     Attributes:
-        failure: what ended it before.
-        outcomes: what became of what it did.
+        failure: the error that ended the thread early.
+        outcomes: counts of the results of its requests.
     """
 
     def __init__(self) -> None:
@@ -171,14 +171,14 @@ class _Besieger:
     def _run_safely(self) -> None:
         try:
             self._run()
-        except Exception as error:  # told to whoever leaves the context
+        except Exception as error:  # raised on leaving the context
             self.failure = error
 
     def _run(self) -> None:
         raise NotImplementedError
 
     def _paced(self, per_s: float) -> Iterator[int]:
-        """Numbers, at a pace, until the end."""
+        """The numbers 0, 1, …, at most `per_s` per second, until the context ends."""
         began, number = time.monotonic(), 0
         while not self._ends.wait(max(0.0, began + number / per_s - time.monotonic())):
             yield number
@@ -186,10 +186,10 @@ class _Besieger:
 
 
 class SlowReaders(_Besieger):
-    """Connections that ask for much of a topic at once and read little of it.
+    """Connections that fetch much of a topic at once, and read the response slowly.
 
     Attributes:
-        received: bytes, by connection.
+        received: bytes received, by connection.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class SlowReaders(_Besieger):
         self._open: list[socket.socket] = []
         for _ in range(connections):
             connection = socket.socket()
-            # What the kernel takes for it is not read by anybody.
+            # A small receive buffer, as bytes in the kernel's buffer count as sent.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             connection.connect(address)
             connection.sendall(write_frame(request, FETCH_VERSION))
@@ -245,7 +245,7 @@ class SlowReaders(_Besieger):
 
 
 def garble(frame: bytes, random: Random) -> bytes:
-    """A frame with a few bytes changed, cut off or doubled, or nothing but noise."""
+    """A frame with a few bytes changed, truncated or duplicated; or random bytes."""
     if random.random() < 0.2:
         body = random.randbytes(random.randrange(1, 200))
         return len(body).to_bytes(4, "big") + body
@@ -268,10 +268,10 @@ def garble(frame: bytes, random: Random) -> bytes:
 
 
 class Garblers(_Besieger):
-    """Garbled frames, each over a connection of its own, at a pace.
+    """Sends garbled frames, each over its own connection, `per_s` per second.
 
     Attributes:
-        outcomes: how many were answered, and how many connections closed without an answer.
+        outcomes: how many frames were answered, and how many connections closed without an answer.
     """
 
     def __init__(self, address: Address, topic: str, per_s: float) -> None:
@@ -302,10 +302,10 @@ class Garblers(_Besieger):
 
 
 class Replayers(_Besieger):
-    """An idempotent producer's requests, replayed, out of order, of a stale epoch, forged.
+    """Sends an idempotent producer's requests: replayed, out of order, with a stale epoch, forged.
 
     Attributes:
-        outcomes: how often each code was the answer, by what was sent.
+        outcomes: counts of error codes, by kind of request.
     """
 
     def __init__(self, address: Address, topic: str, per_s: float) -> None:
@@ -336,8 +336,8 @@ class Replayers(_Besieger):
 
 
 def forge(producer_id: int) -> dict[str, tuple[bytearray, ErrorCode]]:
-    """Batches of an idempotent producer with epoch 1, and the codes that are to answer them once
-    the first is stored."""
+    """Batches of an idempotent producer with epoch 1, by kind, each with the error code that the
+    broker must answer after the first is stored."""
     damaged = build_batch(producer_id, 1, 5)
     damaged[-1] ^= 1
     return {

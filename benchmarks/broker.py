@@ -1,7 +1,7 @@
-"""Our broker beside Apache Kafka's, both driven by Java's ProducerPerformance.
+"""trimtab's broker compared with Apache Kafka's, under load from Java's ProducerPerformance.
 
-Two rivals: a Kafka just started, which is the life of a test cluster, and one warmed up by two
-whole runs that are not counted. Each run of the tool is a new JVM, on both sides.
+There are two rivals: a freshly started Kafka, as in a test cluster, and one after two uncounted
+warm-up runs. Each run of the tool is a new JVM, on both sides.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def run(runs: int, records: int) -> None:
         find_java()
         kafka_jars()
     except RivalMissing as missing:
-        # The load itself is the rival's: without it there is nothing to measure with either.
+        # The load comes from the rival's tool: without it nothing can be measured.
         for name in SETTINGS:
             for side in ("fresh", "warm"):
                 _report(name, side, [], [], str(missing))

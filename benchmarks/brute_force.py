@@ -1,4 +1,4 @@
-"""What is best, found by trying everything: of small clusters, to compare with."""
+"""Optimal placements and plans of small clusters by brute force, for comparison."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from trimtab.controller.placement import Room
 
 
 def rack_cost(racks: Sequence[str | None]) -> int:
-    """Grows with every two replicas of a partition in one rack."""
+    """A cost that grows with the number of a partition's replicas that share a rack."""
     return sum(count * count for count in Counter(racks).values())
 
 
 def least_rack_cost(brokers: Sequence[Room], partitions: int, factor: int) -> int | None:
-    """Of all assignments of new partitions; None if there is none."""
+    """The lowest rack cost of all assignments of new partitions; None if there is none."""
     choices = {
         chosen: rack_cost([brokers[each].rack for each in chosen])
         for chosen in itertools.combinations(range(len(brokers)), factor)
@@ -41,13 +41,13 @@ def least_rack_cost(brokers: Sequence[Room], partitions: int, factor: int) -> in
 
 
 class PlanCost(NamedTuple):
-    """What is wrong with where partitions are to be, the worst first, and what it costs.
+    """The cost of a plan; plans compare by the first attribute, then by the next.
 
     Attributes:
-        excess: replicas beyond limits.
-        uneven: replicas by which partitions are not spread over racks as they could be.
-        unlevel: leaders that brokers have too many or too few.
-        moves: bytes to be copied, and `MOVE_COST` for each replica.
+        excess: replicas above the brokers' limits.
+        uneven: replicas by which partitions deviate from an even spread over racks.
+        unlevel: leaders by which brokers deviate from an equal share.
+        moves: bytes to be copied, plus `MOVE_COST` for each replica.
     """
 
     excess: int
@@ -59,7 +59,7 @@ class PlanCost(NamedTuple):
 def judge_plan(
     placed: Sequence[Placed], targets: Sequence[Target], chosen: Sequence[Sequence[int]]
 ) -> PlanCost | None:
-    """The cost of these replicas, leaders first; None if brokers have no room for them."""
+    """The cost of these replicas, leaders first; None if they exceed the brokers' limits."""
     rack = {target.id: target.rack for target in targets}
     sizes = Counter(rack.values())
     pairs = list(zip(placed, chosen, strict=True))
@@ -89,7 +89,7 @@ def judge_plan(
 
 
 def least_plan_cost(placed: Sequence[Placed], targets: Sequence[Target]) -> PlanCost | None:
-    """Of all plans; None if there is none."""
+    """The lowest cost of all plans; None if there is none."""
     ways = [
         [
             (leader, *(other for other in group if other != leader))

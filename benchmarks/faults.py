@@ -1,17 +1,17 @@
-"""A cluster seen through bad weather: everything that may go wrong on the way to it, from a seed.
+"""A simulated cluster before one real broker, with seeded random faults of network and brokers.
 
     client ═▶ face 0 ═╗
     client ═▶ face 1 ═╬═▶ one real broker, of any make, which keeps the logs
     client ═▶ face 2 ═╝
 
-Clients see as many brokers as there are faces; each is a proxy. Who leads which partition is made
-up here and changes under way, as in a cluster whose replicas are all in sync: a leader that is
-none any more refuses what comes, and the log goes on under the next one. Requests and responses are
-late, trickle, get lost or are cut in the middle; connections break and are refused; answers are
-refusals in the broker's place, or say of something stored that it may not be. Nothing happens that
-a cluster of Apache Kafka's could not do.
+Each face is a proxy that clients see as a broker. This module decides which face leads which
+partition, and changes leaders during the run, as in a cluster whose replicas are all in sync: a
+former leader rejects requests, and the log continues under the next leader. Requests and responses
+are delayed, arrive in pieces, get lost or are cut in the middle; connections break and are refused.
+Some answers are errors made up here, without asking the broker; others report an error although
+the broker stored the batch. A cluster of Apache Kafka could do all of this.
 
-It runs on any event loop, a virtual one included: there the same seed brings the same weather.
+It runs on any event loop; on a virtual one the same seed gives the same faults.
 """
 
 from __future__ import annotations
@@ -60,47 +60,48 @@ REFUSALS: Final = (
     ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.KAFKA_STORAGE_ERROR,
 )
-"""In a broker's place: nothing was stored."""
+"""Errors answered instead of asking the broker: nothing was stored."""
 
 DOUBTS: Final = (
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
 )
-"""What a broker says of a batch that it has stored, and that its followers may not have."""
+"""Errors for a batch that the broker has stored, but its followers may not have."""
 
 FINAL: Final = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_RECORD)
-"""In a broker's place, and a client gives up for it."""
+"""Errors answered instead of asking the broker that clients do not retry."""
 
 
 @dataclass(frozen=True)
 class Weather:
-    """How often what goes wrong, and for how long.
+    """How often each fault happens, and how long it lasts at most.
 
-    Shares are of requests or responses, 0 to 1, and of partitions' batches in Produce requests for
-    `refused`, `doubted` and `final`. Rates are a second. Times are in seconds; each is drawn up to
-    the longest.
+    Shares, 0 to 1, are of requests or responses; those of `refused`, `doubted` and `final` are of
+    the batches in Produce requests. Rates are per second. Durations are random, up to the maximum
+    in seconds.
 
     Attributes:
-        late: requests and responses that are held for up to `longest_delay`.
-        held: requests that are held for up to `longest_hold`, which clients do not wait for.
-        unheard: requests that are lost with their connection, on the way there.
-        cut_there: likewise, but their beginning arrives.
-        unanswered: responses that are lost with their connection, on the way back.
-        cut_back: likewise, but their beginning arrives.
-        silenced: requests that are never answered, on connections that stay open.
-        trickling: requests and responses that come in pieces.
-        refused: batches that are refused in the broker's place, with one of `REFUSALS`.
-        final: batches that are refused with one of `FINAL`.
-        doubted: stored batches for which the answer is one of `DOUBTS`.
-        throttled: responses that ask the client to wait, up to `longest_delay`.
-        stale: Metadata responses that name leaders of before.
-        unidentified: InitProducerId requests that are refused.
-        elections: partitions that change their leader, which some lack for up to `longest_spell`.
-        breakdowns: faces that for up to `longest_spell` refuse connections, or pass nothing on.
-        resets: faces whose connections break at once.
-        is_outliving: whether a request that was received reaches the broker even if its client has
-            gone away meanwhile, and however late.
+        late: share delayed by up to `longest_delay`.
+        held: share of requests delayed by up to `longest_hold`, longer than clients' timeouts.
+        unheard: share of requests lost before the broker, with their connection.
+        cut_there: the same, but the first part of the request arrives.
+        unanswered: share of responses lost before the client, with their connection.
+        cut_back: the same, but the first part of the response arrives.
+        silenced: share of requests never answered, on connections that stay open.
+        trickling: share of requests and responses that arrive in pieces.
+        refused: share of batches answered with one of `REFUSALS` without asking the broker.
+        final: share of batches answered with one of `FINAL` without asking the broker.
+        doubted: share of stored batches answered with one of `DOUBTS`.
+        throttled: share of responses with a throttle time of up to `longest_delay`.
+        stale: share of Metadata responses that name former leaders.
+        unidentified: share of InitProducerId requests answered with an error.
+        elections: rate of leader changes; a partition may have no leader for `longest_spell`.
+        breakdowns: rate at which a face refuses connections, or forwards nothing, for up to
+            `longest_spell`.
+        resets: rate at which all connections of a face break.
+        is_outliving: whether a received request reaches the broker, however late, even if its
+            client has disconnected meanwhile.
     """
 
     late: float = 0
@@ -131,12 +132,11 @@ _RATES: Final = frozenset({"elections", "breakdowns", "resets"})
 
 
 def draw_weather(random: Random, pace: float = 1.0, **given: Any) -> Weather:
-    """Some of the faults, each seldom or often: what one hides another run shows.
+    """Choose some of the faults at random, each with a random share.
 
     Args:
-        pace: how long times are, and how rarely things happen by themselves, against those of a
-            run of some seconds.
-        given: what is not left to chance.
+        pace: factor on durations, and divisor of rates, relative to a run of some seconds.
+        given: attributes that are not random.
     """
     drawn: dict[str, Any] = {}
     for name in _SHARES:
@@ -160,7 +160,7 @@ class _Loss(Enum):
 
 @dataclass
 class _Fate:
-    """What is in store for one exchange."""
+    """The faults chosen for one request and its response."""
 
     hold: float = 0.0
     there: _Loss | None = None
@@ -175,30 +175,30 @@ class _Fate:
 
 @dataclass(frozen=True)
 class _Lead:
-    """Who leads a partition: a face's number, or `NOBODY`."""
+    """The leader of a partition: a face's number, or `NOBODY`."""
 
     node_id: int
     epoch: int
 
 
 class _Ended(Exception):
-    """The weather ended a connection."""
+    """A fault ended a connection."""
 
 
 class FaultyCluster:
-    """Faces of a broker, while its `async with` block lasts.
+    """Proxies of one broker, which run during the `async with` block.
 
     Args:
         to: host and port of the real broker.
-        faces: how many brokers clients see.
-        weather: what goes wrong; `calm` ends it.
-        random: of everything that is drawn.
+        faces: number of brokers that clients see.
+        weather: the faults; `calm` ends them.
+        random: the source of all random choices.
         is_virtual: whether the loop's network is virtual.
 
     Attributes:
-        seen: how often what happened.
-        log: the last things that happened, with the loop's time.
-        failures: errors of this module's own, of which there are none.
+        seen: counts of events, by kind.
+        log: the last events, with the loop's time.
+        failures: errors of this module itself; tests require that there are none.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class FaultyCluster:
             await face.__aexit__(kind, error, trace)
 
     async def calm(self) -> None:
-        """Nothing goes wrong from now on; what is held already goes on being held."""
+        """End all faults; messages already delayed stay delayed."""
         self.weather = Weather(is_outliving=self.weather.is_outliving)
         for task in self._tasks:
             task.cancel()
@@ -257,7 +257,7 @@ class FaultyCluster:
                 self._lead(partition, 0)
 
     async def drain(self) -> None:
-        """Wait until the connections of clients that went away have passed on what they held."""
+        """Wait until the connections of disconnected clients have forwarded delayed requests."""
         await asyncio.gather(*(face.drain() for face in self._faces))
 
     def note(self, what: str, detail: str = "") -> None:
@@ -265,7 +265,7 @@ class FaultyCluster:
         now = asyncio.get_running_loop().time()
         self.log.append(f"{now:.6f} {what} {detail}".rstrip())
 
-    # what is in store
+    # faults of one exchange
 
     def happens(self, share: float) -> bool:
         return share > 0 and self.random.random() < share
@@ -293,7 +293,7 @@ class FaultyCluster:
             fate.throttle = random.random() * weather.longest_delay
         return fate
 
-    # who leads
+    # leaders
 
     def lead_of(self, partition: TopicPartition) -> _Lead:
         return self._leads.get(partition) or self._lead(
@@ -301,7 +301,7 @@ class FaultyCluster:
         )
 
     def seen_lead_of(self, partition: TopicPartition) -> _Lead:
-        """The leader, or a former one: some brokers learn late of elections."""
+        """The leader, or a former one, as some brokers learn of elections late."""
         lead = self.lead_of(partition)
         before = self._led_before.get(partition)
         if before is None or not self.happens(self.weather.stale):
@@ -319,7 +319,7 @@ class FaultyCluster:
         lead = self._leads[partition] = _Lead(node_id, 0 if before is None else before.epoch + 1)
         return lead
 
-    # what happens by itself
+    # faults independent of requests
 
     def _begin(self, something: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(something)
@@ -373,8 +373,8 @@ class FaultyCluster:
 class _Face(Proxy):
     """One broker, as clients see it.
 
-    A connection has three tasks: what comes is read at once, so that a client's going away is
-    noticed; it goes on to the broker after its time; and answers come back in order.
+    A connection has three tasks: one reads requests at once, to notice when the client disconnects;
+    one forwards them to the broker after their delay; one sends the answers back in order.
     """
 
     def __init__(
@@ -497,10 +497,10 @@ class _Face(Proxy):
         place = f"{self.node_id}/{exchange.connection}/{exchange.number}"
         self._cluster.note(what, f"{place} api {exchange.api_key} {detail}")
 
-    # what is done to messages
+    # changes to messages
 
     def _treat_request(self, exchange: Exchange, fate: _Fate) -> bytes | None:
-        """The frame that goes to the broker; None if it is to learn of nothing."""
+        """The frame to forward to the broker; None to forward nothing."""
         if exchange.api_key == INIT_PRODUCER_ID:
             is_refused = self._cluster.happens(self._cluster.weather.unidentified)
             return None if is_refused else exchange.request
@@ -531,7 +531,7 @@ class _Face(Proxy):
         return b"".join(parts)[4:]
 
     def _refuse(self, partition: TopicPartition, fate: _Fate) -> bool:
-        """Refuse a batch, or doubt it later, if that is its fate."""
+        """Whether to reject a batch; notes if its answer will be one of `DOUBTS`."""
         cluster, weather = self._cluster, self._cluster.weather
         lead = cluster.lead_of(partition)
         code = ErrorCode.NONE
@@ -556,7 +556,7 @@ class _Face(Proxy):
         return True
 
     def _treat_response(self, exchange: Exchange, fate: _Fate, frame: bytes | None) -> bytes:
-        """The frame that goes to the client; `frame` is the broker's, None if none."""
+        """The frame to send to the client; `frame` is the broker's response, None if none."""
         version = exchange.api_version
         if exchange.api_key == METADATA and frame is not None:
             metadata = decode_response(MetadataResponse, version, memoryview(frame))
@@ -581,7 +581,7 @@ class _Face(Proxy):
         return self._encode(exchange, response)
 
     def _rewrite_metadata(self, metadata: MetadataResponse) -> None:
-        """Have it tell of faces instead of brokers, and of who leads at the moment."""
+        """Replace brokers by faces, and leaders by those that this module has chosen."""
         cluster = self._cluster
         nodes = [node_id for node_id, _, _ in cluster.endpoints()]
         metadata.brokers = [
@@ -639,6 +639,6 @@ class _Face(Proxy):
 
 
 _ENDS = (_Ended, OSError, asyncio.IncompleteReadError)
-"""What ends a connection's tasks besides being cancelled."""
+"""Errors that end a connection's tasks, besides cancellation."""
 _LAST_VERSION_BY_NAME = 12
-"""Produce names topics up to this version, and gives their ids from the next on."""
+"""The last version of Produce with topic names; later versions have topic ids."""

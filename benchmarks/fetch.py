@@ -1,14 +1,14 @@
-"""KIP-74's promises, measured: what a fetch may weigh, who is served when, and what that costs.
+"""KIP-74's guarantees: the size of fetch responses, fairness between partitions, and their cost.
 
-1. 1,000 partitions of 1 MiB each, asked for with `max_bytes` 50 MiB: bytes of the largest response,
-   and how far the broker's resident memory has risen at its peak. Beside Apache Kafka.
-2. 20 partitions that always have more, `max_bytes` of one batch: how many fetches it takes at most
-   until each partition has been served, and once more, in a session (KIP-227) and by a client
-   without one that rotates. Beside Apache Kafka.
-3. A new replica of those 1,000 partitions, its responses limited to 1 MiB: seconds until all are in
-   sync, and by how many bytes the first was ahead of the last meanwhile. Ours alone.
+1. 1,000 partitions of 1 MiB each, fetched with `max_bytes` 50 MiB: bytes of the largest response,
+   and the peak of the broker's resident memory above its start. Compared with Apache Kafka.
+2. 20 partitions that always have more records, fetched with `max_bytes` of one batch: the most
+   fetches until a partition is served, or served again; in a session (KIP-227), and by a client
+   that rotates its partitions without one. Compared with Apache Kafka.
+3. A new replica of those 1,000 partitions, with responses limited to 1 MiB: seconds until all are
+   in sync, and by how many bytes the first partition was ahead of the last. trimtab only.
 
-What breaks a promise makes the exit code 1.
+The exit code is 1 if a guarantee does not hold.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PARTITION_BYTES = 1024 * 1024
 BATCH_BYTES = 64 * 1024
 MAX_BYTES = 50 * 1024 * 1024
 HEADER_BYTES = 120
-"""What a partition may add to a response besides its records."""
+"""Bytes that a partition may add to a response besides its records."""
 BIG_FETCHES = 40
 SMALL_FETCHES = 12 * FEW
 MOST_FETCHES = FEW + 1
@@ -134,11 +134,11 @@ def _fill(address: str, topic: str, partitions: Iterable[int]) -> None:
                 producer.send(topic, value, partition=partition)
 
 
-# -- what a response weighs
+# -- size of a response
 
 
 def _fetch_many(line: Line, broker: int) -> tuple[float, float]:
-    """The largest response, and by how much memory rose, while one fetch follows another."""
+    """The largest of many responses, and how far memory rose meanwhile."""
     _reset_peak(broker)
     before = resident_mib(broker)
     largest = 0
@@ -162,11 +162,12 @@ def _peak_mib(pid: int) -> float:
     return int(found[1]) / 1024
 
 
-# -- who is served when
+# -- fairness
 
 
 def _serve_session(line: Line) -> Iterator[list[int]]:
-    """What each fetch of a session serves, which names only what it has had."""
+    """The partitions served by each fetch of a session; requests name only partitions whose fetch
+    offset has changed."""
     offsets = dict.fromkeys(range(FEW), 0)
     named = list(offsets.items())
     session_id, epoch = 0, 0
@@ -181,7 +182,7 @@ def _serve_session(line: Line) -> Iterator[list[int]]:
 
 
 def _serve_rotating(line: Line) -> Iterator[list[int]]:
-    """What each fetch serves if those that were served go to the end of the next request."""
+    """The partitions served by each fetch, if served partitions move to the end of the request."""
     offsets = dict.fromkeys(range(FEW), 0)
     for _ in range(SMALL_FETCHES):
         response = _fetch(line, "few", list(offsets.items()), BATCH_BYTES)
@@ -192,7 +193,7 @@ def _serve_rotating(line: Line) -> Iterator[list[int]]:
 
 
 def _longest_wait(fetches: Iterator[list[int]]) -> int:
-    """Fetches until a partition has been served, at most, from the beginning or the last time."""
+    """The most fetches until a partition is served, from the start or its last service."""
     last = dict.fromkeys(range(FEW), 0)
     longest = number = 0
     for number, served in enumerate(fetches, 1):
@@ -242,7 +243,7 @@ def _served(response: FetchResponse) -> Iterator[int]:
 
 
 class _Limited(Trimtab):
-    """Two brokers that fetch little from each other at once."""
+    """Two brokers whose followers fetch little at once."""
 
     def command(self) -> list[str]:
         return [*super().command(), "--config", *REPLICA_OPTIONS]
@@ -306,7 +307,7 @@ def _reassign(line: Line, topic: str, replicas: list[int]) -> None:
 
 
 def _sizes(line: Line, topic: str) -> list[int]:
-    """Bytes of each of a topic's partitions on one broker; 0 for those it has nothing of."""
+    """Bytes of each partition of a topic on one broker; 0 if the broker has no bytes of it."""
     response = line.ask(DescribeLogDirsRequest(topics=None), _LOG_DIRS_VERSION)
     sizes = [0] * MANY
     for each in (found for result in response.results for found in result.topics):

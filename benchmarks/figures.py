@@ -1,12 +1,12 @@
-"""Every table of figures in README.md and docs, measured by one command and typed by nobody.
+"""Measures and writes every table of figures in README.md and docs.
 
     python -m benchmarks.figures                       run all stages, store, write the tables
-    python -m benchmarks.figures --only producer demo  some of them; the others stay as stored
-    python -m benchmarks.figures --write-only          the tables from what is stored
+    python -m benchmarks.figures --only producer demo  run only these; keep the others' figures
+    python -m benchmarks.figures --write-only          write the tables from the stored figures
 
-`docs/figures.json` keeps each stage's rows with the commit, the day and the machine. A table
-stands between `<!-- figures: NAME -->` and `<!-- end of figures -->`; one whose stages were never
-stored is left as it is.
+`docs/figures.json` keeps each stage's rows with the commit, the date and the machine. A table is
+between `<!-- figures: NAME -->` and `<!-- end of figures -->`; a table without stored figures is
+not changed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trimtab.cli.latency import format_duration
 ROOT: Final = Path(__file__).resolve().parents[1]
 STORE: Final = "docs/figures.json"
 SEEDS: Final = 2500
-"""How many runs of the simulation the table of failures tells of."""
+"""Number of runs of the simulation for the table of failures."""
 
 Row = Mapping[str, Any]
 Stored = dict[str, dict[str, Any]]
@@ -43,7 +43,7 @@ class Table(NamedTuple):
     """A table between two marks.
 
     Attributes:
-        render: its lines from what is stored, which has all of its stages.
+        render: makes its lines from the stored figures, which include all of its stages.
     """
 
     file: str
@@ -52,7 +52,7 @@ class Table(NamedTuple):
 
 
 def render_stages(stored: Stored, stages: Sequence[str], wanted: str = "") -> list[str]:
-    """A line for each measurement that `wanted` finds, beside its rival."""
+    """A line for each measurement that matches `wanted`, with its rival's figure."""
     lines = ["| stage | | trimtab | beside | | |", "|---|---|--:|--:|--:|---|"]
     for stage in stages:
         label = f"`{stage}`"
@@ -70,7 +70,7 @@ def render_stages(stored: Stored, stages: Sequence[str], wanted: str = "") -> li
 
 
 def render_speed(stored: Stored, stages: Sequence[str]) -> list[str]:
-    """Without memory, and without what no client is beside."""
+    """Like `render_stages`, without memory and without measurements that have no rival."""
     rows = {
         stage: {**stored[stage], "rows": [row for row in stored[stage]["rows"] if _is_speed(row)]}
         for stage in stages
@@ -83,7 +83,7 @@ def _is_speed(row: Row) -> bool:
 
 
 def _words(metric: str) -> str:
-    """What was measured, in words: the figure has its unit with it."""
+    """What a metric measures, without its unit, which the figure has."""
     name, _, setting = metric.partition(", ")
     if name in ("records_per_s", "rows_per_s"):
         return setting
@@ -94,7 +94,7 @@ def _words(metric: str) -> str:
 
 
 def render_facts(stored: Stored, stages: Sequence[str]) -> list[str]:
-    """A line for each measurement: its figure beside its rival's, and what else it says."""
+    """A line for each measurement: its figure, its rival's, and its other values."""
     lines = ["| stage | | trimtab | beside | |", "|---|---|--:|--:|---|"]
     for stage in stages:
         label = f"`{stage}`"
@@ -117,7 +117,7 @@ _SHOWN_ELSEWHERE: Final = {
 
 
 def _flatten(values: Mapping[str, Any]) -> list[str]:
-    """`name figure` of each; of a dictionary `name: name figure, name figure`."""
+    """`name figure` for each value; `name: name figure, name figure` for a dictionary."""
     told = []
     for key, value in values.items():
         name = key.replace("_", " ")
@@ -236,7 +236,7 @@ def _value(row: Row, key: str) -> str:
 
 
 def render(table: Table, stored: Stored) -> str | None:
-    """The table and where its figures are from; None if a stage was never stored."""
+    """The table, with the origin of its figures; None if a stage has no stored figures."""
     if any(stage not in stored for stage in table.stages):
         return None
     lines = table.render(stored, table.stages)
@@ -250,7 +250,7 @@ def render(table: Table, stored: Stored) -> str | None:
 
 
 def marks(name: str) -> re.Pattern[str]:
-    """Finds a table with its marks; what is between them is the second group."""
+    """A pattern that matches a table with its marks; its second group is the table."""
     begin, end = re.escape(f"<!-- figures: {name} -->\n"), re.escape("\n<!-- end of figures -->")
     return re.compile(f"({begin})(.*?)({end})", re.S)
 
@@ -282,10 +282,10 @@ def load(root: Path) -> Stored:
 
 
 def run_stage(stage: str, runs: int | None, records: int | None) -> list[Any]:
-    """The rows of one stage.
+    """Run a stage and return its rows.
 
     Raises:
-        CalledProcessError: it failed; it has said why.
+        CalledProcessError: it failed; standard error has the reason.
     """
     if stage == "partitioning":
         return measure(runs or 3)
@@ -307,7 +307,7 @@ def run_stage(stage: str, runs: int | None, records: int | None) -> list[Any]:
 
 
 def describe_place() -> dict[str, str]:
-    """The commit, the day and the machine."""
+    """The commit, the date and the machine."""
     commit = _git("rev-parse", "--short", "HEAD")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", "src", "benchmarks")
     python = platform.python_version()

@@ -25,11 +25,11 @@ CONNECTOR_VERSION = "4.2.0"
 
 
 class RivalMissing(Exception):
-    """A rival cannot be had on this machine; says why."""
+    """A rival is not available on this machine; the message has the reason."""
 
 
 class Artifact(NamedTuple):
-    """A Maven artifact; `alone` leaves out what it depends on."""
+    """A Maven artifact; `alone` leaves out its dependencies."""
 
     group: str
     name: str
@@ -55,14 +55,14 @@ CLIENTS = {
         Artifact("org.apache.kafka", "kafka-clients", NEWEST_CLIENT),
         Artifact("org.slf4j", "slf4j-simple", "1.7.36"),
     ),
-    # With its own tools: those of KAFKA_VERSION ask for what this client does not have yet.
+    # With its own tools: those of KAFKA_VERSION need classes that this client lacks.
     OLD_CLIENT: (
         Artifact("org.apache.kafka", "kafka-tools", OLD_CLIENT),
         Artifact("org.slf4j", "slf4j-simple", "1.7.36"),
     ),
 }
-# What Spark 4.2.0 itself asks for, but its own token provider, which is not published everywhere:
-# it matters with delegation tokens only.
+# The versions that Spark 4.2.0 depends on; without its own token provider, which some repositories
+# lack and which only delegation tokens need.
 CONNECTOR = (
     Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", CONNECTOR_VERSION, alone=True),
     Artifact("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0", alone=True),
@@ -72,43 +72,43 @@ CONNECTOR = (
 
 
 def find_kafka_jars() -> Path | None:
-    """Where Apache Kafka's jars lie on this machine already, if they do."""
+    """The directory of Apache Kafka's jars; None if they were not fetched."""
     given = os.environ.get("TRIMTAB_KAFKA_JARS")
     directory = Path(given) if given else _kafka_directory()
     return directory if any(directory.glob("kafka-clients-*.jar")) else None
 
 
 def kafka_jars() -> Path:
-    """The directory of Apache Kafka's jars; fetched if they are not there.
+    """The directory of Apache Kafka's jars; fetches them if they are missing.
 
     Raises:
-        RivalMissing: no Java, no Maven, or Maven could not get them.
+        RivalMissing: there is no Java or no Maven, or Maven could not fetch them.
     """
     return find_kafka_jars() or _fetch(_kafka_directory(), KAFKA)
 
 
 def find_client_jars(version: str = NEWEST_CLIENT) -> Path | None:
-    """Where one of `CLIENTS` lies on this machine already, if it does."""
+    """The directory of one of `CLIENTS`; None if it was not fetched."""
     directory = _client_directory(version)
     return directory if any(directory.glob(f"kafka-clients-{version}.jar")) else None
 
 
 def client_jars(version: str = NEWEST_CLIENT) -> Path:
-    """The directory of one of `CLIENTS` with what it needs; fetched if it is not there.
+    """The directory of one of `CLIENTS` with its dependencies; fetches them if they are missing.
 
     To run the newest with Apache Kafka's tools put it before `kafka_jars()` on the class path.
 
     Raises:
-        RivalMissing: no Maven, or it could not get them.
+        RivalMissing: there is no Maven, or it could not fetch them.
     """
     return find_client_jars(version) or _fetch(_client_directory(version), CLIENTS[version])
 
 
 def connector_jars() -> Path:
-    """The directory of Spark's Kafka connector; fetched if it is not there.
+    """The directory of Spark's Kafka connector; fetches it if it is missing.
 
     Raises:
-        RivalMissing: no Maven, or it could not get them.
+        RivalMissing: there is no Maven, or it could not fetch it.
     """
     directory = cache_directory() / f"spark-sql-kafka-{CONNECTOR_VERSION}"
     if any(directory.glob("spark-sql-kafka-*.jar")):
@@ -117,10 +117,10 @@ def connector_jars() -> Path:
 
 
 def find_java() -> str:
-    """The `java` to run Apache Kafka with.
+    """The path of `java`, to run Apache Kafka with.
 
     Raises:
-        RivalMissing: none on PATH.
+        RivalMissing: there is no java on PATH.
     """
     java = shutil.which("java")
     if java is None:
@@ -168,7 +168,7 @@ def _fetch(directory: Path, artifacts: tuple[Artifact, ...]) -> Path:
         if done.returncode != 0:
             said = next((line for line in done.stdout.splitlines() if "ERROR" in line), "no reason")
             raise RivalMissing(f"Maven could not fetch {artifacts[0].name}: {said[:300]}")
-        # A half-filled directory must never look like a whole one.
+        # Rename at the end, so that a partly filled directory is never used.
         shutil.rmtree(directory, ignore_errors=True)
         jars.rename(directory)
     return directory

@@ -1,8 +1,8 @@
-"""`Producer.send` beside Java's ProducerPerformance: on Apache Kafka, and with more partitions.
+"""`Producer.send` compared with Java's ProducerPerformance: on Apache Kafka, and by partitions.
 
-On Apache Kafka both send to the same broker, warmed up by whole runs that are not counted. With
-more and more partitions both send to a broker of ours, which makes and deletes them quickly.
-ProducerPerformance's clock includes what its virtual machine takes to warm up, ours the flush.
+On Apache Kafka both send to the same broker, after uncounted warm-up runs. With increasing numbers
+of partitions both send to trimtab's broker, which creates and deletes them quickly.
+ProducerPerformance's time includes the JVM's warm-up, trimtab's includes the flush.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _run_both(
     partitions: int,
     name: str,
 ) -> tuple[list[float], list[float]]:
-    """Records a second of each run, ours and theirs, by turns."""
+    """Records per second of each run, trimtab's and the rival's; runs alternate."""
     ours, theirs = [], []
     for number in range(runs):
         progress(f"java: {name}, run {number + 1} of {runs}")
@@ -92,7 +92,7 @@ def _run_both(
 
 
 def _properties(options: Mapping[str, object]) -> dict[str, str]:
-    """For the tool, which wants at least one."""
+    """The options as text, for the tool, which requires at least one."""
     return {"client.id": "perf", **{name: str(value) for name, value in options.items()}}
 
 

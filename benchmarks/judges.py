@@ -1,18 +1,17 @@
-"""`python -m benchmarks.judges JUDGE`: other people's tests of Kafka brokers, run against ours.
+"""`python -m benchmarks.judges JUDGE`: other projects' tests of Kafka brokers, run against trimtab.
 
 - `kafka-python`: the integration tests of the client kafka-python, from its source distribution.
 - `client-compatibility`: Apache Kafka's own ClientCompatibilityTest, in Java.
 
-A judge's own files are not changed. Each runs against a fresh cluster and prints one JSON line:
-how many tests passed, failed and were skipped, and the reason of each failure in one line; apart
-from that, which of them failed for want of something that our brokers do not have. With
-`--on kafka` it judges Apache Kafka in our place, which tells a fault of ours from a test that
-cannot pass with so many brokers and replicas. The exit status says whether all others passed.
+The judges' files are not changed. Each judge runs against a new cluster and prints one JSON line:
+the numbers of tests that passed, failed and were skipped, the reason of each failure, and the
+failures due to features that trimtab's brokers lack. `--on kafka` runs a judge against Apache
+Kafka, to tell a bug of trimtab from a test that cannot pass with these numbers of brokers and
+replicas. The exit status is 0 if all tests passed but those of missing features.
 
-What kafka-python skips with three brokers, because it counts on one, runs with
-`--brokers 1 --replication-factor 1`.
+Tests of kafka-python that need a single broker run with `--brokers 1 --replication-factor 1`.
 
-pytest loads this module as a plugin too, which hands the suite the cluster that runs already.
+pytest also loads this module as a plugin, which passes the running cluster to the suite.
 """
 
 from __future__ import annotations
@@ -45,14 +44,14 @@ from trimtab.spark.session.cache import cache_directory
 
 KAFKA_PYTHON_VERSION = "3.0.12"
 TEST_SECONDS = 60
-"""What one of kafka-python's tests may take; on Apache Kafka the longest takes three."""
+"""Seconds for one of kafka-python's tests; on Apache Kafka the longest takes three."""
 SUITE_SECONDS = 3600
 PROGRAM_SECONDS = 120
-"""What ClientCompatibilityTest may take: where it waits for something, it waits for ever."""
+"""Seconds for ClientCompatibilityTest, which has no timeouts of its own."""
 REASON_LENGTH = 200
 
 PARTITIONS = 4
-"""Of each topic: kafka-python's tests count on it."""
+"""Partitions of each topic; kafka-python's tests rely on this number."""
 
 LEFT_OUT = {
     "test/__init__.py": "",
@@ -66,7 +65,7 @@ class SpawnedService:
     pass
 """,
 }
-"""What the tests import and the source distribution has not got. No test starts a service here."""
+"""Modules that the tests import but the source distribution lacks. No test starts a service."""
 
 FEATURES = {
     "create-topics-supported": True,
@@ -77,7 +76,7 @@ FEATURES = {
     "idempotent-producer-supported": True,
     "expect-record-too-large-exception": False,
 }
-"""As Apache Kafka's system tests expect of every broker since 2.1."""
+"""The features that Apache Kafka's system tests expect of every broker since 2.1."""
 
 
 WANTING = {
@@ -96,16 +95,16 @@ WANTING = {
         "test_transactional_producer_offsets",
     ),
 }
-"""What our brokers do not have (SKIPPED.md), and which of kafka-python's tests need it."""
+"""Features that trimtab's brokers lack (SKIPPED.md), and kafka-python's tests that need them."""
 
 
 class Verdict(NamedTuple):
-    """What a judge says.
+    """The results of a judge.
 
     Attributes:
-        passed: how many tests.
+        passed: number of tests that passed.
         failures: by test, the reason in one line.
-        skips: how many tests, by reason.
+        skips: number of skipped tests, by reason.
     """
 
     passed: int
@@ -117,7 +116,7 @@ class Verdict(NamedTuple):
 
 
 def _broker_options(replication_factor: int) -> dict[str, str]:
-    """Those that kafka-python gives the brokers it starts itself."""
+    """The options of the brokers that kafka-python's tests start themselves."""
     return {
         "num.partitions": str(PARTITIONS),
         "default.replication.factor": str(replication_factor),
@@ -130,7 +129,7 @@ def _broker_options(replication_factor: int) -> dict[str, str]:
 
 
 class _Trimtab(Trimtab):
-    """Brokers of ours, with those of the options that they know."""
+    """trimtab's brokers, with the options that they support."""
 
     def __init__(self, brokers: int, replication_factor: int) -> None:
         super().__init__(brokers)
@@ -142,7 +141,7 @@ class _Trimtab(Trimtab):
 
 
 class _KafkaMember(KafkaMember):
-    """A broker of Apache Kafka's with the same options, and ACLs as kafka-python's tests want."""
+    """A broker of Apache Kafka with the same options, and with ACLs for kafka-python's tests."""
 
     def __init__(self, number: int, controller_port: int, replication_factor: int) -> None:
         super().__init__(number, controller_port)
@@ -208,7 +207,7 @@ def judge_with_kafka_python(arguments: argparse.Namespace, address: str) -> Verd
             "test/integration",
         ]
         try:
-            # What pytest prints is progress; standard output is for the verdict.
+            # pytest's output is progress; standard output is for the results.
             subprocess.run(
                 command,
                 cwd=suite,
@@ -226,7 +225,7 @@ def judge_with_kafka_python(arguments: argparse.Namespace, address: str) -> Verd
 
 
 def _fetch_kafka_python() -> Path:
-    """The directory of the source distribution; fetched into trimtab's cache if it is not there."""
+    """The directory of the source distribution; fetches it into trimtab's cache if missing."""
     directory = cache_directory() / f"kafka-python-{KAFKA_PYTHON_VERSION}"
     if directory.exists():
         return directory
@@ -239,12 +238,12 @@ def _fetch_kafka_python() -> Path:
         (archive,) = Path(work).glob("*.tar.gz")
         shutil.unpack_archive(archive, work, filter="data")
         (suite,) = (each for each in Path(work).iterdir() if each.is_dir())
-        # What its tests' own options ask pytest for.
+        # pytest plugins that the tests' configuration needs.
         _run_pip("install", "--no-deps", "--target", str(suite / "plugins"), "pytest-timeout")
         for name, text in LEFT_OUT.items():
             if not (suite / name).exists():
                 (suite / name).write_text(text, encoding="utf-8")
-        # A half-filled directory must never look like a whole one.
+        # Rename at the end, so that a partly filled directory is never used.
         suite.rename(directory)
     return directory
 
@@ -263,7 +262,7 @@ def _run_pip(*arguments: str) -> None:
 
 
 def _read_results(path: Path) -> Verdict:
-    """pytest's results, as JUnit writes them: a test whose teardown failed is there twice."""
+    """Read pytest's results in JUnit's format, where a test whose teardown failed appears twice."""
     failures: dict[str, str] = {}
     skips: dict[str, str] = {}
     tests = set()
@@ -282,13 +281,13 @@ def _read_results(path: Path) -> Verdict:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """As a plugin of pytest: what the cluster is like."""
+    """As a plugin of pytest: options that describe the cluster."""
     parser.addoption("--brokers", type=int, default=1)
     parser.addoption("--replication-factor", type=int, default=1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """As a plugin of pytest: the suite's brokers are those that KAFKA_URI names."""
+    """As a plugin of pytest: make the suite use the brokers that KAFKA_URI names."""
     fixtures = importlib.import_module("test.integration.fixtures")
 
     def use_running_cluster(
@@ -307,7 +306,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """As a plugin of pytest: skip what no cluster like this can pass, Apache Kafka's neither."""
+    """As a plugin of pytest: skip tests that no cluster of this size can pass, not even Apache
+    Kafka's."""
     unfit = _find_unfit(config.getoption("--brokers"), config.getoption("--replication-factor"))
     for item in items:
         if item.name in unfit:
@@ -315,7 +315,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _find_unfit(brokers: int, replication_factor: int) -> dict[str, str]:
-    """Tests that count on one broker with all replicas, as kafka-python starts it, and why."""
+    """Tests that rely on a single broker with all replicas, and the reason of each."""
     unfit = {}
     if brokers > 1:
         unfit["test_delete_records"] = "wants all partitions from one poll: needs --brokers 1"
@@ -334,7 +334,7 @@ def _find_unfit(brokers: int, replication_factor: int) -> dict[str, str]:
 
 
 def judge_with_client_compatibility(arguments: argparse.Namespace, address: str) -> Verdict:
-    """Run ClientCompatibilityTest, which ends at the first thing that is not as it should be."""
+    """Run ClientCompatibilityTest, which ends at the first failure."""
     topic = "client-compatibility"
     try:
         with Admin(bootstrap_servers=address) as admin:
@@ -383,7 +383,7 @@ JUDGES: Mapping[str, _Judge] = {
 
 
 def _find_wanting(failures: Mapping[str, str]) -> dict[str, list[str]]:
-    """The failures that were to be expected of our brokers, by what these do not have."""
+    """The expected failures of trimtab's brokers, by missing feature."""
     failed = {name.rpartition("::")[2]: name for name in failures}
     found = {
         what: [failed[test] for test in tests if test in failed] for what, tests in WANTING.items()

@@ -1,18 +1,18 @@
-"""kill -9 of one node after another, under load from Java's producer and from ours.
+"""kill -9 of one node after another, under load from Java's producer and from trimtab's.
 
-Three brokers and the controller, RF 3, min.insync.replicas 2, both producers idempotent with
-acks=all, each with a topic of its own. Every `EVERY` seconds one of the four, drawn by chance, gets
-SIGKILL, and the supervisor starts it again. In the end everything is read back and compared with
-what was acknowledged.
+There are three brokers and the controller, RF 3, min.insync.replicas 2, and two idempotent
+producers with acks=all, each with its own topic. Every `EVERY` seconds a random one of the four
+nodes gets SIGKILL, and the supervisor starts it again. At the end all records are read and compared
+with the acknowledged ones.
 
-Recovery of a kill is the time from the signal until every partition has acknowledged a record that
-was sent after it, by the records' own timestamps; apart from that, until those have which the
-victim led; and until the controller answers again, if it was the victim.
+The recovery time of a kill is the time from the signal until every partition has acknowledged a
+record that was sent after it, by the records' timestamps. It is also measured for the partitions
+that the killed broker led, and until a killed controller answers again.
 
-Prints one JSON line. Anything acknowledged that was lost, or stored twice, or is out of order makes
-the exit code 1, and the nodes' data and logs are kept. Environment: `SECONDS` (600), `EVERY` (5),
-`RATE` (records a second of each producer, 5000), `FIRST_SEED` (1), `KEEP` (not empty: data and logs
-are kept in any case).
+Prints one JSON line. If an acknowledged record is lost, duplicated or out of order, the exit code
+is 1, and the nodes' data and logs are kept. Environment: `SECONDS` (600), `EVERY` (5), `RATE`
+(records per second of each producer, 5000), `FIRST_SEED` (1), `KEEP` (not empty: always keep data
+and logs).
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ KEEP = bool(os.environ.get("KEEP"))
 BROKERS = 3
 CONTROLLER = "controller"
 
-# Leaders go back to where they were placed soon, so that most kills hit some.
+# Preferred leaders are elected again soon, so that most kills hit a broker that leads partitions.
 SETTINGS = ("min.insync.replicas=2", "leader.imbalance.check.interval.seconds=2")
 _TICK_S = 0.005
 _DESCRIBE_CLUSTER = struct.pack(">hhihx", 60, 0, 1, -1) + b"\0\0"
-"""Of the controller, version 0: flexible, and no field of it matters here."""
+"""A request to the controller in version 0, which is flexible; no field of the answer is used."""
 
 
 class KilledCluster(Trimtab):
-    """A cluster whose nodes are killed; `keeps` leaves its directory in the end."""
+    """A cluster whose nodes are killed; `keeps` keeps its directory at the end."""
 
     def __init__(self) -> None:
         super().__init__(BROKERS)
@@ -84,12 +84,12 @@ class Kill(NamedTuple):
     """One kill.
 
     Attributes:
-        at_ms: when, in milliseconds since the epoch.
-        led: the partitions that the victim led, by load.
+        at_ms: time of the kill, in milliseconds since 1970.
+        led: the partitions that the killed broker led, by load.
         in_sync: whether every replica was in sync.
-        fenced_ms: when the controller fenced it; None for the controller itself, or if another
-            life of the broker registered first.
-        answered_ms: when the controller answered again, if it was the victim.
+        fenced_ms: milliseconds until the controller fenced the broker; None for the controller
+            itself, or if the restarted broker registered first.
+        answered_ms: milliseconds until the killed controller answered again; None for a broker.
     """
 
     victim: str
@@ -124,7 +124,7 @@ def describe(compared: Comparison, kills: Iterable[Kill]) -> dict[str, Any]:
 
 
 def run(runs: int, records: int) -> None:
-    """The whole of it, once: `runs` and `records` say nothing here."""
+    """Run the whole test once; `runs` and `records` are ignored."""
     with ExitStack() as stack:
         cluster = stack.enter_context(KilledCluster())
         loads: list[Load] = [OurLoad(cluster.address, f"killed-{OURS}", RATE)]
@@ -212,7 +212,7 @@ def _kill_one_after_another(cluster: KilledCluster, admin: Admin, random: Random
 
 
 def _await_controller(port: int, since_ms: int, deadline: float) -> float | None:
-    """Milliseconds until it answers; None if it does not before the deadline."""
+    """Milliseconds until the controller answers; None if it does not before the deadline."""
     frame = struct.pack(">i", len(_DESCRIBE_CLUSTER)) + _DESCRIBE_CLUSTER
     while time.monotonic() < deadline:
         try:

@@ -1,11 +1,11 @@
-"""KIP-794's test series: our producer beside Java's, on our cluster and on Apache Kafka.
+"""KIP-794's test series: trimtab's producer and Java's, on trimtab's cluster and on Apache Kafka.
 
-Three brokers, of which broker 0 answers produce requests 20 ms late: ours by itself, Apache Kafka's
-through `benchmarks.proxy`. Both producers are measured by perf tools of their own, which print the
-same lines; Java's counts latencies in whole milliseconds, cut off, which makes its average half a
-millisecond better. The old sticky partitioner is that of Java's last client that has it.
+There are three brokers; broker 0 answers produce requests 20 ms late, Apache Kafka's through
+`benchmarks.proxy`. Each producer is measured by its own perf tool; both print the same lines.
+Java's rounds latencies down to milliseconds, which makes its average half a millisecond better. The
+old sticky partitioner is that of the last Java client that has it.
 
-A round, every configuration once, takes half an hour. The stage runs one;
+A round, every configuration once, takes half an hour. The stage runs one round;
 `python -m benchmarks.kip794 --runs 3` runs more, and `--cluster`, `--series` and `--configuration`
 select.
 """
@@ -47,10 +47,10 @@ from trimtab.client.admin import Admin
 CLUSTERS: Final = ("trimtab", "apache")
 
 RIVALS: Final = {"latency": "adaptive"}
-"""The configuration of Java's that ours is beside, where Java has none of that name."""
+"""Java's configuration to compare with, for trimtab's configurations that Java lacks."""
 
 JAVA_SETTINGS: Final[dict[str, Mapping[str, str | int | bool]]] = {
-    "old": {},  # the default of that client
+    "old": {},  # the default of the old client
     "uniform": CONFIGURATIONS["uniform"].settings,
     "adaptive": CONFIGURATIONS["adaptive"].settings,
     "timeout": CONFIGURATIONS["timeout"].settings,
@@ -76,7 +76,7 @@ def measure_all(
     series: Sequence[int],
     configurations: Sequence[str],
 ) -> None:
-    """Measure and report; both sides by turns."""
+    """Measure and report; the two sides alternate."""
     for cluster in clusters:
         try:
             if cluster == "trimtab":
@@ -148,10 +148,11 @@ def _measure_java(
 
 
 def java_class_path(configuration: str) -> str:
-    """The newest client with Apache Kafka's tools; for the old partitioner, the old client's own.
+    """The newest client with Apache Kafka's tools; for the old partitioner, the old client with
+    its own tools.
 
     Raises:
-        RivalMissing: they cannot be had.
+        RivalMissing: they are not available.
     """
     if configuration == "old":
         return f"{client_jars(OLD_CLIENT)}/*"

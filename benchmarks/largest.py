@@ -1,16 +1,15 @@
-"""The largest requests there are, and how long each of them holds up another client.
+"""The largest possible requests, and how long each of them delays another client.
 
-For every API that a broker serves, in its newest version, and for every array in its request: a
-request with as many elements in that array as a node reads (`MAX_OBJECT_BYTES`), as short as they
-can be, and the same with bytes behind it up to `socket.request.max.bytes`. Then those that are
-refused: as many elements as 100 MB can claim, and tagged fields by the million.
+For every API of a broker, in its newest version, and for every array in its request: a request with
+as many elements in that array as a node accepts (`MAX_OBJECT_BYTES`), each as short as possible,
+and the same padded to `socket.request.max.bytes`. Then requests that are rejected: as many elements
+as 100 MB can claim, and millions of tagged fields.
 
-What only brokers ask of the controller goes to it directly. Beside each of them two clients ask for
-ApiVersions all the time, one request after the other: one the broker, one the controller. Each line
-says how long they waited: at worst, and the 99.9th percentile; and how much the memory of both
-nodes rose, also as a multiple of the frame. Environment: `ONLY` (names of APIs, with commas),
-`SIZES` (`own`, or `own,largest`: frames as long as they must be, and as long as they may be),
-`WITHIN_MS` (50; a longer wait makes the exit code 1).
+Requests that only brokers send to the controller go to it directly. Meanwhile two clients send
+ApiVersions requests without a pause, one to the broker and one to the controller. Each output line
+has their longest wait and its 99.9th percentile, and how far the memory of both nodes rose, also as
+a multiple of the frame. Environment: `ONLY` (API names, separated by commas), `SIZES` (`own`, or
+`own,largest` to add the padded requests), `WITHIN_MS` (50; a longer wait makes the exit code 1).
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ KEPT = {
     "max_bytes": 2**62,
     "end_offset": -1,
 }
-"""Fields whose value matters: nothing is to be created in earnest."""
+"""Fields with fixed values, so that the requests create nothing."""
 
 Path_ = tuple[str, ...]
 
@@ -100,7 +99,7 @@ def _measure_all(cluster: Beset) -> Iterator[dict[str, Any]]:
             yield case | _measure(cluster, frame, len(frame))
 
 
-# -- what is asked
+# -- the requests
 
 
 def _head(api: Api) -> bytes:
@@ -159,7 +158,7 @@ def _value(declared: Field, version: int, path: Path_, count: int, number: int) 
 
 
 def _most(api: Api, path: Path_) -> int:
-    """How many elements are read of this array."""
+    """The most elements of this array that a node accepts."""
     costs = [_cost(api, path, count) for count in (1000, 2000)]
     return int((MAX_OBJECT_BYTES - costs[0]) / (costs[1] - costs[0]) * 1000 * 0.99)
 
@@ -180,18 +179,18 @@ def _cost(api: Api, path: Path_, count: int) -> int:
     return low
 
 
-# -- what it costs the others
+# -- the cost for other clients
 
 
 def _measure(
     cluster: Beset, frame: bytes, size: int, place: tuple[str, int] | None = None
 ) -> dict[str, Any]:
-    """Send `frame`, with bytes behind it up to `size`, and see what comes back."""
+    """Send `frame`, padded to `size` bytes, and measure its effects."""
     place = place or cluster.place
     pids = list(nodes_of(cluster.supervisor_pid).values())
     before = [resident_mib(pid) for pid in pids]
     for pid in pids:
-        Path(f"/proc/{pid}/clear_refs").write_text("5")  # the highest is as it is now
+        Path(f"/proc/{pid}/clear_refs").write_text("5")  # resets the peak of memory
     probes = [_Probe(each) for each in (cluster.place, cluster.controller)]
     began = time.perf_counter()
     answer = 0
@@ -221,7 +220,7 @@ def _measure(
 
 
 def _read(connection: socket.socket) -> int:
-    """The bytes of a response; 0 if the connection was closed instead."""
+    """The size of a response in bytes; 0 if the connection was closed instead."""
     stream = connection.makefile("rb")
     left = size = int.from_bytes(stream.read(4), "big")
     while left:
@@ -235,7 +234,7 @@ def _highest_mib(pid: int) -> float:
 
 
 class _Probe:
-    """A client in a process of its own, which asks all the time until it is ended."""
+    """A client in its own process, which sends requests without a pause until `end`."""
 
     def __init__(self, place: tuple[str, int]) -> None:
         context = get_context("spawn")
@@ -245,7 +244,7 @@ class _Probe:
         self._pipe.recv()
 
     def end(self) -> list[float]:
-        """How long it waited each time, in seconds, in order of length."""
+        """Stop the client; the time of each request in seconds, sorted."""
         self._pipe.send(None)
         waits: list[float] = sorted(self._pipe.recv())
         self._process.join()
@@ -253,7 +252,7 @@ class _Probe:
 
 
 def _probe(place: tuple[str, int], pipe: Any) -> None:
-    """Ask, one request after the other, and tell how long each took."""
+    """Send one request after the other, and return how long each took."""
     body = struct.pack(">hhih", 18, 0, 1, -1) + encode(ApiVersionsRequest(), 0)
     frame = len(body).to_bytes(4, "big") + body
     waits = []

@@ -1,10 +1,10 @@
-"""What this machine carries: bytes over the loopback into files, with nobody looking at them.
+"""The throughput of this machine: bytes over the loopback interface into files, unexamined.
 
 usage: python -m benchmarks.loopback sender PORT BYTES | receiver PORT DIRECTORY
 
-The control beside `send_table`: the same number of bytes as its batches have, written by a bare
-loop into a socket, and by a process at the other end into a file that is replaced before it grows
-large. The sender prints a JSON line once the receiver has them all.
+The control for `send_table`: a bare loop writes as many bytes as its batches have into a socket,
+and a receiving process writes them to a file, which is replaced before it grows large. The sender
+prints a JSON line when the receiver has all bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SEGMENT_BYTES = 256 * 1024 * 1024
 
 
 def carry(size: int) -> dict[str, float]:
-    """`seconds` and the sender's `cpu_seconds` for so many bytes."""
+    """`seconds` and the sender's `cpu_seconds` to carry `size` bytes."""
     (port,) = free_ports(1)
     command = [sys.executable, "-m", "benchmarks.loopback"]
     with (
@@ -34,7 +34,7 @@ def carry(size: int) -> dict[str, float]:
         ) as receiver,
     ):
         assert receiver.stdout is not None
-        receiver.stdout.readline()  # it listens
+        receiver.stdout.readline()  # the receiver listens
         done = subprocess.run(
             [*command, "sender", str(port), str(size)],
             stdout=subprocess.PIPE,
@@ -56,7 +56,7 @@ def receive(port: int, directory: Path) -> None:
             if file.tell() >= SEGMENT_BYTES:
                 file.truncate(0)
                 file.seek(0)
-    connection.close()  # which tells the sender
+    connection.close()  # tells the sender that all bytes have arrived
 
 
 def send(port: int, size: int) -> None:

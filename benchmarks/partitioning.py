@@ -1,4 +1,4 @@
-"""Partitioners over brokers that are slow, jittery, dying, back again, throttled: a study.
+"""A study of partitioners with brokers that are slow, jittery, failing, recovering or throttled.
 
 `python -m benchmarks partitioning` prints the table, and `make figures` draws the picture.
 """
@@ -36,12 +36,12 @@ SLOW = serve(slow=0.020)
 
 
 def pauses(now: float, size: int, random: Random) -> float:
-    """Every hundredth request waits for a collection of garbage."""
+    """Every hundredth request waits for a garbage collection."""
     return WELL(now, size, random) + (0.05 if random.random() < 0.01 else 0.0)
 
 
 def freezes(now: float, size: int, random: Random) -> float:
-    """Three seconds without an answer, twice."""
+    """Twice the broker does not answer for three seconds."""
     for begin in (5.0, 15.0):
         if begin <= now < begin + 3.0:
             return begin + 3.0 - now
@@ -49,7 +49,7 @@ def freezes(now: float, size: int, random: Random) -> float:
 
 
 def recovers(now: float, size: int, random: Random) -> float:
-    """20 ms late for ten seconds, then well."""
+    """20 ms late for ten seconds, then healthy."""
     return WELL(now, size, random) + (0.020 if now < 10.0 else 0.0)
 
 
@@ -119,7 +119,7 @@ SCENARIOS = (
 
 
 def run(runs: int, records: int) -> None:
-    """Print the table: of each scenario and partitioner the median over `runs` seeds."""
+    """Print the table: for each scenario and partitioner, the median over `runs` seeds."""
     print("\n".join(word_table(measure(runs))))
 
 

@@ -1,11 +1,11 @@
-"""A producer and its brokers as queues, in virtual time: what the study of partitioners runs on.
+"""A model of a producer and its brokers as queues, in virtual time, for the partitioner study.
 
     records at a rate ─▶ partitioner ─▶ batches ─▶ at most 5 requests in flight ─▶ a broker, one
                               ▲                                                    request at a time
                               └───────────── TopicLoad, NodeLoad ◀────────────────────┘
 
-It drives the real partitioners through the protocols they see in a producer. What it leaves out:
-the network's bandwidth, compression, the time that the producer itself takes.
+It calls the real partitioners through the interfaces of a producer. The model leaves out network
+bandwidth, compression, and the producer's CPU time.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ BATCH_OVERHEAD = 61
 MAX_IN_FLIGHT = 5
 BUFFER_MEMORY = 32 << 20
 HALF_LIFE = 0.25
-"""Seconds after which a measurement counts half in a broker's latency and drain rate."""
+"""Half-life in seconds of the measurements in a broker's latency and drain rate."""
 
 Service = Callable[[float, int, Random], float]
-"""`(now, bytes, random) -> seconds` that a broker works on a request; infinite while it is dead."""
+"""`(now, bytes, random) -> seconds` that a broker needs for a request; infinite while it fails."""
 
 
 def serve(delay: float = 0.0003, rate: float = 100e6, slow: float = 0.0) -> Service:
-    """A broker that takes `delay + slow` a request, and carries `rate` bytes a second."""
+    """A broker that needs `delay + slow` seconds per request, and 1/`rate` seconds per byte."""
     return lambda now, size, random: delay + slow + size / rate
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A broker that answers nothing from `begin` on, until `end`; others lead after `detected`."""
+    """A broker that does not answer from `begin` to `end`; at `detected` other brokers become the
+    leaders of its partitions."""
 
     node: int
     begin: float
@@ -49,12 +50,12 @@ class Death:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Times in seconds, sizes in bytes, rates in records and bytes a second.
+    """Times are in seconds, sizes in bytes, rates in records or bytes per second.
 
     Attributes:
         watched: the brokers whose share is reported.
-        distance: seconds that broker 0's answers are on their way beyond their turn.
-        racks: of the brokers; the producer sits in the first's, if there are any.
+        distance: extra seconds that broker 0's answers take on the network.
+        racks: the brokers' racks; the producer is in that of the first broker, if there are any.
     """
 
     name: str
@@ -73,7 +74,7 @@ class Scenario:
 
 @dataclass(slots=True)
 class Node:
-    """A broker, and the producer's account of it (`NodeLoad`)."""
+    """A broker, and the producer's view of its load (`NodeLoad`)."""
 
     node_id: int
     service: Service
@@ -103,13 +104,13 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of it. Latencies in milliseconds; shares and spread are fractions of bytes.
+    """The results of a run. Latencies are in milliseconds; shares and spread are fractions.
 
     Attributes:
-        share: of the watched brokers' bytes in all.
-        spread: largest less smallest partition of the brokers not watched, over their mean.
-        kept: records acknowledged by the end over those due.
-        batch: records of a batch.
+        share: the watched brokers' share of all bytes.
+        spread: of the other brokers' partitions, the largest minus the smallest, over the mean.
+        kept: records acknowledged by the end, divided by those due.
+        batch: mean number of records per batch.
     """
 
     average: float
@@ -125,7 +126,7 @@ Policy = Callable[[int, str | None, Random], Partitioner]
 
 
 class Model:
-    """One run. It is also the partitioner's `TopicLoad`."""
+    """One run; also the `TopicLoad` that the partitioner sees."""
 
     def __init__(self, scenario: Scenario, make: Policy, seed: int) -> None:
         self._scenario = scenario
@@ -333,13 +334,13 @@ class Model:
         for batch in taken[:1]:
             self._send(batch.partition)
 
-    # a broker that dies
+    # failing brokers
 
     def _die(self, death: Death) -> None:
         self._dead = death.node
 
     def _move(self, death: Death) -> None:
-        """Its partitions have another leader, and what it did not answer goes there."""
+        """Give the broker's partitions other leaders, and send unanswered batches to these."""
         node = self._nodes[death.node]
         batches = [batch for _, taken in node.waiting for batch in taken]
         node.waiting.clear()
@@ -391,7 +392,7 @@ class Model:
     def _outcome(self) -> Outcome:
         scenario = self._scenario
         due = math.floor(scenario.rate * scenario.seconds)
-        # What is still on its way counts with the time it has waited.
+        # Unacknowledged records count with the time they have waited so far.
         waiting = [
             self._now - arrival
             for batch in (

@@ -1,12 +1,12 @@
-"""Many partitions, KIP-578's appendix as the work: three brokers, ours beside Apache Kafka's.
+"""Many partitions, by KIP-578's appendix: three brokers of trimtab compared with Apache Kafka's.
 
-1. What Java's tool sends a second with 10 to 10,000 replicas on each broker, at RF 1 and RF 3, and
-   how much of it is kept from the fewest to the most.
-2. A topic of 30,000 partitions, at RF 1 and RF 3: seconds to create it until every leader is
-   known, CPU and memory of all nodes while nothing happens, seconds to end all nodes in good order
-   and start them again until every leader is known, seconds until the topic is gone.
+1. Throughput of Java's tool with 10 to 10,000 replicas on each broker, at RF 1 and RF 3, and which
+   share of it remains from the fewest to the most.
+2. A topic of 30,000 partitions, at RF 1 and RF 3: seconds from its creation until every leader is
+   known; CPU and memory of all nodes while idle; seconds for a clean restart of all nodes until
+   every leader is known; seconds until the topic is deleted.
 
-Every count has a cluster of its own on either side, so that nothing is left from the one before.
+Each count has its own cluster on both sides, so that earlier runs leave nothing behind.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ IDLE_SECONDS = 20
 
 
 class Many(NamedTuple):
-    """What a topic of many partitions costs. Seconds, percent of a core, MiB."""
+    """The costs of a topic with many partitions, in seconds, percent of a core, and MiB."""
 
     create: float
     idle_cpu: float
@@ -84,7 +84,7 @@ def _compare_throughput(sides: dict[str, Start], runs: int, records: int, factor
 
 
 def _measure(start: Start, runs: int, records: int, partitions: int, factor: int) -> float:
-    """The best of some runs, records a second; 0 if the cluster could not do it."""
+    """Records per second of the best run; 0 if the cluster failed."""
     best = 0.0
     try:
         with start() as side:
@@ -144,7 +144,7 @@ def _carry_many(side: Trimtab | KafkaCluster, factor: int) -> Many:
     restarted = time.perf_counter() - began
     began = time.perf_counter()
     topics.delete(name)
-    while True:  # until it costs nothing any more
+    while True:  # until the nodes are idle
         cpu = side.cpu_seconds()
         time.sleep(1)
         if side.cpu_seconds() - cpu < max(0.1, idle / 50):

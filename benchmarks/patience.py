@@ -1,19 +1,19 @@
-"""A broker beset: what a healthy client still gets, and what each of the others is told.
+"""A broker under attack: the throughput of a healthy client, and the answers to hostile ones.
 
-One broker, whose load is a producer's plain loop. Its throughput is measured alone and, by turns,
-beside
+There is one broker and one producer that sends in a loop. The producer's throughput is measured
+alone and, alternately, during each of these attacks:
 
-- 1,000 connections that are left half open: nothing sent, half a frame, or the beginning of 100 MB;
-- 200 that ask for 50 MiB each and read 1 KiB a second;
-- garbled frames, each over a connection of its own, `HOSTILE_PER_S` a second;
-- produce requests replayed, out of order, of a stale epoch, forged, `HOSTILE_PER_S` a second, each
-  of whose codes is checked;
-- all of that at once.
+- 1,000 half-open connections, which send nothing, half a frame, or the first bytes of 100 MB;
+- 200 connections that fetch 50 MiB each and read 1 KiB per second;
+- garbled frames, each over its own connection, `HOSTILE_PER_S` per second;
+- produce requests that are replayed, out of order, of a stale epoch, or forged, `HOSTILE_PER_S` per
+  second, with a check of each error code;
+- all of these at once.
 
-Then the limits: too many connections, in all and from one address; idle ones; a broker that may
-open few files; a full disk. Whatever is refused wrongly, lost, or not served any more makes the
-exit code 1. Environment: `HOSTILE_PER_S` (200), `ONLY` (parts to run: `throughput`, or names of
-limits, with commas).
+Then the limits: too many connections, in all and from one address; idle connections; a broker with
+few file descriptors; a full disk. The exit code is 1 if a valid request is rejected, a record is
+lost, or the broker stops serving. Environment: `HOSTILE_PER_S` (200), `ONLY` (parts to run:
+`throughput`, or names of limits, separated by commas).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ FILL_BYTES = 64 * 1024 * 1024
 FILL_PARTITIONS = 100
 OPTIONS: dict[str, object] = {"acks": "all", "linger.ms": 5, "batch.size": 131072}
 ENOUGH = 0.8
-"""Of the throughput alone: what must be left beside others."""
+"""The share of the undisturbed throughput that must remain during an attack."""
 
 DISK_MIB = 64
 FEW_FILES = 200
@@ -68,7 +68,7 @@ _LIMIT_FILES = (
     "resource.setrlimit(resource.RLIMIT_NOFILE, (number, number));"
     "os.execv(sys.argv[2], sys.argv[2:])"
 )
-"""A command's first words, to which come the limit and the rest of it."""
+"""A Python program that sets the limit in its first argument, and runs the command after it."""
 _MOUNT = 'mount -t tmpfs -o "size=$0" tmpfs "$1" && shift && exec "$@"'
 
 Besieger = Callable[[], AbstractContextManager[Any]]
@@ -79,7 +79,7 @@ class Beset(Trimtab):
 
     Args:
         config: options of its nodes.
-        prefix: words before its command.
+        prefix: words put before the cluster's command.
     """
 
     def __init__(self, *config: str, prefix: Sequence[str] = ()) -> None:
@@ -97,7 +97,7 @@ class Beset(Trimtab):
 
     @property
     def controller(self) -> tuple[str, int]:
-        """Where the controller listens."""
+        """The controller's host and port."""
         words = words_of(self.broker_pid)
         host, port = words[words.index("--controller") + 1].split(":")
         return host, int(port)
@@ -122,7 +122,7 @@ def run(runs: int, records: int) -> None:
         line: dict[str, Any] = {"stage": "patience", "metric": name.replace("_", " ")}
         try:
             line |= limit()
-        except Exception as error:  # the next is looked at all the same
+        except Exception as error:  # continue with the next part
             line["error"] = repr(error)
             wrong += 1
         print(json.dumps(line), flush=True)
@@ -130,11 +130,12 @@ def run(runs: int, records: int) -> None:
         raise SystemExit(1)
 
 
-# -- a healthy client beside others
+# -- a healthy client during attacks
 
 
 def _compare_throughput(runs: int, records: int) -> int:
-    """How many besiegers failed: were told something wrong."""
+    """Measure the throughput during each attack; returns the number of attacks that failed, for
+    instance by a wrong answer."""
     wrong = 0
     with Beset() as broker, Admin(broker.address) as admin:
         place = broker.place
@@ -152,7 +153,7 @@ def _compare_throughput(runs: int, records: int) -> int:
             f"{HOSTILE_PER_S} replayed and forged batches a second": [replayers],
             "all of these": [half_open, slow, garblers, replayers],
         }
-        _measure(broker, records)  # warms up
+        _measure(broker, records)  # warm-up
         for name, besiegers in settings.items():
             alone, beside = [], []
             before_mib, with_mib = [], []
@@ -205,7 +206,7 @@ def _fill(address: str) -> None:
 
 
 def _limit_too_many_connections() -> dict[str, Any]:
-    """Those that have said nothing give way; those that have, stay."""
+    """Connections that have sent no request are closed first; the others stay open."""
     with Beset("max.connections=500") as broker, Line(broker.place) as first:
         check(serves(broker.place), "it does not serve")
         first.ask(_METADATA, 9)
@@ -219,7 +220,7 @@ def _limit_too_many_connections() -> dict[str, Any]:
 
 def _limit_too_many_from_one_address() -> dict[str, Any]:
     with Beset("max.connections.per.ip=200") as broker, Line(broker.place) as first:
-        # The controller, and whoever asks whether it is up, come from the same address.
+        # The controller, and the check whether the broker is up, have the same address.
         first.ask(_METADATA, 9)
         with HalfOpen(broker.place, 400) as half_open:
             await_that("more are left than may be", lambda: half_open.left <= 200)
@@ -241,7 +242,7 @@ def _limit_idle_connections() -> dict[str, Any]:
 
 
 def _limit_few_files() -> dict[str, Any]:
-    """With few descriptors connections are bounded, and files are opened by turns."""
+    """With few file descriptors the broker limits connections, and closes files to open others."""
     partitions = 2 * FEW_FILES
     with Beset(prefix=limit_files(FEW_FILES)) as broker:
         with Admin(broker.address) as admin, Producer(broker.address, linger_ms=5) as producer:
@@ -254,7 +255,7 @@ def _limit_few_files() -> dict[str, Any]:
                 await_that("a newcomer is not served", lambda: serves(broker.place))
                 left = half_open.left
                 open_now = len(os.listdir(f"/proc/{broker.broker_pid}/fd"))
-                # What the broker does not expect: that there are even less.
+                # Lower the limit of the running broker, which it does not expect.
                 limit = (open_now - 5, FEW_FILES)
                 resource.prlimit(broker.broker_pid, resource.RLIMIT_NOFILE, limit)
                 for number in range(partitions):
@@ -266,13 +267,13 @@ def _limit_few_files() -> dict[str, Any]:
 
 
 def _limit_full_disk() -> dict[str, Any]:
-    """The only broker ends, and is started again; it serves when there is room, with all it had."""
+    """The only broker ends and is restarted; when the disk has room again it serves all records."""
     unshare = shutil.which("unshare")
     check(unshare is not None, "there is no unshare, to mount a small disk with")
     broker = Beset()
     data = broker.directory / "data"
     data.mkdir()
-    # The disk is the cluster's alone: nobody else sees it, and it goes with its processes.
+    # Only the cluster's processes see this disk, and it disappears with them.
     broker._prefix = [
         *(unshare or "", "--user", "--map-root-user", "--mount"),
         *("sh", "-c", _MOUNT, f"{DISK_MIB}m", str(data)),
@@ -332,7 +333,7 @@ LIMITS = (
 
 
 def limit_files(number: int) -> list[str]:
-    """The first words of a command, so that each of its processes may have so many files open."""
+    """A prefix of a command that limits the open files of each of its processes."""
     return [sys.executable, "-c", _LIMIT_FILES, str(number)]
 
 
@@ -342,9 +343,10 @@ def check(holds: bool, otherwise: str) -> None:
 
 
 def await_that(otherwise: str, holds: Callable[[], bool]) -> None:
-    """
+    """Wait until a condition holds.
+
     Raises:
-        RuntimeError: `otherwise`, if it does not hold within a minute.
+        RuntimeError: with the text `otherwise`, if it does not hold within a minute.
     """
     deadline = time.monotonic() + _PATIENCE_S
     while not holds():
@@ -353,7 +355,7 @@ def await_that(otherwise: str, holds: Callable[[], bool]) -> None:
 
 
 def fill_disk(ballast: Path) -> None:
-    """Put so much into a file that its disk has no room for another byte."""
+    """Write to a file until its disk is full."""
     with open(ballast, "wb", buffering=0) as file, suppress(OSError):
         for size in (1 << 20, 1 << 12, 1):
             with suppress(OSError):
@@ -370,7 +372,7 @@ def _makes_topic(admin: Admin, name: str) -> bool:
 
 
 def read_values(address: str, topic: str = "t") -> dict[int, int]:
-    """The number at each offset of the topic's one partition."""
+    """The number in each record of a topic's only partition, by offset."""
     place = TopicPartition(topic, 0)
     values: dict[int, int] = {}
     with Admin(address) as admin:

@@ -1,14 +1,13 @@
-"""KIP-578's placement: beside brute force, beside the proposal's own rule, in seconds, and what a
-fetch notices of it.
+"""KIP-578's placement, compared with brute force and the proposal's rule; its time and effects.
 
-1. 50,000 small clusters: whether there is an assignment, and how it is spread over racks, beside
-   trying everything. Any difference makes the exit code 1.
-2. How often the rule of the proposal, to go round and skip who is full, refuses what can be placed
-   and takes 100, 95, 90, 80 or 70 % of the room.
+1. 50,000 small clusters: whether an assignment exists, and its spread over racks, compared with
+   brute force. Any difference makes the exit code 1.
+2. How often the proposal's rule, round robin that skips full brokers, rejects topics that can be
+   placed and use 100, 95, 90, 80 or 70 % of the free replicas.
 3. 100,000 partitions of three replicas on 30 brokers in 3 racks: seconds, also for a tenth of it,
-   and how level leaders are.
-4. The longest that a fetch takes while 100,000 partitions of three replicas are created in a
-   cluster of three brokers, requests of 10,000: beside the same without.
+   and how evenly leaders are spread.
+4. The longest time of a fetch while 100,000 partitions of three replicas are created on three
+   brokers, 10,000 per request, compared with the same without creations.
 """
 
 from __future__ import annotations
@@ -35,7 +34,8 @@ SMALL_CLUSTERS = 50_000
 FULL_CLUSTERS = 1_500
 BROKERS, RACKS, FACTOR, PARTITIONS = 30, 3, 3, 100_000
 A_REQUEST = 9_999
-"""Partitions; with the topic they are 10,000 records, the most that one may lead to."""
+"""Partitions per request; with the topic's record these are 10,000 records, the controller's limit
+for one request."""
 _FETCH_VERSION = 12
 _LISTEN_S = 5.0
 
@@ -107,9 +107,9 @@ def _compare_with_skipping() -> None:
 
 
 def skips_to_an_end(free: Sequence[int], partitions: int, factor: int, random: Random) -> bool:
-    """Whether the rule of the proposal finds an assignment: replicas go round the brokers as in
-    `AdminUtils.assignReplicasToBrokersRackUnaware`, who is full is skipped, and if all are, it
-    gives up."""
+    """Whether the proposal's rule finds an assignment: replicas are assigned round robin as in
+    `AdminUtils.assignReplicasToBrokersRackUnaware`, full brokers are skipped, and the rule fails
+    if all are full."""
     left = list(free)
     count = len(left)
     start, shift = random.randrange(count), random.randrange(count)
@@ -166,7 +166,7 @@ def _measure_fetches() -> None:
         began = time.perf_counter()
         for number in range(PARTITIONS // A_REQUEST):
             progress(f"placement: creating topic {number + 1} of {PARTITIONS // A_REQUEST}")
-            # In a process of its own: whoever measures does nothing else.
+            # In another process, so that this one only measures.
             subprocess.run(
                 [
                     *(sys.executable, "-m", "trimtab", "topics", "--create"),
@@ -194,7 +194,7 @@ def _measure_fetches() -> None:
 
 
 class _FetchTimes:
-    """Fetches one record again and again, in a thread; milliseconds of each fetch."""
+    """A thread that fetches one record repeatedly; has the milliseconds of each fetch."""
 
     def __init__(self, host: str, port: int) -> None:
         self.ms: list[float] = []

@@ -1,7 +1,7 @@
-"""Clusters in processes of their own: ours and Apache Kafka, started, measured and ended alike.
+"""Runs clusters of trimtab and Apache Kafka in processes: starts, measures and stops them.
 
-One broker each, three with replicas (`Trimtab(brokers=3)`, `KafkaCluster`), or three of which the
-first is late with produce requests, KIP-794's set-up.
+A cluster has one broker, or three with replicas (`Trimtab(brokers=3)`, `KafkaCluster`), or three of
+which the first answers produce requests late, as in KIP-794.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def resident_mib(pid: int) -> float:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listened on a moment ago.
+    """Ports on which no process listened a moment ago.
 
-    They are none of those that systems give to outgoing connections (32768 and more), so that no
-    connection of anybody takes one before it is listened on.
+    They are below those of outgoing connections (32768 and more), so that no such connection takes
+    one before a server listens on it.
     """
     ports: set[int] = set()
     while len(ports) < count:
@@ -58,7 +58,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def free_neighbours(count: int) -> int:
-    """The first of some consecutive ports that nobody listened on a moment ago."""
+    """The first of `count` consecutive ports on which no process listened a moment ago."""
     while True:
         first = free_ports(1)[0]
         try:
@@ -75,7 +75,8 @@ def free_neighbours(count: int) -> int:
 
 
 def answers_metadata(port: int, brokers: int = 1) -> bool:
-    """Whether a Metadata request (version 1, about no topic) brings at least so many brokers."""
+    """Whether the answer to a Metadata request (version 1, no topics) has at least `brokers`
+    brokers."""
     body = struct.pack(">hhih", 3, 1, 1, -1) + struct.pack(">i", 0)
     try:
         with socket.create_connection(("127.0.0.1", port), 1) as connection:
@@ -89,7 +90,7 @@ def answers_metadata(port: int, brokers: int = 1) -> bool:
 
 
 def await_brokers(port: int, brokers: int) -> None:
-    """Return once the broker there knows of so many.
+    """Wait until the broker at this port knows `brokers` brokers.
 
     Raises:
         RuntimeError: it does not within `START_SECONDS`.
@@ -102,18 +103,18 @@ def await_brokers(port: int, brokers: int) -> None:
 
 
 def _ordinary_environment() -> dict[str, str]:
-    """Ours, but that Python keeps its bytecode, as it does unless told otherwise."""
+    """This process's environment, but Python writes its bytecode files, as by default."""
     unusual = ("PYTHONDONTWRITEBYTECODE", "PYTHONTRACEMALLOC", "PYTHONPROFILEIMPORTTIME")
     return {name: value for name, value in os.environ.items() if name not in unusual}
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that this one has started and that still run."""
+    """The running child processes of a process."""
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def nodes_of(supervisor: int) -> dict[str, int]:
-    """The processes of the nodes that this one looks after, by name: `broker-0`, `controller`."""
+    """The processes of a supervisor's nodes by name: `broker-0`, `controller`."""
     found = {}
     for pid in children_of(supervisor):
         words = words_of(pid)
@@ -123,7 +124,7 @@ def nodes_of(supervisor: int) -> dict[str, int]:
 
 
 def words_of(pid: int) -> list[str]:
-    """The command of a process; nothing if it has ended."""
+    """The command line of a process; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
     except OSError:
@@ -131,7 +132,7 @@ def words_of(pid: int) -> list[str]:
 
 
 class Side(Protocol):
-    """What is measured, whoever's it is and however many processes it has."""
+    """A cluster of either side, whose CPU time and memory can be measured."""
 
     name: str
     address: str
@@ -144,9 +145,9 @@ class Side(Protocol):
 
 
 class Broker:
-    """A process that answers as a broker, of either side, and those that it has started.
+    """A broker process of either side, with the processes that it has started.
 
-    A context manager that starts it and ends it.
+    A context manager that starts and stops it.
     """
 
     name: str
@@ -162,11 +163,11 @@ class Broker:
         raise NotImplementedError
 
     def prepare(self) -> None:
-        """What is done before the clock of the start runs."""
+        """Prepare the start; its time is not measured."""
 
     @property
     def pids(self) -> list[int]:
-        """The processes that are nodes: brokers, and the controller."""
+        """The processes of the nodes: the brokers and the controller."""
         assert self._process is not None
         return [self._process.pid]
 
@@ -186,7 +187,7 @@ class Broker:
         return self
 
     def start(self) -> None:
-        """Start the process, also again with what it kept; return when it answers."""
+        """Start the process, or start it again with its data; return when it answers."""
         log: IO[bytes]
         with open(self.directory / "log", "wb") as log:
             began = time.perf_counter()
@@ -216,7 +217,7 @@ class Broker:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def stop(self) -> None:
-        """End the process, as a service manager would."""
+        """Stop the process with SIGTERM."""
         if self._process is None:
             return
         self._process.send_signal(signal.SIGTERM)
@@ -227,17 +228,17 @@ class Broker:
             self._process.wait()
 
     def restart(self) -> None:
-        """End the process in good order, and start it again with what it kept."""
+        """Stop the process cleanly, and start it again with its data."""
         self.stop()
         self.start()
 
 
 class Trimtab(Broker):
-    """A cluster of ours, as `trimtab cluster up` starts it: brokers and a controller.
+    """A cluster of trimtab, as `trimtab cluster up` starts it: brokers and a controller.
 
     Args:
-        brokers: how many.
-        slow_ms: how late broker 0 answers produce requests.
+        brokers: number of brokers.
+        slow_ms: delay of broker 0's answers to produce requests.
     """
 
     name = "trimtab"
@@ -261,20 +262,20 @@ class Trimtab(Broker):
     @property
     def pids(self) -> list[int]:
         assert self._process is not None
-        return children_of(self._process.pid)  # it only looks after them
+        return children_of(self._process.pid)  # the process itself is only the supervisor
 
     @property
     def supervisor_pid(self) -> int:
-        """Of the process that looks after the others."""
+        """The id of the process that supervises the nodes."""
         assert self._process is not None
         return self._process.pid
 
 
 class ApacheKafka(Broker):
-    """One broker of Apache Kafka's, with the controller in the same process and its own JVM flags.
+    """One broker of Apache Kafka with the controller in the same process, and Kafka's JVM flags.
 
     Raises:
-        RivalMissing: on entering, if Java or the jars cannot be had.
+        RivalMissing: on entering, if Java or the jars are not available.
     """
 
     name = "Apache Kafka"
@@ -332,12 +333,12 @@ class ApacheKafka(Broker):
 
 
 class KafkaMember(ApacheKafka):
-    """One of several brokers of Apache Kafka's; the one whose number is 0 is the controller too.
+    """One of several brokers of Apache Kafka; broker 0 is also the controller.
 
     Args:
         number: its node id, from 0.
-        controller_port: where the controller listens.
-        advertised_port: where clients are told to come, if that is not where it listens.
+        controller_port: the controller's port.
+        advertised_port: the port that clients connect to, if it is another than the broker's.
     """
 
     heap = "512m"
@@ -363,7 +364,7 @@ class KafkaMember(ApacheKafka):
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,"
             "INTERNAL:PLAINTEXT",
             "listeners": ",".join(listeners),
-            # Brokers talk to each other past the proxy.
+            # Brokers connect to each other without the proxy.
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self._advertised_port},{between}",
             "inter.broker.listener.name": "INTERNAL",
             "broker.rack": f"r{self._number}",
@@ -371,13 +372,13 @@ class KafkaMember(ApacheKafka):
 
 
 class KafkaCluster:
-    """Brokers of Apache Kafka's, the first of which is the controller too, with replicas.
+    """Brokers of Apache Kafka with replicas; the first is also the controller.
 
     Args:
-        brokers: how many.
+        brokers: number of brokers.
 
     Raises:
-        RivalMissing: on entering, if Java or the jars cannot be had.
+        RivalMissing: on entering, if Java or the jars are not available.
     """
 
     name = "Apache Kafka"
@@ -415,8 +416,8 @@ class KafkaCluster:
         self._parts.close()
 
     def restart(self) -> None:
-        """End all processes in good order, and start them again with what they kept."""
-        # Brokers first: they hand over to the controller, which is the first of them.
+        """Stop all processes cleanly, and start them again with their data."""
+        # The first process, which is the controller, last: the others need it to shut down.
         for member in reversed(self._members):
             member.stop()
         for member in self._members:
@@ -425,13 +426,13 @@ class KafkaCluster:
 
 
 class KafkaBehindProxy:
-    """Three brokers of Apache Kafka's; clients reach broker 0 through `benchmarks.proxy`.
+    """Three brokers of Apache Kafka; clients reach broker 0 through `benchmarks.proxy`.
 
     Args:
-        slow_ms: how late the proxy hands on the responses to produce requests.
+        slow_ms: the proxy's delay of responses to produce requests.
 
     Raises:
-        RivalMissing: on entering, if Java or the jars cannot be had.
+        RivalMissing: on entering, if Java or the jars are not available.
     """
 
     name = "Apache Kafka"
@@ -450,7 +451,7 @@ class KafkaBehindProxy:
                 _Proxy(f"127.0.0.1:{proxy}", f"127.0.0.1:{slow.port}", self._slow_ms)
             )
             others = [parts.enter_context(KafkaMember(number, controller)) for number in (1, 2)]
-            # Clients begin at the other two, and learn of broker 0 from them.
+            # Clients bootstrap from the other two, and get broker 0's address from them.
             self.address = ",".join(broker.address for broker in others)
             await_brokers(others[0].port, 3)
             self._parts = parts.pop_all()
@@ -499,10 +500,10 @@ class _Proxy:
 
 
 def run_java(main: str, *arguments: str, heap: str = "512m") -> str:
-    """Run one of Apache Kafka's tools to its end; what it printed.
+    """Run one of Apache Kafka's tools to its end; returns its output.
 
     Raises:
-        RivalMissing: no Java or no jars.
+        RivalMissing: there is no Java, or no jars.
         RuntimeError: it failed.
     """
     done = subprocess.run(

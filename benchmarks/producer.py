@@ -1,7 +1,7 @@
-"""`Producer.send` of 100 B values from a plain Python loop, beside confluent-kafka and aiokafka.
+"""`Producer.send` of 100 B values in a Python loop, compared with confluent-kafka and aiokafka.
 
-Each run is a process of its own; the clients take turns. All send to a sink, which counts records
-and drops them, so that no broker holds anybody back (`benchmarks/sink.py`); then to our broker,
+Each run has its own process; the clients alternate. All send to a sink, which counts and discards
+records, so that no broker limits the throughput (`benchmarks/sink.py`); then to trimtab's broker,
 which stores them. `send_table` is in the stage `table`, Java's producer in `java`.
 """
 
@@ -18,7 +18,7 @@ CALLED_BACK = {
     "confluent-kafka with callbacks": "confluent-kafka with callbacks",
 }
 AWAITED = {"trimtab asyncio": "", "aiokafka": "aiokafka"}
-# aiokafka is slow: so many times fewer records for it and for what is measured beside it.
+# aiokafka is slow: it and the client it is compared with send this many times fewer records.
 AIOKAFKA_SHARE = 10
 
 

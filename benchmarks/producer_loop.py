@@ -1,10 +1,10 @@
-"""One producer in a process of its own: a plain loop of sends, then a flush. Prints a JSON line.
+"""One producer in its own process: a loop of sends, then a flush. Prints a JSON line.
 
 usage: python -m benchmarks.producer_loop CLIENT ADDRESS TOPIC RECORDS BYTES JSON
 
-The options are Kafka's, as JSON. Importing, connecting and learning about the topic are not timed;
-flushing is. `peak_mib` is the memory that the process had at most beyond what it had before the
-loop, its input included.
+JSON has the producer's options, with Kafka's names. The time includes the flush, but not imports,
+the connection and the fetch of metadata. `peak_mib` is the process's peak memory minus its memory
+before the loop, which includes the input.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Stop = Callable[[], Coroutine[Any, Any, None]]
 
 TABLE_ROWS = 250_000
 BATCH_MESSAGES = 10_000
-"""Given to each call of confluent-kafka's `produce_batch`."""
+"""Records in each call of confluent-kafka's `produce_batch`."""
 
 
 def prepare_trimtab(topic: str, records: int, value: bytes, options: dict[str, Any]) -> Loop:
@@ -42,7 +42,7 @@ def prepare_trimtab(topic: str, records: int, value: bytes, options: dict[str, A
 
 
 class _Outcomes:
-    """A delivery callback of either client, which counts."""
+    """Delivery callbacks for both clients, which count their calls."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -87,7 +87,7 @@ def prepare_trimtab_table(topic: str, records: int, value: bytes, options: dict[
     producer = Producer(**options)
     producer.send(topic, value).result()
     table = pyarrow.table({"value": [value] * min(records, TABLE_ROWS)})
-    producer.send_table(topic, table.slice(0, 0)).result()  # pyarrow's own first steps
+    producer.send_table(topic, table.slice(0, 0)).result()  # pyarrow's initialization
 
     def loop() -> None:
         rest = records
@@ -139,7 +139,7 @@ def _on_loop(
     records: int,
     value: bytes,
 ) -> Loop:
-    """Both asyncio clients on the same kind of loop; both are closed, which flushes."""
+    """Run an asyncio client on uvloop; closing it flushes."""
     import uvloop
 
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
@@ -180,7 +180,7 @@ def prepare_confluent(
                 try:
                     produce(topic, value, **more)
                     break
-                except BufferError:  # its queue is full; ours waits by itself
+                except BufferError:  # the queue is full; trimtab's `send` blocks instead
                     poll(0.01)
             if number % 1000 == 0:
                 poll(0)
@@ -238,11 +238,11 @@ def main() -> None:
     client, address, topic, records, size, options = sys.argv[1:]
     loop = CLIENTS[client](
         topic,
-        int(records) - 1,  # one went ahead, to connect
+        int(records) - 1,  # one was sent before, to connect
         b"x" * int(size),
         {"bootstrap.servers": address, **json.loads(options)},
     )
-    Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak of memory
     before = _memory_mib("VmRSS")
     cpu, wall = time.process_time(), time.perf_counter()
     loop()

@@ -1,16 +1,16 @@
-"""A TCP proxy before one broker, of any make: passes frames on, and does to them what it is told.
+"""A TCP proxy for one Kafka broker of any kind: forwards frames, and delays or changes them.
 
     python -m benchmarks.proxy --listen 127.0.0.1:9192 --to 127.0.0.1:9092 --delay-ms 20
 
-prints `listening HOST:PORT`, delays every Produce response, which is the slow broker of KIP-794's
-measurements, and says what it saw as one JSON line when SIGTERM or Ctrl-C ends it. The broker must
-advertise the proxy's address, or clients go round it.
+prints `listening HOST:PORT` and delays every Produce response, like the slow broker of KIP-794's
+measurements. When SIGTERM or Ctrl-C ends it, it prints its counts as one JSON line. The broker must
+advertise the proxy's address, or clients bypass the proxy.
 
-Like a broker, it takes one request at a time from a connection: with 20 ms, at most 50 Produce
-responses a second come through each. A hop through it costs about 1.4 ms more than the delay itself
-(the timer's grain and two more passes through the loopback), so 20 ms measure as about 21.4.
+Like a broker, it serves one request of a connection at a time: with 20 ms, at most 50 Produce
+responses per second on each connection. The proxy itself adds about 1.4 ms to the delay (the
+timer's granularity, and two more hops over the loopback interface), so 20 ms become about 21.4 ms.
 
-What happens to an exchange is a `Treatment`: `Delay` is one; faults are others.
+A `Treatment` decides what happens to each exchange: `Delay` is one; faults are others.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ LONGEST_FRAME = 1 << 30
 
 @dataclass(frozen=True)
 class Exchange:
-    """One request on its way to a broker, and its response on the way back.
+    """A request to the broker and its response.
 
     Attributes:
-        connection: which connection since the proxy began, from 0.
-        number: which request of that connection, from 0.
+        connection: number of the connection since the proxy's start, from 0.
+        number: number of the request on that connection, from 0.
         request: the request's frame, without its length.
     """
 
@@ -68,11 +68,10 @@ class Exchange:
 
 
 class Cut(Exception):
-    """Raised by a treatment: the connection ends, on both sides, after `last` went to the client.
+    """Raised by a treatment: the connection ends on both sides, after `last` is sent to the client.
 
     Args:
-        last: bytes as they are to go on the wire; a length and less than it announces is a frame
-            that was cut in the middle.
+        last: raw bytes; a length with fewer bytes than it announces is a frame cut in the middle.
     """
 
     def __init__(self, last: bytes = b"") -> None:
@@ -81,20 +80,22 @@ class Cut(Exception):
 
 
 class Treatment:
-    """What the proxy does to exchanges. This one does nothing; others override one or both methods.
+    """Decides what happens to exchanges; this base class forwards them. Subclasses override one or
+    both methods.
 
-    A method may wait: its connection carries nothing else meanwhile. It may raise `Cut`.
+    A method may wait, which blocks its connection meanwhile. It may raise `Cut`.
     """
 
     async def request(self, exchange: Exchange) -> bytes | None:
-        """The frame that goes to the broker; None if it is to learn of nothing."""
+        """The frame to forward to the broker; None to forward nothing."""
         return exchange.request
 
     async def response(self, exchange: Exchange, frame: bytes | None) -> bytes:
-        """The frame that goes to the client.
+        """The frame to send to the client.
 
         Args:
-            frame: the broker's response; None if it got no request, and one must be made up.
+            frame: the broker's response; None if the broker got no request: then this method must
+                create a response.
         """
         if frame is None:
             raise Cut
@@ -102,11 +103,11 @@ class Treatment:
 
 
 class Delay(Treatment):
-    """Every response of one API comes late.
+    """Delays every response of one API.
 
     Args:
-        seconds: how late.
-        api_key: of which API; Produce (0), or Fetch (1), ….
+        seconds: the delay.
+        api_key: the API's key, such as 0 for Produce or 1 for Fetch.
     """
 
     def __init__(self, seconds: float, api_key: int = PRODUCE) -> None:
@@ -120,13 +121,13 @@ class Delay(Treatment):
 
 
 class Proxy:
-    """Listens on the running loop while its `async with` block lasts.
+    """A proxy on the running loop, during the `async with` block.
 
     Args:
         to: host and port of the broker.
-        treatment: what is done to exchanges; it may be replaced at any time, for those to come.
-        listen: host and port to listen on; port 0 takes a free one.
-        is_virtual: whether the loop's network is virtual, where nobody else takes a port.
+        treatment: decides what happens to exchanges; may be replaced at any time.
+        listen: host and port to listen on; port 0 is any free one.
+        is_virtual: whether the loop's network is virtual, so that the port needs no reservation.
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class Proxy:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port where it listens."""
+        """The host and port on which the proxy listens."""
         assert self._server is not None, "the proxy listens inside its `async with` block"
         return self._listen
 
@@ -158,7 +159,7 @@ class Proxy:
         return self
 
     async def stand_up(self) -> None:
-        """Listen, also again after `fall_down`; where it listens stays the same."""
+        """Listen, on the same port also after `fall_down`."""
         if self._server is not None and self._server.is_serving():
             return
         if self._is_virtual:
@@ -168,8 +169,8 @@ class Proxy:
             self._listen = self._server.sockets[0].getsockname()[:2]
             return
         if self._place is None:
-            # Bound all the time, and never listening: while the proxy is down nobody gets its port,
-            # neither another server nor an outgoing connection, and whoever connects is refused.
+            # A bound socket that never listens reserves the port while the proxy is down: no server
+            # or outgoing connection can take it, and clients' connections are refused.
             self._place = _bind(self._listen)
             self._listen = self._place.getsockname()[:2]
         self._server = await asyncio.start_server(
@@ -177,13 +178,13 @@ class Proxy:
         )
 
     def fall_down(self) -> None:
-        """Refuse connections from now on, and break those there are."""
+        """Refuse new connections from now on, and break the existing ones."""
         if self._server is not None:
             self._server.close()
         self.break_connections()
 
     def break_connections(self) -> None:
-        """End all connections, on both sides, with whatever is under way."""
+        """End all connections on both sides; messages in flight are lost."""
         for task in self._serving:
             task.cancel()
 
@@ -200,7 +201,7 @@ class Proxy:
         await asyncio.sleep(0)  # transports close one turn of the loop later
 
     async def drain(self) -> None:
-        """Wait until all connections there are have ended."""
+        """Wait until all present connections have ended."""
         await asyncio.gather(*self._serving, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -218,11 +219,11 @@ class Proxy:
     async def serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: int
     ) -> None:
-        """Carry one client's connection, its number counted from 0, to its end."""
+        """Serve one client's connection until it ends; connections are numbered from 0."""
         try:
             broker_reader, broker = await asyncio.open_connection(*self._to, limit=BUFFER_BYTES)
         except OSError:
-            writer.transport.abort()  # what a client sees whose broker does not listen
+            writer.transport.abort()  # as if the broker did not listen
             return
         try:
             number = 0
@@ -234,7 +235,7 @@ class Proxy:
             with suppress(ConnectionResetError):  # the client left first
                 write(writer, cut.last)
         except (OSError, asyncio.IncompleteReadError):
-            pass  # either side went away, so the other is closed as well
+            pass  # one side has disconnected, so the other is closed as well
         finally:
             writer.close()
             broker.close()
@@ -262,7 +263,7 @@ class Proxy:
 
 
 def _bind(address: tuple[str, int]) -> socket.socket:
-    """A socket with this address, which others that are made here may have too."""
+    """A socket bound to this address, which other sockets of this function may also be bound to."""
     bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -274,10 +275,10 @@ def _bind(address: tuple[str, int]) -> socket.socket:
 
 
 def is_answered(exchange: Exchange) -> bool:
-    """False for a Produce request with acks=0, the only one without a response.
+    """False for a Produce request with acks=0, the only request without a response.
 
     Raises:
-        CorruptData: it is no Produce request after all.
+        CorruptData: the request cannot be decoded.
     """
     if exchange.api_key != PRODUCE:
         return True
@@ -305,8 +306,8 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
     """One frame, without its length.
 
     Raises:
-        CorruptData: the length is not one of Kafka's protocol.
-        IncompleteReadError: the connection ends before.
+        CorruptData: the length is not valid in Kafka's protocol.
+        IncompleteReadError: the connection ends before the frame does.
     """
     length = int.from_bytes(await reader.readexactly(4), "big", signed=True)
     if not 0 <= length <= LONGEST_FRAME:
@@ -317,8 +318,8 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
 def write(writer: asyncio.StreamWriter, data: bytes) -> None:
     """Write, unless the connection has ended.
 
-    uvloop raises RuntimeError where one writes to a transport that is closed already, which a peer
-    that goes away can cause at any time; asyncio only drops what is written.
+    For a transport that is already closed, because the peer has disconnected, uvloop raises a
+    RuntimeError; asyncio discards the bytes.
 
     Raises:
         ConnectionResetError: the connection has ended.
@@ -334,10 +335,10 @@ def write_frame(frame: bytes) -> bytes:
 
 
 def read_address(text: str) -> tuple[str, int]:
-    """`HOST:PORT`.
+    """Read `HOST:PORT`.
 
     Raises:
-        ArgumentTypeError: something else.
+        ArgumentTypeError: the text has another form.
     """
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal():
@@ -346,7 +347,7 @@ def read_address(text: str) -> tuple[str, int]:
 
 
 async def run(listen: tuple[str, int], to: tuple[str, int], treatment: Treatment) -> None:
-    """Proxy until SIGTERM or SIGINT."""
+    """Run the proxy until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

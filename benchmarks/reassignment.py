@@ -1,14 +1,14 @@
-"""Plans of moves (`trimtab reassign`): beside brute force, beside Kafka's own, and carried out.
+"""Plans of `trimtab reassign`, compared with brute force and Kafka's plans, and executed.
 
-1. 2,000 small clusters: what is beyond limits, not spread over racks, not level, and the bytes that
-   move, beside trying everything. Any difference makes the exit code 1.
-2. 1,000 clusters of up to 12 brokers in 3 racks, to some of which replicas are to move: whether the
-   plan meets limits and racks with leaders within one, and how many replicas move, beside what
-   Apache Kafka's `kafka-reassign-partitions --generate` proposes.
-3. Seconds for a plan, and for one of ten times as many partitions.
-4. A plan carried out under load from Apache Kafka's VerifiableProducer with acks=all, throttled,
-   cancelled half-way once and begun again: what was acknowledged is read back. Anything lost makes
-   the exit code 1.
+1. 2,000 small clusters: replicas above limits, uneven racks, uneven leaders, and the bytes that
+   move, compared with brute force. Any difference makes the exit code 1.
+2. 1,000 clusters of up to 12 brokers in 3 racks, with replicas that move to some of the brokers:
+   whether the plan meets limits and racks, with leaders within one of each other, and how many
+   replicas move, compared with Apache Kafka's `kafka-reassign-partitions --generate`.
+3. Seconds for a plan, and for one with ten times as many partitions.
+4. A plan executed under load from Apache Kafka's VerifiableProducer with acks=all, throttled,
+   cancelled half-way once and started again; then all records are read. A lost acknowledged record
+   makes the exit code 1.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ MANY_BROKERS, MANY = 30, 10_000
 SOURCE = Path(__file__).parent / "java" / "KafkaPlans.java"
 RATE = 2_000
 THROTTLE = 30_000
-"""Bytes a second, less than the load adds: moves are not over when they are cancelled."""
+"""Bytes per second; less than the load, so that no move has ended when it is cancelled."""
 _HALF_WAY_S = 5
 _TICK_S = 0.2
 _PATIENCE_S = 120
@@ -85,7 +85,7 @@ def _compare_with_brute_force() -> int:
 
 
 def make_small_cluster(random: Random) -> tuple[list[Placed], list[Target]]:
-    """A few brokers and partitions; most have racks, and not much room."""
+    """A random cluster of a few brokers, most with racks and low limits, and a few partitions."""
     there = list(range(random.randint(2, 5)))
     ids = random.sample(there, random.randint(1, min(4, len(there))))
     factor = random.randint(1, min(3, len(ids)))
@@ -113,7 +113,7 @@ def _plan(placed: Sequence[Placed], targets: Sequence[Target]) -> list[tuple[int
 
 
 def _compare_with_kafka() -> int:
-    """Topics stand for clusters: Kafka's tool plans each topic as if there were no other."""
+    """Each topic represents a cluster, because Kafka's tool plans each topic separately."""
     random = Random(2)
     ours: list[float] = []
     theirs: list[float] = []
@@ -154,8 +154,8 @@ def _compare_with_kafka() -> int:
 
 
 def _make_cluster(random: Random, topic: str) -> tuple[list[Placed], list[Target]]:
-    """Partitions on some of the brokers, to be on others as well, or without some. There is a
-    tenth more room than all replicas need."""
+    """Partitions on some brokers, and the brokers to move to: without one or more of these, perhaps
+    with others. Limits allow a tenth more replicas than there are."""
     count = random.randint(10, 60)
     here = _choose_brokers(random)
     placed = []
@@ -174,7 +174,7 @@ def _make_cluster(random: Random, topic: str) -> tuple[list[Placed], list[Target
 
 
 def _choose_brokers(random: Random) -> list[int]:
-    """One to three of each rack."""
+    """One to three random brokers of each rack."""
     by_rack = [[broker for broker in range(BROKERS) if RACKS[broker] == rack] for rack in "abc"]
     return [broker for each in by_rack for broker in random.sample(each, random.randint(1, 3))]
 
@@ -217,13 +217,13 @@ def _ask(
 
 
 def _count_moved(placed: Sequence[Placed], chosen: Sequence[Sequence[int]]) -> float:
-    """Percent of the replicas."""
+    """The percentage of replicas that move."""
     moved = sum(len({*to} - {*each.replicas}) for each, to in zip(placed, chosen, strict=True))
     return 100 * moved / sum(len(each.replicas) for each in placed)
 
 
 def _measure_seconds(runs: int) -> None:
-    """A cluster of 30 brokers, two of them new."""
+    """Measure plans for a cluster of 30 brokers, two of them new."""
     for partitions in (MANY // 10, MANY):
         seconds = []
         for number in range(runs):
@@ -336,11 +336,11 @@ def _reassign(cluster: Trimtab, *words: str) -> dict[str, Any]:
 
 
 def _await_moves(admin: Admin) -> None:
-    """Until no partition is on the move."""
+    """Wait until no reassignment is in progress."""
     deadline = time.monotonic() + _PATIENCE_S
     while moving := len(admin.list_reassignments()):
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{moving} partitions are still on the move after {_PATIENCE_S} s")
+            raise RuntimeError(f"after {_PATIENCE_S} s {moving} partitions are still reassigned")
         time.sleep(_TICK_S)
 
 

@@ -1,8 +1,8 @@
-"""Three brokers, replication factor 3, acks=all: ours beside Apache Kafka's, driven by Java's tool.
+"""Three brokers, replication factor 3, acks=all: trimtab and Apache Kafka, under Java's tool.
 
-Both clusters are up at once and warmed up by whole runs that are not counted; runs go by turns.
-Throughput and broker CPU (all nodes, the controller too), then latency at a tenth of the load that
-the slower side has carried, then the memory of all nodes.
+Both clusters run at the same time, after uncounted warm-up runs; measured runs alternate. Measures
+throughput and CPU of all nodes including the controller, then latency at a tenth of the slower
+side's throughput, then the memory of all nodes.
 """
 
 from __future__ import annotations

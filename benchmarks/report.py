@@ -19,14 +19,14 @@ def report(
     more_is_better: bool,
     note: str = "",
 ) -> None:
-    """Print medians of both sides and their ratio.
+    """Print the medians of both sides and their ratio.
 
-    `ratio` is ours to theirs so that above 1 is better, also where less is better. `min` and `max`
-    are of our runs.
+    `ratio` is above 1 if trimtab is better, also for metrics where less is better. `min` and `max`
+    are of trimtab's runs.
 
     Args:
-        ours: our runs; empty only where the load itself is the rival's, and cannot be had.
-        theirs: the rival's runs; empty if it cannot be had. `note` then says why.
+        ours: trimtab's runs; empty only if the load comes from a rival that is not available.
+        theirs: the rival's runs; empty if it is not available. `note` then has the reason.
     """
     value = _median(ours)
     rival_value = _median(theirs)
@@ -54,7 +54,7 @@ def report(
 
 
 def progress(text: str) -> None:
-    """Say on standard error what goes on."""
+    """Print progress on standard error."""
     print(f"# {text}", file=sys.stderr, flush=True)
 
 
@@ -63,5 +63,5 @@ def _median(runs: Sequence[float]) -> float | None:
 
 
 def _round(value: float) -> float:
-    """Four significant digits; whole numbers from a thousand on."""
+    """Round to four significant digits; from a thousand on to whole numbers."""
     return round(value) if abs(value) >= 1000 else float(f"{value:.4g}")

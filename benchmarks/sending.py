@@ -1,8 +1,8 @@
-"""The sender alone: CPU for each batch, from complete to acknowledged, with ever more partitions.
+"""The sender alone: CPU per batch, from complete to acknowledged, for 10 to 10,000 partitions.
 
-All partitions hold a batch that lingers, as they do when many are written to slowly. By turns each
-gets records that complete it and one batch more; a new one begins to linger. A stand-in takes the
-requests and answers them, uncounted: encoding and the network are not in these figures.
+Each partition has a batch that waits for linger.ms, as with slow writes to many partitions. In
+turn, each partition gets records that complete its batch and one more; then a new batch waits. A
+substitute for the broker answers the requests; its CPU, encoding and the network are not counted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STEPS = 20_000
 
 
 class Broker:
-    """Connections, metadata and a connection in one, for a sender that has one broker."""
+    """Replaces connections, metadata and one connection, for a sender with one broker."""
 
     def __init__(self, partitions: int) -> None:
         self.node = Node(0, "broker-0", 9092)
@@ -84,7 +84,7 @@ class Broker:
         self.unanswered.append((request, answered))
 
     def answer(self) -> tuple[Any, ProduceResponse]:
-        """What the oldest request's sender is to be told."""
+        """The callback of the oldest request, and the response to call it with."""
         request, answered = self.unanswered.popleft()
         responses = [
             TopicProduceResponse(
@@ -124,7 +124,7 @@ def run(runs: int, records: int) -> None:
 
 
 async def measure(partitions: int, per_request: int) -> float:
-    """Microseconds of CPU for each batch."""
+    """Microseconds of CPU per batch."""
     now = asyncio.get_running_loop().time
     broker: Any = Broker(partitions)
     accumulator = Accumulator(

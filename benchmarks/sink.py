@@ -1,11 +1,11 @@
-"""A broker that only counts: what a fast producer is measured against.
+"""A broker that only counts records, to measure fast producers with.
 
 usage: python -m benchmarks.sink PORT
 
-It speaks just enough of Kafka's protocol for a producer: one node, and every topic that is asked
-for has six partitions. Of a batch it reads the header, adds its records to the partition's end, and
-drops it: no CRC, no file. ListOffsets tells the ends, so that whoever measures can see that every
-record arrived.
+It serves just enough of Kafka's protocol for a producer: there is one node, and every topic asked
+for has six partitions. The sink reads a batch's header, adds the number of records to the
+partition's end offset, and discards the batch, without a CRC check or a file. ListOffsets returns
+the end offsets, so that a benchmark can check that every record arrived.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from trimtab.wire.messages.produce import (
 )
 
 PARTITIONS = 6
-# Below Produce 13 topics have names, which is all that a sink knows of them. Fetch is not answered:
-# librdkafka writes record batches for brokers that have it only.
+# Up to version 12 Produce has topic names, which are all that the sink knows. Fetch is advertised
+# but not answered: librdkafka writes record batches only for brokers that advertise it.
 _VERSIONS = {0: (0, 12), 1: (4, 11), 2: (1, 7), 3: (0, 9), 18: (0, 3), 22: (0, 4)}
 
 
 class Sink(Broker):
-    """The sink in a process of its own, driven and measured as brokers are."""
+    """The sink in its own process, started and measured like a broker."""
 
     name = "a sink"
 

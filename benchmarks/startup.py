@@ -1,4 +1,4 @@
-"""From start to the first Metadata answer, and the memory that is resident after a load."""
+"""The time from start to the first Metadata answer, and the resident memory after a load."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(runs: int, records: int) -> None:
     starts: dict[type[Broker], list[float]] = {Trimtab: [], ApacheKafka: []}
     memory: dict[type[Broker], list[float]] = {Trimtab: [], ApacheKafka: []}
     with Trimtab():
-        pass  # as after any first start: Python keeps its bytecode from now on
+        pass  # the first start writes Python's bytecode files, which later starts use
     for number in range(runs):
         progress(f"startup: run {number + 1} of {runs}")
         for side in sides:

@@ -1,8 +1,9 @@
-"""`send_table` of 100 B values, beside confluent-kafka's `produce` and `produce_batch`.
+"""`send_table` of 100 B values, compared with confluent-kafka's `produce` and `produce_batch`.
 
-Against a sink, because a broker that stores is slower than this producer: it counts records and
-drops them (`benchmarks/sink.py`). What the machine carries at all is measured in the same run: as
-many bytes through a bare loop of socket writes, into files (`benchmarks/loopback.py`).
+The clients send to a sink, which counts and discards records (`benchmarks/sink.py`), because a
+broker that stores them is slower than this producer. The same run measures the machine's limit: the
+same number of bytes, written by a bare loop into a socket and then to files
+(`benchmarks/loopback.py`).
 """
 
 from __future__ import annotations

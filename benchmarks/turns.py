@@ -1,7 +1,8 @@
-"""What choosing a partition for a turn costs: µs of CPU, once for `batch.size` bytes of records.
+"""CPU time in µs to choose a partition for a turn, which happens once per `batch.size` bytes.
 
-For each partitioner and number of partitions: queues of many lengths, of which one changes with
-every turn, and the chosen one's grows. `table` writes them as docs/partitioning.md shows them.
+For each partitioner and number of partitions, queues have various lengths. With every turn one
+random queue changes, and that of the chosen partition grows. `table` formats the results for
+docs/partitioning.md.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartition
 from trimtab.client.partitioner.latency import LatencyPartitioner
 
 SIZES: Final = ((10, 3, 5), (10_000, 100, 0), (10_000, 100, 2000), (10_000, 100, 10_000))
-"""Partitions, brokers, queues that hold batches."""
+"""Numbers of partitions, of brokers, and of queues with batches."""
 
 TURNS: Final = 3000
 LONGEST: Final = 50
@@ -26,7 +27,7 @@ POLICIES: Final = ("uniform", "queue", "queue, rack", "latency", "latency, rack"
 
 
 class _Node:
-    """A broker that does well."""
+    """A healthy broker."""
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
@@ -39,7 +40,7 @@ class _Node:
 
 
 class _Load:
-    """What waits of the topic: one queue changes with every turn, besides the chosen one's."""
+    """The topic's queues: with every turn a random one changes, and the chosen one grows."""
 
     def __init__(self, leaders: Sequence[int], busy: int, random: Random) -> None:
         self._leaders = leaders
@@ -80,7 +81,7 @@ class _Load:
 
 
 def run(runs: int, records: int) -> None:
-    """`records` says nothing here."""
+    """Measure and print; `records` is ignored."""
     for partitions, brokers, busy in SIZES:
         progress(f"turns: {partitions} partitions, {busy} busy queues")
         line: dict[str, Any] = {
@@ -123,7 +124,7 @@ def _measure(policy: str, partitions: int, brokers: int, busy: int) -> float:
 
 
 def _clock_seconds() -> float:
-    """What looking at the clock takes of a measurement."""
+    """Seconds that reading the clock adds to a measurement."""
     spent = 0.0
     for _ in range(TURNS):
         began = time.process_time()

@@ -1,4 +1,4 @@
-"""What several stages do to a broker, whichever it is: topics, and Java's own load."""
+"""Topics and loads that several stages use, for brokers of either side."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MOST_AT_ONCE = 9_999
 
 
 class Load(NamedTuple):
-    """What one run of ProducerPerformance came to."""
+    """The results of one run of ProducerPerformance."""
 
     records_per_second: float
     broker_cpu_us_per_record: float
@@ -43,14 +43,14 @@ class Load(NamedTuple):
 
 
 class Topics:
-    """Makes and deletes topics of either side, through a client of neither (confluent-kafka)."""
+    """Creates and deletes topics on brokers of either side, through confluent-kafka."""
 
     def __init__(self, address: str, replication_factor: int = 1) -> None:
         self._replication_factor = replication_factor
         self._admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
 
     def create(self, partitions: int = PARTITIONS) -> str:
-        """A new topic with a leader for each partition; its name."""
+        """Create a topic, wait for the leaders of its partitions, and return its name."""
         name = f"bench-{next(_numbers)}"
         there = min(partitions, _MOST_AT_ONCE)
         self._admin.create_topics(
@@ -65,7 +65,7 @@ class Topics:
         return name
 
     def await_leaders(self, name: str, partitions: int) -> None:
-        """Return once each of a topic's partitions has a leader."""
+        """Wait until each partition of a topic has a leader."""
         while True:
             topic = self._admin.list_topics(name, timeout=_PATIENCE_S).topics[name]
             if len(topic.partitions) == partitions and all(
@@ -78,7 +78,7 @@ class Topics:
         self._admin.delete_topics([name], request_timeout=_PATIENCE_S)[name].result(_PATIENCE_S)
 
     def count_records(self, name: str) -> int:
-        """How many records a topic holds."""
+        """The number of records in a topic."""
         partitions = self._admin.list_topics(name, timeout=30).topics[name].partitions
         end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         latest = self._admin.list_offsets({TopicPartition(name, n): end for n in partitions})
@@ -94,13 +94,13 @@ def run_producer_performance(
     record_bytes: int = RECORD_BYTES,
     throughput: int = -1,
 ) -> Load:
-    """Java's ProducerPerformance on a new topic; checks that every record is there.
+    """Run Java's ProducerPerformance on a new topic, and check that every record is stored.
 
     Args:
-        throughput: records a second; -1 for as many as can be.
+        throughput: records per second; -1 for no limit.
 
     Raises:
-        RivalMissing: no Java or no jars.
+        RivalMissing: there is no Java, or no jars.
         RuntimeError: the tool failed, or records are missing.
     """
     topics = Topics(broker.address, replication_factor)
@@ -122,7 +122,7 @@ def run_producer_performance(
 
 
 class Loop(NamedTuple):
-    """What one run of `benchmarks.producer_loop` came to; memory beyond what it began with."""
+    """The results of one run of `benchmarks.producer_loop`; memory above that before the loop."""
 
     records_per_second: float
     cpu_us_per_record: float
@@ -138,12 +138,12 @@ def run_producer_loop(
     partitions: int = PARTITIONS,
     replication_factor: int = 1,
 ) -> Loop:
-    """A Python client sends in a process of its own; checks that every record is there.
+    """Run a Python client in its own process, and check that every record is stored.
 
     Args:
         client: one of `producer_loop.CLIENTS`.
-        topic: an empty topic to fill; without it, one is made for the run and deleted after it.
-        partitions: of the topic that is made.
+        topic: an empty topic to use; without it, a topic is created for the run.
+        partitions: number of partitions of the topic that is created.
 
     Raises:
         RuntimeError: the client failed, or records are missing.
@@ -183,13 +183,14 @@ def compare_loops(
     makes_topics: bool = True,
     note: str = "",
 ) -> dict[str, list[Loop]]:
-    """Runs clients by turns and reports the first beside each other one.
+    """Run clients alternately, and report the first one compared with each other one.
 
     Args:
-        sides: client (one of `producer_loop.CLIENTS`) and what it is called in the report.
-        makes_topics: False for a broker on which every topic is there.
+        sides: by client (one of `producer_loop.CLIENTS`), its name in the report.
+        makes_topics: False for a broker on which every topic exists.
 
-    Returns what each client's runs came to.
+    Returns:
+        The results of each client's runs.
     """
     found: dict[str, list[Loop]] = {client: [] for client in sides}
     for number in range(runs):
@@ -219,7 +220,7 @@ def compare_loops(
 
 
 def report_memory(stage: str, setting: str, found: Mapping[str, list[Loop]]) -> None:
-    """The peaks of `compare_loops`: the first client's beside the second's."""
+    """Report the peak memory of `compare_loops`: the first client compared with the second."""
     (_, ours), (rival, theirs), *_ = found.items()
     report(
         *(stage, f"peak_memory_mib, {setting}", "MiB"),

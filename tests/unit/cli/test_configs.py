@@ -194,7 +194,10 @@ def test_what_cannot_be_altered_is_said_in_one_line(run: Run, words: str, why: s
         ("--entity-type ips", "does not support quotas of addresses yet"),
         ("--entity-type groups", "does not support consumer groups yet"),
         ("--entity-type client-metrics", "does not support subscriptions to client metrics"),
-        ("--entity-type broker-loggers --entity-name 0", "does not support log levels of a running"),
+        (
+            "--entity-type broker-loggers --entity-name 0",
+            "does not support log levels of a running",
+        ),
     ],
 )
 def test_what_cannot_be_described_is_said_in_one_line(run: Run, words: str, why: str) -> None:
