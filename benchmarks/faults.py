@@ -74,7 +74,7 @@ FINAL: Final = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_RECORD)
 
 
 @dataclass(frozen=True)
-class Weather:
+class FaultRates:
     """How often each fault happens, and how long it lasts at most.
 
     Shares, 0 to 1, are of requests or responses; those of `refused`, `doubted` and `final` are of
@@ -127,11 +127,11 @@ class Weather:
     is_outliving: bool = False
 
 
-_SHARES: Final = tuple(item.name for item in fields(Weather) if item.default == 0)
+_SHARES: Final = tuple(item.name for item in fields(FaultRates) if item.default == 0)
 _RATES: Final = frozenset({"elections", "breakdowns", "resets"})
 
 
-def draw_weather(random: Random, pace: float = 1.0, **given: Any) -> Weather:
+def draw_fault_rates(random: Random, pace: float = 1.0, **given: Any) -> FaultRates:
     """Choose some of the faults at random, each with a random share.
 
     Args:
@@ -148,7 +148,7 @@ def draw_weather(random: Random, pace: float = 1.0, **given: Any) -> Weather:
         "longest_hold": pace * random.choice([0.5, 2.0]),
         "longest_spell": pace * random.choice([0.1, 0.5, 1.5]),
     }
-    return Weather(**{**drawn, **times, **given})
+    return FaultRates(**{**drawn, **times, **given})
 
 
 class _Loss(Enum):
@@ -159,7 +159,7 @@ class _Loss(Enum):
 
 
 @dataclass
-class _Fate:
+class _ExchangeFaults:
     """The faults chosen for one request and its response."""
 
     hold: float = 0.0
@@ -174,7 +174,7 @@ class _Fate:
 
 
 @dataclass(frozen=True)
-class _Lead:
+class _Leader:
     """The leader of a partition: a face's number, or `NOBODY`."""
 
     node_id: int
@@ -191,7 +191,7 @@ class FaultyCluster:
     Args:
         to: host and port of the real broker.
         faces: number of brokers that clients see.
-        weather: the faults; `calm` ends them.
+        rates: the faults; `calm` ends them.
         random: the source of all random choices.
         is_virtual: whether the loop's network is virtual.
 
@@ -205,18 +205,18 @@ class FaultyCluster:
         self,
         to: tuple[str, int],
         faces: int,
-        weather: Weather,
+        rates: FaultRates,
         random: Random,
         is_virtual: bool = False,
     ) -> None:
-        self.weather = weather
+        self.rates = rates
         self.random: Final = random
         self.seen: Counter[str] = Counter()
         self.log: deque[str] = deque(maxlen=200)
         self.failures: list[Exception] = []
         self.topic_names: dict[bytes, str] = {}
-        self._leads: dict[TopicPartition, _Lead] = {}
-        self._led_before: dict[TopicPartition, _Lead] = {}
+        self._leaders: dict[TopicPartition, _Leader] = {}
+        self._led_before: dict[TopicPartition, _Leader] = {}
         self._faces: Final = [_Face(self, node_id, to, is_virtual) for node_id in range(faces)]
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -227,10 +227,10 @@ class FaultyCluster:
     async def __aenter__(self) -> Self:
         for face in self._faces:
             await face.__aenter__()
-        weather = self.weather
-        self._begin(self._happen(weather.elections, self._elect))
-        self._begin(self._happen(weather.breakdowns, self._break_down))
-        self._begin(self._happen(weather.resets, self._reset))
+        rates = self.rates
+        self._begin(self._happen(rates.elections, self._elect))
+        self._begin(self._happen(rates.breakdowns, self._break_down))
+        self._begin(self._happen(rates.resets, self._reset))
         return self
 
     async def __aexit__(
@@ -245,16 +245,16 @@ class FaultyCluster:
 
     async def calm(self) -> None:
         """End all faults; messages already delayed stay delayed."""
-        self.weather = Weather(is_outliving=self.weather.is_outliving)
+        self.rates = FaultRates(is_outliving=self.rates.is_outliving)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for face in self._faces:
             face.is_flowing.set()
             await face.stand_up()
-        for partition, lead in self._leads.items():
-            if lead.node_id == NOBODY:
-                self._lead(partition, 0)
+        for partition, leader in self._leaders.items():
+            if leader.node_id == NOBODY:
+                self._set_leader(partition, 0)
 
     async def drain(self) -> None:
         """Wait until the connections of disconnected clients have forwarded delayed requests."""
@@ -270,54 +270,56 @@ class FaultyCluster:
     def happens(self, share: float) -> bool:
         return share > 0 and self.random.random() < share
 
-    def draw_fate(self, exchange: Exchange) -> _Fate:
-        weather, random, happens = self.weather, self.random, self.happens
-        fate = _Fate()
-        if happens(weather.late):
-            fate.hold = random.random() * weather.longest_delay
-        if happens(weather.held):
-            fate.hold = random.random() * weather.longest_hold
-        if happens(weather.unheard):
-            fate.there = _Loss.NOTHING
-        elif happens(weather.cut_there):
-            fate.there = _Loss.PART
-        if happens(weather.late):
-            fate.delay = random.random() * weather.longest_delay
-        if happens(weather.unanswered):
-            fate.back = _Loss.NOTHING
-        elif happens(weather.cut_back):
-            fate.back = _Loss.PART
-        fate.is_silenced = happens(weather.silenced)
-        fate.trickles = happens(weather.trickling), happens(weather.trickling)
-        if exchange.api_key == PRODUCE and happens(weather.throttled):
-            fate.throttle = random.random() * weather.longest_delay
-        return fate
+    def draw_faults(self, exchange: Exchange) -> _ExchangeFaults:
+        rates, random, happens = self.rates, self.random, self.happens
+        faults = _ExchangeFaults()
+        if happens(rates.late):
+            faults.hold = random.random() * rates.longest_delay
+        if happens(rates.held):
+            faults.hold = random.random() * rates.longest_hold
+        if happens(rates.unheard):
+            faults.there = _Loss.NOTHING
+        elif happens(rates.cut_there):
+            faults.there = _Loss.PART
+        if happens(rates.late):
+            faults.delay = random.random() * rates.longest_delay
+        if happens(rates.unanswered):
+            faults.back = _Loss.NOTHING
+        elif happens(rates.cut_back):
+            faults.back = _Loss.PART
+        faults.is_silenced = happens(rates.silenced)
+        faults.trickles = happens(rates.trickling), happens(rates.trickling)
+        if exchange.api_key == PRODUCE and happens(rates.throttled):
+            faults.throttle = random.random() * rates.longest_delay
+        return faults
 
     # leaders
 
-    def lead_of(self, partition: TopicPartition) -> _Lead:
-        return self._leads.get(partition) or self._lead(
+    def leader_of(self, partition: TopicPartition) -> _Leader:
+        return self._leaders.get(partition) or self._set_leader(
             partition, partition.partition % len(self._faces)
         )
 
-    def seen_lead_of(self, partition: TopicPartition) -> _Lead:
+    def visible_leader_of(self, partition: TopicPartition) -> _Leader:
         """The leader, or a former one, as some brokers learn of elections late."""
-        lead = self.lead_of(partition)
+        leader = self.leader_of(partition)
         before = self._led_before.get(partition)
-        if before is None or not self.happens(self.weather.stale):
-            return lead
+        if before is None or not self.happens(self.rates.stale):
+            return leader
         self.note("stale metadata", f"{partition} {before}")
         return before
 
     def endpoints(self) -> Iterable[tuple[int, str, int]]:
         return ((face.node_id, *face.address) for face in self._faces)
 
-    def _lead(self, partition: TopicPartition, node_id: int) -> _Lead:
-        before = self._leads.get(partition)
+    def _set_leader(self, partition: TopicPartition, node_id: int) -> _Leader:
+        before = self._leaders.get(partition)
         if before is not None:
             self._led_before[partition] = before
-        lead = self._leads[partition] = _Lead(node_id, 0 if before is None else before.epoch + 1)
-        return lead
+        leader = self._leaders[partition] = _Leader(
+            node_id, 0 if before is None else before.epoch + 1
+        )
+        return leader
 
     # faults independent of requests
 
@@ -337,19 +339,19 @@ class FaultyCluster:
             self._begin(what())
 
     def _draw_spell(self) -> float:
-        return self.random.random() * self.weather.longest_spell
+        return self.random.random() * self.rates.longest_spell
 
     async def _elect(self) -> None:
-        if not self._leads:
+        if not self._leaders:
             return
         random = self.random
-        partition = random.choice(list(self._leads))
+        partition = random.choice(list(self._leaders))
         if random.random() < 0.3:
-            self._lead(partition, NOBODY)
+            self._set_leader(partition, NOBODY)
             self.note("lost its leader", str(partition))
             await asyncio.sleep(self._draw_spell())
-        lead = self._lead(partition, random.randrange(len(self._faces)))
-        self.note("elected", f"{partition} {lead}")
+        leader = self._set_leader(partition, random.randrange(len(self._faces)))
+        self.note("elected", f"{partition} {leader}")
 
     async def _break_down(self) -> None:
         face, spell = self.random.choice(self._faces), self._draw_spell()
@@ -396,13 +398,13 @@ class _Face(Proxy):
             writer.transport.abort()
             return
         arrived: asyncio.Queue[Exchange | None] = asyncio.Queue()
-        unanswered: asyncio.Queue[tuple[Exchange, _Fate, bool]] = asyncio.Queue()
+        unanswered: asyncio.Queue[tuple[Exchange, _ExchangeFaults, bool]] = asyncio.Queue()
         reading = asyncio.create_task(self._read(reader, connection, arrived))
         sending = asyncio.create_task(self._send_on(arrived, broker, unanswered))
         answering = asyncio.create_task(self._answer(unanswered, broker_reader, writer))
         try:
             await asyncio.wait([reading, sending, answering], return_when=asyncio.FIRST_COMPLETED)
-            if reading.done() and self._cluster.weather.is_outliving:
+            if reading.done() and self._cluster.rates.is_outliving:
                 await asyncio.wait([sending, answering], return_when=asyncio.FIRST_COMPLETED)
         finally:
             tasks = [reading, sending, answering]
@@ -432,38 +434,38 @@ class _Face(Proxy):
         self,
         arrived: asyncio.Queue[Exchange | None],
         broker: asyncio.StreamWriter,
-        unanswered: asyncio.Queue[tuple[Exchange, _Fate, bool]],
+        unanswered: asyncio.Queue[tuple[Exchange, _ExchangeFaults, bool]],
     ) -> None:
         cluster = self._cluster
         while (exchange := await arrived.get()) is not None:
-            fate = cluster.draw_fate(exchange)
-            if fate.hold:
-                self._note(exchange, "held", f"for {fate.hold:.3f} s")
-                await asyncio.sleep(fate.hold)
+            faults = cluster.draw_faults(exchange)
+            if faults.hold:
+                self._note(exchange, "held", f"for {faults.hold:.3f} s")
+                await asyncio.sleep(faults.hold)
             await self.is_flowing.wait()
-            frame = self._treat_request(exchange, fate)
+            frame = self._treat_request(exchange, faults)
             if frame is not None:
-                await self._pour(exchange, broker, frame, fate.there, fate.trickles[0])
-            unanswered.put_nowait((exchange, fate, frame is not None))
+                await self._pour(exchange, broker, frame, faults.there, faults.trickles[0])
+            unanswered.put_nowait((exchange, faults, frame is not None))
 
     async def _answer(
         self,
-        unanswered: asyncio.Queue[tuple[Exchange, _Fate, bool]],
+        unanswered: asyncio.Queue[tuple[Exchange, _ExchangeFaults, bool]],
         broker: asyncio.StreamReader,
         client: asyncio.StreamWriter,
     ) -> None:
         while True:
-            exchange, fate, is_sent = await unanswered.get()
+            exchange, faults, is_sent = await unanswered.get()
             response = await read_frame(broker) if is_sent else None
-            if fate.delay:
-                self._note(exchange, "late", f"by {fate.delay:.3f} s")
-                await asyncio.sleep(fate.delay)
+            if faults.delay:
+                self._note(exchange, "late", f"by {faults.delay:.3f} s")
+                await asyncio.sleep(faults.delay)
             await self.is_flowing.wait()
-            if fate.is_silenced:
+            if faults.is_silenced:
                 self._note(exchange, "silenced")
                 await asyncio.Event().wait()
-            frame = self._treat_response(exchange, fate, response)
-            await self._pour(exchange, client, frame, fate.back, fate.trickles[1], True)
+            frame = self._treat_response(exchange, faults, response)
+            await self._pour(exchange, client, frame, faults.back, faults.trickles[1], True)
 
     async def _pour(
         self,
@@ -487,7 +489,7 @@ class _Face(Proxy):
             self._note(exchange, "trickles")
         for start in range(0, len(data), step):
             if start:
-                await asyncio.sleep(self._random.random() * self._cluster.weather.longest_delay)
+                await asyncio.sleep(self._random.random() * self._cluster.rates.longest_delay)
             write(target, data[start : start + step])
             await target.drain()
         if loss is not None:
@@ -499,10 +501,10 @@ class _Face(Proxy):
 
     # changes to messages
 
-    def _treat_request(self, exchange: Exchange, fate: _Fate) -> bytes | None:
+    def _treat_request(self, exchange: Exchange, faults: _ExchangeFaults) -> bytes | None:
         """The frame to forward to the broker; None to forward nothing."""
         if exchange.api_key == INIT_PRODUCER_ID:
-            is_refused = self._cluster.happens(self._cluster.weather.unidentified)
+            is_refused = self._cluster.happens(self._cluster.rates.unidentified)
             return None if is_refused else exchange.request
         if exchange.api_key != PRODUCE:
             return exchange.request
@@ -516,11 +518,11 @@ class _Face(Proxy):
             rest = []
             for data in topic.partition_data:
                 partition = TopicPartition(name, data.index)
-                if not self._refuse(partition, fate):
+                if not self._refuse(partition, faults):
                     rest.append(data)
             if rest:
                 kept.append(replace(topic, partition_data=rest))
-        if not fate.refused:
+        if not faults.refused:
             return exchange.request
         if not kept:
             return None
@@ -530,32 +532,34 @@ class _Face(Proxy):
         )
         return b"".join(parts)[4:]
 
-    def _refuse(self, partition: TopicPartition, fate: _Fate) -> bool:
+    def _refuse(self, partition: TopicPartition, faults: _ExchangeFaults) -> bool:
         """Whether to reject a batch; notes if its answer will be one of `DOUBTS`."""
-        cluster, weather = self._cluster, self._cluster.weather
-        lead = cluster.lead_of(partition)
+        cluster, rates = self._cluster, self._cluster.rates
+        leader = cluster.leader_of(partition)
         code = ErrorCode.NONE
-        if lead.node_id != self.node_id:
+        if leader.node_id != self.node_id:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        elif cluster.happens(weather.refused):
+        elif cluster.happens(rates.refused):
             code = self._random.choice(REFUSALS)
-        elif cluster.happens(weather.final):
+        elif cluster.happens(rates.final):
             code = self._random.choice(FINAL)
-        elif cluster.happens(weather.doubted):
-            fate.doubted[partition] = self._random.choice(DOUBTS)
+        elif cluster.happens(rates.doubted):
+            faults.doubted[partition] = self._random.choice(DOUBTS)
         if code is ErrorCode.NONE:
             return False
-        refused = fate.refused[partition] = PartitionProduceResponse(
+        refused = faults.refused[partition] = PartitionProduceResponse(
             index=partition.partition, error_code=code, base_offset=-1
         )
-        if code is ErrorCode.NOT_LEADER_OR_FOLLOWER and lead.node_id != self.node_id:
+        if code is ErrorCode.NOT_LEADER_OR_FOLLOWER and leader.node_id != self.node_id:
             refused.current_leader = LeaderIdAndEpoch(
-                leader_id=lead.node_id, leader_epoch=lead.epoch
+                leader_id=leader.node_id, leader_epoch=leader.epoch
             )
         cluster.note(f"refused: {code.name}", str(partition))
         return True
 
-    def _treat_response(self, exchange: Exchange, fate: _Fate, frame: bytes | None) -> bytes:
+    def _treat_response(
+        self, exchange: Exchange, faults: _ExchangeFaults, frame: bytes | None
+    ) -> bytes:
         """The frame to send to the client; `frame` is the broker's response, None if none."""
         version = exchange.api_version
         if exchange.api_key == METADATA and frame is not None:
@@ -570,14 +574,14 @@ class _Face(Proxy):
                 InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1),
             )
         if exchange.api_key != PRODUCE or not (
-            fate.refused or fate.doubted or fate.throttle or frame is None
+            faults.refused or faults.doubted or faults.throttle or frame is None
         ):
             assert frame is not None
             return frame
         response = ProduceResponse(responses=[])
         if frame is not None:
             response = decode_response(ProduceResponse, version, memoryview(frame))
-        self._rewrite_produce(exchange, fate, response)
+        self._rewrite_produce(exchange, faults, response)
         return self._encode(exchange, response)
 
     def _rewrite_metadata(self, metadata: MetadataResponse) -> None:
@@ -595,25 +599,27 @@ class _Face(Proxy):
             cluster.topic_names[bytes(topic.topic_id)] = topic.name
             for partition in topic.partitions:
                 place = TopicPartition(topic.name, partition.partition_index)
-                lead = cluster.seen_lead_of(place)
-                partition.leader_id, partition.leader_epoch = lead.node_id, lead.epoch
-                if lead.node_id == NOBODY:
+                leader = cluster.visible_leader_of(place)
+                partition.leader_id, partition.leader_epoch = leader.node_id, leader.epoch
+                if leader.node_id == NOBODY:
                     partition.error_code = ErrorCode.LEADER_NOT_AVAILABLE
                 partition.replica_nodes = partition.isr_nodes = nodes
 
-    def _rewrite_produce(self, exchange: Exchange, fate: _Fate, response: ProduceResponse) -> None:
+    def _rewrite_produce(
+        self, exchange: Exchange, faults: _ExchangeFaults, response: ProduceResponse
+    ) -> None:
         cluster = self._cluster
         topics = {topic.name or bytes(topic.topic_id): topic for topic in response.responses}
         for topic in response.responses:
             name = topic.name or cluster.topic_names[bytes(topic.topic_id)]
             for answer in topic.partition_responses:
-                doubt = fate.doubted.get(TopicPartition(name, answer.index))
+                doubt = faults.doubted.get(TopicPartition(name, answer.index))
                 if doubt is not None and answer.error_code == ErrorCode.NONE:
                     self._note(exchange, f"doubted: {doubt.name}")
                     answer.error_code, answer.base_offset = doubt, -1
         by_id = exchange.api_version > _LAST_VERSION_BY_NAME
         ids = {name: topic_id for topic_id, name in cluster.topic_names.items()}
-        for partition, refusal in fate.refused.items():
+        for partition, refusal in faults.refused.items():
             key = ids[partition.topic] if by_id else partition.topic
             if key not in topics:
                 topics[key] = TopicProduceResponse(partition_responses=[])
@@ -623,15 +629,15 @@ class _Face(Proxy):
                     topics[key].name = partition.topic
                 response.responses.append(topics[key])
             topics[key].partition_responses.append(refusal)
-        leaders = {refusal.current_leader.leader_id for refusal in fate.refused.values()}
+        leaders = {refusal.current_leader.leader_id for refusal in faults.refused.values()}
         response.node_endpoints = [
             NodeEndpoint(node_id=node_id, host=host, port=port)
             for node_id, host, port in cluster.endpoints()
             if node_id in leaders
         ]
-        if fate.throttle:
+        if faults.throttle:
             self._note(exchange, "throttled")
-            response.throttle_time_ms = int(fate.throttle * 1000)
+            response.throttle_time_ms = int(faults.throttle * 1000)
 
     def _encode(self, exchange: Exchange, message: object) -> bytes:
         parts = encode_response(message, exchange.api_version, exchange.correlation_id)

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.besiegers import Line
+from benchmarks.hostile_clients import BlockingConnection
 from benchmarks.jars import KAFKA_VERSION, RivalMissing, find_java, kafka_jars
 from benchmarks.processes import ApacheKafka, Broker, Trimtab, nodes_of, resident_mib
 from benchmarks.report import progress, report
@@ -109,7 +109,7 @@ def _measure(side: Broker, runs: int) -> tuple[list[float], list[float], dict[st
         admin.create_topic("few", FEW)
         _fill(side.address, "few", range(FEW))
         broker = _broker_pid(side)
-        with Line(("127.0.0.1", side.port)) as line:
+        with BlockingConnection(("127.0.0.1", side.port)) as line:
             for number in range(runs):
                 progress(f"fetch: {side.name}, run {number + 1} of {runs}")
                 size, peak = _fetch_many(line, broker)
@@ -137,7 +137,7 @@ def _fill(address: str, topic: str, partitions: Iterable[int]) -> None:
 # -- size of a response
 
 
-def _fetch_many(line: Line, broker: int) -> tuple[float, float]:
+def _fetch_many(line: BlockingConnection, broker: int) -> tuple[float, float]:
     """The largest of many responses, and how far memory rose meanwhile."""
     _reset_peak(broker)
     before = resident_mib(broker)
@@ -165,7 +165,7 @@ def _peak_mib(pid: int) -> float:
 # -- fairness
 
 
-def _serve_session(line: Line) -> Iterator[list[int]]:
+def _serve_session(line: BlockingConnection) -> Iterator[list[int]]:
     """The partitions served by each fetch of a session; requests name only partitions whose fetch
     offset has changed."""
     offsets = dict.fromkeys(range(FEW), 0)
@@ -181,7 +181,7 @@ def _serve_session(line: Line) -> Iterator[list[int]]:
         named = [(partition, offsets[partition]) for partition in served]
 
 
-def _serve_rotating(line: Line) -> Iterator[list[int]]:
+def _serve_rotating(line: BlockingConnection) -> Iterator[list[int]]:
     """The partitions served by each fetch, if served partitions move to the end of the request."""
     offsets = dict.fromkeys(range(FEW), 0)
     for _ in range(SMALL_FETCHES):
@@ -204,7 +204,7 @@ def _longest_wait(fetches: Iterator[list[int]]) -> int:
 
 
 def _fetch(
-    line: Line,
+    line: BlockingConnection,
     topic: str,
     offsets: Iterable[tuple[int, int]],
     max_bytes: int,
@@ -259,8 +259,8 @@ def _measure_follower() -> list[str]:
         _reset_peak(follower)
         before = resident_mib(follower)
         with (
-            Line(("127.0.0.1", side.port)) as to_leader,
-            Line(("127.0.0.1", side.port + 1)) as to_follower,
+            BlockingConnection(("127.0.0.1", side.port)) as to_leader,
+            BlockingConnection(("127.0.0.1", side.port + 1)) as to_follower,
         ):
             began = time.monotonic()
             _reassign(to_leader, "many", [0, 1])
@@ -286,7 +286,7 @@ def _measure_follower() -> list[str]:
     return []
 
 
-def _reassign(line: Line, topic: str, replicas: list[int]) -> None:
+def _reassign(line: BlockingConnection, topic: str, replicas: list[int]) -> None:
     response = line.ask(
         AlterPartitionReassignmentsRequest(
             topics=[
@@ -306,7 +306,7 @@ def _reassign(line: Line, topic: str, replicas: list[int]) -> None:
         raise RuntimeError(f"the reassignment was refused: {response.error_code}, {refused}")
 
 
-def _sizes(line: Line, topic: str) -> list[int]:
+def _sizes(line: BlockingConnection, topic: str) -> list[int]:
     """Bytes of each partition of a topic on one broker; 0 if the broker has no bytes of it."""
     response = line.ask(DescribeLogDirsRequest(topics=None), _LOG_DIRS_VERSION)
     sizes = [0] * MANY

@@ -24,7 +24,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from benchmarks.patience import Beset
+from benchmarks.patience import SingleBroker
 from benchmarks.processes import nodes_of, resident_mib
 from benchmarks.report import progress
 from trimtab import Admin
@@ -62,7 +62,7 @@ Path_ = tuple[str, ...]
 
 def run(runs: int, records: int) -> None:
     is_late = False
-    with Beset() as cluster:
+    with SingleBroker() as cluster:
         with Admin(cluster.address) as admin:
             admin.create_topic("t", 100)
         for line in _measure_all(cluster):
@@ -72,7 +72,7 @@ def run(runs: int, records: int) -> None:
         raise SystemExit(1)
 
 
-def _measure_all(cluster: Beset) -> Iterator[dict[str, Any]]:
+def _measure_all(cluster: SingleBroker) -> Iterator[dict[str, Any]]:
     for key in (*HANDLERS, *TO_CONTROLLER):
         api = APIS[key]
         place = cluster.controller if key in TO_CONTROLLER else cluster.place
@@ -183,7 +183,7 @@ def _cost(api: Api, path: Path_, count: int) -> int:
 
 
 def _measure(
-    cluster: Beset, frame: bytes, size: int, place: tuple[str, int] | None = None
+    cluster: SingleBroker, frame: bytes, size: int, place: tuple[str, int] | None = None
 ) -> dict[str, Any]:
     """Send `frame`, padded to `size` bytes, and measure its effects."""
     place = place or cluster.place

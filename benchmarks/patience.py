@@ -31,10 +31,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.besiegers import (
+from benchmarks.hostile_clients import (
+    BlockingConnection,
     Garblers,
     HalfOpen,
-    Line,
     Replayers,
     SlowReaders,
     serves,
@@ -71,10 +71,10 @@ _LIMIT_FILES = (
 """A Python program that sets the limit in its first argument, and runs the command after it."""
 _MOUNT = 'mount -t tmpfs -o "size=$0" tmpfs "$1" && shift && exec "$@"'
 
-Besieger = Callable[[], AbstractContextManager[Any]]
+Attack = Callable[[], AbstractContextManager[Any]]
 
 
-class Beset(Trimtab):
+class SingleBroker(Trimtab):
     """A cluster of one broker.
 
     Args:
@@ -137,7 +137,7 @@ def _compare_throughput(runs: int, records: int) -> int:
     """Measure the throughput during each attack; returns the number of attacks that failed, for
     instance by a wrong answer."""
     wrong = 0
-    with Beset() as broker, Admin(broker.address) as admin:
+    with SingleBroker() as broker, Admin(broker.address) as admin:
         place = broker.place
         admin.create_topic("fill", FILL_PARTITIONS)
         admin.create_topic("hostile", 1)
@@ -146,7 +146,7 @@ def _compare_throughput(runs: int, records: int) -> int:
         slow = partial(SlowReaders, place, "fill", FILL_PARTITIONS, SLOW)
         garblers = partial(Garblers, place, "hostile", HOSTILE_PER_S)
         replayers = partial(Replayers, place, "hostile", HOSTILE_PER_S)
-        settings: dict[str, list[Besieger]] = {
+        settings: dict[str, list[Attack]] = {
             f"{HALF_OPEN} half-open connections": [half_open],
             f"{SLOW} slow readers": [slow],
             f"{HOSTILE_PER_S} garbled frames a second": [garblers],
@@ -154,7 +154,7 @@ def _compare_throughput(runs: int, records: int) -> int:
             "all of these": [half_open, slow, garblers, replayers],
         }
         _measure(broker, records)  # warm-up
-        for name, besiegers in settings.items():
+        for name, hostile_clients in settings.items():
             alone, beside = [], []
             before_mib, with_mib = [], []
             outcomes: list[object] = []
@@ -168,7 +168,7 @@ def _compare_throughput(runs: int, records: int) -> int:
                         continue
                     try:
                         with ExitStack() as stack:
-                            entered = [stack.enter_context(make()) for make in besiegers]
+                            entered = [stack.enter_context(make()) for make in hostile_clients]
                             beside.append(_measure(broker, records))
                             with_mib.append(broker.broker_mib())
                             outcomes = [each.outcomes for each in entered if each.outcomes]
@@ -191,7 +191,7 @@ def _compare_throughput(runs: int, records: int) -> int:
     return wrong
 
 
-def _measure(broker: Beset, records: int) -> float:
+def _measure(broker: SingleBroker, records: int) -> float:
     return run_producer_loop("trimtab", broker, records, OPTIONS).records_per_second
 
 
@@ -207,7 +207,7 @@ def _fill(address: str) -> None:
 
 def _limit_too_many_connections() -> dict[str, Any]:
     """Connections that have sent no request are closed first; the others stay open."""
-    with Beset("max.connections=500") as broker, Line(broker.place) as first:
+    with SingleBroker("max.connections=500") as broker, BlockingConnection(broker.place) as first:
         check(serves(broker.place), "it does not serve")
         first.ask(_METADATA, 9)
         with HalfOpen(broker.place, HALF_OPEN) as half_open:
@@ -219,7 +219,10 @@ def _limit_too_many_connections() -> dict[str, Any]:
 
 
 def _limit_too_many_from_one_address() -> dict[str, Any]:
-    with Beset("max.connections.per.ip=200") as broker, Line(broker.place) as first:
+    with (
+        SingleBroker("max.connections.per.ip=200") as broker,
+        BlockingConnection(broker.place) as first,
+    ):
         # The controller, and the check whether the broker is up, have the same address.
         first.ask(_METADATA, 9)
         with HalfOpen(broker.place, 400) as half_open:
@@ -231,9 +234,12 @@ def _limit_too_many_from_one_address() -> dict[str, Any]:
 
 
 def _limit_idle_connections() -> dict[str, Any]:
-    with Beset("connections.max.idle.ms=2000") as broker, HalfOpen(broker.place, 99) as half_open:
+    with (
+        SingleBroker("connections.max.idle.ms=2000") as broker,
+        HalfOpen(broker.place, 99) as half_open,
+    ):
         began = time.monotonic()
-        with Line(broker.place) as busy:
+        with BlockingConnection(broker.place) as busy:
             while half_open.left:
                 check(time.monotonic() - began < _PATIENCE_S, "idle connections stay")
                 busy.ask(_METADATA, 9)
@@ -244,7 +250,7 @@ def _limit_idle_connections() -> dict[str, Any]:
 def _limit_few_files() -> dict[str, Any]:
     """With few file descriptors the broker limits connections, and closes files to open others."""
     partitions = 2 * FEW_FILES
-    with Beset(prefix=limit_files(FEW_FILES)) as broker:
+    with SingleBroker(prefix=limit_files(FEW_FILES)) as broker:
         with Admin(broker.address) as admin, Producer(broker.address, linger_ms=5) as producer:
             admin.create_topic("many", partitions)
             with HalfOpen(broker.place, HALF_OPEN) as half_open:
@@ -270,7 +276,7 @@ def _limit_full_disk() -> dict[str, Any]:
     """The only broker ends and is restarted; when the disk has room again it serves all records."""
     unshare = shutil.which("unshare")
     check(unshare is not None, "there is no unshare, to mount a small disk with")
-    broker = Beset()
+    broker = SingleBroker()
     data = broker.directory / "data"
     data.mkdir()
     # Only the cluster's processes see this disk, and it disappears with them.

@@ -21,8 +21,8 @@ from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
-from benchmarks.besiegers import Line
 from benchmarks.brute_force import least_rack_cost, rack_cost
+from benchmarks.hostile_clients import BlockingConnection
 from benchmarks.processes import Trimtab
 from benchmarks.report import progress, report
 from trimtab import Admin, Producer
@@ -215,7 +215,7 @@ class _FetchTimes:
                 )
             ],
         )
-        with Line((host, port)) as line:
+        with BlockingConnection((host, port)) as line:
             while not self._ends.is_set():
                 began = time.perf_counter()
                 line.ask(request, _FETCH_VERSION)

@@ -1,4 +1,4 @@
-"""What every room's tests share: the two forms of the compiled modules, and no deadlines."""
+"""Fixtures for all tests: both forms of the compiled modules; Hypothesis without deadlines."""
 
 from __future__ import annotations
 
@@ -21,22 +21,21 @@ SOURCE = Path(__file__).parents[1] / "src"
 HOT = re.compile(r"trimtab\.[\w.]+_cy")
 INTERPRETED = "_interpreted"
 
-# A shell has what it starts in the background ignore Ctrl-C, and that is inherited.
+# A shell makes its background jobs ignore Ctrl-C, and child processes inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long an example takes says more about the machine than about the code.
+# The time of an example depends on the machine more than on the code.
 settings.register_profile("unhurried", settings.default, deadline=None)
 settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session", params=["compiled", "interpreted"])
 def in_form(request: pytest.FixtureRequest) -> Callable[[str], ModuleType]:
-    """Loads a `*_cy` module by its dotted name, in one form and then the other.
+    """A function that loads a `*_cy` module by its dotted name; tests run once with each form.
 
-    The `*_cy` modules that it imports in turn come in the same form: they share what is not shown
-    to Python. The compiled form is skipped where it was not built, unless
-    TRIMTAB_REQUIRE_COMPILED=1.
+    The `*_cy` modules that the module imports have the same form, since they share C functions. The
+    compiled form is skipped if it was not built, unless TRIMTAB_REQUIRE_COMPILED=1.
     """
     return _interpreted if request.param == "interpreted" else _compiled
 
@@ -52,7 +51,7 @@ def _compiled(name: str) -> ModuleType:
 def _interpreted(name: str) -> ModuleType:
     alias = name + INTERPRETED
     if alias not in sys.modules:
-        importlib.import_module(name)  # whatever else it needs comes as the process runs it
+        importlib.import_module(name)  # other modules are imported in the process's own form
         usual = {each: module for each, module in sys.modules.items() if HOT.fullmatch(each)}
         twins = {
             each.removesuffix(INTERPRETED): sys.modules[each]
@@ -77,7 +76,7 @@ def _interpreted(name: str) -> ModuleType:
 
 
 class _Sources(MetaPathFinder):
-    """Finds the source of `*_cy` modules, and never what was compiled from it."""
+    """Finds the source of `*_cy` modules, never the compiled file."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -1,4 +1,4 @@
-"""Work in steps (`trimtab.server.turns`), done at once."""
+"""Runs work in steps (`trimtab.server.turns`) to its end at once."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ T = TypeVar("T")
 
 
 def finish(steps: Generator[None, None, T]) -> T:
-    """What the steps make."""
+    """Run all steps; returns their result."""
     return count_steps(steps)[1]
 
 
 def count_steps(steps: Generator[None, None, T]) -> tuple[int, T]:
-    """How often they yield, and what they make."""
+    """Run all steps; returns how often they yield, and their result."""
     count = 0
     while True:
         try:

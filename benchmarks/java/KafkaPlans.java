@@ -11,8 +11,8 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.tools.reassign.ReassignPartitionsCommand;
 
 /**
- * Plans as kafka-reassign-partitions --generate makes them: a topic and a broker list a line in, the
- * replicas of each partition a line out, as "0:1,2 1:2,0".
+ * Plans by kafka-reassign-partitions --generate: reads a topic and a broker list per line, prints
+ * a line with the replicas of each partition, as "0:1,2 1:2,0".
  */
 class KafkaPlans {
     public static void main(String[] arguments) throws Exception {

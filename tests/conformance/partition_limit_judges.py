@@ -1,7 +1,7 @@
-"""Clients of others that ask for partitions and say in the same words what a broker told them.
+"""Other projects' clients behind one interface, which create, move and limit partitions.
 
-A code of a broker is an outcome; anything else that goes wrong is raised. What a client has no way
-to ask for skips the test that needs it, and says which call is missing.
+An error code of a broker is returned as an outcome; other errors are raised. If a client lacks a
+call, the test that needs it is skipped, with the name of the call.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Replicas = Sequence[int]
 
 
 class Topic(NamedTuple):
-    """One to create; its replicas are either chosen by the cluster or given for each partition."""
+    """A topic to create; its replicas are chosen by the cluster, or given for each partition."""
 
     name: str
     partitions: int = -1
@@ -37,14 +37,14 @@ class Topic(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a broker answered; the message is empty if it did what was asked."""
+    """A broker's answer; the message is empty if the request succeeded."""
 
     code: ErrorCode
     message: str
 
 
 class Described(NamedTuple):
-    """An option as a broker describes it; the type is "" if the client does not pass it on."""
+    """An option as a broker describes it; the type is "" if the client does not return it."""
 
     value: str
     source: str
@@ -53,10 +53,10 @@ class Described(NamedTuple):
 
 
 class Judge(Protocol):
-    """A client of others, connected to a cluster.
+    """Another project's client, connected to a cluster.
 
     Attributes:
-        sees_types: whether it passes on what type an option is of.
+        sees_types: whether it returns the types of options.
     """
 
     sees_types: bool
@@ -72,21 +72,21 @@ class Judge(Protocol):
     def delete_topic(self, name: str) -> Outcome: ...
 
     def reassign(self, topic: str, targets: Mapping[int, Replicas | None]) -> list[Outcome]:
-        """Move partitions, or give up their moves (None)."""
+        """Reassign partitions, or cancel their reassignments (None)."""
         ...
 
     def set_option(self, broker: str, name: str, value: str | None) -> Outcome:
-        """Set an option of a broker, or of all (""); None goes back to its default."""
+        """Set an option of a broker, or of all brokers (""); None restores the default."""
         ...
 
     def set_controller_option(self, address: str, number: int, name: str, value: str) -> Outcome:
-        """Set an option of the controller, which no broker names in its metadata."""
+        """Set an option of the controller, which is not in brokers' metadata."""
         ...
 
     def describe_option(self, broker: str, name: str) -> Described: ...
 
     def ask_for(self, topic: str) -> Outcome:
-        """Ask for a topic's metadata in the way that creates it."""
+        """Request a topic's metadata so that the topic is created."""
         ...
 
     def close(self) -> None: ...
@@ -211,7 +211,7 @@ class ConfluentJudge:
             config = dict(topic.config)
             if topic.assignment:
                 assignment = [list(replicas) for replicas in topic.assignment]
-                # It wants to be told what the assignment says.
+                # It also needs the number of partitions, which the assignment implies.
                 new = NewTopic(
                     topic.name,
                     num_partitions=len(assignment),
@@ -283,7 +283,7 @@ class ConfluentJudge:
         return Outcome(ErrorCode(error.code()), error.str())
 
     def close(self) -> None:
-        """It closes itself when it is dropped."""
+        """Does nothing: the client closes when it is deleted."""
         del self._admin
 
     def _await(self, future: Any) -> Outcome:
@@ -300,8 +300,8 @@ class ConfluentJudge:
 class KafkaPythonJudge:
     """kafka-python's KafkaAdminClient.
 
-    Where that leaves out the message, or takes no resource of all brokers, the client sends the
-    request as its own class of that name.
+    If it leaves out the error message, or has no resource for all brokers, the request is built
+    from the client's own class and sent by it.
     """
 
     sees_types = True
@@ -345,7 +345,7 @@ class KafkaPythonJudge:
         return _outcome(result["error_code"], result["error_message"])
 
     def reassign(self, topic: str, targets: Mapping[int, Replicas | None]) -> list[Outcome]:
-        """Not by `alter_partition_reassignments`, which keeps the messages to itself."""
+        """Sends the request itself: `alter_partition_reassignments` does not return messages."""
         from kafka.protocol.admin import (  # type: ignore[import-untyped]
             AlterPartitionReassignmentsRequest,
         )
@@ -369,7 +369,7 @@ class KafkaPythonJudge:
         from kafka.admin import ConfigResource
 
         operation = DELETE if value is None else SET
-        if not broker:  # only numbers are brokers to it
+        if not broker:  # the client accepts only numbers of brokers
             return self._send_option(broker, name, operation, value)
         resource = ConfigResource("broker", broker, configs={name: (operation, value)})
         said = self._admin.alter_configs([resource])["broker"][broker]
@@ -380,7 +380,7 @@ class KafkaPythonJudge:
         return _outcome(int(error[1]), error[2])
 
     def set_controller_option(self, address: str, number: int, name: str, value: str) -> Outcome:
-        """By way of a broker: it connects to nothing else."""
+        """Sends the request to a broker: the client connects to nothing else."""
         return self._send_option(str(number), name, SET, value)
 
     def describe_option(self, broker: str, name: str) -> Described:
@@ -393,7 +393,7 @@ class KafkaPythonJudge:
         return Described(option["value"], source, kind, option["read_only"])
 
     def ask_for(self, topic: str) -> Outcome:
-        """Not by `describe_topics`, which does not create any."""
+        """Sends the request itself: `describe_topics` does not create topics."""
         from kafka.protocol.metadata import MetadataRequest  # type: ignore[import-untyped]
 
         wanted = [MetadataRequest.MetadataRequestTopic(name=topic)]

@@ -1,11 +1,11 @@
-"""Other people's clients, and ours, while nodes of the cluster are killed and come back.
+"""trimtab's and other projects' clients, while nodes of the cluster are killed and restarted.
 
-Three brokers, RF 3, `min.insync.replicas` 2. Each client produces with acks=all, idempotently, and
-consumes by assignment at the same time, while the broker that leads a partition gets SIGKILL, then
-the controller, then the leader of another partition; the supervisor starts them again. Everything
-that was sent is acknowledged, and read once, in order, where it was acknowledged.
+There are three brokers, RF 3, `min.insync.replicas` 2. Each client produces with acks=all,
+idempotently, and consumes by assignment at the same time, while the leader of a partition gets
+SIGKILL, then the controller, then the leader of another partition; the supervisor starts them
+again. Every record is acknowledged, and read once, in order, at its acknowledged offset.
 
-`ROUNDS` (environment; default 2) says how often a leader is killed; `pytest -s` prints the figures.
+`ROUNDS` (environment; default 2) is the number of kills of a leader; `pytest -s` prints counts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.conformance.test_cluster_process import addresses, kill_node, nodes, 
 from trimtab import Admin, Consumer, Delivery, Producer, TopicPartition
 from trimtab.runtime.clock import monotonic_clock
 
-# kafka-python reads its schemas the old way, and leaves sockets open that were not connected.
+# kafka-python uses a deprecated API to read its schemas, and leaves unconnected sockets open.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
@@ -40,7 +40,7 @@ pytestmark = [
 
 ROUNDS = int(os.environ.get("ROUNDS", "2"))
 CONTROLLER_EVERY = 3
-"""Rounds; the supervisor makes one wait that dies again and again."""
+"""Rounds; the supervisor delays the restart of a process that ends repeatedly."""
 
 PARTITIONS = 3
 BURST = 20
@@ -50,16 +50,16 @@ POLL_MS = 200
 
 
 class Load:
-    """What a client has sent and read, as its producer and its consumer tell it.
+    """The records that a client has sent and read.
 
     Attributes:
-        sends: how many have been handed to the producer.
+        sends: number of records passed to the producer.
         sent: the number at each acknowledged (partition, offset).
         read: the number at each (partition, offset) that was read.
         newest: the last number that was read, by partition.
-        faults: what should not have happened.
-        is_over: set when nothing more shall be sent.
-        is_read: set when nothing more shall be read.
+        faults: errors found, such as a record read twice.
+        is_over: set to stop sending.
+        is_read: set to stop reading.
     """
 
     def __init__(self, servers: str, topic: str) -> None:
@@ -262,7 +262,7 @@ def consume_with_kafka_python(load: Load) -> None:
 
 @contextmanager
 def tool(main: str, load: Load, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """One of Apache Kafka's tools, which runs until it is told to end."""
+    """Run one of Apache Kafka's tools during the block."""
     command = [
         *(find_java(), "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
         *("-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", f"{kafka_jars()}/*"),
@@ -279,7 +279,7 @@ def tool(main: str, load: Load, *words: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def produce_with_java(load: Load) -> None:
-    """VerifiableProducer, which prints what has become of each of its numbers."""
+    """Use VerifiableProducer, which prints the outcome of each of its numbers."""
 
     def note(lines: IO[str]) -> None:
         for line in lines:
@@ -294,7 +294,7 @@ def produce_with_java(load: Load) -> None:
                 load.sends = event["sent"]
 
     with NamedTemporaryFile("w", suffix=".properties") as options, ExitStack() as started:
-        # Without it the tool itself never sends anything twice.
+        # Without this option the tool does not retry.
         options.write("enable.idempotence=true\nretries=2147483647\n")
         options.flush()
         threads = started.enter_context(ThreadPoolExecutor(1))
@@ -312,7 +312,7 @@ def produce_with_java(load: Load) -> None:
 
 
 def consume_with_java(load: Load) -> None:
-    """A ConsoleConsumer for each partition, as it takes one only."""
+    """Use a ConsoleConsumer for each partition, as it reads only one."""
 
     def read(index: int, lines: IO[str]) -> None:
         for line in lines:
@@ -348,8 +348,8 @@ class Killed:
         self.kills = 0
 
     def kill(self, name: str, load: Load, admin: Admin, clients: list[Future[None]]) -> None:
-        """Kill a node; return when it is back, all replicas are in sync, and of each partition
-        something was read that was sent afterwards."""
+        """Kill a node; return when it is back, all replicas are in sync, and from each partition a
+        record was read that was sent after the kill."""
         before = nodes(self.supervisor.pid)[name]
         kill_node(name, self.supervisor)
         self.kills += 1
@@ -367,7 +367,7 @@ def is_in_sync(admin: Admin, topic: str) -> bool:
 
 
 def await_that(is_so: Callable[[], bool], load: Load, clients: list[Future[None]]) -> None:
-    """Return once it is so; a client that has ended meanwhile says why."""
+    """Wait until a condition holds; raises the error of a client that has ended meanwhile."""
     deadline = monotonic_clock() + PATIENCE_S
     while not is_so():
         for client in clients:
@@ -391,7 +391,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
         assert supervisor.wait(30) == 0
         assert supervisor.stderr is not None
         told = supervisor.stderr.read()
-    gc.collect()  # what clients have left behind, as long as that is allowed
+    gc.collect()  # finalize the clients' leftovers while warnings about them are allowed
     assert told.count("was killed by SIGKILL, it is started again") == killed.kills
 
 

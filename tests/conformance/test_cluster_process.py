@@ -1,6 +1,6 @@
-"""A cluster whose processes are killed under load: what was acknowledged is there, once, in order.
+"""A cluster whose processes are killed under load: acknowledged records are stored once, in order.
 
-`ROUNDS` (environment; default 3) says how often all are killed; `pytest -s` prints the figures.
+`ROUNDS` (environment; default 3) is the number of kills of all nodes; `pytest -s` prints counts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BURST = 1000
 TOPIC = "killed"
 EXIT_SECONDS = 30
 PROMISED_MIB = 300
-"""Resident memory of three brokers and the controller together, at most."""
+"""Limit on the resident memory of three brokers and the controller together."""
 
 
 UP = (sys.executable, "-m", "trimtab", "cluster", "up")
@@ -72,7 +72,7 @@ def addresses(port: int) -> str:
 
 @pytest.fixture
 def port() -> int:
-    """The first of as many free ports in a row as there are brokers."""
+    """The first of as many consecutive free ports as there are brokers."""
     return free_neighbours(BROKERS)
 
 
@@ -90,7 +90,7 @@ def nodes(supervisor: int) -> dict[str, int]:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether there is no such process, or only what is left of it until somebody asks."""
+    """Whether there is no such process, or only a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     except FileNotFoundError:
@@ -98,8 +98,8 @@ def is_gone(pid: int) -> bool:
 
 
 def kill_everything(supervisor: subprocess.Popen[str]) -> None:
-    """As when the machine is reset, but that the disk keeps what the operating system has."""
-    supervisor.send_signal(signal.SIGSTOP)  # or it would see to those that are killed first
+    """Kill all processes at once, as a reset of the machine would; but the page cache survives."""
+    supervisor.send_signal(signal.SIGSTOP)  # or it would restart the first ones killed
     for pid in nodes(supervisor.pid).values():
         os.kill(pid, signal.SIGKILL)
     supervisor.kill()
@@ -125,7 +125,7 @@ class Sent(dict[int, tuple[int, int]]):
 
 
 def send_burst(producer: Producer, sent: Sent) -> Delivery:
-    """Send numbers; what became of the last one."""
+    """Send numbers; returns the delivery of the last one."""
     for number in range(sent.next, sent.next + BURST):
         delivery = producer.send(TOPIC, b"%d" % number, partition=number % PARTITIONS)
         delivery.add_done_callback(partial(sent.note, number))
@@ -136,7 +136,7 @@ def send_burst(producer: Producer, sent: Sent) -> Delivery:
 def send_until_killed(
     servers: str, sent: Sent, acknowledgements: int, kill: Callable[[], None]
 ) -> None:
-    """Send; once so many more are acknowledged kill, with others under way."""
+    """Send, and after this many acknowledgements kill, while other records are in flight."""
     enough = len(sent) + acknowledgements
     with Producer(
         bootstrap_servers=servers,
@@ -147,7 +147,7 @@ def send_until_killed(
     ) as producer:
         while len(sent) < enough:
             last = send_burst(producer, sent)
-        assert not last.done(), "nothing is under way"
+        assert not last.done(), "no records are in flight"
         kill()
 
 
@@ -169,7 +169,7 @@ def read_everything(servers: str) -> dict[tuple[int, int], int]:
 
 
 def check_everything_is_there(stored: dict[tuple[int, int], int], sent: Sent, what: str) -> None:
-    """Each acknowledged number where it was acknowledged, none twice, all in order."""
+    """Check that each acknowledged number is at its offset, none is duplicated, all in order."""
     lost = [number for number, place in sent.items() if stored.get(place) != number]
     duplicated = [number for number, times in Counter(stored.values()).items() if times > 1]
     print(
@@ -183,7 +183,7 @@ def check_everything_is_there(stored: dict[tuple[int, int], int], sent: Sent, wh
 
 
 @pytest.mark.parametrize("replication_factor", [1, 3])
-def test_what_was_acknowledged_survives_kill_9_of_all(
+def test_acknowledged_records_survive_kill_9_of_all_processes(
     port: int, tmp_path: Path, replication_factor: int
 ) -> None:
     draw = random.Random(3)
@@ -206,8 +206,10 @@ def test_what_was_acknowledged_survives_kill_9_of_all(
     check_everything_is_there(stored, sent, f"{ROUNDS} kills of all, RF {replication_factor}")
 
 
-def test_clients_go_on_while_one_node_after_another_is_killed(port: int, tmp_path: Path) -> None:
-    """Also the controller: brokers serve without it, and it comes back with all it has decided."""
+def test_clients_keep_working_while_nodes_are_killed_one_after_another(
+    port: int, tmp_path: Path
+) -> None:
+    """One of the nodes is the controller: brokers serve without it, and it keeps its decisions."""
     servers = addresses(port)
     sent = Sent()
     with running(port, tmp_path, "--config", "min.insync.replicas=2") as process:
@@ -247,7 +249,9 @@ def test_nothing_is_left_running_when_the_supervisor_is_killed(port: int, tmp_pa
         assert (tmp_path / f"broker-{broker}" / ".kafka_cleanshutdown").exists()
 
 
-def test_a_cluster_that_cannot_start_says_why_and_leaves_nothing(port: int, tmp_path: Path) -> None:
+def test_a_cluster_that_cannot_start_prints_the_reason_and_leaves_nothing(
+    port: int, tmp_path: Path
+) -> None:
     command = [*UP, "--brokers", "1", "--port"]
     with running(port, tmp_path):
         taken = run([*command, str(port)])

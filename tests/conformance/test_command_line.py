@@ -1,7 +1,7 @@
-"""The same command lines for Apache Kafka's own tools and for ours, on the same cluster.
+"""The same command lines with Apache Kafka's tools and with trimtab's, on the same cluster.
 
-What Kafka's tools leave to chance is compared without it: they list topics and partitions in the
-order of a hash table, ours by name. The shims run the command lines that KIP-578 prints.
+The order of topics and partitions is not compared: Kafka's tools list them in the order of a hash
+table, trimtab's by name. The shims run the command lines printed in KIP-578.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TOOLS = {
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Broker 2 is away, and a partition waits to be moved to it."""
+    """A cluster whose broker 2 is down, with a reassignment to it in progress."""
     of_two = {"min.insync.replicas": 2}
     with Cluster(brokers=3, racks=["a", "b", "c"]) as cluster:
         servers = cluster.bootstrap_servers
@@ -69,7 +69,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def run_java(cluster: Cluster, command: str, *words: str) -> tuple[int, str]:
-    """Kafka's tool: exit code and standard output."""
+    """Run Kafka's tool; returns exit code and standard output."""
     done = subprocess.run(
         [
             *(find_java(), "-Xmx128m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"),
@@ -195,7 +195,8 @@ def test_log_directories_are_described_alike(
 
 @pytest.fixture
 def run_line(tmp_path: Path) -> Iterator[Callable[[str], tuple[int, str, str]]]:
-    """A line for the shell, with the shims on the path; exit code, output and errors."""
+    """A function that runs a shell command with the shims on the path; returns exit code, output
+    and errors."""
     write_shims(tmp_path)
     with Cluster(brokers=3) as cluster:
         environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "ADDRESS": cluster.bootstrap_servers}

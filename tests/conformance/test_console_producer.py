@@ -1,8 +1,8 @@
-"""Apache Kafka's own console producer beside ours: the same input, the same records and offsets.
+"""Apache Kafka's console producer and trimtab's: the same input gives the same records and offsets.
 
-Skipped where Java or Apache Kafka's jars cannot be had (`python -m benchmarks.jars`). Kafka 4 has
-only today's partitioning (KIP-794); what the console producer did with KIP-480's is held by
-`tests/unit/cli/test_console_experiment.py`.
+Skipped without Java or Apache Kafka's jars (`python -m benchmarks.jars`). Kafka 4 has only today's
+partitioning (KIP-794); `tests/unit/cli/test_console_experiment.py` tests the console producer with
+KIP-480's.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ TOOLS = pytest.mark.parametrize("tool", [kafkas, ours])
 def type_into(
     command: Sequence[str], groups: Sequence[str], count: Callable[[], int], expected: Sequence[int]
 ) -> None:
-    """Type groups of lines into a tool, each once the topic holds what was typed before."""
+    """Type groups of lines into a tool, each after the records of the group before are stored."""
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
         assert process.stdin is not None
         for group, stored in zip(groups, expected, strict=True):

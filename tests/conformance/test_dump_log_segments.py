@@ -1,4 +1,4 @@
-"""Kafka's own DumpLogSegments reads our files, and finds nothing to complain about."""
+"""Kafka's DumpLogSegments reads trimtab's files without complaints."""
 
 import asyncio
 import re
@@ -36,7 +36,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for i in range(300):
         builder = BatchBuilder(1 << 20, list(Compression)[i % len(Compression)])
         for j in range(3):
-            # Timestamps step back now and then: the time index must not.
+            # Some timestamps decrease; those of the time index must not.
             builder.append(1_000_000 + 10 * i + j - 500 * (i % 7 == 0), b"key", b"v" * 200, [])
         data = memoryview(
             bytearray(builder.build(producer_id=PRODUCER, producer_epoch=1, base_sequence=3 * i))
@@ -48,7 +48,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def dump(*arguments: str) -> tuple[str, list[str]]:
-    """What it prints, and what it complains about."""
+    """The tool's output and its complaints."""
     command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{JARS}/*"]
     command += ["org.apache.kafka.tools.DumpLogSegments", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -71,7 +71,7 @@ def test_batches_and_records(directory: Path) -> None:
     output, complaints = dump(
         "--files", files(directory, ".log"), "--deep-iteration", "--print-data-log"
     )
-    # It expects every file to begin at offset 0, and says so of Kafka's own segments too.
+    # The tool expects every file to begin at offset 0, also with Kafka's own segments.
     assert sorted(complaints) == sorted(
         line
         for log in logs[1:]
@@ -114,7 +114,7 @@ def test_producer_snapshots(directory: Path) -> None:
 
 @pytest.fixture(scope="module")
 def compacted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same with a hundred keys, every tenth of them deleted, after compaction."""
+    """The same log with a hundred keys, every tenth of them deleted, after compaction."""
     root = tmp_path_factory.mktemp("logs")
     directory = LogDirectory.open(
         DirectoryStorage(root), node_id=1, cluster_id="c", now_ms=lambda: NOW, random=Random(1)

@@ -1,6 +1,7 @@
-"""The disk of one broker of three fills up, or its directory is deleted: the others take over, what
-was acknowledged is there, and the broker is back once its disk is well. `pytest -s` prints how long
-nothing was acknowledged.
+"""One of three brokers has a full disk, or a deleted directory: the others take over.
+
+No acknowledged record is lost, and the broker is back when its disk works again. `pytest -s` prints
+the longest time without an acknowledgement.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ SICK = 1
 DISK_BYTES = 16 << 20
 MOUNT = 'mount -t tmpfs -o "size=$0" tmpfs "$1" && shift && exec "$@"'
 LIMIT_S = 15.0
-"""Promised are 5 s, on a machine that has nothing else to do."""
+"""The documented limit is 5 s on an otherwise idle machine."""
 
 
 def own_mount(directory: Path) -> list[str]:
-    """The first words of a command whose processes find a small disk there, and nobody else."""
+    """A prefix of a command whose processes, and no others, see a small disk at this directory."""
     unshare = shutil.which("unshare")
     if unshare is None:
         pytest.skip("there is no unshare, to mount a small disk with")
@@ -48,7 +49,7 @@ def own_mount(directory: Path) -> list[str]:
 
 @contextmanager
 def running(data: Path, port: int) -> Iterator[subprocess.Popen[str]]:
-    """Three brokers, one of them on a small disk of its own."""
+    """Run three brokers, one of them with its own small disk."""
     sick = data / f"broker-{SICK}"
     sick.mkdir(parents=True)
     command = [*UP, "--brokers", "3", "--port", str(port), "--data", str(data)]
@@ -98,7 +99,8 @@ def theirs(servers: str, acks: str) -> tuple[Callable[..., Any], Callable[[], An
 
 
 class Acknowledged(dict[int, tuple[int, int]]):
-    """Where numbers are, and the longest time in which a partition had nothing acknowledged."""
+    """Partition and offset of each acknowledged number, and the longest time in which a partition
+    had no acknowledgement."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,7 +147,7 @@ def seen_by(process: subprocess.Popen[str], path: Path) -> Path:
         (theirs, "1", "full"),
     ],
 )
-def test_the_others_take_over_and_nothing_is_lost(
+def test_the_other_brokers_take_over_and_no_record_is_lost(
     tmp_path: Path, acks: str, how: str, client: Callable[..., Any]
 ) -> None:
     port = free_neighbours(3)

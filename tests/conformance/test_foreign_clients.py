@@ -1,6 +1,6 @@
-"""Other people's clients against our cluster, and our client beside theirs, with every codec.
+"""Other projects' clients and trimtab's read each other's records from trimtab's cluster.
 
-Each partition has three replicas.
+Tests run with every codec; each partition has three replicas.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 
 from trimtab import Admin, Cluster, Consumer, Producer, TopicPartition
 
-# kafka-python reads its schemas the old way.
+# kafka-python uses a deprecated API to read its schemas.
 pytestmark = pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")
 
 PARTITIONS = 3
@@ -23,7 +23,7 @@ RECORDS = 600
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 Read = list[tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]]
-"""What came out, sorted: partition, key, value, headers."""
+"""The records read, sorted: partition, key, value, headers."""
 
 HEADERS = (("origin", b"EWR"), ("empty", b""))
 
@@ -228,12 +228,12 @@ def test_what_one_client_produces_every_client_reads(
 
 
 def test_confluent_kafka_sends_compressed_batches(cluster: Cluster, data: Path, topic: str) -> None:
-    """librdkafka stops compressing, silently, unless Produce is advertised from version 0."""
+    """Unless Produce is advertised from version 0, librdkafka silently stops compressing."""
     produce_with_confluent(cluster.bootstrap_servers, topic, "zstd")
     assert stored_codecs(data, topic) == {4}
 
 
-def test_librdkafka_puts_the_api_aside_that_only_our_brokers_have(cluster: Cluster) -> None:
+def test_librdkafka_ignores_the_api_that_only_our_brokers_have(cluster: Cluster) -> None:
     from confluent_kafka.admin import AdminClient
 
     said: list[str] = []

@@ -1,7 +1,7 @@
 """Offsets that a stream commits to a consumer group (`trimtab.client.admin.group_offsets`).
 
-Against Apache Kafka, whose own tool shows the lag; skipped without Java. `Admin` sends OffsetCommit
-(`trimtab.wire.messages.offset_commit`).
+Runs against Apache Kafka, whose tool shows the lag; skipped without Java. `Admin` sends
+OffsetCommit (`trimtab.wire.messages.offset_commit`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Random, mutated and forged frames at a real broker and a real controller: they still serve, keep
-their size, and no request fails inside them.
+"""Random, mutated and forged frames, sent to a real broker and a real controller.
 
-What goes on beside them, and with more of them: the benchmark stage `patience`.
+Both still serve, use no more memory, and no request handler fails. The benchmark stage `patience`
+sends more frames, and measures other clients meanwhile.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def batch() -> bytearray:
 
 
 def requests() -> list[tuple[object, int]]:
-    """One of every API, in an old and a new version where that makes a difference."""
+    """A request of every API, in an old and a new version if they differ in form."""
     produce = ProduceRequest(
         acks=1,
         timeout_ms=100,
@@ -123,7 +123,7 @@ def requests() -> list[tuple[object, int]]:
 
 
 def mutate(frame: bytes, random: Random) -> bytes:
-    """A frame with a few bytes changed, taken out, doubled or cut off; now and then its length."""
+    """A frame with a few bytes changed, removed, duplicated or cut off; sometimes in its length."""
     body = bytearray(frame[4:])
     for _ in range(random.choice((1, 1, 2))):
         if not body:
@@ -158,7 +158,7 @@ NUMBERS = (-2, -1, -1, 0, 0, 0, 1, 1, 2, 3, 100)
 
 
 def invent(kind: Schema, version: int, random: Random, batches: list[bytes]) -> Any:
-    """A message that its version can carry, of values that are near what is right."""
+    """A message that its version can encode, with values that are almost valid."""
     return kind.cls(
         **{
             each.name: invent_field(each, version, random, batches)
@@ -201,7 +201,7 @@ def invent_value(kind: WireType, random: Random, batches: list[bytes]) -> Any:
 
 
 def forge(keys: Iterable[int], random: Random) -> bytes:
-    """A whole request of any of these APIs, in any version that is served."""
+    """A request frame of a random one of these APIs, in a random supported version."""
     good = bytes(batch())
     batches = [good, good, good + good, good[:-1], good[:70]]
     api = APIS[random.choice(sorted(keys))]
@@ -215,24 +215,24 @@ def resident_kib() -> int:
 
 
 def attack(address: tuple[str, int], frames: list[bytes]) -> int:
-    """Send frames, say that there are no more, read to the end: the bytes that came back."""
+    """Send frames, end the stream, and read to the end; returns the number of bytes received."""
     received = 0
     with socket.create_connection(address, timeout=1) as connection:
         try:
             connection.sendall(b"".join(frames))
-            # A broker gives up what it is about when the client's end comes; leave it a moment.
+            # A broker stops serving at the client's end of stream; give it some time before.
             select.select([connection], [], [], 0.002)
             connection.shutdown(socket.SHUT_WR)
             while data := connection.recv(1 << 16):
                 received += len(data)
         except (OSError, TimeoutError):
-            # It closed with bytes unread, or has been talked into a very long poll.
+            # The broker closed with unread bytes, or a frame asked for a very long poll.
             return received
     return received
 
 
 def ask(address: tuple[str, int], frame: bytes) -> bytes:
-    """The response to one good frame."""
+    """The response to a valid frame."""
     with socket.create_connection(address, timeout=10) as connection:
         connection.sendall(frame)
         stream = connection.makefile("rb")
@@ -240,21 +240,21 @@ def ask(address: tuple[str, int], frame: bytes) -> bytes:
 
 
 def serves(address: tuple[str, int]) -> bool:
-    """Whether a fresh connection gets its Metadata."""
+    """Whether a new connection gets an answer to a Metadata request, with the test's topic."""
     frame = b"".join(map(bytes, encode_request(MetadataRequest(topics=None), 12, 77, "check")))
     response = decode_response(MetadataResponse, 12, ask(address, frame))
-    # Some frames ask for topics in earnest, so there may be others.
+    # Some frames create topics, so there may be others.
     return "t" in [topic.name for topic in response.topics]
 
 
 def serves_anything(address: tuple[str, int]) -> bool:
-    """Whether a fresh connection is answered, whatever topics and brokers there are."""
+    """Whether a new connection is answered, with any topics and brokers."""
     frame = b"".join(map(bytes, encode_request(MetadataRequest(topics=None), 12, 77, "check")))
     return decode_response(MetadataResponse, 12, ask(address, frame)).cluster_id is not None
 
 
 def test_hostile_frames(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.ERROR)  # each of the closed connections is a warning
+    caplog.set_level(logging.ERROR)  # each closed connection logs a warning
     random = Random(SEED)
     frames = [b"".join(map(bytes, encode_request(*each, 1, "x"))) for each in requests()]
     create = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
@@ -262,7 +262,7 @@ def test_hostile_frames(caplog: pytest.LogCaptureFixture) -> None:
     with Cluster(config=config) as cluster:
         (address,) = cluster.addresses
         for frame in [b"".join(map(bytes, encode_request(create, 9, 1, "x"))), *frames]:
-            assert ask(address, frame), "a frame to mutate is wrong to begin with"
+            assert ask(address, frame), "a frame is invalid before its mutation"
         sent = answered = bursts = before = 0
         while sent < FRAMES:
             burst = [
@@ -278,12 +278,12 @@ def test_hostile_frames(caplog: pytest.LogCaptureFixture) -> None:
         grown = resident_kib() - before
         assert serves(address)
     assert not caplog.records, "a request failed inside the broker"
-    assert bursts // 10 < answered < bursts * 9 // 10, "the frames are all good or all bad"
+    assert bursts // 10 < answered < bursts * 9 // 10, "the frames are all valid or all invalid"
     assert grown < GROWTH_KIB, f"{grown} KiB more after {sent} frames"
 
 
 def describes_itself(address: tuple[str, int]) -> bool:
-    """Whether a controller answers a fresh connection."""
+    """Whether a controller answers a new connection."""
     frame = encode_request(DescribeClusterRequest(endpoint_type=2), 1, 77, "check")
     answer = ask(address, b"".join(map(bytes, frame)))
     return bool(decode_response(DescribeClusterResponse, 1, answer).brokers)
@@ -291,8 +291,8 @@ def describes_itself(address: tuple[str, int]) -> bool:
 
 @pytest.mark.parametrize("role", ["broker", "controller"])
 def test_forged_requests(role: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Well-formed ones of every API and version: what they ask for may be carried out, as there is
-    nobody to forbid it, but nothing fails."""
+    """Well-formed requests of every API and version may be executed, as there is no authorizer, but
+    no handler fails."""
     caplog.set_level(logging.ERROR, "trimtab.server")
     random = Random(SEED)
     with Cluster(config={"auto.create.topics.enable": True}) as cluster:

@@ -1,6 +1,6 @@
-"""Apache Kafka's own tools against our cluster and our files; skipped where they cannot be had.
+"""Apache Kafka's own tools, run on trimtab's cluster and files; skipped without their jars.
 
-They are looked for in `TRIMTAB_KAFKA_JARS` and in trimtab's cache (`python -m benchmarks.jars`).
+The jars are expected in `TRIMTAB_KAFKA_JARS` or in trimtab's cache (`python -m benchmarks.jars`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_producer_performance_with_its_defaults_is_served(cluster: Cluster, codec: str) -> None:
-    """Defaults mean an idempotent producer with acks=all."""
+    """By default the producer is idempotent, with acks=all."""
     topic = f"perf-{codec}"
     with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         admin.create_topic(topic, partitions=6, replication_factor=3)
@@ -99,7 +99,7 @@ def admin(cluster: Cluster) -> Iterator[Admin]:
 
 
 def run_tool(cluster: Cluster, name: str, *words: str) -> str:
-    """One of Apache Kafka's tools on the cluster; what it printed."""
+    """Run one of Apache Kafka's tools on the cluster; returns its output."""
     main = name if name.startswith("kafka.") else f"org.apache.kafka.tools.{name}"
     return run_java(main, "--bootstrap-server", cluster.bootstrap_servers, *words, heap="128m")
 
@@ -227,7 +227,7 @@ def test_leader_election_gives_partitions_back_to_their_first_replica(
     assert admin.describe_topics(["led"])["led"].leaders == (0, 0)
 
 
-def test_delete_records_drops_what_lies_before(
+def test_delete_records_deletes_earlier_records(
     cluster: Cluster, admin: Admin, tmp_path: Path
 ) -> None:
     admin.create_topic("dropped", partitions=1, replication_factor=3)
@@ -275,7 +275,7 @@ def test_transactions_command_describes_producers(cluster: Cluster, admin: Admin
     assert re.search(r"^\d+\s+0\s+-1\s+9\s+\d{13}\s+None\s*$", told, re.MULTILINE)
 
 
-def test_java_puts_the_api_aside_that_only_our_brokers_have(cluster: Cluster) -> None:
+def test_java_ignores_the_api_that_only_our_brokers_have(cluster: Cluster) -> None:
     told = run_tool(cluster, "BrokerApiVersionsCommand")
     assert told.count("UNKNOWN(32001): 0") == 3
     assert "Fetch(1): 4 to 18" in told
@@ -331,7 +331,7 @@ def test_dump_log_segments_reads_our_files_without_complaint(tmp_path: Path) -> 
     assert dumped.count("isvalid: true") == dumped.count("baseOffset: ")
     counts = [int(count) for count in re.findall(r"baseOffset: .*? count: (\d+)", dumped)]
     assert sum(counts) == 20_000 * len(CODECS)
-    # The tool starts each file at -1, and so finds a gap before any but the first.
+    # The tool begins to count at -1, so it finds a gap at the start of each file but the first.
     gaps = {(int(a), int(b)) for a, b in re.findall(r"(-?\d+) is followed by (\d+)", dumped)}
     assert gaps == {(-1, int(log.stem)) for log in logs[1:]}
     sane = dump("--index-sanity-check", indexes)

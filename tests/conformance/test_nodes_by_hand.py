@@ -1,4 +1,4 @@
-"""`trimtab controller` and `trimtab broker`, each started by itself, as service managers do."""
+"""`trimtab controller` and `trimtab broker`, each started separately, as by a service manager."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Node:
             )
         assert self.process.stdout is not None
         self.stdout = self.process.stdout
-        # Not from its beginning again for each question: it is read while it grows.
+        # Kept open, so that each call continues where the last one stopped.
         self._reader = open(log, encoding="utf-8")  # noqa: SIM115
 
     def await_line(self, text: str) -> str:
-        """The next line of its log with this in it."""
+        """Wait for the next line of the node's log that contains `text`."""
         while self.process.poll() is None:
             line = self._reader.readline()
             if text in line:
@@ -118,8 +118,8 @@ def test_nodes_find_each_other_and_a_broker_hands_over_what_it_leads(tmp_path: P
         assert answers_metadata(ports[1]) is False
 
 
-def test_a_node_knows_its_cluster_again(tmp_path: Path) -> None:
-    """Also a broker that starts before its controller does, the second time."""
+def test_a_restarted_node_rejoins_its_cluster(tmp_path: Path) -> None:
+    """At the second start the broker starts before its controller."""
     ports = free_ports(2)
     file = broker_file(tmp_path, 0, ports[0], ports[1])
     for round_number in range(2):
@@ -141,7 +141,7 @@ def test_a_node_knows_its_cluster_again(tmp_path: Path) -> None:
 
 
 def test_the_second_signal_ends_a_broker_at_once(tmp_path: Path) -> None:
-    """The first waits for the controller, which does not answer."""
+    """After the first signal the broker waits for the controller, which does not answer."""
     with started(
         tmp_path, "c", "controller", "--port", "0", "--data", str(tmp_path / "c")
     ) as controller:
@@ -157,7 +157,7 @@ def test_the_second_signal_ends_a_broker_at_once(tmp_path: Path) -> None:
         assert "ending at once" in broker.log.read_text()
 
 
-def test_a_broker_ends_with_its_standard_input_if_told_to(tmp_path: Path) -> None:
+def test_a_broker_with_stop_at_eof_ends_with_its_standard_input(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "trimtab", "broker", "--id", "0", "--stop-at-eof"]
     done = subprocess.run(
         [*command, "--controller", f"127.0.0.1:{free_ports(1)[0]}", "--port", "0"],
@@ -178,7 +178,7 @@ def test_a_broker_ends_with_its_standard_input_if_told_to(tmp_path: Path) -> Non
         (("controller", "none.properties"), "trimtab controller: cannot read the options file"),
     ],
 )
-def test_what_is_missing_is_said_in_one_line(words: tuple[str, ...], reason: str) -> None:
+def test_missing_options_are_reported_in_one_line(words: tuple[str, ...], reason: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "trimtab", *words], capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""Other people's clients that ask for groups and transactions fail at once, by few requests."""
+"""Other projects' clients that use groups or transactions fail at once, after few requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trimtab import Admin, Cluster, Producer
 from trimtab.broker.handlers import HANDLERS
 from trimtab.errors import BrokerError
 
-# kafka-python reads its schemas the old way.
+# kafka-python uses a deprecated API to read its schemas.
 pytestmark = pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")
 
 PATIENCE_S = 60
@@ -51,7 +51,9 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     ("protocol", "what"),
     [("classic", "JoinGroup failed"), ("consumer", "ConsumerGroupHeartbeat fatal error")],
 )
-def test_confluent_kafka_tells_a_subscriber(served: Served, protocol: str, what: str) -> None:
+def test_confluent_kafka_reports_an_error_to_a_subscriber(
+    served: Served, protocol: str, what: str
+) -> None:
     from confluent_kafka import Consumer
 
     consumer = Consumer(
@@ -68,7 +70,7 @@ def test_confluent_kafka_tells_a_subscriber(served: Served, protocol: str, what:
     consumer.close()
 
 
-def test_confluent_kafka_tells_who_looks_for_committed_offsets(served: Served) -> None:
+def test_confluent_kafka_reports_that_offsets_cannot_be_committed(served: Served) -> None:
     from confluent_kafka import Consumer, KafkaException, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": served.servers, "group.id": "g"})
@@ -77,7 +79,7 @@ def test_confluent_kafka_tells_who_looks_for_committed_offsets(served: Served) -
         consumer.committed([partition], PATIENCE_S)
     with pytest.raises(KafkaException, match="Required feature not supported"):
         consumer.commit(offsets=[TopicPartition("t", 0, 1)], asynchronous=False)
-    consumer.assign([partition])  # to go on from where the group was
+    consumer.assign([partition])  # without an offset: it starts at the group's committed one
     message = consumer.poll(PATIENCE_S)
     assert message is not None
     error = message.error()
@@ -104,7 +106,7 @@ def test_confluent_kafka_with_assigned_partitions_meets_no_error(served: Served)
     consumer.close()
 
 
-def test_confluent_kafka_tells_a_transactional_producer(served: Served) -> None:
+def test_confluent_kafka_reports_an_error_to_a_transactional_producer(served: Served) -> None:
     from confluent_kafka import KafkaException, Producer
 
     producer = Producer({"bootstrap.servers": served.servers, "transactional.id": "x"})
@@ -146,7 +148,7 @@ def test_aiokafka_does_not_start_a_transactional_producer(served: Served) -> Non
     assert served.lookups.total() <= FEW
 
 
-def test_kafka_python_tells_a_subscriber(served: Served) -> None:
+def test_kafka_python_reports_an_error_to_a_subscriber(served: Served) -> None:
     from kafka import KafkaConsumer
     from kafka.errors import UnsupportedVersionError
 
@@ -157,7 +159,7 @@ def test_kafka_python_tells_a_subscriber(served: Served) -> None:
     consumer.close()
 
 
-def test_kafka_python_tells_a_transactional_producer(served: Served) -> None:
+def test_kafka_python_reports_an_error_to_a_transactional_producer(served: Served) -> None:
     from kafka import KafkaProducer
     from kafka.errors import KafkaError
 
@@ -178,7 +180,9 @@ def test_ours_names_transactions_before_it_asks(served: Served) -> None:
 
 @pytest.mark.skipif(shutil.which("javac") is None, reason="needs javac")
 @pytest.mark.parametrize("version", [KAFKA_VERSION, OLD_CLIENT])
-def test_java_tells_consumers_producers_and_admins(served: Served, version: str) -> None:
+def test_java_reports_errors_to_consumers_producers_and_admins(
+    served: Served, version: str
+) -> None:
     find: Callable[[], Path | None] = (
         find_kafka_jars if version == KAFKA_VERSION else lambda: find_client_jars(version)
     )

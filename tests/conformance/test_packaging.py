@@ -1,7 +1,7 @@
-"""What is packed is whole: the source distribution has all that a wheel is built from.
+"""The source distribution is complete: it has all files from which the wheel is built.
 
-`PACKAGING=1` (environment; `.ci/run` sets it) also builds the wheel from it, in isolation, and
-installs it into an environment of its own: that compiles everything once more.
+With `PACKAGING=1` (environment; `.ci/run` sets it) the test also builds the wheel, in isolation,
+and installs it into a new environment, which compiles all modules again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made from a copy: setuptools writes into the tree it packs."""
+    """Built from a copy, because setuptools writes into the source tree."""
     tree = tmp_path_factory.mktemp("tree") / "trimtab"
     ignored = shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__")
     shutil.copytree(ROOT / "src", tree / "src", ignore=ignored)

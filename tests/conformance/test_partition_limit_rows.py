@@ -1,8 +1,8 @@
-"""KIP-578's cases, one by one over the wire, as three clients of others meet them.
+"""KIP-578's cases, one by one over the wire, with three other projects' clients.
 
-The rows are those of `tests/unit/controller/test_partition_limits.py`, which holds the decisions;
-brokers are counted from 0 here. Each starts from brokers that host so many replicas of the topic
-"old", a partition each, brokers in order.
+The rows are those of `tests/unit/controller/test_partition_limits.py`, which tests the decisions;
+here brokers are numbered from 0. A case begins with the given number of replicas of the topic "old"
+on each broker, in the order of brokers; each replica is a partition of its own.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from trimtab.metadata.replica_counts import INTERNAL_TOPICS
 from trimtab.wire.framing import decode_response, encode_request
 from trimtab.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
-# kafka-python reads its schemas the old way.
+# kafka-python uses a deprecated API to read its schemas.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning"),
     pytest.mark.kip(578),
@@ -63,7 +63,7 @@ def unplaced(partitions: int, topic: str, factor: int) -> str:
 
 
 def state(replicas: Sequence[int], per_broker: int = NO_LIMIT, per_cluster: int = NO_LIMIT) -> str:
-    """How a message ends: both limits, and what brokers host."""
+    """The end of an error message: both limits, and the number of replicas on each broker."""
     brokers = ", ".join(f"{broker}={count}" for broker, count in enumerate(replicas) if count)
     return (
         f"(max.broker.partitions={per_broker}, max.partitions={per_cluster}; partition replicas: "
@@ -72,14 +72,14 @@ def state(replicas: Sequence[int], per_broker: int = NO_LIMIT, per_cluster: int 
 
 
 def await_equal(look: Callable[[], object], wanted: object) -> None:
-    """Moves are answered before brokers know of them."""
+    """Wait until both are equal: reassignments are answered before brokers know of them."""
     deadline = time.monotonic() + MOVED_WITHIN_S
     while (seen := look()) != wanted:
         assert time.monotonic() < deadline, f"{seen}, not {wanted}"
 
 
 class Scene:
-    """A cluster in the state that a row begins with, and who asks it."""
+    """A cluster in the state with which a row begins, and the client that sends requests."""
 
     def __init__(self, cluster: Cluster, connect: Connect, stack: ExitStack) -> None:
         self.cluster = cluster
@@ -89,7 +89,7 @@ class Scene:
 
     @cached_property
     def judge(self) -> Judge:
-        """Connected when it is first asked, so to brokers that are up then."""
+        """The client; it connects at its first use, to brokers that are up then."""
         judge = self._connect(self.cluster.bootstrap_servers)
         self._stack.callback(judge.close)
         return judge
@@ -107,24 +107,24 @@ class Scene:
         return outcome
 
     def limit(self, per_broker: int | None = None, per_cluster: int | None = None) -> None:
-        """Limits for all brokers; None for none."""
+        """Set limits for all brokers; None for no limit."""
         limits = {PER_BROKER: per_broker, PER_CLUSTER: per_cluster}
         self.admin.alter_configs("broker", "", limits)
 
     def replicas(self, topic: str = "old") -> list[tuple[int, ...]]:
-        """Of each partition; those that it leaves are the last ones while it moves."""
+        """The replicas of each partition; during a reassignment those being removed are last."""
         view = self.admin.describe_topics([topic])[topic]
         return [partition.replicas for partition in view.partitions]
 
     def await_move(self, partition: int, replicas: list[int], topic: str = "old") -> None:
-        """Until a partition is where it was to be, and nowhere else."""
+        """Wait until a partition has exactly these replicas."""
         await_equal(lambda: self.replicas(topic)[partition], tuple(replicas))
 
     def await_counts(self, *wanted: int) -> None:
         await_equal(lambda: self.counts(len(wanted)), list(wanted))
 
     def counts(self, brokers: int) -> list[int]:
-        """Replicas of each broker, dead or alive, topics of the cluster's own apart."""
+        """The number of replicas on each broker, dead or alive, without internal topics."""
         counted: Counter[int] = Counter()
         for name, view in self.admin.describe_topics().items():
             if name not in INTERNAL_TOPICS:
@@ -187,7 +187,7 @@ def scenes(connect: Connect) -> Iterator[Scenes]:
 # Topics
 
 
-def test_rows_1_to_3_until_nobody_has_room(scenes: Scenes) -> None:
+def test_rows_1_to_3_until_all_brokers_are_full(scenes: Scenes) -> None:
     scene = scenes.begin((8, 6, 9), per_broker=10)
     assert scene.create("t", 1, 3) == DONE
     assert scene.counts(3) == [9, 7, 10]
@@ -207,7 +207,7 @@ def test_row_4_nothing_is_created_in_part(scenes: Scenes) -> None:
     assert scene.counts(3) == [8, 6, 9]
 
 
-def test_rows_5_to_7_all_the_room_there_is(scenes: Scenes) -> None:
+def test_rows_5_to_7_all_free_replicas_can_be_used(scenes: Scenes) -> None:
     scene = scenes.begin((10, 20, 30), per_broker=40)
     for partitions, factor, most in ((31, 2, 30), (20, 3, 10)):
         assert scene.create("t", partitions, factor) == refuse(
@@ -278,7 +278,7 @@ def test_rows_10_and_11_what_was_granted_counts_for_the_rest_of_the_request(
         refuse(f"{unplaced(6, 'b', 1)}: at most 4 can be placed {state((6,), 10)}"),
     ]
     assert scene.admin.topics() == ([] if validate_only else ["a"])
-    # Whoever only asked has kept no room from anybody.
+    # A request with validate_only reserves no replicas.
     assert scene.create("c", 10 if validate_only else 4, 1) == DONE
     assert scene.counts(1) == [10]
 
@@ -344,7 +344,7 @@ def test_row_15_more_partitions_leave_the_others_as_they_are(scenes: Scenes) -> 
     assert scene.counts(3) == [5, 5, 5]
 
 
-def test_row_16_more_partitions_where_a_person_puts_them(scenes: Scenes) -> None:
+def test_row_16_more_partitions_with_a_manual_assignment(scenes: Scenes) -> None:
     scene = scenes.begin((0, 0, 0))
     scene.admin.create_topic("t", assignment=dict(enumerate(THREE_EACH)))
     scene.limit(per_broker=4)
@@ -357,10 +357,10 @@ def test_row_16_more_partitions_where_a_person_puts_them(scenes: Scenes) -> None
     assert scene.replicas("t")[3:] == [(2, 1, 0)]
 
 
-# What is there already
+# Existing replicas
 
 
-def test_row_17_topics_of_the_clusters_own_are_free_also_those_made_by_asking(
+def test_row_17_internal_topics_do_not_count(
     scenes: Scenes,
 ) -> None:
     scene = scenes.begin((5, 5, 5), per_broker=5, per_cluster=15)
@@ -384,7 +384,7 @@ def test_row_18_a_limit_below_what_there_is_is_taken(scenes: Scenes) -> None:
     assert scene.counts(1) == [15]
 
 
-def test_row_18_records_go_on_no_replica_comes_and_deleting_frees(scenes: Scenes) -> None:
+def test_row_18_records_are_accepted_replicas_are_not_and_deletion_frees(scenes: Scenes) -> None:
     scene = scenes.begin((15,), per_broker=10)
     with Producer(scene.cluster.bootstrap_servers) as producer:
         assert producer.send("old", b"v", partition=14).result().offset == 0
@@ -418,7 +418,7 @@ def test_row_19_a_cluster_over_its_limit_moves_what_it_has(scenes: Scenes) -> No
 # Reassignments
 
 
-def test_row_20_no_move_to_a_full_broker_and_the_others_of_the_request_go(scenes: Scenes) -> None:
+def test_row_20_only_the_move_to_a_full_broker_is_rejected(scenes: Scenes) -> None:
     scene = scenes.begin((2, 5, 12), per_broker=5)
     to_full = refuse(
         "Unable to reassign partition old-0 to [1]: broker 1 would host 6 partition replicas, 1 "
@@ -437,7 +437,7 @@ def test_row_21_moves_away_from_a_broker_over_its_limit(scenes: Scenes) -> None:
     assert scene.counts(3) == [3, 5, 11]
 
 
-def test_row_22_what_adds_nothing_passes(scenes: Scenes) -> None:
+def test_row_22_a_move_that_adds_no_replica_is_allowed(scenes: Scenes) -> None:
     scene = scenes.begin((3, 3, 3))
     scene.admin.create_topic("t", assignment={0: [0, 1, 2]})
     scene.limit(per_broker=1, per_cluster=1)
@@ -461,7 +461,7 @@ def test_row_23_more_replicas_need_room_in_the_cluster(scenes: Scenes) -> None:
     assert scene.counts(3) == [3, 4, 3]
 
 
-def test_row_24_giving_up_always_passes(scenes: Scenes) -> None:
+def test_row_24_a_move_can_always_be_cancelled(scenes: Scenes) -> None:
     scene = scenes.begin((3, 3, 3))
     scene.cluster.stop_broker(1)  # so that what moves there does not arrive
     scene.admin.alter_reassignments({("old", 0): [1]})
@@ -507,11 +507,11 @@ def test_row_26_a_swap_needs_room_for_both(scenes: Scenes) -> None:
     await_equal(scene.replicas, [(1,), (0,)])
 
 
-# Topics that come by asking for them
+# Topics created by a metadata request
 
 
 def ask_for_metadata(address: tuple[str, int], topic: str) -> int:
-    """The code of a topic in a raw answer to a request that would create it."""
+    """A topic's error code in the answer to a metadata request that may create it."""
     request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
     with socket.create_connection(address, timeout=10) as connection:
         connection.sendall(b"".join(map(bytes, encode_request(request, 9, 1, "raw"))))
@@ -532,12 +532,12 @@ def test_row_27_asking_for_a_topic_does_not_create_it_until_there_is_room(scenes
     assert scene.counts(1) == [6]
 
 
-# Brokers that come and go
+# Brokers that start and stop
 
 
 @contextmanager
 def node(*words: str) -> Iterator[str]:
-    """A node's process; its address, once it serves."""
+    """Run a node's process; gives its address when it serves."""
     with subprocess.Popen(
         [sys.executable, "-m", "trimtab", *words, "--port", "0", "--no-fsync"],
         stdout=subprocess.PIPE,
@@ -597,7 +597,7 @@ def test_row_29_a_dead_broker_gets_nothing_and_keeps_what_it_has(scenes: Scenes)
     assert scene.counts(3) == [4, 4, 4]
 
 
-# Whose limit counts
+# Which limit applies
 
 
 def test_row_30_what_is_set_for_another_broker_is_ignored_with_a_warning(
@@ -641,7 +641,7 @@ def test_row_31_what_is_set_for_the_controller_holds_for_all_brokers(connect: Co
 
 @pytest.mark.parametrize(("value", "why"), [("-5", "must be at least 0"), ("abc", "abc")])
 @pytest.mark.parametrize("name", [PER_BROKER, PER_CLUSTER])
-def test_row_32_what_is_no_limit_is_refused(
+def test_row_32_an_invalid_limit_is_rejected(
     scenes: Scenes, name: str, value: str, why: str
 ) -> None:
     scene = scenes.begin((0,))

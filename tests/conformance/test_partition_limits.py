@@ -1,4 +1,4 @@
-"""KIP-578 over the wire, as Kafka's own tools, confluent-kafka and kafka-python meet it."""
+"""KIP-578 over the wire, with Kafka's own tools, confluent-kafka and kafka-python."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from benchmarks.jars import find_java, find_kafka_jars
 from trimtab import Admin, BrokerError, Cluster, ErrorCode, Producer
 
-# kafka-python reads its schemas the old way.
+# kafka-python uses a deprecated API to read its schemas.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning"),
     pytest.mark.kip(578),
@@ -26,7 +26,7 @@ needs_java = pytest.mark.skipif(
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    """Brokers 0, 1 and 2 with 10, 20 and 30 replicas, of at most 40 each: the proposal's own."""
+    """Brokers 0, 1 and 2 with 10, 20 and 30 replicas, and a limit of 40, as in the proposal."""
     with Cluster(brokers=3, config={"max.broker.partitions": 40}) as cluster:
         with Admin(cluster.bootstrap_servers) as admin:
             for broker in range(3):
@@ -110,7 +110,7 @@ def run_java(main: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         pytest.param(create_with_java, marks=needs_java),
     ],
 )
-def test_every_client_is_told_what_would_fit_and_gets_all_the_room(
+def test_every_client_learns_how_many_partitions_fit_and_can_create_them(
     cluster: Cluster, create: Callable[[str, str, int, int], str]
 ) -> None:
     servers = cluster.bootstrap_servers
@@ -142,7 +142,7 @@ def test_kafkas_own_tool_sets_the_limit_for_all_brokers(cluster: Cluster) -> Non
     assert create_with_trimtab(servers, "u", 1, 3) == ""
 
 
-def test_a_topic_that_would_be_made_by_asking_for_it_is_refused_with_the_code(
+def test_an_auto_created_topic_over_the_limit_is_rejected_with_the_code(
     cluster: Cluster,
 ) -> None:
     servers = cluster.bootstrap_servers

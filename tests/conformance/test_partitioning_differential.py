@@ -1,14 +1,14 @@
-"""Which partition each record goes to: Apache Kafka 4.4.0's producer against `compat=java`.
+"""The partition of each record: Apache Kafka 4.4.0's producer compared with `compat=java`.
 
-A seed tells a story: options, records of many sizes, keyed and unkeyed, a sender that comes by,
-brokers that take nothing for a while, leaders lost and moved, racks that change, partitions that
-are added. `java/PartitioningTwin.java` tells it to Kafka's own RecordAccumulator and
-BuiltInPartitioner, `Story` to trimtab's Accumulator and JavaPartitioner. Both draw from the same
-random numbers. Compared are, for each record, its partition and how many numbers were drawn by
-then, and for each batch that is taken, its partition and how many records it has.
+Each seed is a scenario: options, records of many sizes with and without keys, runs of the sender,
+brokers that are not ready for a while, leaders that are lost or moved, racks that change,
+partitions that are added. `java/PartitioningTwin.java` runs it with Kafka's own RecordAccumulator
+and BuiltInPartitioner, `Story` with trimtab's Accumulator and JavaPartitioner. Both use the same
+random numbers. The test compares the partition of each record, the count of random numbers used by
+then, and the partition and number of records of each drained batch.
 
-DECISIONS says how many choices of a partition by the partitioner are to be compared (1,000,000 take
-about three minutes); without it, it is a small run. Skipped without javac or kafka-clients
+DECISIONS is the number of the partitioner's choices to compare (1,000,000 take about three
+minutes); without it the run is small. Skipped without javac or kafka-clients
 (`python -m benchmarks.jars`).
 """
 
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.skipif(
 
 DECISIONS = int(os.environ.get("DECISIONS", "100000"))
 OPERATIONS = 4000
-"""Of each story: enough for a hundred partitions to be used each."""
+"""Operations of each scenario: enough to use each of a hundred partitions."""
 
 MAIN = "org.apache.kafka.clients.producer.internals.PartitioningTwin"
 SOURCE = Path(__file__).parent / "java" / "PartitioningTwin.java"
@@ -58,12 +58,12 @@ BEGIN_MS = 1_700_000_000_000
 
 
 def seconds(ms: int) -> float:
-    """Milliseconds as somewhat shorter ones, whose differences are as exact as Java's integers."""
+    """Milliseconds as units of 1/1024 s, whose differences are as exact as Java's integers."""
     return ms / 1024
 
 
 class Chance:
-    """Knuth's 64-bit generator, as in PartitioningTwin."""
+    """Knuth's 64-bit random number generator, as in PartitioningTwin."""
 
     def __init__(self, seed: int) -> None:
         self._state = (seed * 0x9E3779B97F4A7C15 + 1) & MASK
@@ -80,7 +80,7 @@ class Chance:
 
 
 class WatchedPartitioner(JavaPartitioner):
-    """Java's twin, and what it chose, and from what."""
+    """A JavaPartitioner that records its choices, and how it made them."""
 
     def __init__(self, options: JavaOptions, draws: Chance) -> None:
         super().__init__(options, draws.next)
@@ -107,7 +107,8 @@ class WatchedPartitioner(JavaPartitioner):
 
 
 class Story:
-    """What a seed tells, told to trimtab. `PartitioningTwin` is its twin, line by line."""
+    """Runs a seed's scenario with trimtab. `PartitioningTwin` is the same code in Java, line by
+    line."""
 
     def __init__(self, seed: int, is_traced: bool = False) -> None:
         self._story = Chance(seed)
@@ -163,7 +164,7 @@ class Story:
 
     @property
     def draws(self) -> int:
-        """Random numbers that the partitioner has drawn: its decisions."""
+        """The count of random numbers used by the partitioner, which is that of its decisions."""
         return self._draws.draws - 1
 
     @property
@@ -171,7 +172,7 @@ class Story:
         return self._partitioner.kinds
 
     def tell(self, operations: int) -> str:
-        """Tell the story; a hash of all that was chosen, the records and the draws."""
+        """Run the scenario; returns a hash of all choices, with the counts of records and draws."""
         for operation in range(operations):
             what = self._act(self._story.below(1000))
             if self.trace is not None:
@@ -186,7 +187,7 @@ class Story:
         self._leaders.append(-1 if below(10) == 0 else below(self._node_count))
 
     def _look(self) -> None:
-        """What metadata says from now on."""
+        """Publish new metadata."""
         leaders = tuple(self._leaders)
         self._accumulator.update_topic(
             TopicView(
@@ -263,7 +264,7 @@ class Story:
         timestamp = self._now_ms
         if below(16) == 0:
             timestamp += below(1 << (1 + below(29))) - (1 << 20)
-        # A turn that is over goes on elsewhere before this record, or after it.
+        # If the turn is over, the partition changes before this record or after it.
         current = self._topic.current
         self._partitioner.chosen.clear()
         delivery = self._accumulator.append(TOPIC, value, key, headers, partition, timestamp)
@@ -295,12 +296,12 @@ class Story:
         if kind < 14:
             return bytes(below(40))
         if kind < 15:
-            # Around a whole batch, where the slack of an over-sized buffer decides.
+            # Sizes near a full batch, where the free bytes of a larger buffer matter.
             return bytes(max(0, min(self._batch_size, 1 << 16) - 90 + below(100)))
         return bytes(below(3 * min(self._batch_size, 1 << 17)))
 
     def _pass(self) -> str:
-        """One look of the sender: what is ready, who takes it, what is taken."""
+        """One run of the sender: ready partitions, ready brokers, drained batches."""
         self._publish_load()
         ready = {self._leaders[partition] for partition in self._busy()} - {-1}
         said = "pass"
@@ -324,7 +325,7 @@ class Story:
         self._accumulator.publish_load(frozenset(late if self._timeout_ms else ()))
 
     def _note(self, node_id: int, takes: bool) -> None:
-        """What the sender notes of a broker that has batches to take."""
+        """Note, as the sender does, whether a broker with batches is ready."""
         if node_id not in self._nodes:
             self._nodes[node_id] = NodeRecord(self._accumulator.node(node_id), self._now())
         if takes:
@@ -333,7 +334,7 @@ class Story:
             self._nodes[node_id].wait(self._now())
 
     def _drain(self, nodes: set[int]) -> None:
-        """Take the oldest batch of every partition that these nodes lead."""
+        """Drain the oldest batch of every partition that these nodes lead."""
         for partition in self._busy():
             if self._leaders[partition] in nodes:
                 batch = self._accumulator.take(self._topic.queues[partition])
@@ -345,7 +346,7 @@ class Story:
             self._topic.compression_ratio = struct.unpack("f", struct.pack("f", ratio))[0]
 
     def _settle(self, partition: int, come_back: bool) -> None:
-        """The batches in flight of one partition are acknowledged, or come back."""
+        """Acknowledge a partition's batches in flight, or put them back for a retry."""
         for batch in reversed(list(self._topic.queues[partition].in_flight)):
             if come_back:
                 self._accumulator.put_back(batch)
@@ -355,7 +356,7 @@ class Story:
         self._seen[partition] = self._load(partition)
 
     def _drain_all(self) -> str:
-        """Everything is sent and acknowledged; what has no leader gets one."""
+        """Send and acknowledge all batches; partitions without a leader get one."""
         for partition, leader in enumerate(self._leaders):
             if leader < 0:
                 self._leaders[partition] = self._story.below(self._node_count)
@@ -377,7 +378,7 @@ class Story:
 
 
 class Twin:
-    """PartitioningTwin, compiled; run it to hear the stories from Apache Kafka's side."""
+    """The compiled PartitioningTwin, which runs the scenarios with Apache Kafka's code."""
 
     def __init__(self, classes: Path) -> None:
         self._class_path = f"{classes}{os.pathsep}{find_client_jars()}/*"
@@ -387,7 +388,7 @@ class Twin:
 
     @contextmanager
     def lines(self, seed: int, count: int, *flags: str) -> Iterator[Iterator[str]]:
-        """What it prints of `count` stories, as it prints it."""
+        """The lines that it prints for each of `count` scenarios, while it runs."""
         arguments = (str(seed), str(count), str(OPERATIONS), *flags)
         command = ["java", "-ea", "-Xmx512m", "-cp", self._class_path, MAIN, *arguments]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -404,7 +405,7 @@ def twin(tmp_path_factory: pytest.TempPathFactory) -> Twin:
 
 
 def first_difference(twin: Twin, seed: int) -> str:
-    """Where two tellings of one story part, with what went before."""
+    """The first difference of the two runs of a scenario, with the operations before it."""
     story = Story(seed, is_traced=True)
     story.tell(OPERATIONS)
     assert story.trace is not None
@@ -417,7 +418,7 @@ def first_difference(twin: Twin, seed: int) -> str:
     return f"story {seed}: the traces agree, but not the batches that were taken"
 
 
-def test_every_choice_is_java_s(twin: Twin, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_choice_equals_javas(twin: Twin, capsys: pytest.CaptureFixture[str]) -> None:
     decisions = records = 0
     kinds: Counter[str] = Counter()
     different: list[int] = []

@@ -1,5 +1,7 @@
-"""What a broker bears with, as a process with its real limits: small versions of the benchmark
-stage `patience`, which has the large ones and the throughput beside them.
+"""Hostile clients against a broker process with real limits.
+
+These are small versions of the benchmark stage `patience`, which also measures the throughput of
+other clients.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.besiegers import (
+from benchmarks.hostile_clients import (
     PRODUCE_VERSION,
+    BlockingConnection,
     Garblers,
     HalfOpen,
-    Line,
     Replayers,
     SlowReaders,
     build_batch,
@@ -25,7 +27,7 @@ from benchmarks.besiegers import (
     serves,
     write_produce,
 )
-from benchmarks.patience import Beset, await_that, limit_files, read_values
+from benchmarks.patience import SingleBroker, await_that, limit_files, read_values
 from trimtab import Admin, Consumer, Producer, TopicPartition
 from trimtab.client.accumulator.queues_cy import Delivery
 from trimtab.errors import ErrorCode
@@ -40,8 +42,8 @@ VALUE = bytes(100_000)
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Beset]:
-    with Beset() as broker:
+def broker() -> Iterator[SingleBroker]:
+    with SingleBroker() as broker:
         with Admin(broker.address) as admin:
             admin.create_topic("fill", PARTITIONS)
             admin.create_topic("hostile", 1)
@@ -51,14 +53,14 @@ def broker() -> Iterator[Beset]:
         yield broker
 
 
-def grown_mib(broker: Beset, before: float) -> float:
-    """By how much the broker has grown, as soon as it has answered what came before."""
+def grown_mib(broker: SingleBroker, before: float) -> float:
+    """The growth of the broker's memory, after it has answered all earlier requests."""
     assert serves(broker.place)
     assert serves(broker.place)
     return broker.broker_mib() - before
 
 
-def test_half_open_connections_take_little(broker: Beset) -> None:
+def test_half_open_connections_use_little_memory(broker: SingleBroker) -> None:
     before = broker.broker_mib()
     with HalfOpen(broker.place, 300, head_bytes=60_000) as half_open:
         assert grown_mib(broker, before) < 300 * 0.1
@@ -66,7 +68,7 @@ def test_half_open_connections_take_little(broker: Beset) -> None:
 
 
 @pytest.mark.parametrize("partition_max_bytes", [90_000, 1 << 20])
-def test_slow_readers_take_little(broker: Beset, partition_max_bytes: int) -> None:
+def test_slow_readers_use_little_memory(broker: SingleBroker, partition_max_bytes: int) -> None:
     before = broker.broker_mib()
     asked = partial(SlowReaders, broker.place, "fill", PARTITIONS, 40)
     with asked(partition_max_bytes=partition_max_bytes) as readers:
@@ -83,8 +85,11 @@ def test_slow_readers_take_little(broker: Beset, partition_max_bytes: int) -> No
                 missing -= len(records)
 
 
-def test_garbled_frames_concern_their_connections_alone(broker: Beset) -> None:
-    with Garblers(broker.place, "hostile", 1_000) as garblers, Line(broker.place) as line:
+def test_garbled_frames_close_only_their_own_connections(broker: SingleBroker) -> None:
+    with (
+        Garblers(broker.place, "hostile", 1_000) as garblers,
+        BlockingConnection(broker.place) as line,
+    ):
         await_that("there are none", lambda: garblers.outcomes.total() > 300)
         line.ask(METADATA, 9)
     assert garblers.outcomes["closed"] > 100
@@ -94,14 +99,14 @@ def test_garbled_frames_concern_their_connections_alone(broker: Beset) -> None:
 
 
 @pytest.mark.kip(98)
-def test_replayed_and_forged_batches_are_refused_with_the_right_code(broker: Beset) -> None:
+def test_replayed_and_forged_batches_are_refused_with_the_right_code(broker: SingleBroker) -> None:
     with Replayers(broker.place, "hostile", 1_000) as replayers:
         await_that("there are none", lambda: sum(map(len, replayers.outcomes.values())) >= 6)
 
 
 @pytest.mark.kip(98)
-def test_a_producer_goes_on_beside_its_replayed_batches(broker: Beset) -> None:
-    with Admin(broker.address) as admin, Line(broker.place) as line:
+def test_a_producer_keeps_sending_while_its_batches_are_replayed(broker: SingleBroker) -> None:
+    with Admin(broker.address) as admin, BlockingConnection(broker.place) as line:
         admin.create_topic("replayed", 1)
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
         producer_id = line.ask(request, 4).producer_id
@@ -120,9 +125,9 @@ def test_a_producer_goes_on_beside_its_replayed_batches(broker: Beset) -> None:
 
 def test_idle_connections_are_closed() -> None:
     with (
-        Beset("connections.max.idle.ms=300") as broker,
+        SingleBroker("connections.max.idle.ms=300") as broker,
         HalfOpen(broker.place, 30) as half_open,
-        Line(broker.place) as busy,
+        BlockingConnection(broker.place) as busy,
     ):
 
         def are_gone() -> bool:
@@ -133,10 +138,10 @@ def test_idle_connections_are_closed() -> None:
         busy.ask(METADATA, 9)
 
 
-def test_with_few_descriptors_connections_are_bounded_and_files_opened_by_turns() -> None:
+def test_with_few_descriptors_connections_are_limited_and_files_reopened() -> None:
     partitions = 200
     with (
-        Beset(prefix=limit_files(160)) as broker,
+        SingleBroker(prefix=limit_files(160)) as broker,
         Admin(broker.address) as admin,
         Producer(broker.address, delivery_timeout_ms=20_000, request_timeout_ms=5_000) as producer,
     ):
@@ -153,7 +158,7 @@ def test_with_few_descriptors_connections_are_bounded_and_files_opened_by_turns(
             assert half_open.left <= 160 - 40 - 64
             held = len(os.listdir(f"/proc/{broker.broker_pid}/fd"))
             assert held < 160
-            # What it does not expect: that there are less than when it started.
+            # Lower the limit of the running broker, which it does not expect.
             resource.prlimit(broker.broker_pid, resource.RLIMIT_NOFILE, (held - 5, 160))
             send()
         log = (broker.directory / "data" / "logs" / "broker-0.log").read_text()
@@ -169,10 +174,10 @@ class Ledger(dict[int, int]):
             self[number] = delivery.result().offset
 
 
-def test_a_broker_that_has_no_room_ends_and_what_is_sent_waits_until_it_is_back() -> None:
-    """A limit on the size of files stands for the end of the disk; the next process has none."""
+def test_a_broker_with_a_full_disk_ends_and_records_wait_until_it_is_back() -> None:
+    """A limit on file sizes simulates a full disk; the restarted process has no limit."""
     ledger = Ledger()
-    with Beset() as broker, Admin(broker.address) as admin:
+    with SingleBroker() as broker, Admin(broker.address) as admin:
         admin.create_topic("t", 1)
         log = broker.directory / "data" / "broker-0" / "t-0" / f"{0:020d}.log"
         with Producer(broker.address, batch_size=5_000) as producer:
@@ -184,7 +189,7 @@ def test_a_broker_that_has_no_room_ends_and_what_is_sent_waits_until_it_is_back(
 
             send(0)
             producer.flush()
-            room = log.stat().st_size + 10_001  # in the midst of a batch
+            room = log.stat().st_size + 10_001  # in the middle of a batch
             first = broker.broker_pid
             unlimited = resource.prlimit(first, resource.RLIMIT_FSIZE)
             resource.prlimit(first, resource.RLIMIT_FSIZE, (room, unlimited[1]))
@@ -202,5 +207,5 @@ def test_a_broker_that_has_no_room_ends_and_what_is_sent_waits_until_it_is_back(
     assert [value for _, value in sorted(values.items())] == list(range(4_000)), "once, in order"
 
 
-def _log_of(broker: Beset) -> str:
+def _log_of(broker: SingleBroker) -> str:
     return Path(broker.directory, "data", "logs", "broker-0.log").read_text()

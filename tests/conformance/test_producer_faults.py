@@ -1,9 +1,9 @@
-"""A producer with threads in bad weather, in real time: nothing acknowledged lost, doubled or out
-of order, on our brokers and on Apache Kafka's.
+"""The synchronous producer under faults, in real time, on trimtab's brokers and Apache Kafka's.
 
-As `tests/simulation/test_producer_faults.py`, but for the face, the network and the clock.
-`ROUNDS` (environment; default 3) says how many rounds there are, `KAFKA_ROUNDS` (default 0) how
-many on Apache Kafka; `pytest -s` prints the figures.
+No acknowledged record is lost, duplicated or out of order. Like
+`tests/simulation/test_producer_faults.py`, but with threads, a real network and the real clock.
+`ROUNDS` (environment; default 3) is the number of rounds, `KAFKA_ROUNDS` (default 0) that on Apache
+Kafka; `pytest -s` prints counts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from threading import Event
 
 import pytest
 
-from benchmarks.faults import FaultyCluster, Weather, draw_weather
+from benchmarks.faults import FaultRates, FaultyCluster, draw_fault_rates
 from benchmarks.jars import find_kafka_jars
 from benchmarks.processes import ApacheKafka, Broker, Trimtab
 from tests.simulation.ledger import Ledger, RecordId, Tally, read_value, write_value
@@ -32,20 +32,21 @@ KAFKA_ROUNDS = int(os.environ.get("KAFKA_ROUNDS", "0"))
 FACES = 3
 ROUND_S = 1.0
 PACE = 0.1
-"""What lasts a second in the virtual world lasts so many here."""
+"""The duration of faults, relative to those in the virtual world."""
 FLUSH_S = 120
 
 
 @contextmanager
-def bad_weather(broker: Broker, weather: Weather, random: Random) -> Iterator[FaultyCluster]:
+def faulty_cluster(broker: Broker, rates: FaultRates, random: Random) -> Iterator[FaultyCluster]:
     thread = LoopThread("weather")
     try:
-        faulty = FaultyCluster(("127.0.0.1", broker.port), FACES, weather, random)
+        faulty = FaultyCluster(("127.0.0.1", broker.port), FACES, rates, random)
         thread.run(faulty.__aenter__())
         try:
             yield faulty
             thread.run(faulty.calm())
-            thread.run(faulty.drain())  # What is still held comes, and must not count.
+            # Delayed requests must reach the broker before the logs are read.
+            thread.run(faulty.drain())
         finally:
             thread.run(faulty.__aexit__(None, None, None))
     finally:
@@ -90,14 +91,14 @@ def run_round(broker: Broker, seed: int) -> tuple[Tally, Counter[str]]:
     random = Random(seed)
     is_tight = seed % 3 == 2
     topic, partitions = f"faults-{seed}", random.randint(1, 12)
-    # What was given up must not come after what was sent under a new epoch.
+    # A failed record must not be stored behind records of a later producer epoch.
     given = {"is_outliving": False} if is_tight else {"is_outliving": True, "final": 0.0}
-    weather = draw_weather(random, PACE, **given)
+    rates = draw_fault_rates(random, PACE, **given)
     with Admin(broker.address) as admin:
         admin.create_topic(topic, partitions=partitions, replication_factor=1)
     ledger = Ledger(monotonic_clock, longest=FLUSH_S)
     with (
-        bad_weather(broker, weather, random) as faulty,
+        faulty_cluster(broker, rates, random) as faulty,
         Producer(
             faulty.bootstrap_servers,
             linger_ms=random.choice([0, 1, 5]),
@@ -121,7 +122,7 @@ def run_round(broker: Broker, seed: int) -> tuple[Tally, Counter[str]]:
             each.result()
         producer.flush(FLUSH_S)
     tally = ledger.tally(read(broker, topic, partitions))
-    context = f"seed {seed}, {tally}, {weather}"
+    context = f"seed {seed}, {tally}, {rates}"
     wrong = (tally.unanswered, tally.told_again, tally.lost, tally.doubled, tally.disordered)
     assert wrong == (0, 0, 0, 0, 0), context
     assert is_tight or tally.acknowledged == tally.sent, context

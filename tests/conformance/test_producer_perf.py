@@ -1,6 +1,7 @@
-"""`trimtab producer-perf` beside Kafka's own tool, on Apache Kafka: the same lines, transactions.
+"""`trimtab producer-perf` and Kafka's own tool, on Apache Kafka, print the same lines.
 
-Skipped where Java or Apache Kafka's jars cannot be had (`python -m benchmarks.jars`).
+Also tests its transactions. Skipped without Java or Apache Kafka's jars
+(`python -m benchmarks.jars`).
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def run_kafkas(kafka: ApacheKafka, *words: str) -> str:
 
 
 def shapes(text: str) -> list[str]:
-    """The lines with every number taken for `N`, and without those of metrics."""
+    """The lines with `N` in place of every number, without those of metrics."""
     return [
         re.sub(r"\d+(\.\d+)?", "N", line).strip()
         for line in text.splitlines()
@@ -87,7 +88,7 @@ def test_records_are_sent_in_transactions(kafka: ApacheKafka, admin: Admin) -> N
         isolation: admin.list_offsets([partition], isolation=isolation)[partition].offset
         for isolation in ("read_uncommitted", "read_committed")
     }
-    # A second of transactions of a tenth each; every commit leaves a marker. None is left open.
+    # One second of transactions of 0.1 s each. Every commit writes a marker; none stays open.
     markers = ends["read_uncommitted"] - RECORDS
     assert 3 <= markers <= 12
     assert ends["read_committed"] == ends["read_uncommitted"]

@@ -1,4 +1,4 @@
-"""KIP-1123 on three brokers of Apache Kafka, each a rack: one is stopped, and comes back.
+"""KIP-1123 on three brokers of Apache Kafka, each in its own rack: one is stopped and restarted.
 
 Skipped without Java; the first run fetches Apache Kafka's jars.
 """
@@ -19,7 +19,7 @@ from trimtab import Admin, Delivery, Producer, TopicPartition
 
 PARTITIONS = 6
 HOME = 1
-"""The broker whose rack the producer is in."""
+"""The broker in the producer's rack."""
 MANY = 300
 PATIENCE = 60.0
 
@@ -39,7 +39,7 @@ def brokers() -> Iterator[list[KafkaMember]]:
 
 
 class Acknowledged:
-    """How many records each broker's partitions took since the last `clear`."""
+    """The number of records acknowledged since the last `clear`, by broker."""
 
     def __init__(self, leaders: tuple[int, ...]) -> None:
         self._leaders = leaders
@@ -59,7 +59,7 @@ class Acknowledged:
             self.by_broker.clear()
 
     def send_until(self, send: Callable[[], None], is_enough: Callable[[], bool]) -> int:
-        """Send one by one, a millisecond apart at most; how many it took."""
+        """Send records one by one, at most 1 ms apart; returns their number."""
         deadline = time.monotonic() + PATIENCE
         sent = 0
         while not is_enough():

@@ -1,4 +1,4 @@
-"""The examples of README.md and docs/guide.md run as written, and nothing warns."""
+"""The examples of README.md and docs/guide.md run as written, and print no warnings."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_documents_have_the_examples_that_are_tried_here() -> None:
     ],
 )
 def test_the_python_programs_run(code: str, shown: str, tmp_path: Path) -> None:
-    # Spark's own workers leave sockets unclosed, which Python says when asked for all warnings.
+    # Spark's workers leave sockets open, which Python reports if all warnings are enabled.
     env = {**os.environ} if "spark" in code else ALL_WARNINGS
     done = run([sys.executable, "-c", code], tmp_path, env=env)
     assert shown in done.stdout
@@ -101,9 +101,9 @@ def run_commands(document: str, directory: Path) -> dict[str, str]:
 TRIMTAB = [sys.executable, "-m", "trimtab"]
 ALL_WARNINGS = {**os.environ, "PYTHONWARNINGS": "default"}
 NOTHING = r""
-COUNT = r"Processed a total of \d+ messages\n"  # as Kafka's console consumer does
+COUNT = r"Processed a total of \d+ messages\n"  # as from Kafka's console consumer
 PLAN = r"\n.* replicas are copied.*\n.*\n"
-"""What programs may say on standard error, where warnings of Python and of the log go as well."""
+"""The allowed lines on standard error, where warnings of Python and of the log would appear."""
 
 
 def run_line(line: str, servers: str, directory: Path) -> subprocess.CompletedProcess[str]:

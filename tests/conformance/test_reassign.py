@@ -1,4 +1,4 @@
-"""`trimtab reassign` beside Apache Kafka's own tool: each does what the other has planned, and says
+"""`trimtab reassign` and Apache Kafka's own tool: each executes the other's plans, and both print
 the same."""
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def kafkas(cluster: Cluster) -> Run:
 
 
 def lines(text: str) -> list[str]:
-    """Without empty ones; what is listed with commas is in order, which Kafka leaves to chance."""
+    """The lines that are not empty, with lists sorted, since Kafka's tool prints them in any
+    order."""
     return [
         " ".join(",".join(sorted(word.split(","))) for word in line.split(" "))
         for line in text.splitlines()
@@ -104,7 +105,7 @@ def test_each_tool_carries_out_cancels_and_verifies_what_the_other_has_begun(
         set(partition.replicas) <= {1, 2, 3}
         for partition in admin.describe_topics(["t"])["t"].partitions
     )
-    # What each has printed for a rollback is carried out by the other.
+    # Each tool executes the rollback that the other has printed.
     plan.write_text(next(line for line in executed.splitlines() if line.startswith("{")))
     assert "Successfully started" in kafkas("--execute", *file)
     while admin.list_reassignments():

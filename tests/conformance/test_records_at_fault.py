@@ -1,4 +1,4 @@
-"""A batch refused because of single records (KIP-467): which of its records each client blames."""
+"""A batch rejected because of single records (KIP-467): each client reports the invalid records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trimtab.errors import BrokerError, ErrorCode, KafkaError
 pytestmark = pytest.mark.kip(467)
 
 KEYS = (b"a", None, b"b", None, b"c")
-"""Of the records of one batch, for a topic that is compacted: those without a key are at fault."""
+"""The keys of a batch's records; in a compacted topic the records without a key are invalid."""
 AT_FAULT = [False, True, False, True, False]
 SOURCE = Path(__file__).parent / "java" / "RecordsAtFault.java"
 
@@ -61,7 +61,7 @@ def test_ours_blames_the_records_at_fault_alone(servers: str) -> None:
         assert stored.result().offset == 0
 
 
-def test_ours_says_so_to_those_who_await(servers: str) -> None:
+def test_ours_reports_it_to_async_callers_too(servers: str) -> None:
     async def produce() -> list[Any]:
         async with AsyncProducer(servers, linger_ms=60_000) as producer:
             sent = [await producer.send("t", b"v", key=key) for key in KEYS]

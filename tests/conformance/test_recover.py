@@ -17,7 +17,7 @@ from trimtab.wire.batch_cy import read_headers, restamp
 PARTITIONS = 4
 PATIENCE_S = 30
 
-# kafka-python reads its schemas the old way.
+# kafka-python uses a deprecated API to read its schemas.
 pytestmark = pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")
 
 
@@ -65,7 +65,8 @@ def read_with_confluent(cluster: Cluster, topic: str, count: int) -> list[int]:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Of three brokers: `flights`, then a copy of the controller, then more, and `later`."""
+    """The data of three brokers: topic `flights`, then a copy of the controller's directory, then
+    more records, and topic `later`."""
     data = tmp_path / "data"
     with Cluster(brokers=3, data=data) as cluster:
         with Admin(cluster.bootstrap_servers) as admin:
@@ -84,14 +85,14 @@ def data(tmp_path: Path) -> Path:
 
 
 def check(cluster: Cluster) -> None:
-    """All is there, and goes on."""
+    """All records are there, and more can be written."""
     assert read(cluster, "flights", 2400) == list(range(2400))
     assert read_with_confluent(cluster, "later", 400) == list(range(400))
     write(cluster, "flights", range(2400, 2800))
     assert read_with_confluent(cluster, "flights", 2800) == list(range(2800))
 
 
-def test_what_was_lost_is_made_anew_from_the_brokers(
+def test_a_lost_directory_is_rebuilt_from_the_brokers(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with (
@@ -111,7 +112,7 @@ def test_what_was_lost_is_made_anew_from_the_brokers(
         assert read(cluster, "flights", 2800) == list(range(2800))
 
 
-def test_an_old_copy_is_refused_and_what_it_lacks_is_added(
+def test_an_old_copy_is_rejected_and_recover_adds_what_it_lacks(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(tmp_path / "copy", data / "controller")
@@ -136,10 +137,8 @@ def test_an_old_copy_is_refused_and_what_it_lacks_is_added(
             assert options["retention.ms"].value == "-1"
 
 
-def test_a_copy_that_grew_as_long_as_what_was_lost_is_refused_too(
-    data: Path, tmp_path: Path
-) -> None:
-    """Another topic makes the copy's log the longer one."""
+def test_an_old_copy_as_long_as_the_lost_log_is_rejected_too(data: Path, tmp_path: Path) -> None:
+    """Another topic makes the old copy's log the longer one."""
     shutil.copytree(tmp_path / "copy", data / "controller")
     other = tmp_path / "other"
     shutil.copytree(tmp_path / "copy", other / "controller")
@@ -151,8 +150,8 @@ def test_a_copy_that_grew_as_long_as_what_was_lost_is_refused_too(
         pass
 
 
-def test_a_log_of_a_later_leader_epoch_is_evidence_enough(data: Path, tmp_path: Path) -> None:
-    """The brokers' notes are lost, too."""
+def test_a_later_leader_epoch_alone_rejects_an_old_copy(data: Path, tmp_path: Path) -> None:
+    """The files in which the brokers noted the last replayed batch are lost, too."""
     shutil.copytree(tmp_path / "copy", data / "controller")
     for broker in range(3):
         (data / f"broker-{broker}" / ".trimtab_replayed").unlink()
@@ -162,7 +161,7 @@ def test_a_log_of_a_later_leader_epoch_is_evidence_enough(data: Path, tmp_path: 
     *_, last = read_headers(bytes(content))
     restamp(content, len(content) - last.size, last.base_offset, 99)
     segment.write_bytes(content)
-    epochs = log / "leader-epoch-checkpoint"  # an epoch that is not there is a damaged batch
+    epochs = log / "leader-epoch-checkpoint"  # else the epoch counts as damaged
     version, count, *lines = epochs.read_text().splitlines()
     lines = [version, str(int(count) + 1), *lines, f"99 {last.base_offset}"]
     epochs.write_text("".join(f"{line}\n" for line in lines))
@@ -174,9 +173,7 @@ def test_a_log_of_a_later_leader_epoch_is_evidence_enough(data: Path, tmp_path: 
         pass
 
 
-def test_a_cluster_that_runs_is_left_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_running_cluster_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Cluster(brokers=1, data=tmp_path):
         assert main(["recover", "--data", str(tmp_path)]) == 1
     assert "in use: stop all nodes first" in capsys.readouterr().err

@@ -1,7 +1,8 @@
-"""Our message classes against Kafka's own definitions, field by field.
+"""Compares trimtab's message classes with Kafka's own definitions, field by field.
 
 The definitions are JSON files in the jars of Apache Kafka 4.3.0: kafka-clients, and kafka-metadata
-beside it. `TRIMTAB_KAFKA_CLIENTS_JAR` says where; otherwise ~/.cache and ~/.m2 are searched.
+in the same directory. `TRIMTAB_KAFKA_CLIENTS_JAR` is the path of the first; without it, ~/.cache
+and ~/.m2 are searched.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ RENAMED = {
     "TopicDataResponse": "TopicData",
     "TopicSnapshotResponse": "TopicSnapshot",
 }
-"""Our structs whose name Kafka has twice in what is one file here, by our name."""
+"""By trimtab's name, structs whose Kafka name appears twice among the messages of one file here."""
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +80,7 @@ def read_definition(jar: zipfile.ZipFile, path: str) -> dict[str, Any]:
 
 
 def _spell_out(fields: list[dict[str, Any]], common: dict[str, list[dict[str, Any]]]) -> None:
-    """Put the fields of structs that are defined once at the end where these are used."""
+    """Insert the fields of common structs, defined at the end of a file, where they are used."""
     for declared in fields:
         kind = declared["type"].removeprefix("[]")
         if kind in common:
@@ -96,7 +97,7 @@ def versions(text: str | None) -> Versions:
 
 
 def expected_default(declared: dict[str, Any], kind: str) -> object:
-    """The default as Python has it; a struct's is its name."""
+    """The default as a Python value; for a struct its name."""
     is_primitive = kind in ZEROS or kind.startswith(("int", "uint"))
     text = declared.get("default")
     if text is None:
@@ -229,7 +230,7 @@ def test_records_are_listed_under_their_own_key() -> None:
 
 
 def test_differences_lists_each_one() -> None:
-    """The comparison itself: one definition that is wrong in every respect."""
+    """Tests the comparison itself, with a definition that differs in every respect."""
     cls = APIS[20].request
     definition = {
         "apiKey": 21,

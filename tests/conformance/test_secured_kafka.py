@@ -1,6 +1,6 @@
-"""Our clients against a real Apache Kafka that encrypts and authenticates.
+"""trimtab's clients on a real Apache Kafka with TLS and SASL.
 
-Skipped where Java, Apache Kafka's jars or the `openssl` command cannot be had.
+Skipped without Java, Apache Kafka's jars or the `openssl` command.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REAUTHENTICATE_MS = 2000
 
 
 class Certificates:
-    """A certificate authority, another one, and what the first gave to broker and client.
+    """Two certificate authorities, and certificates of the first for the broker and the client.
 
     The broker's certificate is for 127.0.0.1, not for localhost.
     """
@@ -81,7 +81,7 @@ class Certificates:
 
 
 class SecuredKafka(ApacheKafka):
-    """Apache Kafka that listens openly, with client certificates, with SASL, and for tokens."""
+    """Apache Kafka with listeners for plaintext, client certificates, SASL, and OAuth tokens."""
 
     name = "Apache Kafka, secured"
 
@@ -151,7 +151,7 @@ def kafka() -> Iterator[SecuredKafka]:
 
 
 def travels(bootstrap: str, topic: str, **options: Any) -> None:
-    """A topic is made, records are sent to it and come back."""
+    """Create a topic, send records to it, and read them."""
     with Admin(bootstrap, **options) as admin:
         admin.create_topic(topic, partitions=2)
     with Producer(bootstrap, **options) as producer:
@@ -169,7 +169,7 @@ def travels(bootstrap: str, topic: str, **options: Any) -> None:
 
 
 def refusals(bootstrap: str, **options: Any) -> Iterator[tuple[float, KafkaError]]:
-    """How producer, admin and consumer fail, and after how many seconds."""
+    """The errors of producer, admin and consumer, each with the seconds until it was raised."""
     with Producer(bootstrap, **options) as producer:
         began = time.perf_counter()
         with pytest.raises(KafkaError) as caught:
@@ -189,7 +189,8 @@ def refusals(bootstrap: str, **options: Any) -> Iterator[tuple[float, KafkaError
 
 
 def is_refused_at_once(bootstrap: str, *fragments: str, **options: Any) -> None:
-    """As `AuthenticationFailed`, long before max.block.ms, with the broker and the cause."""
+    """Check that all clients raise `AuthenticationFailed` long before max.block.ms, and that the
+    message has the broker and the cause."""
     for seconds, error in refusals(bootstrap, **options):
         assert isinstance(error, AuthenticationFailed), error
         assert seconds < 5
@@ -326,7 +327,7 @@ def test_a_mechanism_that_the_listener_does_not_have(kafka: SecuredKafka) -> Non
 
 @pytest.mark.kip(368)
 def test_a_session_is_renewed_over_the_same_connection(kafka: SecuredKafka) -> None:
-    """Kafka closes a connection whose session has ended at the next request over it."""
+    """Without renewal Kafka closes the connection at the first request after the session ended."""
     options = sasl_options(
         kafka,
         sasl_mechanism="SCRAM-SHA-256",
@@ -349,7 +350,7 @@ def test_a_session_is_renewed_over_the_same_connection(kafka: SecuredKafka) -> N
 
 
 def unsecured_token(lifetime: float) -> str:
-    """An unsigned token, which Kafka's development mode takes."""
+    """An unsigned token, which Kafka's development mode accepts."""
 
     def encode(part: dict[str, object]) -> str:
         return base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode()
@@ -374,7 +375,7 @@ def test_oauthbearer(kafka: SecuredKafka) -> None:
         "sasl_oauthbearer_token": fetch_token,
     }
     travels(kafka.oauth, "oauth", **options)
-    assert asked == 3  # one for each client, whatever number of connections
+    assert asked == 3  # once for each client, for any number of connections
 
 
 def test_a_token_that_is_out_of_date(kafka: SecuredKafka) -> None:

@@ -1,4 +1,4 @@
-"""Log segments that Apache Kafka wrote (`load/log_segments.py`), beside what its tools print.
+"""Log segments that Apache Kafka wrote (`load/log_segments.py`), compared with its tools' output.
 
 Skipped without Java; the first run fetches Apache Kafka's jars.
 """
@@ -46,12 +46,13 @@ def kafka() -> Iterator[ApacheKafka]:
                 producer.begin_transaction()
                 for partition in range(2):
                     producer.send(MARKED, b"v" * number, partition=partition)
-                producer.flush()  # what was not sent is aborted without a trace
+                producer.flush()  # aborting unsent records would leave nothing in the log
                 if number % 2:
                     producer.commit_transaction()
                 else:
                     producer.abort_transaction()
-        # A commit returns before its markers are written; the id's next owner waits for them.
+        # A commit returns before its markers are written; the next producer with this
+        # transactional id waits for them.
         with Producer(broker.address, transactional_id="t") as producer:
             producer.init_transactions()
         yield broker
@@ -87,7 +88,7 @@ def test_bytes_and_offsets_are_those_that_kafkas_tools_print(kafka: ApacheKafka)
     )
     ends = {f"{name}:{index}:{end}" for (name, index), (_, end) in found.items()}
     assert set(told.split()) == ends
-    # A record and a marker of each transaction.
+    # Each transaction has a record and a marker.
     assert found[MARKED, 0][1] == 8
 
 

@@ -1,7 +1,7 @@
-"""Consumers that take 1 KiB at once, of twenty full partitions: each of them is read to its end.
+"""Consumers that fetch 1 KiB at a time from twenty partitions read each of them to its end.
 
-Acceptance case 11 of KIP-74: the order in which a client names its partitions is its own affair
-(Java's up to 4.1 goes by a hash), so the broker must see to it that none starves.
+Acceptance case 11 of KIP-74: a client may name its partitions in any order (Java's client up to 4.1
+uses a hash), so the broker must ensure that no partition starves.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 from benchmarks.jars import KAFKA_VERSION, OLD_CLIENT, find_client_jars, find_java, find_kafka_jars
 from trimtab import Admin, Cluster, Consumer, Producer
 
-# kafka-python reads its schemas the old way.
+# kafka-python uses a deprecated API to read its schemas.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning"),
     pytest.mark.kip(74),
@@ -27,7 +27,7 @@ pytestmark = [
 TOPIC = "full"
 PARTITIONS = 20
 RECORDS = 30
-"""In each partition, each in a batch of its own, two of which fit into a response."""
+"""Records in each partition, each in its own batch; two batches fit into a response."""
 TOTAL = PARTITIONS * RECORDS
 MAX_BYTES = 1024
 PATIENCE_S = 10
@@ -46,7 +46,8 @@ def servers() -> Iterator[str]:
 
 
 def check(read: list[int], fair: bool = True) -> None:
-    """All is there; and, if it is fair, nobody is done before all have begun."""
+    """Check that all records were read, and if `fair`, that no partition was finished before all
+    had begun."""
     assert Counter(read) == dict.fromkeys(range(PARTITIONS), RECORDS)
     last_to_begin = max(read.index(each) for each in range(PARTITIONS))
     first_to_end = min(
@@ -77,7 +78,7 @@ def test_confluent_kafka(servers: str) -> None:
             "group.id": "not-joined",
             "enable.auto.commit": False,
             "fetch.max.bytes": MAX_BYTES,
-            "message.max.bytes": MAX_BYTES,  # which fetch.max.bytes is raised to otherwise
+            "message.max.bytes": MAX_BYTES,  # else fetch.max.bytes is raised
         }
     )
     consumer.assign([TopicPartition(TOPIC, each, 0) for each in range(PARTITIONS)])
@@ -115,7 +116,7 @@ def test_kafka_python(servers: str) -> None:
 
 
 def test_aiokafka(servers: str) -> None:
-    """It has no sessions, so the order is its own alone."""
+    """aiokafka has no fetch sessions, so only its own order matters."""
     from aiokafka import AIOKafkaConsumer, TopicPartition
 
     async def consume() -> list[int]:

@@ -1,8 +1,9 @@
-"""KIP-480: which partition each record goes to, and when the sticky one turns, as Java 3.2.3 does.
+"""KIP-480: the partition of each record, and the changes of the sticky one, as in Java 3.2.3.
 
-Java's producer learns of the topic, then its brokers go: nothing is sent, and every batch is
-opened by a record. It says which partitions it drew; ours draws the same, and must do so at the
-same records, with and without keys and with partitions given.
+Java's producer fetches the topic's metadata, then its brokers stop: nothing is sent, so each batch
+is opened by a record. It prints the partitions that it chose at random. trimtab's producer gets the
+same random choices, and must use them at the same records, with and without keys, and with given
+partitions.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def make_story(seed: int) -> list[tuple[int | None, bytes | None, int]]:
 
 
 def tell_java(name: str, story: list[tuple[int | None, bytes | None, int]]) -> list[list[int]]:
-    """For each record its partition, and then those that were drawn."""
+    """For each record its partition, then the partitions chosen at random for it."""
     jars = find_client_jars(OLD_CLIENT)
     with Cluster(brokers=1) as cluster:
         with Admin(cluster.bootstrap_servers) as admin:
@@ -81,7 +82,7 @@ def tell_java(name: str, story: list[tuple[int | None, bytes | None, int]]) -> l
 
 
 class Drawn(Random):
-    """Draws what Java drew."""
+    """Returns the random choices of the Java producer."""
 
     def __init__(self, draws: Iterator[int]) -> None:
         super().__init__()
@@ -123,4 +124,4 @@ def test_the_sticky_partition_turns_with_the_same_records(name: str) -> None:
         grown = [p for p in range(PARTITIONS) if queues[p].queued_bytes != before[p]]
         assert (number, grown, random.count) == (number, [chosen], told)
         aside += bool(draws) and (key is not None or partition is not None)
-    assert aside > 100  # turned by records that the sticky partition was not asked for
+    assert aside > 100  # changes by records that did not go to the sticky partition

@@ -1,4 +1,4 @@
-"""What `trimtab` leaves on the disk: no temporary data, and nothing for others to read."""
+"""`trimtab` leaves no temporary data on the disk, and its files are not readable by others."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_node_that_is_ended_leaves_no_temporary_data(
 def test_a_node_that_is_ended_while_it_starts_leaves_no_temporary_data(
     tmp_path: Path, site: str
 ) -> None:
-    """As soon as its directory is there; the broker waits for a controller that does not come."""
+    """The node is ended when its directory exists; the broker waits for a missing controller."""
     words = SITES[site]
     if site == "broker":
         (nobody,) = free_ports(1)

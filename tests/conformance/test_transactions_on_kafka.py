@@ -1,7 +1,7 @@
-"""Our transactional producer on Apache Kafka, and what other people's clients see of it.
+"""trimtab's transactional producer on Apache Kafka, with other projects' clients as readers.
 
-Skipped without Java; the first run fetches Apache Kafka's jars. Each test runs under both
-protocols: `transaction.version` 2, which Apache Kafka 4 begins with, and 1, that of older brokers.
+Skipped without Java; the first run fetches Apache Kafka's jars. Each test runs with both protocols:
+`transaction.version` 2, the default of Apache Kafka 4, and 1, that of older brokers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trimtab.errors import BrokerError, TransactionError, UsageError
 PARTITIONS = 3
 END = b"end"
 PATIENCE = 60.0
-"""Seconds until a reader gives up."""
+"""Timeout of a reader, in seconds."""
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def servers(kafka: str, request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """A topic's, a transactional id's and a group's, of its own for each test."""
+    """A name for the topic, the transactional id and the group of a test."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", request.node.name)
 
 
@@ -70,7 +70,7 @@ def transactional(servers: str, name: str, **options: object) -> Producer:
 
 
 def send_end(producer: Producer, topic: str) -> None:
-    """A last transaction, whose records tell a reader of committed ones that it has seen all."""
+    """Commit a last transaction, whose records mark the end for a reader of committed records."""
     producer.begin_transaction()
     for partition in range(PARTITIONS):
         producer.send(topic, END, partition=partition)
@@ -85,7 +85,7 @@ def poll(consumer: Any) -> Any:
 
 
 def read_committed(servers: str, topic: str) -> list[bytes]:
-    """What confluent-kafka's reader of committed records sees up to the end, sorted."""
+    """The records that confluent-kafka reads with read_committed up to the end, sorted."""
     from confluent_kafka import Consumer as ForeignConsumer
     from confluent_kafka import TopicPartition as ForeignPartition
 
@@ -124,7 +124,7 @@ def test_a_reader_sees_exactly_the_committed_ones_of_20_transactions(
             for value in values:
                 producer.send(topic, value)
             if number % 4 == 3:
-                # Both what is stored and what still waits is dropped.
+                # Discards both stored records and those not sent yet.
                 if number % 8 == 3:
                     producer.flush()
                 producer.abort_transaction()
@@ -191,10 +191,8 @@ def test_a_fenced_producer_cannot_commit(servers: str, topic: str) -> None:
     assert read_committed(servers, topic) == []
 
 
-def test_what_is_read_transformed_and_produced_counts_once(
-    servers: str, topic: str, name: str
-) -> None:
-    """A foreign consumer reads, our producer writes; every third attempt is aborted at its end."""
+def test_read_process_write_is_exactly_once(servers: str, topic: str, name: str) -> None:
+    """confluent-kafka reads, trimtab writes; every third transaction is aborted at its end."""
     from confluent_kafka import Consumer as ForeignConsumer
     from confluent_kafka import TopicPartition as ForeignPartition
 
@@ -229,7 +227,7 @@ def test_what_is_read_transformed_and_produced_counts_once(
             producer.send_offsets_to_transaction(positions, name)
             if attempts % 3 == 0:
                 producer.abort_transaction()
-                # As after a crash: read again from what is committed.
+                # As after a crash: read again from the committed offsets.
                 for committed in reader.committed(every, PATIENCE):
                     committed.offset = max(committed.offset, 0)
                     reader.seek(committed)

@@ -1,7 +1,7 @@
 """Transactions that one process prepares and another ends, on Apache Kafka 4.3.
 
-Skipped without Java; the first run fetches Apache Kafka's jars. Each test runs under both
-protocols, and with a time limit and without (KIP-939, which that version holds back as unstable).
+Skipped without Java; the first run fetches Apache Kafka's jars. Each test runs with both protocols,
+with and without a transaction timeout (KIP-939, which that version marks as unstable).
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ sys.stdin.read()
 
 @pytest.mark.kip(939)
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
-def test_what_a_killed_process_prepared_is_ended_by_another_as_often_as_it_likes(
+def test_another_process_may_end_a_prepared_transaction_repeatedly(
     servers: str, topic: str, endless: bool, commit: bool
 ) -> None:
     killed = subprocess.Popen(
@@ -135,7 +135,7 @@ def test_what_a_killed_process_prepared_is_ended_by_another_as_often_as_it_likes
     assert committed(servers, topic) == expected
 
 
-def test_the_same_producer_goes_on_after_what_it_prepared(
+def test_a_producer_continues_after_its_prepared_transaction(
     servers: str, topic: str, endless: bool
 ) -> None:
     with transactional(servers, topic, endless) as producer:
@@ -143,7 +143,7 @@ def test_the_same_producer_goes_on_after_what_it_prepared(
         for number in range(6):
             prepared = prepare(producer, topic, b"%d" % number)
             producer.complete_transaction(prepared, number % 3 != 1)
-        if not endless:  # ordinary ones may follow, by the cluster's own protocol
+        if not endless:  # ordinary transactions may follow, with the cluster's own protocol
             with producer.transaction():
                 producer.send(topic, b"6", partition=0)
     ordinary = [] if endless else [b"6"]
@@ -151,7 +151,7 @@ def test_the_same_producer_goes_on_after_what_it_prepared(
 
 
 @pytest.mark.kip(939)
-def test_only_without_a_time_limit_a_prepared_one_outlives_it(servers: str, topic: str) -> None:
+def test_only_without_a_timeout_a_prepared_transaction_stays_open(servers: str, topic: str) -> None:
     with (
         transactional(servers, f"{topic}/limited", transaction_timeout_ms=300) as limited,
         transactional(servers, f"{topic}/endless", endless=True) as endless,
@@ -198,11 +198,11 @@ def test_orphans_are_found_by_their_prefix_and_aborted(
         with pytest.raises(BrokerError, match="is not open any more"):
             other.complete_transaction(left[names[0]], True)
         other.complete_transaction(left[stranger], True)
-        admin.fence_producers(names)  # what has ended is not touched
+        admin.fence_producers(names)  # does not affect transactions that have ended
     assert committed(servers, topic) == [names[2].encode(), stranger.encode()]
 
 
-def test_who_goes_on_as_another_is_fenced_by_whoever_came_later(
+def test_a_producer_that_resumes_an_id_is_fenced_by_a_later_one(
     servers: str, topic: str, endless: bool
 ) -> None:
     with transactional(servers, topic, endless) as first:
@@ -227,10 +227,10 @@ def test_who_goes_on_as_another_is_fenced_by_whoever_came_later(
     assert committed(servers, topic) == [b"1", b"2"]
 
 
-def test_of_two_that_go_on_as_the_same_the_first_record_of_one_is_stored(
+def test_of_two_producers_that_resume_an_id_one_stores_its_first_record(
     servers: str, topic: str
 ) -> None:
-    """What `trimtab.spark.write.exactly_once` claims an identity with."""
+    """`trimtab.spark.write.exactly_once` uses this to claim a transactional id."""
     with transactional(servers, topic) as first:
         identity = first.init_transactions()
     with transactional(servers, topic) as one, transactional(servers, topic) as two:

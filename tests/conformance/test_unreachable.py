@@ -1,4 +1,4 @@
-"""Clusters that cannot be reached, on the real network: what is said, and that Ctrl-C ends it."""
+"""Clusters that cannot be reached, on the real network: the errors, and that Ctrl-C ends a wait."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trimtab.errors import KafkaError
 PLACES = {
     "nobody listens": "127.0.0.1:{port}",
     "no such name": "no-such-host.invalid:9092",
-    "no answer": "192.0.2.1:9092",  # of a network that RFC 5737 keeps empty
+    "no answer": "192.0.2.1:9092",  # in a network reserved by RFC 5737
 }
 END_SECONDS = 10
 
@@ -47,7 +47,7 @@ def test_a_name_that_does_not_resolve(use: Callable[[str], None]) -> None:
 
 
 @pytest.mark.parametrize("use", [send, list_topics, look_up])
-def test_an_address_where_nobody_listens(use: Callable[[str], None]) -> None:
+def test_an_address_without_a_listener(use: Callable[[str], None]) -> None:
     place = PLACES["nobody listens"].format(port=free_ports(1)[0])
     with pytest.raises(KafkaError, match=rf"\({place}\) cannot be reached: .*(refused|failed)"):
         use(place)

@@ -1,6 +1,6 @@
-"""Whatever is appended is read back; whatever is read is whole or CorruptData.
+"""Appended records are read back; any other bytes are read completely or raise CorruptData.
 
-The compiled form has no bounds checks but its own: hostile bytes must end in CorruptData, and in
+The compiled form has no bounds checks but its own: hostile bytes must raise CorruptData, and give
 the same result as in the interpreted form.
 """
 
@@ -145,7 +145,7 @@ def test_what_was_appended_is_read(
 
 
 def read_both_ways(reading: ModuleType, data: bytes) -> object:
-    """What the bytes hold, by both ways of reading, which must agree; CorruptData's text if so."""
+    """The records in the bytes, read in two ways, which must agree; or CorruptData's message."""
     try:
         records = reading.read_records("t", 0, data, 0, check_crcs=False, limit=LIMIT)
     except CorruptData as error:

@@ -1,10 +1,10 @@
-"""Any file of a data directory with a byte changed, a piece exchanged, zeroed, cut off or added, or
-gone: the directory opens, and every log with it, whole, cut off or set aside, and says so.
+"""A data directory with one damaged file opens: its logs are whole, truncated or set aside, with a
+line in the log.
 
-What is read afterwards is what was written, at its offset, from the log's start up to some end; or
-reading raises CorruptData; or a batch comes whose CRC tells every client that it is damaged.
-`DAMAGES` (environment; default 300) says how many damages are tried; `pytest -s` prints what became
-of them.
+A damage changes a byte; replaces, zeroes, cuts off or adds a piece; or deletes the file. After it,
+reads return the batches that were written, at their offsets, from the log's start to some end; or
+raise CorruptData; or return a batch whose CRC shows clients that it is damaged. `DAMAGES`
+(environment; default 300) is the number of damages; `pytest -s` prints their outcomes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from trimtab.wire.messages.metadata_records import TopicRecord
 
 DAMAGES = int(os.environ.get("DAMAGES", "300"))
 SHARE_OF_JOURNALS = 10
-"""One in so many damages is done to the controller's files."""
+"""One of this many damages is to the controller's files."""
 
 NOW_MS = 1_700_000_000_000
 NODE, CLUSTER = 1, "a-cluster-of-22-letters"
@@ -62,7 +62,7 @@ Files = dict[str, bytes]
 
 
 class Written(NamedTuple):
-    """A data directory, and what each log was given: the bytes of each batch, by base offset."""
+    """A data directory, and for each log the bytes of its batches, by base offset."""
 
     files: Files
     batches: dict[TopicPartition, dict[int, bytes]]
@@ -71,7 +71,7 @@ class Written(NamedTuple):
 
 
 class BoundedDisk(VirtualDisk):
-    """Nobody asks it for more than there can be."""
+    """A disk that fails a read of more bytes than a file can have."""
 
     def open(self, path: str) -> object:  # type: ignore[override]
         file = super().open(path)
@@ -169,7 +169,7 @@ def disk_with(files: Files) -> VirtualDisk:
 
 
 def damage(content: bytes, random: Random) -> tuple[str, bytes | None]:
-    """What was done, and the content afterwards; None for none."""
+    """A random damage's name, and the content after it; None for a deleted file."""
     kinds = ("byte", "byte", "byte", "bit", "swap", "block swap", "zeros", "cut", "garbage", "gone")
     kind = random.choice((*kinds, "emptied"))
     if kind == "gone":
@@ -210,7 +210,7 @@ def kind_of(path: str) -> str:
 
 
 def damages(files: Files, count: int, seed: int) -> Iterator[tuple[str, str, Files]]:
-    """A kind of file as often as any other."""
+    """Random damages, the same number to each kind of file."""
     random = Random(seed)
     kinds: dict[str, list[str]] = {}
     for path in sorted(files):
@@ -232,10 +232,10 @@ def as_bytes(data: bytes | memoryview | StoredRecords) -> bytes:
 
 
 def read_log(log: Log, written: Mapping[int, bytes], checked_from: int) -> str:
-    """What reading a log brings: checked against what was written there.
+    """Read a log and compare it with the written batches; returns the outcome.
 
     Args:
-        checked_from: from this offset on a base offset that is out of place must have been found.
+        checked_from: from this offset on, the log must have detected wrong base offsets.
     """
     offset = log.log_start_offset
     try:
@@ -252,7 +252,7 @@ def read_log(log: Log, written: Mapping[int, bytes], checked_from: int) -> str:
                         verify(batch)
                     except CorruptData:
                         return "damaged batch, as its CRC tells"
-                    # What no CRC covers:
+                    # No CRC covers the base offset:
                     (place,) = (at for at, each in written.items() if each[16:] == batch[16:])
                     assert place < checked_from, f"offset {place} is at {header.base_offset}"
                     return "at another offset"
@@ -267,7 +267,7 @@ def read_log(log: Log, written: Mapping[int, bytes], checked_from: int) -> str:
 
 
 def use(log: Log) -> None:
-    """What else a broker does with a log; CorruptData is an answer."""
+    """Use a log in the other ways of a broker; CorruptData is allowed."""
     for ask in (
         lambda: finish(log.offset_for_timestamp(NOW_MS + 300)),
         lambda: finish(log.offset_of_max_timestamp()),
@@ -281,7 +281,7 @@ def use(log: Log) -> None:
 
 
 def look_at(path: str, files: Files, written: Written, clean: bool) -> str:
-    """What becomes of a damaged directory."""
+    """Open a damaged directory, and check its logs; returns the outcome."""
     disk = disk_with(files)
     try:
         directory = open_directory(disk)
@@ -292,7 +292,7 @@ def look_at(path: str, files: Files, written: Written, clean: bool) -> str:
     for key, config in LOGS.items():
         is_damaged = path.startswith(f"{key}/")
         log = directory.open_log(*key, topic_id(key), config)
-        # Nobody checks again what was on disk; nor does Kafka.
+        # Flushed batches are not checked again, as in Kafka.
         is_log = is_damaged and path.endswith(".log")
         checked_from = written.recovery_points[key] if is_log else 0
         end = log.log_end_offset
@@ -307,7 +307,7 @@ def look_at(path: str, files: Files, written: Written, clean: bool) -> str:
                 outcome += ", begins later"
             outcomes.add(outcome)
         else:
-            assert (outcome, end) == ("whole", written.ends[key]), f"{key}: nobody touched it"
+            assert (outcome, end) == ("whole", written.ends[key]), f"{key} was not damaged"
         try:
             data = build(Random(2), 1, (Compression.NONE,))
             log.append(data, 9, read_headers(data))
@@ -318,7 +318,7 @@ def look_at(path: str, files: Files, written: Written, clean: bool) -> str:
     if any("-stray" in name for name in set(disk.list("")) - directories):
         outcomes.add("set aside")
     directory.close()
-    # And it must open once more, as a crash loop is what must never be.
+    # It must open a second time, too: otherwise the broker would crash at every start.
     again = open_directory(disk)
     for key, config in LOGS.items():
         if path.startswith(f"{key}/") or "/" not in path:
@@ -345,8 +345,8 @@ def test_a_directory_with_a_damaged_file_opens(
         print(f"{count:6} {outcome}")
 
 
-def test_nothing_that_is_lost_is_lost_in_silence(caplog: pytest.LogCaptureFixture) -> None:
-    """Where a log is cut off, a line says which, where and why."""
+def test_every_loss_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """If a log is truncated, a line in the log has its name, the offset and the reason."""
     written = write_directory(clean=False)
     for path, how, files in damages(written.files, 60, 5):
         caplog.clear()
@@ -358,7 +358,7 @@ def test_nothing_that_is_lost_is_lost_in_silence(caplog: pytest.LogCaptureFixtur
 
 
 async def write_journal() -> tuple[Files, list[int]]:
-    """A journal of two snapshots and several files, and where it ended after each decision."""
+    """A journal of two snapshots and several files, and its end offset after each decision."""
     disk = VirtualDisk()
     journal = Journal.open(disk, 3000, lambda: NOW_MS, snapshot_bytes=2000)
     ends = [0]
@@ -407,7 +407,7 @@ def look_at_journal(path: str, how: str, files: Files, ends: list[int]) -> str:
     lost = len(ends) - 1 - ends.index(journal.end_offset)
     is_last = path == max(each for each in files | {path: b""} if each.endswith(".log"))
     if lost:
-        # The only copy: what cannot be told from a torn write is cut off, and nothing else.
+        # As the only copy, it is truncated only where the damage looks like a torn write.
         assert is_last
         assert lost == 1 or how in ("cut", "zeros", "emptied", "gone"), f"{lost} decisions"
 

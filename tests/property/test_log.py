@@ -1,6 +1,8 @@
-"""The log against plain lists, through rolls, restarts, crashes and truncation: a leader's against
-a list of records, a follower's against a list of batches with gaps between them, a compacted one
-against what each key had last."""
+"""Compares logs with plain lists, through rolls, restarts, crashes and truncation.
+
+A leader's log is compared with a list of records, a follower's with a list of batches with gaps, a
+compacted one with the last value of each key.
+"""
 
 import asyncio
 from contextlib import suppress
@@ -28,8 +30,8 @@ PRODUCER = 9
 
 
 class LogAgainstList(RuleBasedStateMachine):
-    """`records` is what was acknowledged: (timestamp, value) by offset. `durable` of them have
-    been flushed."""
+    """`records` has the appended records as (timestamp, value), by offset; the first `durable` of
+    them have been flushed."""
 
     @initialize(
         segment_bytes=st.integers(200, 2000),
@@ -43,7 +45,7 @@ class LogAgainstList(RuleBasedStateMachine):
         self.disk = VirtualDisk()
         self.base = start
         self.records: list[tuple[int, bytes]] = []
-        self.batches: list[int] = []  # where each begins, and the end
+        self.batches: list[int] = []  # base offset of each batch, then the end offset
         self.durable = 0
         self.recovery_point = 0
         self.open(clean=False)
@@ -107,7 +109,7 @@ class LogAgainstList(RuleBasedStateMachine):
 
     @rule(seed=st.none() | st.integers(0, 2**32), killed=st.booleans())
     def crash(self, seed: int | None, killed: bool) -> None:
-        """The machine loses power, or only the process is killed: then nothing is lost."""
+        """The machine loses power; or only the process is killed, which loses nothing."""
         if not killed:
             self.disk.crash(None if seed is None else Random(seed))
         self.open(clean=False)
@@ -184,11 +186,11 @@ class Stored(NamedTuple):
 
 
 class FollowerAgainstList(RuleBasedStateMachine):
-    """`batches` is what leaders have sent and is stored; `durable` of them have been flushed."""
+    """`batches` has the batches stored from leaders; the first `durable` have been flushed."""
 
     @initialize(segment_bytes=st.integers(200, 2000), start=st.sampled_from([0, 10**10]))
     def begin(self, segment_bytes: int, start: int) -> None:
-        # Its gaps are those of compaction: otherwise recovery takes one at the end for damage.
+        # A compacted topic, as recovery takes a gap at the end of any other log for damage.
         self.config = LogConfig(
             segment_bytes=segment_bytes, index_interval_bytes=100, compacts=True
         )
@@ -272,7 +274,7 @@ class FollowerAgainstList(RuleBasedStateMachine):
         self.log.restart_at(offset)
         assert (self.log.log_start_offset, self.log.log_end_offset) == (offset, offset)
         assert self.log.high_watermark == offset
-        self.start = offset  # as the checkpoint of the log directory would say at once or later
+        self.start = offset  # the log directory's checkpoint will have it, too
         self.batches.clear()
         self.durable = 0
 
@@ -357,8 +359,8 @@ class FollowerAgainstList(RuleBasedStateMachine):
 
 
 class CompactedAgainstDict(RuleBasedStateMachine):
-    """`records` is every record that was appended and not truncated, by offset; whatever the log
-    still has is one of them, and the last of each key is there, or was a delete marker."""
+    """`records` has every record appended and not truncated, by offset. Each record in the log must
+    be one of them, and the log must have the last one of each key, unless it is a tombstone."""
 
     @initialize(
         segment_bytes=st.integers(300, 1500),
@@ -415,8 +417,8 @@ class CompactedAgainstDict(RuleBasedStateMachine):
 
     @rule()
     def commit(self) -> None:
-        """As a leader does: what is committed is on the disk of another replica at least, so that
-        a crash of this one does not matter. Here it is on this one's."""
+        """Advance the high watermark, and flush. In a cluster committed records are also on another
+        replica, so that this one's crash does not lose them; here they must be on this disk."""
         self.log.flush()
         self.durable = max(self.records, default=-1) + 1
         self.log.high_watermark = self.log.log_end_offset

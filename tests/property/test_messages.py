@@ -1,6 +1,6 @@
-"""Every message in every version: it decodes to itself, and no bytes break a decoder.
+"""Every message in every version is decoded as it was encoded; arbitrary bytes break no decoder.
 
-`APIS` brings them, among them those of `trimtab.wire.messages.allocate_producer_ids`,
+The messages are those of `APIS`, among them those of `trimtab.wire.messages.allocate_producer_ids`,
 `trimtab.wire.messages.alter_configs`, `trimtab.wire.messages.alter_partition`,
 `trimtab.wire.messages.alter_partition_reassignments`,
 `trimtab.wire.messages.alter_replica_log_dirs`, `trimtab.wire.messages.broker_heartbeat`,
@@ -62,7 +62,7 @@ PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
     "bool": st.booleans(),
     "float64": st.floats(allow_nan=False),
     "uuid": st.binary(min_size=16, max_size=16),
-    # Lengths on both sides of what one byte of a compact prefix can say.
+    # Lengths below and above the largest in one byte of a compact length.
     "string": st.text(st.characters(codec="utf-8"), max_size=8)
     | st.sampled_from(["x" * 126, "ä" * 64]),
     "bytes": st.binary(max_size=8),
@@ -90,7 +90,7 @@ def field_values(declared: Field, version: int) -> st.SearchStrategy[Any]:
 
 
 def instances(kind: Schema, version: int) -> st.SearchStrategy[Any]:
-    """Instances with values in the fields that `version` carries, built from the declaration."""
+    """Instances with values in the fields of `version`, generated from the declaration."""
     carried = [each for each in kind.fields if each.versions.includes(version)]
     return st.builds(kind.cls, **{each.name: field_values(each, version) for each in carried})
 
@@ -122,7 +122,7 @@ def test_message_round_trips(cls: type, version: int, data: st.DataObject) -> No
 def test_bytes_decode_or_are_corrupt(
     cls: type, version: int, data: st.DataObject, seed: int
 ) -> None:
-    """Arbitrary bytes, and a message with bytes changed, cut out, put in, or its end cut off."""
+    """Arbitrary bytes, and messages with bytes changed, removed, inserted, or truncated."""
     body = encode(data.draw(messages(cls, version)), version)
     rng = random.Random(seed)
     for mutated in [rng.randbytes(rng.randrange(64)), *(mutate(body, rng) for _ in range(20))]:
@@ -134,12 +134,12 @@ def test_bytes_decode_or_are_corrupt(
                     finish(decode_in_turns(cls, version, mutated))
             continue
         assert finish(decode_in_turns(cls, version, mutated)) == received
-        # What was taken for a message is one: it can be said again, and means the same.
+        # A decoded message is valid: it can be encoded again, and is decoded to the same.
         assert decode(cls, version, encode(received, version)) == received
 
 
 def is_longer(cls: type, version: int, body: bytes) -> bool:
-    """Whether the only fault of these bytes is that there are too many."""
+    """Whether these bytes are a message followed by further bytes."""
     try:
         decode(cls, version, body, allow_rest=True)
     except CorruptData:

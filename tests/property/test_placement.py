@@ -1,4 +1,4 @@
-"""Whatever is asked of placement, it ends: with an assignment that holds, or with a refusal."""
+"""Placement terminates for all arguments, with a valid assignment or an error."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FACTORS = st.one_of(st.integers(-2, 13), st.sampled_from([-32768, 32767, 2**40])
 
 
 def is_small(rooms: list[Room], partitions: int, factor: int) -> bool:
-    """Whether what could be placed is little enough to be placed within a test."""
+    """Whether the placeable replicas are few enough for a test."""
     return min(partitions, max([0, *(room.free for room in rooms)])) * factor <= 2_000
 
 

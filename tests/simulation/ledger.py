@@ -1,4 +1,4 @@
-"""What was sent, what its sender was told, and what the logs hold: whether the three agree."""
+"""Compares the records sent, the outcomes reported to their sender, and the records in the logs."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from trimtab.client.accumulator.queues_cy import Delivery
 from trimtab.records import Record, RecordMetadata
 
 RecordId = tuple[int, int]
-"""Which task or thread sent it, and which of its records it is."""
+"""Number of the task or thread that sent the record, and of the record among those it sent."""
 
 
 @dataclass
 class Tally:
-    """A run's records, counted; several runs' are added.
+    """Counts of a run's records; the counts of several runs can be added.
 
     Attributes:
         unanswered: deliveries without an outcome.
-        told_again: outcomes told more than once.
-        late: outcomes told after `delivery.timeout.ms`.
-        lost: acknowledged, and not in the log where that says.
-        doubled: in the logs more than once.
-        disordered: in a log behind one that the same task sent later.
+        told_again: outcomes reported a second time.
+        late: outcomes reported after `delivery.timeout.ms`.
+        lost: acknowledged records that are not at their offset in the log.
+        doubled: records that are in the logs more than once.
+        disordered: records behind one that the same task sent later.
     """
 
     runs: int = 0
@@ -50,11 +50,11 @@ class Tally:
 
 @dataclass
 class Ledger:
-    """Of one run.
+    """The records of one run, with the time and outcome of each.
 
     Args:
-        now: seconds.
-        longest: seconds within which each outcome is due.
+        now: the clock, in seconds.
+        longest: seconds within which each outcome must be reported.
     """
 
     now: Callable[[], float]
@@ -65,12 +65,12 @@ class Ledger:
     late: list[RecordId] = field(default_factory=list)
 
     def expect(self, record: RecordId) -> Callable[[Delivery], None]:
-        """A record is about to be sent; returns what is to be called with its delivery."""
+        """Note a record before it is sent; returns the callback for its delivery."""
         self.sent_at[record] = math.inf
         return partial(self._note, record)
 
     def took(self, record: RecordId) -> None:
-        """`send` has returned: from here on its time counts."""
+        """Note that `send` has returned: the record's time starts now."""
         self.sent_at[record] = self.now()
 
     def _note(self, record: RecordId, delivery: Delivery) -> None:
@@ -81,7 +81,7 @@ class Ledger:
         self.outcomes[record] = delivery.exception() or delivery.result()
 
     def tally(self, stored: Mapping[tuple[int, int], RecordId]) -> Tally:
-        """Compare with the logs: the record at each partition and offset."""
+        """Compare with the logs; `stored` has the record at each partition and offset."""
         acknowledged = {
             record: outcome
             for record, outcome in self.outcomes.items()

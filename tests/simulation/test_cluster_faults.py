@@ -1,17 +1,15 @@
-"""A whole cluster under faults, in virtual time: nothing that was acknowledged is lost.
+"""A whole cluster under faults, in virtual time: no acknowledged record is lost.
 
-Each seed is another run of `trimtab.sim.reliability` (`trimtab.sim.runs` runs many) on a
-`trimtab.sim.virtual_cluster`, with the senders and readers of `trimtab.sim.workload` and the topics
-of `trimtab.sim.topic_kinds`, under the faults of `trimtab.sim.faults` and
-`trimtab.sim.fault_chains` as far as `trimtab.sim.losses` allows them,
-watched by `trimtab.sim.checkers` with what `trimtab.sim.histories`
-knows; `make sim SEEDS=10000 JOBS=2` runs more of
-them, and `make sim SEED=n` repeats one with its trace. `CLUSTER_SEEDS` (environment; default 8)
-says how many run here.
+Each seed is another run of `trimtab.sim.reliability` (`trimtab.sim.runs` runs many). It has a
+`trimtab.sim.virtual_cluster`, the senders and readers of `trimtab.sim.workload`, the topics of
+`trimtab.sim.topic_kinds`, the faults of `trimtab.sim.faults` and `trimtab.sim.fault_chains` within
+the limits of `trimtab.sim.losses`, and the checks of `trimtab.sim.checkers`, which use
+`trimtab.sim.histories`. `make sim SEEDS=10000 JOBS=2` runs more seeds, and `make sim SEED=n`
+repeats one with its trace. `CLUSTER_SEEDS` (environment; default 8) is the number of seeds here.
 
-The simulation is tested by bugs that are planted: each has to be found within 200 seeds. The seed
-tried first is one that finds it; after a change of the code it may be another, and the search goes
-on from 0: put the seed that it prints here.
+Planted bugs test the simulation: it must find each within 200 seeds. The first seed tried is one
+that found the bug. After a change of the code it may no longer find it; the search then continues
+from 0. Replace the number here by the seed that is printed.
 """
 
 from __future__ import annotations
@@ -42,14 +40,14 @@ SEARCHED = 200
 
 @pytest.mark.kip(966)
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_whatever_fails_what_is_acknowledged_stays(seed: int) -> None:
+def test_no_acknowledged_record_is_lost_under_faults(seed: int) -> None:
     run = run_seed(seed)
     assert run.acknowledged > 100
     assert run.checks > 100
 
 
 def _ignore_the_slowest(leadership: Leadership, now_s: float, lag_limit_s: float) -> int:
-    """The high watermark ahead of a follower."""
+    """A leader whose high watermark is ahead of a follower in sync."""
     log = leadership._log
     if leadership.is_under_min_isr:
         return log.high_watermark
@@ -62,7 +60,7 @@ def _ignore_the_slowest(leadership: Leadership, now_s: float, lag_limit_s: float
 
 
 def _never_part(partition: Partition, last_fetched_epoch: int, offset: int) -> None:
-    """A follower that does not cut off what its leader does not have, as nobody tells it to."""
+    """A leader that does not tell a follower where their logs diverge, so it does not truncate."""
 
 
 def _elect_anybody(
@@ -73,13 +71,13 @@ def _elect_anybody(
     is_active: Callable[[int], bool],
     how: election.Election,
 ) -> int:
-    """A controller that elects whoever lives, in sync or not."""
+    """A controller that elects any live replica, in sync or not."""
     candidates = (partition.leader, *replicas)
     return next((each for each in candidates if each in replicas and is_active(each)), NO_LEADER)
 
 
 def _join_early(leadership: Leadership, broker_id: int) -> bool:
-    """A follower that is taken for one in sync before it has everything."""
+    """A leader that takes a follower into the ISR before it has caught up."""
     epoch = leadership.followers[broker_id].broker_epoch
     return (
         leadership.proposal is None
@@ -99,7 +97,7 @@ def _cut_where_the_leader_says(partition: Partition, epoch: int, end_offset: int
 def _complete_early(
     partition: PartitionRegistration, isr: Sequence[int]
 ) -> completion.Completion | None:
-    """A move that is over before those that it adds are in sync."""
+    """A reassignment that completes before the new replicas are in sync."""
     removing = partition.removing_replicas
     in_sync = tuple(each for each in isr if each not in removing)
     replicas = tuple(each for each in partition.replicas if each not in removing)
@@ -109,14 +107,14 @@ def _complete_early(
 
 
 def _trust(records: memoryview, position: int = 0, is_client_batch: bool = False) -> BatchHeader:
-    """A follower that looks at no CRC."""
+    """A follower that does not check CRCs."""
     if is_client_batch:
         return verify(records, position, is_client_batch=True)
     return read_header(records, position)
 
 
 def _keep_recovery_point(log: Log, offset: int) -> None:
-    """A cut after which the recovery point still says that what comes there is on disk."""
+    """A truncation that keeps the recovery point, so that later batches count as flushed."""
     log.log_start_offset = min(log.log_start_offset, offset)
     log.cuts += 1
     log._reads.clear()
@@ -149,7 +147,7 @@ def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
     pytest.fail(f"{SEARCHED} seeds do not find: {bug}")
 
 
-def test_the_same_seed_is_the_same_run_in_another_process() -> None:
+def test_a_seed_gives_the_same_run_in_another_process() -> None:
     script = "from trimtab.sim.reliability import run_seed; print(run_seed(1))"
     runs = [
         subprocess.run(

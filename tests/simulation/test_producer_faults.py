@@ -1,8 +1,9 @@
-"""A producer in bad weather, in virtual time: no acknowledged record lost, none doubled, in order.
+"""A producer under faults, in virtual time: no acknowledged record is lost or duplicated; all are
+in order.
 
-Each seed is another run: other weather (`benchmarks.faults`), other options, another load.
-`SEEDS` (environment; default 60) says how many, `FIRST_SEED` which is the first; `pytest -s` prints
-the figures. A failure shows its seed, what it was drawn to be, and the last that happened.
+Each seed is another run with other faults (`benchmarks.faults`), other options and another load.
+`SEEDS` (environment; default 60) is the number of seeds, `FIRST_SEED` the first one; `pytest -s`
+prints the counts. A failure shows its seed, the plan drawn from it, and the last events.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from benchmarks.faults import FaultyCluster, Weather, draw_weather
+from benchmarks.faults import FaultRates, FaultyCluster, draw_fault_rates
 from tests.simulation.ledger import Ledger, RecordId, Tally, read_value, write_value
 from trimtab.client.admin import AsyncAdmin
 from trimtab.client.consumer import AsyncConsumer
@@ -33,28 +34,29 @@ SEEDS = int(os.environ.get("SEEDS", "60"))
 TOPIC = "flights"
 FACES = 3
 AMPLE_S = 7200.0
-"""A `delivery.timeout.ms` that no weather outlasts."""
+"""A `delivery.timeout.ms` that is longer than all faults."""
 SLACK_S = 0.05
-"""How much later than `delivery.timeout.ms` an outcome may be told."""
+"""Seconds after `delivery.timeout.ms` within which an outcome must be reported."""
 
 
 class Plan(NamedTuple):
-    """What a seed stands for.
+    """The settings of a run, which its seed decides.
 
     Attributes:
-        is_safe: with idempotence.
-        is_tight: some records are given up, for time or for good.
-        options: the producer's.
-        tasks: how many send at the same time.
-        records: how many each sends.
-        burst: how many of them at once, before `pause` seconds.
+        is_safe: whether the producer is idempotent.
+        is_tight: some records fail, because of a timeout or a final error.
+        options: the producer's options.
+        tasks: number of concurrent senders.
+        records: number of records of each sender.
+        burst: number of records sent at once, before a pause of `pause` seconds.
         largest: bytes of the largest value.
-        aim: how records get their partition: by themselves, by key, as told, or one of these.
+        aim: how a record gets its partition: by the partitioner ("itself"), by its key, as given
+            ("told"), or each in turn ("mixed").
     """
 
     is_safe: bool
     is_tight: bool
-    weather: Weather
+    rates: FaultRates
     link: Link
     partitions: int
     max_message_bytes: int
@@ -110,9 +112,9 @@ def draw_plan(seed: int) -> Plan:
     return Plan(
         is_safe=is_safe,
         is_tight=is_tight,
-        weather=draw_weather(
+        rates=draw_fault_rates(
             random,
-            # What was given up must not come after what was sent under a new epoch.
+            # A failed record must not be stored behind records of a later producer epoch.
             is_outliving=not is_tight and random.random() < 0.5,
             **({} if is_tight else {"final": 0.0}),
         ),
@@ -130,7 +132,7 @@ def draw_plan(seed: int) -> Plan:
 
 
 class Run(NamedTuple):
-    """What a run came to."""
+    """The results of a run."""
 
     tally: Tally
     seen: Counter[str]
@@ -158,7 +160,7 @@ async def _run(world: World, plan: Plan) -> tuple[Tally, Counter[str]]:
                     config={"max.message.bytes": plan.max_message_bytes},
                 )
         faulty = FaultyCluster(
-            cluster.addresses[0], FACES, plan.weather, world.random("weather"), is_virtual=True
+            cluster.addresses[0], FACES, plan.rates, world.random("weather"), is_virtual=True
         )
         try:
             world.network.set_link("client", "127.0.0.1", plan.link)
@@ -169,7 +171,8 @@ async def _run(world: World, plan: Plan) -> tuple[Tally, Counter[str]]:
                     with world.network.at("client"):
                         metrics = await _produce(world, plan, faulty.bootstrap_servers, ledger)
                     await faulty.calm()
-                    await faulty.drain()  # What is still held comes, and must not count.
+                    # Delayed requests must reach the broker before the logs are read.
+                    await faulty.drain()
                 finally:
                     await faulty.__aexit__(None, None, None)
             with world.network.at("reader"):
@@ -178,7 +181,7 @@ async def _run(world: World, plan: Plan) -> tuple[Tally, Counter[str]]:
             _judge(plan, tally)
             assert faulty.failures == []
         except BaseException as error:
-            error.add_note("\n".join([*_describe(plan), "the weather:", *list(faulty.log)[-30:]]))
+            error.add_note("\n".join([*_describe(plan), "the rates:", *list(faulty.log)[-30:]]))
             raise
     return tally, faulty.seen + Counter(metrics)
 
@@ -253,14 +256,14 @@ def _judge(plan: Plan, tally: Tally) -> None:
 
 def _describe(plan: Plan) -> Iterator[str]:
     for name, value in plan._asdict().items():
-        if isinstance(value, Weather):
+        if isinstance(value, FaultRates):
             value = {name: share for name, share in asdict(value).items() if share}
         yield f"{name}: {value}"
 
 
 @pytest.fixture(scope="module")
 def totals() -> Iterator[Counter[str]]:
-    """Everything that was seen in all runs; printed at the end."""
+    """Counts of the events of all runs; printed at the end."""
     totals: Counter[str] = Counter()
     yield totals
     print()
@@ -270,7 +273,7 @@ def totals() -> Iterator[Counter[str]]:
 
 @pytest.mark.kip(98)
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
-def test_whatever_the_weather_what_is_acknowledged_is_stored_once_in_order(
+def test_acknowledged_records_are_stored_once_in_order_under_faults(
     seed: int, totals: Counter[str]
 ) -> None:
     plan = draw_plan(seed)
@@ -282,6 +285,6 @@ def test_whatever_the_weather_what_is_acknowledged_is_stored_once_in_order(
         totals[f"seen, {name}"] += count
 
 
-def test_the_same_seed_is_the_same_weather() -> None:
+def test_a_seed_gives_the_same_faults() -> None:
     runs = [run_plan(FIRST_SEED, draw_plan(FIRST_SEED)) for _ in range(2)]
     assert runs[0] == runs[1]

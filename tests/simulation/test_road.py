@@ -1,6 +1,6 @@
-"""The road in the virtual world: a producer, three brokers and a consumer, minutes in seconds.
+"""A producer, three brokers and a consumer in the virtual world: minutes in seconds.
 
-What is run is what is shipped; only time, network, disks and randomness are virtual.
+The code is the same as in production; only time, network, disks and randomness are virtual.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ VALUE_BYTES = 100
 
 
 class Run(NamedTuple):
-    """What a run came to."""
+    """The results of a run."""
 
     trace_hash: str
     events: int
     virtual_s: float
     shares: tuple[float, ...]
-    """Of the records, by the broker that leads their partition."""
+    """Each broker's share of the records, by the leader of their partition."""
 
 
 Send = Callable[[int], Awaitable[None]]
@@ -50,12 +50,12 @@ def run_road(
     link: Link | None = None,
     **options: object,
 ) -> Run:
-    """Produce as `send_all` says, read everything back, and check it record by record.
+    """Produce records, read them back, and check each one.
 
     Args:
-        send_all: calls the `Send` it is given with 0, 1, 2, … at the times it likes.
-        slow_ms: how late broker 0 answers each produce request.
-        options: the producer's.
+        send_all: calls its `Send` argument with 0, 1, 2, … at times of its choice.
+        slow_ms: delay of broker 0's answers to produce requests.
+        options: the producer's options.
     """
     with World(seed) as world:
         if link is not None:
@@ -117,7 +117,7 @@ async def _consume(world: World, bootstrap: str, count: int) -> list[Record]:
 
 
 def _check(deliveries: list[Delivery], records: list[Record]) -> None:
-    """Every record sent is stored once, where the producer was told, in the order of sending."""
+    """Every record is stored once, at its acknowledged offset, in the order of sending."""
     stored = {(record.partition, record.offset): int(record.value or b"") for record in records}
     assert len(stored) == len(records) == len(deliveries)
     for number, delivery in enumerate(deliveries):
@@ -129,7 +129,7 @@ def _check(deliveries: list[Delivery], records: list[Record]) -> None:
 
 
 async def send_in_busy_spells(world: World, send: Send) -> None:
-    """100,000 records in ten minutes; five seconds of each minute bring 2,000 a second."""
+    """100,000 records in ten minutes: 2,000 per second during five seconds of each minute."""
     for minute in range(10):
         for spell in range(1000):
             for number in range(10):
@@ -139,12 +139,12 @@ async def send_in_busy_spells(world: World, send: Send) -> None:
 
 
 def run_slow_broker(seed: int) -> Run:
-    # Batches of eight records: 250 a second in a busy spell, where broker 0 can answer 50.
+    # Batches of eight records: 250 per second in a busy spell, while broker 0 can answer 50.
     return run_road(seed, send_in_busy_spells, slow_ms=20, batch_size=1000, linger_ms=0)
 
 
 @pytest.mark.kip(794)
-def test_ten_minutes_with_a_slow_broker_run_alike_twice_and_spare_it():
+def test_two_runs_with_a_slow_broker_are_equal_and_send_it_less():
     first = run_slow_broker(seed=1)
     assert first.virtual_s >= 600
     assert first.shares[0] < 0.8 * min(first.shares[1:])
@@ -152,7 +152,7 @@ def test_ten_minutes_with_a_slow_broker_run_alike_twice_and_spare_it():
     print(", ".join(f"broker {broker}: {part:.1%}" for broker, part in enumerate(first.shares)))
 
 
-def test_another_seed_is_another_run():
+def test_another_seed_gives_another_run():
     async def send_a_few(world: World, send: Send) -> None:
         for number in range(1000):
             await send(number)
@@ -190,14 +190,14 @@ def test_every_record_is_stored_once_through_resets_and_cuts(seed):
             await faults
         world.network.heal()
 
-    # Far enough away that several requests are on their way whenever something breaks.
+    # A latency at which several requests are in flight whenever a connection breaks.
     link = Link(latency_ms_min=5, latency_ms_mean=20)
     run_road(seed, send_through_faults, link=link, request_timeout_ms=700, linger_ms=0)
     assert broken >= 5
 
 
 def test_a_run_is_the_same_in_another_process_compiled_or_interpreted():
-    """Nothing that decides may iterate over a set of strings, or go by addresses."""
+    """Decisions must not depend on the order of a set of strings, or on object addresses."""
     script = f"""
 import asyncio, sys
 sys.path[:0] = {[os.path.dirname(__file__), *sys.path]!r}

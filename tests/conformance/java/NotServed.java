@@ -12,7 +12,7 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
-/** Asks for groups and transactions; prints a line for each way: its name, and what it met. */
+/** Uses groups and transactions; prints a line for each call: its name and its error. */
 public class NotServed {
     static String servers;
 

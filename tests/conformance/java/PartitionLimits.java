@@ -27,8 +27,8 @@ import org.apache.kafka.common.protocol.Errors;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /**
- * Java's half of `JavaJudge` in partition_limit_judges.py: a command a line on standard input, an
- * answer a line on standard output, both of words between tabs. Replicas are written `0,1|1,2`.
+ * Java's half of `JavaJudge` in partition_limit_judges.py: reads a command per line from standard
+ * input and prints an answer per line, both as words separated by tabs. Replicas are `0,1|1,2`.
  *
  * An error that did not come from a broker ends the process.
  */
@@ -77,7 +77,7 @@ class PartitionLimits {
         }
     }
 
-    /** Whether only to validate; of each topic its name, partitions, factor, replicas, option. */
+    /** Arguments: validate only; for each topic name, partitions, factor, replicas, option. */
     private static List<String> createTopics(String[] words) throws Exception {
         List<NewTopic> topics = new ArrayList<>();
         for (int at = 2; at < words.length; at += 5) {
@@ -116,7 +116,7 @@ class PartitionLimits {
         return tell(admin.createPartitions(Map.of(words[1], wanted)).all());
     }
 
-    /** The topic, then for each partition its number and its replicas, none to give its move up. */
+    /** Arguments: topic; for each partition its number and replicas, or none to cancel its move. */
     private static List<String> reassign(String[] words) throws Exception {
         Map<TopicPartition, Optional<NewPartitionReassignment>> targets = new LinkedHashMap<>();
         for (int at = 2; at < words.length; at += 2) {
@@ -134,7 +134,7 @@ class PartitionLimits {
         return answer;
     }
 
-    /** The broker, SET or DELETE, the option and its value. */
+    /** Arguments: broker, SET or DELETE, option, value. */
     private static List<String> setOption(Admin admin, String[] words) throws Exception {
         ConfigResource broker = new ConfigResource(ConfigResource.Type.BROKER, words[1]);
         AlterConfigOp operation =
@@ -143,7 +143,7 @@ class PartitionLimits {
         return tell(admin.incrementalAlterConfigs(Map.of(broker, List.of(operation))).all());
     }
 
-    /** Value, source, type, and whether it is read only. */
+    /** Answers the option's value, source and type, and whether it is read-only. */
     private static List<String> describeOption(String[] words) throws Exception {
         ConfigResource broker = new ConfigResource(ConfigResource.Type.BROKER, words[1]);
         ConfigEntry found =
@@ -153,7 +153,7 @@ class PartitionLimits {
         return List.of(found.value(), found.source().name(), found.type().name(), isReadOnly);
     }
 
-    /** Has a topic created by asking for its partitions, as every consumer does. */
+    /** Has a topic auto-created by requesting its metadata, as every consumer does. */
     private static List<String> askFor(String servers, String topic) {
         Map<String, Object> options = Map.of("bootstrap.servers", servers);
         try (var consumer =
@@ -162,7 +162,7 @@ class PartitionLimits {
             consumer.partitionsFor(topic, Duration.ofSeconds(PATIENCE_S));
             return tell((short) 0, "");
         } catch (KafkaException error) {
-            // A code that the consumer does not expect is the cause of what it throws.
+            // If the consumer does not expect an error code, its exception is the cause.
             Throwable cause = error.getCause() == null ? error : error.getCause();
             return tell(Errors.forException(cause).code(), cause.getMessage());
         }

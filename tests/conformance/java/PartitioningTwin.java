@@ -33,15 +33,15 @@ import java.util.function.Supplier;
 
 /**
  * Apache Kafka's half of test_partitioning_differential.py: the real RecordAccumulator and
- * BuiltInPartitioner, driven by a story that a seed tells.
+ * BuiltInPartitioner, driven by the scenario of a seed.
  *
- * Its other half is `Story` in that file, which tells the same story to trimtab's accumulator, draw
- * by draw: whoever changes one changes the other. It lives in Kafka's package because the hooks of
- * Kafka's own tests (randomPartition, createBuiltInPartitioner) are visible there only.
+ * `Story` in that file runs the same scenario with trimtab's accumulator and the same random
+ * numbers: change both together. This class is in Kafka's package because the hooks of Kafka's own
+ * tests (randomPartition, createBuiltInPartitioner) are visible only there.
  *
- * Arguments: first seed, number of seeds, operations of each, and "trace" to see every one.
- * Prints, for each seed, a hash of all that was chosen, the records and the random draws; traced,
- * a line for each operation before that.
+ * Arguments: first seed, number of seeds, operations per seed, and "trace" to print each operation.
+ * Prints for each seed a hash of all choices and the counts of records and random numbers; with
+ * "trace", a line for each operation before that.
  */
 public final class PartitioningTwin {
     private static final String TOPIC = "topic";
@@ -53,7 +53,7 @@ public final class PartitioningTwin {
     private static final int[] TIMEOUTS = {0, 0, 3, 40};
     private static final byte[] ZEROS = new byte[1 << 20];
 
-    /** Knuth's 64-bit generator; the 31 bits that are used are its best ones. */
+    /** Knuth's 64-bit random number generator; uses its 31 best bits. */
     private static final class Chance {
         private long state;
         long draws;
@@ -98,7 +98,7 @@ public final class PartitioningTwin {
         }
     }
 
-    /** Tells which partition a record went to. */
+    /** Notes the partition of a record. */
     private static final class Choice implements RecordAccumulator.AppendCallbacks {
         int partition;
 
@@ -112,7 +112,7 @@ public final class PartitioningTwin {
         }
     }
 
-    /** Memory without end; of a huge batch only what is written is really there. */
+    /** Unlimited memory; of a huge batch only the written part is allocated. */
     private static final class LazyBuffers extends BufferPool {
         LazyBuffers(int batchSize, Metrics metrics, Time time) {
             super(1L << 50, batchSize, metrics, time, "twin");
@@ -206,7 +206,7 @@ public final class PartitioningTwin {
         inFlight.add(new ArrayList<>());
     }
 
-    /** What metadata says from now on. */
+    /** Publishes new metadata. */
     private void look() {
         List<Node> nodes = new ArrayList<>();
         for (int node = 0; node < nodeCount; node++)
@@ -272,7 +272,7 @@ public final class PartitioningTwin {
             return "partitions " + leaders.size();
         }
         if (kind < 994) {
-            // All leaders lost at once, so that nobody is left to choose.
+            // All leaders are lost at once, so that no partition can be chosen.
             Collections.fill(leaders, -1);
             look();
             return "no leaders";
@@ -329,12 +329,12 @@ public final class PartitioningTwin {
         if (kind < 14)
             return Arrays.copyOf(ZEROS, story.below(40));
         if (kind < 15)
-            // Around a whole batch, where the slack of an over-sized buffer decides.
+            // Sizes near a full batch, where the free bytes of a larger buffer matter.
             return Arrays.copyOf(ZEROS, Math.max(0, Math.min(batchSize, 1 << 16) - 90 + story.below(100)));
         return Arrays.copyOf(ZEROS, story.below(3 * Math.min(batchSize, 1 << 17)));
     }
 
-    /** One look of the sender: what is ready, who takes it, what is taken. */
+    /** One run of the sender: ready partitions, ready brokers, drained batches. */
     private String pass() {
         Set<Node> ready = accumulator.ready(snapshot, clock.now).readyNodes;
         StringBuilder said = new StringBuilder("pass");
@@ -350,7 +350,7 @@ public final class PartitioningTwin {
         return said.toString();
     }
 
-    /** Takes the oldest batch of every partition that these nodes lead. */
+    /** Drains the oldest batch of every partition that these nodes lead. */
     private void drain(Set<Node> nodes) {
         List<ProducerBatch> taken = new ArrayList<>();
         accumulator.drain(snapshot, nodes, Integer.MAX_VALUE, clock.now).values().forEach(taken::addAll);
@@ -360,12 +360,12 @@ public final class PartitioningTwin {
             mix(batch.topicPartition.partition());
             mix(batch.recordCount);
         }
-        // What a codec makes of the records is not the matter here: the story says how well they compress.
+        // No codec runs here: the scenario determines the compression ratio.
         if (compression.type().id != 0)
             CompressionRatioEstimator.setEstimation(TOPIC, compression.type(), (20 + story.below(100)) / 100f);
     }
 
-    /** The batches in flight of one partition are acknowledged, or come back to be sent again. */
+    /** Acknowledges a partition's batches in flight, or puts them back for a retry. */
     private String settle() {
         int partition = story.below(leaders.size());
         boolean comeBack = story.below(3) == 0;
@@ -385,7 +385,7 @@ public final class PartitioningTwin {
         incomplete--;
     }
 
-    /** Everything is sent and acknowledged that has a leader; what has none gets one. */
+    /** Sends and acknowledges all batches; partitions without a leader get one. */
     private String drainAll() {
         for (int partition = 0; partition < leaders.size(); partition++)
             if (leaders.get(partition) < 0)

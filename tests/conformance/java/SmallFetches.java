@@ -7,7 +7,7 @@ import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
-/** Reads a whole topic in fetches of 1 KiB; prints the partition of each record as it comes. */
+/** Reads a topic in fetches of 1 KiB; prints the partition of each record as it is read. */
 class SmallFetches {
     public static void main(String[] arguments) {
         String topic = arguments[1];

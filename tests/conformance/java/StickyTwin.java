@@ -10,18 +10,18 @@ import org.apache.kafka.common.Cluster;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * Tells a story of records to Java's own producer, while nothing is sent, and prints for each its
- * partition and every sticky partition that was drawn for it.
+ * Passes records to Java's producer while its brokers are stopped, and prints for each record its
+ * partition and every sticky partition chosen for it.
  *
- * <p>Arguments: bootstrap servers, topic, the partitioner, batch.size. Then a line of standard
- * input says that the brokers are gone, and each further one is a record: a partition or "-", a key
- * or "-", the size of its value.
+ * <p>Arguments: bootstrap servers, topic, partitioner, batch.size. The first line of standard input
+ * means that the brokers are stopped; each further line is a record: a partition or "-", a key or
+ * "-", the size of its value.
  */
 public class StickyTwin {
     static StringBuilder drawn = new StringBuilder();
     static int chosen;
 
-    /** What both partitioners do, and what they have drawn by then. */
+    /** The choices of both partitioners, and the partitions chosen at random so far. */
     public abstract static class Spy implements Partitioner {
         private final Partitioner partitioner;
         private Integer last;

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.faults import FaultyCluster, Weather, draw_weather
+from benchmarks.faults import FaultRates, FaultyCluster, draw_fault_rates
 from trimtab.client.admin import AsyncAdmin
 from trimtab.client.producer import AsyncProducer
 from trimtab.cluster import Cluster
@@ -21,7 +21,7 @@ PARTITIONS = [TopicPartition(TOPIC, number) for number in range(4)]
 RECORDS = 200
 
 
-def produce(weather: Weather, **options: object) -> tuple[FaultyCluster, list[object], int]:
+def produce(rates: FaultRates, **options: object) -> tuple[FaultyCluster, list[object], int]:
     """Send one record to a batch; the faults, the outcomes, and how many records are stored."""
 
     async def run(world: World) -> tuple[FaultyCluster, list[object], int]:
@@ -29,7 +29,7 @@ def produce(weather: Weather, **options: object) -> tuple[FaultyCluster, list[ob
         async with cluster, AsyncAdmin(cluster.bootstrap_servers) as admin:
             await admin.create_topic(TOPIC, partitions=len(PARTITIONS))
             faulty = FaultyCluster(
-                cluster.addresses[0], 3, weather, world.random("weather"), is_virtual=True
+                cluster.addresses[0], 3, rates, world.random("weather"), is_virtual=True
             )
             async with (
                 faulty,
@@ -86,38 +86,38 @@ def produce(weather: Weather, **options: object) -> tuple[FaultyCluster, list[ob
     ],
 )
 def test_a_producer_gets_over_it(fault: str, share: float, seen: str) -> None:
-    faulty, outcomes, stored = produce(replace(Weather(), **{fault: share}))
+    faulty, outcomes, stored = produce(replace(FaultRates(), **{fault: share}))
     assert faulty.seen[seen] > 0, faulty.seen
     assert (outcomes, stored) == ([None] * RECORDS, RECORDS)
 
 
 def test_what_arrives_after_its_client_has_gone_is_not_stored_again() -> None:
-    weather = Weather(held=0.1, longest_hold=1.5, is_outliving=True)
-    faulty, outcomes, stored = produce(weather)
+    rates = FaultRates(held=0.1, longest_hold=1.5, is_outliving=True)
+    faulty, outcomes, stored = produce(rates)
     assert faulty.seen["held"] > 0
     assert (outcomes, stored) == ([None] * RECORDS, RECORDS)
 
 
 def test_some_brokers_learn_late_of_elections() -> None:
-    faulty, outcomes, stored = produce(Weather(elections=5, stale=0.3))
+    faulty, outcomes, stored = produce(FaultRates(elections=5, stale=0.3))
     assert faulty.seen["stale metadata"] > 0
     assert (outcomes, stored) == ([None] * RECORDS, RECORDS)
 
 
 def test_a_final_refusal_is_told_and_nothing_is_stored() -> None:
-    _, outcomes, stored = produce(Weather(final=0.1))
+    _, outcomes, stored = produce(FaultRates(final=0.1))
     codes = [error.code for error in outcomes if isinstance(error, BrokerError)]
     assert set(codes) == {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_RECORD}
     assert stored == RECORDS - len(codes) == outcomes.count(None)
 
 
-def test_nothing_happens_in_fair_weather() -> None:
-    faulty, outcomes, stored = produce(Weather())
+def test_without_rates_there_are_no_faults() -> None:
+    faulty, outcomes, stored = produce(FaultRates())
     assert faulty.seen.total() == 0
     assert (outcomes, stored) == ([None] * RECORDS, RECORDS)
 
 
-def test_weather_comes_of_a_seed_and_what_is_given_stays() -> None:
-    drawn = [draw_weather(Random(seed), doubted=0.5) for seed in (1, 2, 1)]
+def test_rates_depend_on_the_seed_and_given_ones_are_kept() -> None:
+    drawn = [draw_fault_rates(Random(seed), doubted=0.5) for seed in (1, 2, 1)]
     assert drawn[0] == drawn[2] != drawn[1]
     assert {each.doubted for each in drawn} == {0.5}

@@ -289,7 +289,7 @@ def test_writing_to_a_connection_that_has_ended_is_its_end_and_nothing_else(
 def test_a_client_that_leaves_before_its_answer_fails_nothing(
     capfd: pytest.CaptureFixture[str], is_cut: bool
 ) -> None:
-    """As in bad weather: the answer comes when the client's transport is closed already."""
+    """As under faults: the answer comes when the client's transport is closed already."""
     served: list[asyncio.StreamWriter] = []
 
     class Watched(Proxy):

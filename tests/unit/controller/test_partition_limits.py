@@ -136,7 +136,7 @@ def assigned(name: str, *replicas: list[int]) -> CreatableTopic:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_rows_1_to_3_until_nobody_has_room(scene: Scene, seed: int) -> None:
+def test_rows_1_to_3_until_all_brokers_are_full(scene: Scene, seed: int) -> None:
     limited = Limited(scene, (8, 6, 9), 10, None)
     assert limited.create(topic("t", 1, 3), seed=seed) == [(NONE, "")]
     assert limited.counts() == [9, 7, 10]
@@ -159,7 +159,7 @@ def test_row_4_nothing_is_created_in_part(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_rows_5_to_7_all_the_room_there_is(scene: Scene, seed: int) -> None:
+def test_rows_5_to_7_all_free_replicas_can_be_used(scene: Scene, seed: int) -> None:
     limited = Limited(scene, (10, 20, 30), 40, None)
     for partitions, factor, most in ((31, 2, 30), (20, 3, 10)):
         ((code, message),) = limited.create(topic("t", partitions, factor), seed=seed)
@@ -286,7 +286,7 @@ def test_rows_20_and_21_moves_to_full_brokers_and_away_from_them(scene: Scene) -
     assert limited.move({8: [1]}) == [(NONE, "")]
 
 
-def test_row_22_what_adds_nothing_passes(scene: Scene) -> None:
+def test_row_22_a_move_that_adds_no_replica_is_allowed(scene: Scene) -> None:
     limited = Limited(scene, (3, 3, 3), None, None)
     limited.create(assigned("t", [1, 2, 3]))
     scene.configure("", "max.broker.partitions", "1")
@@ -303,7 +303,7 @@ def test_row_23_more_replicas_need_room_in_the_cluster(scene: Scene) -> None:
     assert limited.move({0: [1, 2]}) == [(NONE, "")]
 
 
-def test_row_24_giving_up_always_passes(scene: Scene) -> None:
+def test_row_24_a_move_can_always_be_cancelled(scene: Scene) -> None:
     limited = Limited(scene, (3, 3, 3), None, None)
     assert limited.move({0: [2]}) == [(NONE, "")]
     scene.configure("", "max.broker.partitions", "0")

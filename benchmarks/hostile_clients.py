@@ -39,7 +39,7 @@ def write_frame(request: object, version: int, correlation_id: int = 1) -> bytes
     return b"".join(map(bytes, encode_request(request, version, correlation_id, "patience")))
 
 
-class Line:
+class BlockingConnection:
     """One connection to a broker, with one request at a time.
 
     Attributes:
@@ -77,7 +77,7 @@ class Line:
 def serves(address: Address) -> bool:
     """Whether a new connection gets an answer to a Metadata request."""
     try:
-        with Line(address) as line:
+        with BlockingConnection(address) as line:
             return bool(line.ask(MetadataRequest(topics=[]), 9).brokers)
     except OSError:
         return False
@@ -144,7 +144,7 @@ def is_closed(connection: socket.socket) -> bool:
         return True
 
 
-class _Besieger:
+class _HostileClient:
     """A client in a thread, which runs until the context ends.
 
     Attributes:
@@ -185,7 +185,7 @@ class _Besieger:
             number += 1
 
 
-class SlowReaders(_Besieger):
+class SlowReaders(_HostileClient):
     """Connections that fetch much of a topic at once, and read the response slowly.
 
     Attributes:
@@ -267,7 +267,7 @@ def garble(frame: bytes, random: Random) -> bytes:
     return length.to_bytes(4, "big", signed=True) + bytes(garbled)
 
 
-class Garblers(_Besieger):
+class Garblers(_HostileClient):
     """Sends garbled frames, each over its own connection, `per_s` per second.
 
     Attributes:
@@ -301,7 +301,7 @@ class Garblers(_Besieger):
             self.outcomes["answered" if answered else "closed"] += 1
 
 
-class Replayers(_Besieger):
+class Replayers(_HostileClient):
     """Sends an idempotent producer's requests: replayed, out of order, with a stale epoch, forged.
 
     Attributes:
@@ -316,7 +316,7 @@ class Replayers(_Besieger):
         self.outcomes: dict[str, Counter[str]] = {}
 
     def _run(self) -> None:
-        with Line(self._address) as line:
+        with BlockingConnection(self._address) as line:
             identity = line.ask(
                 InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0), 4
             )
