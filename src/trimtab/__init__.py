@@ -1,6 +1,6 @@
 """trimtab keeps partitions level: Apache Kafka's partition load management as one Python platform.
 
-The public names are here and are imported when first used, so that importing trimtab costs nothing:
+The public names are here, and are imported at their first use, so that importing trimtab is fast:
 
     from trimtab import Cluster, Producer
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from importlib import import_module
 
-TYPE_CHECKING = False  # as typing's, which whoever only supervises others does not import
+TYPE_CHECKING = False  # like typing's, which a process that only supervises does not import
 if TYPE_CHECKING:
     from trimtab.client.accumulator.queues_cy import Delivery
     from trimtab.client.accumulator.table import TableDelivery, TableError

@@ -1,8 +1,8 @@
 """Run the compiled modules from their Python source.
 
-The hot modules, `*_cy.py`, are compiled where a C compiler is at hand; the compiled module lies
-beside its source and would be imported first. `TRIMTAB_PURE=1` puts the source first: to debug, to
-compare the two forms, to measure what the compiler brings.
+The hot modules, `*_cy.py`, are compiled if a C compiler is available; the compiled module is in the
+same directory as its source, and Python imports it first. `TRIMTAB_PURE=1` makes Python import the
+source: to debug, to compare the two forms, or to measure the gain.
 """
 
 from __future__ import annotations
@@ -48,5 +48,5 @@ def is_compiled() -> bool:
 
 
 def install() -> None:
-    """Put the source first for every `trimtab` module imported from now on."""
+    """Import the source of every `trimtab` module from now on."""
     sys.meta_path.insert(0, SourceFinder("trimtab"))

@@ -3,9 +3,9 @@
     with Cluster(brokers=3, racks=["a", "b", "c"]) as cluster:
         Producer(bootstrap_servers=cluster.bootstrap_servers)
 
-The nodes are those of `trimtab cluster up`, which gives each a process of its own; they speak to
-each other by the same requests. A broker whose disk has failed is down, and the others lead what it
-led; `start_broker` starts it again, which here nobody else does.
+The nodes are the same as those of `trimtab cluster up`, which runs each in its own process; they
+send each other the same requests. A broker whose disk has failed is down, and others lead its
+partitions. It is not restarted until `start_broker` is called.
 
 On disk, below `data`:
 
@@ -51,23 +51,24 @@ class Cluster:
     """Brokers and a controller in this process.
 
     As a context manager it is up inside the block: `with` runs the brokers on one thread and the
-    controller on another, so that no fetch waits while it decides about thousands of partitions;
-    `async with` runs all on the running loop. `start` and `stop` do what `with` does.
+    controller on another, so that fetches do not wait while the controller decides about thousands
+    of partitions; `async with` runs all on the running loop. `start` and `stop` do the same as
+    `with`.
 
     Args:
-        brokers: how many; their ids are 0, 1, ….
+        brokers: their number; their ids are 0, 1, ….
         racks: a rack per broker; None for none.
-        data: the directory to keep the data in, which a later cluster finds again. None keeps them
-            in a temporary one that is removed at the end.
-        ports: a port per broker, or the first of consecutive ones; None takes free ones.
+        data: the data directory, which a later cluster can reuse. None for a temporary one that is
+            removed at the end.
+        ports: a port per broker, or the first of consecutive ones; None for free ones.
         host: the address to listen on and to advertise.
         config: broker options (`trimtab.config.BROKER`), dotted or in snake case, the same for all.
-        storage: makes the storage of `controller` and `broker-<id>`, instead of `data`.
+        storage: returns the storage for `controller` and `broker-<id>`, instead of `data`.
         now_ms: wall time in milliseconds.
-        random: topic ids, placement and other choices; give a seeded one to have them repeated.
+        random: for topic ids, placement and other choices; pass a seeded one to repeat them.
 
     Raises:
-        UsageError: an argument does not fit the others.
+        UsageError: an argument is invalid, or contradicts another.
     """
 
     def __init__(
@@ -137,14 +138,14 @@ class Cluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """`host:port,host:port,…` of the brokers that are up, as clients take it."""
+        """`host:port,host:port,…` of the brokers that are up, for clients."""
         return ",".join(format_address(*address) for address in self.addresses)
 
     def slow(self, broker: int = 0, produce_ms: float = 20) -> None:
-        """Have a broker answer every produce request so many milliseconds late, 0 for on time.
+        """Make a broker delay every produce response by `produce_ms`; 0 ends the delay.
 
-        One request at a time per connection, as in KIP-794's measurements. It stays so when the
-        broker is started again.
+        It handles one request at a time per connection, as in KIP-794's measurements. The delay
+        remains when the broker is restarted.
 
         Raises:
             UsageError: no such broker is up, or a negative time.
@@ -155,7 +156,7 @@ class Cluster:
 
     @property
     def limit_usage(self) -> LimitUsage:
-        """Replicas of each broker, the limits on them, and how often these have refused something
+        """Replicas of each broker, the limits on them, and how many requests these have refused
         (KIP-578); also for Prometheus: `LimitCollector(lambda: cluster.limit_usage)`.
 
         Raises:
@@ -172,15 +173,15 @@ class Cluster:
             return controller.controller.limit_usage()
         return self._controller_thread.run(measure())
 
-    # The synchronous face
+    # Synchronous
 
     def start(self) -> None:
-        """Bring the cluster up on a thread of its own; on return it answers.
+        """Start the cluster on its own threads; on return it serves requests.
 
         Raises:
-            OSError: a port is taken.
+            OSError: a port is in use.
             StorageError: the disk failed.
-            UsageError: it is up already, or the data are in use or another cluster's.
+            UsageError: it is up already, or the data are in use or belong to another cluster.
         """
         self._refuse_running()
         thread = LoopThread("trimtab-cluster")
@@ -193,7 +194,7 @@ class Cluster:
         self._thread = thread
 
     def stop(self) -> None:
-        """Take it down cleanly; temporary data are removed. Does nothing if it is not up.
+        """Stop it cleanly, and remove temporary data. Does nothing if it is not up.
 
         Raises:
             StorageError: the disk failed; the next start recovers.
@@ -213,10 +214,10 @@ class Cluster:
             controller_thread.stop()
 
     def start_broker(self, broker: int) -> None:
-        """Start a broker that was stopped or killed, on its port; on return it serves.
+        """Start a broker that was stopped or killed, on its old port; on return it serves requests.
 
         Raises:
-            OSError: its port is taken.
+            OSError: its port is in use.
             StorageError: the disk failed.
             UsageError: it is up, there is no such broker, or the cluster does not run in `with`.
         """
@@ -225,7 +226,7 @@ class Cluster:
         self._run(self._start_broker, broker)
 
     def stop_broker(self, broker: int) -> None:
-        """End a broker in good order: it hands over what it leads (controlled shutdown).
+        """Stop a broker cleanly: it hands over leadership first (controlled shutdown).
 
         Raises:
             StorageError: the disk failed.
@@ -235,7 +236,7 @@ class Cluster:
         self._run(self._stop_broker, broker)
 
     def kill_broker(self, broker: int) -> None:
-        """End a broker at once, as if its process were killed: nothing is said or written.
+        """Stop a broker at once, as if its process were killed: it sends and writes nothing more.
 
         Raises:
             UsageError: no such broker is up, or the cluster does not run in `with`.
@@ -255,7 +256,7 @@ class Cluster:
     ) -> None:
         self.stop()
 
-    # The asynchronous face
+    # Asynchronous
 
     async def __aenter__(self) -> Cluster:
         self._refuse_running()
@@ -353,7 +354,7 @@ class Cluster:
     async def _start_broker(self, broker_id: int) -> None:
         if broker_id not in self._bound:
             raise UsageError(f"broker={broker_id}: brokers are 0 to {self._count - 1}")
-        await self._let_go(broker_id)  # it may not be closed yet since it failed
+        await self._let_go(broker_id)  # after a failure it may still be closing
         member = await self._open_broker(broker_id, self._bound[broker_id])
         try:
             await member.broker.start(*member.address)
@@ -364,8 +365,8 @@ class Cluster:
         self._watch(broker_id, member)
 
     def _watch(self, broker_id: int, member: _Member) -> None:
-        """See that a broker that cannot go on, as its disk has failed, is down until `start_broker`
-        starts it again. Its log says why."""
+        """Take a broker whose disk has failed down, until `start_broker` is called. Its log has the
+        reason."""
 
         async def watch() -> None:
             await member.broker.failed.wait()
@@ -378,7 +379,7 @@ class Cluster:
         self._watchers[broker_id] = asyncio.ensure_future(watch())
 
     async def _let_go(self, broker_id: int) -> _Member | None:
-        """Watch a broker no more; None if it has failed, and is closed now."""
+        """Stop watching a broker, and remove it; None if it has failed and is closed."""
         member = self._brokers.pop(broker_id, None)
         watcher = self._watchers.pop(broker_id, None)
         if watcher is not None:
@@ -405,7 +406,7 @@ class Cluster:
         temporary, self._temporary = self._temporary, None
         self._slow_ms = {}
         try:
-            # The controller first: it would look for new leaders for what each broker has led.
+            # The controller first, as it would elect new leaders for each stopped broker.
             closed: list[BaseException | None] = []
             if controller is not None:
                 closed += await asyncio.gather(
@@ -434,7 +435,7 @@ class Cluster:
         return DirectoryStorage(self._path(name), durable=self._temporary is None)
 
     def _path(self, name: str) -> str:
-        """Where a node's data lie; only its name if somebody else knows."""
+        """The path of a node's data; only its name if `storage` decides the path."""
         parent = self._temporary if self._data is None else Path(self._data).absolute()
         return name if parent is None else str(Path(parent) / name)
 
@@ -442,7 +443,7 @@ class Cluster:
         own: dict[str, object] = {
             "node.id": broker_id,
             "broker.id": broker_id,
-            "log.dirs": (self._path(name),),  # as text, commas would make several of it
+            "log.dirs": (self._path(name),),  # a tuple, as text would be split at commas
         }
         rack = self._racks[broker_id]
         if rack is not None:
@@ -465,7 +466,7 @@ class _Member(NamedTuple):
 
 
 async def _all(each: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run them side by side; when one fails, cancel the others and wait for their ends."""
+    """Run them concurrently; if one fails, cancel the others and wait for them to end."""
     tasks = [asyncio.ensure_future(one) for one in each]
     try:
         await asyncio.gather(*tasks)

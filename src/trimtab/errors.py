@@ -2,10 +2,10 @@
 
     KafkaError
     ├── UsageError     the caller broke a rule; never retried
-    ├── CorruptData    bytes that cannot be right: a frame, a message, a batch
-    ├── Unavailable    nobody answered in time, or the connection went away; may have happened
-    ├── AuthenticationFailed    a broker does not take us for who we are, or we it; never retried
-    ├── BrokerError    a broker said no, with one of Kafka's codes
+    ├── CorruptData    malformed bytes: a frame, a message, a batch
+    ├── Unavailable    no answer in time, or the connection was lost; the request may be carried out
+    ├── AuthenticationFailed    client or broker refused the other's identity; never retried
+    ├── BrokerError    a broker refused the request, with one of Kafka's codes
     └── TransactionError   a transaction cannot be committed: abort it, or close the producer
 
 Handlers return codes as values inside responses; only the public API raises.
@@ -163,12 +163,12 @@ class ErrorCode(IntEnum):
 
     @property
     def refreshes_metadata(self) -> bool:
-        """Whether it says that the client's view of leaders or topics is out of date."""
+        """Whether it shows that the client's metadata are out of date."""
         return self in _REFRESHES_METADATA
 
 
 def error_code(number: int) -> ErrorCode:
-    """The code for a number from the wire; one we do not know counts as UNKNOWN_SERVER_ERROR."""
+    """The code for a number from the wire; UNKNOWN_SERVER_ERROR for an unknown number."""
     try:
         return ErrorCode(number)
     except ValueError:
@@ -217,7 +217,7 @@ _RETRIABLE = _REFRESHES_METADATA | {
 
 
 class KafkaError(Exception):
-    """The root of everything trimtab raises on purpose."""
+    """The base class of all errors that trimtab raises on purpose."""
 
 
 class UsageError(KafkaError, ValueError):
@@ -225,15 +225,16 @@ class UsageError(KafkaError, ValueError):
 
 
 class CorruptData(KafkaError):
-    """Bytes that cannot be right. Closes one connection or fails one batch, never the broker."""
+    """Malformed bytes. They close one connection or fail one batch, never the broker."""
 
 
 class Unavailable(KafkaError):
-    """No answer in time, or the connection went away. The request may have been carried out."""
+    """No answer in time, or the connection was lost. The request may have been carried out."""
 
 
 class AuthenticationFailed(KafkaError):
-    """Credentials or a certificate were refused, by a broker or by us. The same ones always are."""
+    """The broker refused the client's credentials or certificate, or the client the broker's.
+    Trying again with the same ones does not help."""
 
 
 class BrokerError(KafkaError):
@@ -241,7 +242,7 @@ class BrokerError(KafkaError):
 
     Attributes:
         code: the error code.
-        subject: what it is about, such as `flights-2`; empty if the whole request.
+        subject: the object it is about, such as `flights-2`; empty for the whole request.
     """
 
     def __init__(self, code: ErrorCode, detail: str = "", subject: str = "") -> None:
@@ -267,7 +268,7 @@ class BatchRefused(BrokerError):
     """A broker refused a batch because of some of its records, which it named (KIP-467).
 
     Attributes:
-        at_fault: why each of those records is refused, by its place in the batch.
+        at_fault: why each of those records is refused, by its index in the batch.
     """
 
     def __init__(
@@ -280,7 +281,7 @@ class BatchRefused(BrokerError):
         return BatchRefused, (self.code, self.detail, self.subject, self.at_fault)
 
     def of(self, place: int) -> KafkaError:
-        """The error of one record: of the others it says that they are good."""
+        """The error of the record with this index; for a record not at fault it says so."""
         if place in self.at_fault:
             return BrokerError(self.code, self.at_fault[place], self.subject)
         return KafkaError(
@@ -290,10 +291,10 @@ class BatchRefused(BrokerError):
 
 
 class TransactionError(KafkaError):
-    """A transaction cannot be committed. Says what to do next; its `__cause__` is what happened.
+    """A transaction cannot be committed. Says what to do next; the reason is its `__cause__`.
 
     Attributes:
-        code: the broker's code, if one was the cause.
+        code: the broker's code, if a broker's error was the cause.
         is_fatal: whether only a new producer helps; otherwise abort the transaction and repeat it.
     """
 

@@ -174,7 +174,7 @@ def test_a_broker_with_stop_at_eof_ends_with_its_standard_input(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("broker", "--id", "0"), "trimtab broker: a broker belongs to a controller"),
+        (("broker", "--id", "0"), "trimtab broker: a broker needs a controller's address"),
         (("controller", "none.properties"), "trimtab controller: cannot read the options file"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Ctrl-C, placed by tracing: before any line, or any instruction, of what a call runs."""
+"""Ctrl-C, placed by tracing: before any line, or any instruction, that a call runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def interrupt_at(
     by_opcode: bool = False,
     handler: Callable[[str], object] | None = None,
 ) -> str | None:
-    """Make a call, and raise KeyboardInterrupt before the `step`-th line of what it runs.
+    """Make a call, and raise KeyboardInterrupt before the `step`-th line that it runs.
 
     Args:
         step: from 1.

@@ -166,7 +166,7 @@ def test_a_fault_needs_a_broker_that_is_up() -> None:
 
 
 def leaders(address: tuple[str, int]) -> dict[int, int]:
-    """The leader of each partition of topic t, as the broker there knows it."""
+    """The leader of each partition of topic t, according to its broker."""
     return {each.partition_index: each.leader_id for each in metadata(address).topics[0].partitions}
 
 

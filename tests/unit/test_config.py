@@ -1,4 +1,4 @@
-"""Options: what is accepted, what is refused, and what the refusal says."""
+"""Options: accepted values, refused values, and the errors."""
 
 from __future__ import annotations
 
@@ -210,15 +210,15 @@ def test_a_properties_file_of_kafka_is_read() -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("ssl.keystore.location", "plain text"),
-        ("sasl.enabled.mechanisms", "plain text"),
-        ("authorizer.class.name", "everybody may do everything"),
+        ("ssl.keystore.location", "plain-text"),
+        ("sasl.enabled.mechanisms", "plain-text"),
+        ("authorizer.class.name", "there is no authorization"),
         ("listener.name.internal.max.connections", "without the listener's name"),
         ("remote.log.storage.system.enable", "no tiered storage"),
         ("zookeeper.connect", r"controller\.quorum\.voters"),
     ],
 )
-def test_what_would_be_missed_is_refused(name: str, reason: str) -> None:
+def test_options_whose_effect_users_rely_on_are_refused(name: str, reason: str) -> None:
     with pytest.raises(UsageError, match=f"is not for trimtab: .*{reason}"):
         BROKER.find(name)
 
@@ -254,14 +254,14 @@ GIVEN = {"max.connections": 1, "log.retention.hours": 2, "num.partitions": 3}
         ({}, {"max.connections": "20"}, 20),
     ],
 )
-def test_what_is_set_for_one_broker_counts_more_than_for_all_and_that_more_than_what_is_given(
+def test_options_of_one_broker_override_those_of_all_and_those_the_given_ones(
     all_brokers: dict[str, str], broker: dict[str, str], connections: int
 ) -> None:
     values = resolve(GIVEN, all_brokers, broker)
     assert values == {**read(BROKER, GIVEN), "max.connections": connections}
 
 
-def test_topics_inherit_what_is_set_for_their_broker() -> None:
+def test_topics_inherit_the_options_of_their_broker() -> None:
     values = resolve(GIVEN, {"log.retention.ms": "5"}, {})
     assert resolve_topic(values, {})["retention.ms"] == 5
     assert resolve_topic(values, {"retention.ms": "6"})["retention.ms"] == 6
@@ -278,7 +278,7 @@ def test_topics_inherit_what_is_set_for_their_broker() -> None:
     ],
     ids=["read-only", "read-only for one", "per broker, for all", "no number"],
 )
-def test_what_cannot_be_set_in_the_metadata_is_as_if_it_were_not(
+def test_invalid_options_in_the_metadata_are_ignored(
     all_brokers: dict[str, str],
     broker: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
@@ -291,7 +291,7 @@ def test_what_cannot_be_set_in_the_metadata_is_as_if_it_were_not(
     assert resolve(GIVEN, {}, {"lab.own": "9"})["lab.own"] == 9
 
 
-def test_options_that_nobody_knows_change_nothing_and_warn_of_nothing(
+def test_unknown_options_in_the_metadata_are_ignored_without_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     unknown = {"no.such.option": "9"}, {"ssl.keystore.type": "9"}
@@ -299,7 +299,7 @@ def test_options_that_nobody_knows_change_nothing_and_warn_of_nothing(
     assert not caplog.records
 
 
-def test_the_sources_of_an_option_what_counts_first() -> None:
+def test_the_sources_of_an_option_the_effective_one_first() -> None:
     settings = Settings.read(
         {"log.retention.hours": 2, "log.flush.scheduler.interval.ms": 7},
         {"log.retention.ms": "3"},
@@ -355,7 +355,7 @@ def test_a_class_is_a_callable() -> None:
         read(table, {"a.class": "max"})
 
 
-def test_what_has_no_meaning_here_is_refused_with_what_to_do() -> None:
+def test_unsupported_options_are_refused_with_the_fix() -> None:
     refused = {"a.codec": "use a.number", "a.family.": "there is no family"}
     table = OptionTable("lab", (Option("a.family.name", STRING, "", ""),), refused)
     for name in ("a.codec", "a_codec"):

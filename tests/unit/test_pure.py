@@ -1,4 +1,4 @@
-"""The package itself: what importing it costs, what it offers, and its two speeds."""
+"""The package itself: the cost of importing it, its names, and its two forms."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def python(program: str, **environment: str) -> str:
     return ran.stdout
 
 
-def test_the_source_runs_although_a_compiled_module_lies_beside_it() -> None:
+def test_the_source_runs_although_a_compiled_module_is_present() -> None:
     program = (
         "import sys, trimtab\n"
         "for name in trimtab.__all__: getattr(trimtab, name)\n"

@@ -1,14 +1,14 @@
 """Every option once: its name, type, default, range, unit, meaning and source.
 
-The names and defaults are Apache Kafka's (brokers 4.3, clients 4.4), so that a configuration moves
-over as it is.
+The names and defaults are Apache Kafka's (brokers 4.3, clients 4.4), so that Kafka's configurations
+work unchanged.
 
-    options.py      what an option is; reading given values
+    options.py      the types of options; reads given values
     topic.py        the options of topics
     broker.py       the options of brokers and controllers
     group.py        the options of groups
     client_metrics.py  the options of subscriptions to clients' metrics
-    effective.py    which of the values counts: given, set for all brokers, for one, for a topic
+    effective.py    the effective value: given, set for all brokers, for one, or for a topic
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The options of a broker, and of a controller: Kafka's `AbstractKafkaConfig`.
 
-Those that a properties file for Apache Kafka often has, but that mean nothing here, are accepted,
-described and not honoured (`_unused`). Those whose absence would be missed, such as TLS, are
-refused.
+Options that are common in Apache Kafka's properties files but have no effect here are accepted,
+described and ignored (`_unused`). Options whose effect a user relies on, such as TLS, are refused.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from trimtab.config.options import (
 )
 from trimtab.config.topic import TOPIC
 
-_ONE_LOOP = "There is one loop for all connections, and no pool of threads."
-_NO_GROUPS = "There are no consumer groups, and so no topic of their offsets."
-_NO_TRANSACTIONS = "There is no transaction coordinator, and so no topic of its state."
-_NO_SHARES = "There are no share groups, and so no topic of their state."
+_ONE_LOOP = "One event loop serves all connections; there is no thread pool."
+_NO_GROUPS = "There are no consumer groups, and so no topic for their offsets."
+_NO_TRANSACTIONS = "There is no transaction coordinator, and so no topic for its state."
+_NO_SHARES = "There are no share groups, and so no topic for their state."
 _SELECTORS = "org.apache.kafka.common.replica."
 
 
@@ -46,7 +45,7 @@ def _unused(
     unit: str = "",
     dynamic: UpdateMode = READ_ONLY,
 ) -> Option:
-    """An option of Apache Kafka's that changes nothing here, and why."""
+    """An option of Apache Kafka that has no effect here; `why` is its documentation."""
     return Option(name, kind, default, why, valid, unit, honoured=False, dynamic=dynamic)
 
 
@@ -62,21 +61,21 @@ def _broker_form(topic: str, broker: str) -> Option:
 
 
 _NODE = (
-    Option("advertised.listeners", LIST, None, "Addresses told to clients: PLAINTEXT://host:port."),
-    Option("broker.id", INT, -1, "This broker's number.", Range(-1)),
+    Option("advertised.listeners", LIST, None, "Addresses for clients: PLAINTEXT://host:port."),
+    Option("broker.id", INT, -1, "This broker's id.", Range(-1)),
     Option("broker.rack", STRING, None, "This broker's rack or zone.", kip="KIP-36"),
     Option(
         "controller.listener.names",
         LIST,
         (),
-        "Names of the listeners that the controller answers at; the first is the one that is used.",
+        "Names of the controller's listeners; the first is the one that is used.",
         kip="KIP-631",
     ),
     Option(
         "controller.quorum.bootstrap.servers",
         LIST,
         (),
-        "Where the controller is found: host:port. There is one controller, so the first counts.",
+        "The controller's address: host:port. There is one controller, so the first is used.",
         kip="KIP-853",
     ),
     Option(
@@ -90,35 +89,35 @@ _NODE = (
         "inter.broker.listener.name",
         STRING,
         None,
-        "Name of the listener that other brokers come to.",
+        "Name of the listener to which other brokers connect.",
         kip="KIP-103",
     ),
     Option(
         "listener.security.protocol.map",
         STRING,
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
-        "What is spoken at each listener, name:protocol,… Only PLAINTEXT is spoken.",
+        "Protocol of each listener, name:protocol,… Only PLAINTEXT is supported.",
         kip="KIP-103",
     ),
     Option("listeners", LIST, ("PLAINTEXT://:9092",), "Addresses listened on."),
     Option("log.dirs", LIST, None, "Directories with the partitions' logs."),
-    Option("node.id", INT, -1, "This broker's number.", Range(-1), kip="KIP-631"),
+    Option("node.id", INT, -1, "This broker's id.", Range(-1), kip="KIP-631"),
     Option(
         "process.roles",
         LIST,
         None,
-        "What this process is: a broker, the controller, or both.",
+        "The roles of this process: broker, controller, or both.",
         ("broker", "controller"),
         kip="KIP-631",
     ),
     _unused("early.start.listeners", LIST, None, "All listeners start together."),
     _unused("log.dir", LIST, ("/tmp/kafka-logs",), "Set log.dirs instead."),
-    _unused("metadata.log.dir", STRING, None, "The controller's log lies in its data directory."),
+    _unused("metadata.log.dir", STRING, None, "The controller's log is in its data directory."),
     _unused(
         "security.inter.broker.protocol",
         STRING,
         "PLAINTEXT",
-        "All speak plain text.",
+        "All connections are plain text.",
         ("PLAINTEXT",),
     ),
 )
@@ -128,7 +127,7 @@ _CONNECTIONS = (
         "connections.max.idle.ms",
         LONG,
         600_000,
-        "A connection that sent nothing for this long is closed; -1 is never.",
+        "A connection on which no request came for this long is closed; -1 is never.",
         Range(-1),
         "ms",
     ),
@@ -136,7 +135,7 @@ _CONNECTIONS = (
         "fetch.max.bytes",
         INT,
         57_671_680,
-        "Upper bound of record bytes in one fetch response, whatever the request asks for.",
+        "Largest sum of records in one fetch response, whatever limit the request has.",
         Range(1024),
         "bytes",
         "KIP-541",
@@ -187,7 +186,7 @@ _CONNECTIONS = (
         "max.connection.creation.rate",
         INT,
         INT_MAX,
-        "Connections are taken as fast as they come.",
+        "Connections are accepted without a limit on their rate.",
         NOT_NEGATIVE,
         dynamic=CLUSTER_WIDE,
     ),
@@ -195,7 +194,7 @@ _CONNECTIONS = (
         "max.connections.per.ip.overrides",
         STRING,
         "",
-        "max.connections.per.ip holds for every address.",
+        "max.connections.per.ip applies to every address.",
         dynamic=CLUSTER_WIDE,
     ),
     _unused("num.io.threads", INT, 8, _ONE_LOOP, POSITIVE, dynamic=CLUSTER_WIDE),
@@ -205,19 +204,21 @@ _CONNECTIONS = (
         "queued.max.request.bytes",
         LONG,
         -1,
-        "A connection is read no further before its request is answered.",
+        "A connection is not read while one of its requests is unanswered.",
         unit="bytes",
     ),
     _unused(
-        "queued.max.requests", INT, 500, "Each connection has one request under way.", POSITIVE
+        "queued.max.requests", INT, 500, "Each connection has one request in progress.", POSITIVE
     ),
-    _unused("request.timeout.ms", INT, 30_000, "Each kind of request has its own time.", unit="ms"),
+    _unused(
+        "request.timeout.ms", INT, 30_000, "Each kind of request has its own timeout.", unit="ms"
+    ),
     *(
         _unused(
             f"{name}.buffer.bytes",
             INT,
             default,
-            "The operating system sizes the buffers of sockets.",
+            "The operating system chooses the size of socket buffers.",
             Range(-1),
             "bytes",
         )
@@ -232,7 +233,7 @@ _CONNECTIONS = (
             f"{name}.purgatory.purge.interval.requests",
             INT,
             default,
-            "Whoever waits is forgotten when the wait is over.",
+            "A waiting request is removed as soon as its wait ends.",
         )
         for name, default in (("delete.records", 1), ("fetch", 1000), ("producer", 1000))
     ),
@@ -243,7 +244,7 @@ _REPLICATION = (
         "broker.heartbeat.interval.ms",
         INT,
         2000,
-        "Time between two signs of life that a broker sends to the controller.",
+        "Time between two heartbeats of a broker to the controller.",
         POSITIVE,
         "ms",
         "KIP-631",
@@ -252,7 +253,7 @@ _REPLICATION = (
         "broker.session.timeout.ms",
         INT,
         9000,
-        "Time without a sign of life after which the controller fences a broker.",
+        "Time without a heartbeat after which the controller fences a broker.",
         POSITIVE,
         "ms",
         "KIP-631",
@@ -261,13 +262,13 @@ _REPLICATION = (
         "controlled.shutdown.enable",
         BOOLEAN,
         True,
-        "Whether a broker hands over what it leads before it ends.",
+        "Whether a broker hands over leadership of its partitions before it stops.",
     ),
     _unused(
         "num.replica.fetchers",
         INT,
         1,
-        "A broker fetches from each other one on one connection, which fills a core already.",
+        "A broker uses one connection to fetch from another, which already uses a whole core.",
         POSITIVE,
         dynamic=CLUSTER_WIDE,
     ),
@@ -275,7 +276,7 @@ _REPLICATION = (
         "replica.fetch.backoff.ms",
         INT,
         1000,
-        "Wait before a follower asks again about a partition that it was refused.",
+        "Wait before a follower fetches a partition again after an error.",
         NOT_NEGATIVE,
         "ms",
     ),
@@ -283,7 +284,7 @@ _REPLICATION = (
         "replica.fetch.max.bytes",
         INT,
         1_048_576,
-        "Bytes that a follower asks for per partition; a larger batch comes all the same.",
+        "Bytes that a follower fetches per partition; a larger batch is returned whole.",
         NOT_NEGATIVE,
         "bytes",
     ),
@@ -298,7 +299,7 @@ _REPLICATION = (
         "replica.fetch.response.max.bytes",
         INT,
         10_485_760,
-        "Bytes that a follower asks for at once; a larger batch comes all the same.",
+        "Bytes that a follower fetches in one request; a larger batch is returned whole.",
         NOT_NEGATIVE,
         "bytes",
         "KIP-74",
@@ -322,7 +323,7 @@ _REPLICATION = (
         "replica.lag.time.max.ms",
         LONG,
         30_000,
-        "A follower that was not up with its leader for this long leaves the ISR.",
+        "A follower that has not caught up with its leader for this long leaves the ISR.",
         POSITIVE,
         "ms",
     ),
@@ -330,7 +331,7 @@ _REPLICATION = (
         "replica.selector.class",
         STRING,
         None,
-        "Whom consumers may read from: leaders only, or whoever is in their rack.",
+        "Which replicas consumers may read from: leaders only, or a replica in their rack.",
         (f"{_SELECTORS}RackAwareReplicaSelector", f"{_SELECTORS}LeaderSelector", ""),
         kip="KIP-392",
     ),
@@ -338,7 +339,7 @@ _REPLICATION = (
         "replica.socket.timeout.ms",
         INT,
         30_000,
-        "How long a follower waits for an answer; at least replica.fetch.wait.max.ms.",
+        "How long a follower waits for a response; at least replica.fetch.wait.max.ms.",
         POSITIVE,
         "ms",
     ),
@@ -347,7 +348,7 @@ _REPLICATION = (
             f"{side}.replication.throttled.rate",
             LONG,
             LONG_MAX,
-            f"Bytes a second {what} throttled replicas ({side}.replication.throttled.replicas).",
+            f"Bytes per second {what} throttled replicas ({side}.replication.throttled.replicas).",
             NOT_NEGATIVE,
             "bytes/s",
             "KIP-73",
@@ -359,14 +360,14 @@ _REPLICATION = (
         "initial.broker.registration.timeout.ms",
         INT,
         60_000,
-        "A broker waits for the controller as long as it takes.",
+        "A broker waits for the controller without a limit.",
         unit="ms",
     ),
     _unused(
         "replica.alter.log.dirs.io.max.bytes.per.second",
         LONG,
         LONG_MAX,
-        "Replicas stay in their directory.",
+        "Replicas are not moved between directories.",
         NOT_NEGATIVE,
         "bytes/s",
         CLUSTER_WIDE,
@@ -384,13 +385,13 @@ _CONTROLLER = (
         "auto.leader.rebalance.enable",
         BOOLEAN,
         True,
-        "Whether leaders go back to preferred replicas by themselves.",
+        "Whether the controller moves leadership back to preferred replicas by itself.",
     ),
     Option(
         "default.replication.factor",
         INT,
         1,
-        "Replicas of topics that are created without a number of them.",
+        "Replicas of topics that are created without a replication factor.",
         Range(1, 32767),
     ),
     Option("delete.topic.enable", BOOLEAN, True, "Whether topics can be deleted."),
@@ -398,7 +399,7 @@ _CONTROLLER = (
         "leader.imbalance.check.interval.seconds",
         LONG,
         300,
-        "Time between two looks for leaders that are not the preferred replicas.",
+        "Time between two checks for leaders that are not the preferred replicas.",
         POSITIVE,
         "s",
     ),
@@ -415,16 +416,16 @@ _CONTROLLER = (
         "num.partitions",
         INT,
         1,
-        "Partitions of topics that are created without a number of them.",
+        "Partitions of topics that are created without a partition count.",
         POSITIVE,
     ),
     Option(
         "max.broker.partitions",
         LONG,
         LONG_MAX,
-        "The most partition replicas that a broker is given, topics of the cluster's own apart. "
-        "What it has already stays. Set it for all brokers; what is set for one counts only if "
-        "that is the controller.",
+        "The most partition replicas that may be assigned to a broker, not counting the cluster's "
+        "own topics. Existing replicas stay. Set it for all brokers; a value for one node has an "
+        "effect only if that is the controller.",
         NOT_NEGATIVE,
         kip="KIP-578",
         dynamic=CLUSTER_WIDE,
@@ -433,8 +434,8 @@ _CONTROLLER = (
         "max.partitions",
         LONG,
         LONG_MAX,
-        "The most partition replicas that all brokers together are given, topics of the cluster's "
-        "own apart. What they have already stays.",
+        "The most partition replicas that may be assigned to all brokers together, not counting "
+        "the cluster's own topics. Existing replicas stay.",
         NOT_NEGATIVE,
         kip="KIP-578",
         dynamic=CLUSTER_WIDE,
@@ -443,7 +444,7 @@ _CONTROLLER = (
         "unclean.leader.election.interval.ms",
         LONG,
         300_000,
-        "Time between two looks for partitions without leader that may have an unclean one.",
+        "Time between two checks for partitions without leader that may elect an unclean one.",
         POSITIVE,
         "ms",
     ),
@@ -459,7 +460,7 @@ _CONTROLLER = (
         "metadata.log.segment.bytes",
         INT,
         1_073_741_824,
-        "The controller's log begins anew with each snapshot.",
+        "The controller begins a new log with each snapshot.",
         Range(8_388_608),
         "bytes",
     ),
@@ -467,14 +468,14 @@ _CONTROLLER = (
         "metadata.log.segment.ms",
         LONG,
         604_800_000,
-        "The controller's log begins anew with each snapshot.",
+        "The controller begins a new log with each snapshot.",
         unit="ms",
     ),
     _unused(
         "metadata.max.idle.interval.ms",
         INT,
         500,
-        "The controller writes nothing while nothing happens.",
+        "The controller writes no records while nothing changes.",
         NOT_NEGATIVE,
         "ms",
     ),
@@ -483,7 +484,7 @@ _CONTROLLER = (
             f"metadata.max.retention.{unit}",
             LONG,
             default,
-            "What comes before the last snapshot is deleted at once.",
+            "Records before the last snapshot are deleted at once.",
             unit=unit,
         )
         for unit, default in (("bytes", 104_857_600), ("ms", 604_800_000))
@@ -513,7 +514,7 @@ _LOGS = (
         "log.retention.check.interval.ms",
         LONG,
         300_000,
-        "Time between two looks for segments to delete.",
+        "Time between two checks for segments to delete.",
         POSITIVE,
         "ms",
     ),
@@ -521,7 +522,7 @@ _LOGS = (
         "log.flush.offset.checkpoint.interval.ms",
         INT,
         60_000,
-        "Time between two checkpoints of how far each log is on disk.",
+        "Time between two checkpoints of the offsets up to which each log is on disk.",
         NOT_NEGATIVE,
         "ms",
     ),
@@ -546,14 +547,14 @@ _LOGS = (
         "log.retention.minutes",
         INT,
         None,
-        "Default of the topic option retention.ms, in minutes; stronger than hours.",
+        "Default of the topic option retention.ms, in minutes; overrides hours.",
         unit="minutes",
     ),
     Option(
         "log.retention.ms",
         LONG,
         None,
-        "Default of the topic option retention.ms; stronger than minutes.",
+        "Default of the topic option retention.ms; overrides minutes.",
         unit="ms",
         dynamic=CLUSTER_WIDE,
     ),
@@ -569,7 +570,7 @@ _LOGS = (
         "log.roll.ms",
         LONG,
         None,
-        "Default of the topic option segment.ms; stronger than hours.",
+        "Default of the topic option segment.ms; overrides hours.",
         unit="ms",
         dynamic=CLUSTER_WIDE,
     ),
@@ -585,7 +586,7 @@ _LOGS = (
         "log.roll.jitter.ms",
         LONG,
         None,
-        "Default of the topic option segment.jitter.ms; stronger than hours.",
+        "Default of the topic option segment.jitter.ms; overrides hours.",
         unit="ms",
         dynamic=CLUSTER_WIDE,
     ),
@@ -601,7 +602,7 @@ _LOGS = (
         "log.flush.scheduler.interval.ms",
         LONG,
         LONG_MAX,
-        "Time between two looks for logs to force to disk; default of flush.ms.",
+        "Time between two checks for logs to force to disk; default of flush.ms.",
         unit="ms",
     ),
     *(
@@ -615,7 +616,7 @@ _LOGS = (
         "log.cleaner.backoff.ms",
         LONG,
         15_000,
-        "Time between two looks for logs to compact when there was none.",
+        "Time until the next check for logs to compact if there was none.",
         NOT_NEGATIVE,
         "ms",
         dynamic=CLUSTER_WIDE,
@@ -633,7 +634,7 @@ _LOGS = (
         "log.cleaner.io.buffer.load.factor",
         DOUBLE,
         0.9,
-        "The table of keys grows as it must.",
+        "The table of keys grows as needed.",
         dynamic=CLUSTER_WIDE,
     ),
     _unused(
@@ -649,7 +650,7 @@ _LOGS = (
         "log.cleaner.io.max.bytes.per.second",
         DOUBLE,
         1.7976931348623157e308,
-        "Compaction gives way to requests by itself.",
+        "Compaction yields to requests by itself.",
         unit="bytes/s",
         dynamic=CLUSTER_WIDE,
     ),
@@ -694,13 +695,15 @@ _COORDINATORS = (
     ),
 )
 
-_PLAIN = "brokers speak plain text, to everybody; keep them where only friends come"
+_PLAIN = "brokers accept plain-text connections only; run them in a trusted network"
 
 BROKER = OptionTable(
     "broker",
     (*_NODE, *_CONNECTIONS, *_REPLICATION, *_CONTROLLER, *_LOGS, *_COORDINATORS),
     {
-        "authorizer.class.name": "everybody may do everything; keep it where only friends come",
+        "authorizer.class.name": (
+            "there is no authorization: every client may do everything; run it in a trusted network"
+        ),
         "listener.name.": "all listeners have the same options; set it without the listener's name",
         "remote.log.": "there is no tiered storage",
         "sasl.": _PLAIN,

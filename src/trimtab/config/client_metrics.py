@@ -1,7 +1,7 @@
 """The options of a subscription to clients' metrics (KIP-714): Kafka's `ClientMetricsConfigs`.
 
-Clients send no metrics to brokers of ours. Subscriptions are taken, kept and described, and change
-nothing.
+Clients send no metrics to trimtab's brokers. Subscriptions are accepted, stored and described, and
+have no effect.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Which value of an option counts, where it can be given in more than one place.
+"""The effective value of an option that is set in several places.
 
     default < given to the broker < set for all brokers < set for this one (< set for the topic)
 
-Brokers take over what is set while they run (KIP-226); topics take their defaults from their
-broker. What is set comes from the cluster's metadata, as text.
+Brokers apply values that are set while they run (KIP-226); topics take their defaults from their
+broker. Set values come from the cluster's metadata, as text.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Source(IntEnum):
 
 
 class Setting(NamedTuple):
-    """One place where a value comes from, or would if it did not come from elsewhere."""
+    """A value from one source, effective or overridden by another."""
 
     name: str
     value: Value
@@ -51,7 +51,7 @@ class Setting(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """A broker's options, by the places where they are set."""
+    """A broker's options, by source."""
 
     broker: Mapping[str, Value]
     all_brokers: Mapping[str, Value]
@@ -61,28 +61,28 @@ class Settings(NamedTuple):
     def read(
         cls, given: Mapping[str, Value], all_brokers: Mapping[str, str], broker: Mapping[str, str]
     ) -> Settings:
-        """Checks what the metadata holds. What does not fit is as if it were not set, with a
-        warning: this broker may be older than the controller that took it. Options that nobody
-        knows are passed over: setting one is no mistake (it may be a plugin's)."""
+        """Checks the values in the metadata. An invalid value is ignored with a warning: this
+        broker may be older than the controller that accepted it. Unknown options are ignored
+        without one: they may belong to a plugin."""
         return cls(
             dict(_usable(broker, for_all=False)), dict(_usable(all_brokers, for_all=True)), given
         )
 
     def resolve(self) -> dict[str, Value]:
-        """Every option's value that counts."""
+        """Every option's effective value."""
         return {**read(BROKER, {}), **self.given, **self.all_brokers, **self.broker}
 
     def of(self, option: Option) -> list[Setting]:
-        """Everything one broker option's value could come from, what counts first."""
+        """All sources of a broker option's value, the effective one first."""
         names = next((t.synonyms for t in TOPIC if option.name in t.synonyms), (option.name,))
         found = self._of(names)
-        # A stronger option that says the same in another unit is no source of this one.
+        # An option in another unit that overrides this one is not a source of it.
         while found and found[0].name != option.name:
             del found[0]
         return found
 
     def of_topic(self, option: Option, given: Mapping[str, str]) -> list[Setting]:
-        """Everything one topic option's value could come from, what counts first."""
+        """All sources of a topic option's value, the effective one first."""
         found = self._of(option.synonyms)
         if option.name in given:
             found.insert(0, Setting(option.name, option.check(given[option.name]), Source.TOPIC))
@@ -106,34 +106,34 @@ class Settings(NamedTuple):
 def resolve(
     given: Mapping[str, Value], all_brokers: Mapping[str, str], broker: Mapping[str, str]
 ) -> dict[str, Value]:
-    """Every option of a broker, as it counts.
+    """Every option of a broker with its effective value.
 
     Args:
-        given: to it when it started, checked (`read_given`).
-        all_brokers: what the metadata has for all brokers (the broker whose name is empty).
-        broker: what it has for this one.
+        given: the options that it was started with, checked (`read_given`).
+        all_brokers: the metadata's options for all brokers (the broker whose name is empty).
+        broker: the metadata's options for this broker.
     """
     return Settings.read(given, all_brokers, broker).resolve()
 
 
 def resolve_topic(broker: Mapping[str, Value], given: Mapping[str, str]) -> dict[str, Value]:
-    """Every option of a topic, as it counts on a broker.
+    """Every option of a topic with its effective value on a broker.
 
     Args:
-        broker: all of the broker's (`resolve`).
-        given: what the metadata has for the topic.
+        broker: all of the broker's options (`resolve`).
+        given: the metadata's options for the topic.
 
     Raises:
-        UsageError: the metadata hold what is no option of a topic.
+        UsageError: the metadata contain an unknown or invalid topic option.
     """
     return {**inherit(broker), **read_given(TOPIC, given)}
 
 
 def check_topic(values: Mapping[str, Value]) -> None:
-    """Options of a topic, all of them, that each fit: do they fit together?
+    """Check that all options of a topic, each valid by itself, do not contradict each other.
 
     Raises:
-        UsageError: they do not, or ask for what there is not.
+        UsageError: they do, or they enable a feature that trimtab lacks.
     """
     if values["remote.storage.enable"]:
         raise UsageError("topic remote.storage.enable=true: there is no tiered storage; leave it")
@@ -146,12 +146,12 @@ def check_topic(values: Mapping[str, Value]) -> None:
 
 
 def inherit(broker: Mapping[str, Value]) -> dict[str, Value]:
-    """The topic options as this broker defaults them, for a topic that sets nothing itself."""
+    """The topic options of a topic on this broker that sets none itself."""
     return {option.name: inherited(option, broker) for option in TOPIC}
 
 
 def inherited(option: Option, broker: Mapping[str, Value]) -> Value:
-    """A topic option's default on this broker: the first synonym that is set, in its unit."""
+    """A topic option's default on this broker: the first synonym that is set, converted to ms."""
     for name in option.synonyms:
         value = broker[name]
         if value is not None:
@@ -169,7 +169,7 @@ def _usable(texts: Mapping[str, str], for_all: bool) -> Iterator[tuple[str, Valu
                 raise UsageError(f"broker option {name} cannot be set there")
             value = option.check(text, BROKER.kind)
         except UsageError as error:
-            _log.warning("ignoring what is set in the metadata error=%s", error)
+            _log.warning("ignoring an option in the metadata error=%s", error)
             continue
         yield option.name, value
 

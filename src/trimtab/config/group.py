@@ -1,7 +1,7 @@
 """The options of groups (KIP-848, KIP-932, KIP-1071): Kafka's `GroupConfig`.
 
-There are no groups here. Their options are taken, kept and described as Kafka 4.3 does, and change
-nothing. The bounds are those that Kafka's brokers have by default.
+trimtab's brokers have no groups. The options of groups are accepted, stored and described as in
+Kafka 4.3, and have no effect. The bounds are the defaults of Kafka's brokers.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ GROUP = OptionTable(
             "share.delivery.count.limit",
             INT,
             5,
-            "How often a record is delivered at most.",
+            "The largest number of deliveries of a record.",
             Range(2, 10),
         ),
         _unserved(
@@ -98,14 +98,14 @@ GROUP = OptionTable(
             "share.partition.max.record.locks",
             INT,
             2000,
-            "How many records of a partition are out for delivery at most.",
+            "The largest number of a partition's records that members have acquired.",
             Range(100, 4000),
         ),
         _unserved(
             "share.record.lock.duration.ms",
             INT,
             30_000,
-            "How long a record stays with the member that has it.",
+            "How long a member keeps a record that it has acquired.",
             Range(15_000, 60_000),
             "ms",
         ),

@@ -1,7 +1,7 @@
-"""What one node is, from Kafka's options: its role and id, where it listens, where its data lie.
+"""Reads a node's identity from Kafka's options: role, id, listener, data directory, controller.
 
-A process is a broker or the controller, has one listener that speaks plain text, one directory, and
-one controller to go to. Apache Kafka allows more of each; that is refused, with what to write.
+A process is a broker or the controller, and has one plain-text listener, one directory and one
+controller to connect to. Apache Kafka allows more of each; that is refused, with the fix.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BROKER_ROLE = "broker"
 CONTROLLER_ROLE = "controller"
 
 CONTROLLER_ID = 3000
-"""The controller's node id unless it is given one, out of the way of the brokers'."""
+"""The controller's default node id, which brokers are unlikely to have."""
 
 LOOPBACK = "127.0.0.1"
 ANY_HOST = "0.0.0.0"
@@ -38,7 +38,7 @@ OWN_OPTIONS = (
     "node.id",
     "process.roles",
 )
-"""Those that say which node it is, so that no two nodes of a cluster have the same."""
+"""The options that identify a node: no two nodes of a cluster have the same values."""
 
 _PORTS = {BROKER_ROLE: 9092, CONTROLLER_ROLE: 9093}
 _PLAINTEXT = "PLAINTEXT"
@@ -48,23 +48,23 @@ _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\[\]:/@]+)):(\d{1,5})")
 
 
 class Given(NamedTuple):
-    """The text of an option, and where it stands, for errors: `server.properties, line 3`."""
+    """The text of an option, and its source for errors, such as `server.properties, line 3`."""
 
     value: str
     place: str
 
 
 class Node(NamedTuple):
-    """What a process is to be.
+    """The configuration of one node process.
 
     Attributes:
-        id: its number, unlike that of any other node.
+        id: its node id, unique in the cluster.
         listen: host and port to listen on; port 0 for any free one.
-        advertised: host and port that others are told; None for those that it listens on.
-        controller: a broker's way to the controller; None for the controller.
-        directory: where its data lie; None if nothing says.
-        options: all that was given, as `Broker` and `ControllerNode` take it.
-        ignored: what is to be said in the log of options of its file that nobody knows.
+        advertised: host and port for other nodes and clients; None for those that it listens on.
+        controller: for a broker, the controller's address; None for the controller.
+        directory: its data directory; None if no option names one.
+        options: all given options, for `Broker` and `ControllerNode`.
+        ignored: log messages about unknown options in its file.
     """
 
     id: int
@@ -77,24 +77,24 @@ class Node(NamedTuple):
 
 
 def read_node(role: str, given: Mapping[str, Given]) -> Node:
-    """What a process of this role is to be.
+    """The configuration of a process with this role.
 
     Args:
         role: `BROKER_ROLE` or `CONTROLLER_ROLE`.
         given: broker options by name, dotted or in snake case.
 
     Raises:
-        UsageError: an option is unknown, does not fit, or asks for what there is not; says where it
-            stands and what to write.
+        UsageError: an option is unknown, invalid, or enables a feature that trimtab lacks; names
+            its source and the fix.
     """
     return _Reader(role, given).read()
 
 
 def parse_address(text: str) -> Address:
-    """`host:port` or `[IPv6]:port`.
+    """The address in `host:port` or `[IPv6]:port`.
 
     Raises:
-        UsageError: something else.
+        UsageError: `text` has another form.
     """
     found = _ADDRESS.fullmatch(text.strip())
     if found is None or int(found[3]) > 65535:
@@ -103,7 +103,7 @@ def parse_address(text: str) -> Address:
 
 
 def format_address(host: str, port: int) -> str:
-    """`host:port`, with brackets around an IPv6 address, as clients take it."""
+    """`host:port`, with brackets around an IPv6 address, in the form that clients accept."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -159,7 +159,7 @@ class _Reader:
         if len(roles) > 1:
             self._refuse(
                 "process.roles",
-                "a process is one of them, so that each can be restarted alone; write "
+                "a process has one role, so that each can be restarted alone; write "
                 f"process.roles={self._role} here, and run the other with a file of its own",
             )
         if roles and roles != {self._role}:
@@ -168,7 +168,7 @@ class _Reader:
                 "process.roles", f"this is for `trimtab {other}`, not for `trimtab {self._role}`"
             )
 
-    # Who it is
+    # Identity
 
     def _read_id(self) -> int:
         node_id, broker_id = (
@@ -176,11 +176,11 @@ class _Reader:
             for value in (self._values.get("node.id"), self._values.get("broker.id"))
         )
         if node_id is not None and broker_id is not None and node_id != broker_id:
-            self._refuse("broker.id", f"node.id={node_id} says otherwise; keep one of them")
+            self._refuse("broker.id", f"it differs from node.id={node_id}; keep one of them")
         found = broker_id if node_id is None else node_id
         if self._role == BROKER_ROLE:
             if found is None:
-                raise UsageError("a broker needs a number: give --id, or node.id in its file")
+                raise UsageError("a broker needs an id: give --id, or node.id in its file")
             return found
         voter = self._read_voter()
         if voter is not None and found is not None and voter[0] != found:
@@ -201,7 +201,7 @@ class _Reader:
                 return words[0]
         return None
 
-    # Where it listens
+    # Listener
 
     def _read_listener(self) -> _Listener:
         if not self._words("listeners"):
@@ -211,8 +211,8 @@ class _Reader:
         if protocol != _PLAINTEXT:
             self._refuse(
                 "listeners",
-                f"{protocol} is not spoken, only PLAINTEXT, to everybody; write "
-                f"PLAINTEXT://{listener.host}:{listener.port}, where only friends come",
+                f"{protocol} is not supported, only PLAINTEXT; write "
+                f"PLAINTEXT://{listener.host}:{listener.port}, in a trusted network",
             )
         if self._role == BROKER_ROLE:
             name = self._values.get("inter.broker.listener.name", listener.name)
@@ -235,7 +235,7 @@ class _Reader:
         if advertised.host in ("", ANY_HOST, "::"):
             self._refuse(
                 "advertised.listeners",
-                "nobody can come to this host; write one that clients can reach",
+                "clients cannot connect to this host; write one that they can reach",
             )
         return advertised.host, advertised.port
 
@@ -249,10 +249,10 @@ class _Reader:
         return _Listener(found[1], found[2] or found[3], int(found[4]))
 
     def _protocol(self, listener: str) -> str:
-        """What is spoken at a listener of this name (Kafka's
+        """The protocol of a listener with this name (Kafka's
         `AbstractKafkaConfig.effectiveListenerSecurityProtocolMap`)."""
         option = "listener.security.protocol.map"
-        # Without a map the controller's listeners are taken for plain ones.
+        # Without a map the controller's listeners are plain text.
         known = dict.fromkeys(
             ("CONTROLLER", *self._words("controller.listener.names")), _PLAINTEXT
         ) | {name: name for name in _PROTOCOLS}
@@ -270,12 +270,12 @@ class _Reader:
         if listener not in known:
             self._refuse(
                 "listeners",
-                f"what is spoken at {listener}? Write listener.security.protocol.map="
+                f"the protocol of {listener} is not given; write listener.security.protocol.map="
                 f"{listener}:PLAINTEXT, or PLAINTEXT://…",
             )
         return known[listener]
 
-    # Whom it belongs to
+    # Controller
 
     def _find_controller(self) -> Address:
         name = "controller.quorum.bootstrap.servers"
@@ -284,7 +284,7 @@ class _Reader:
         if not words:
             if voter is None:
                 raise UsageError(
-                    f"a broker belongs to a controller: give --controller HOST:PORT, or {name}"
+                    f"a broker needs a controller's address: give --controller HOST:PORT, or {name}"
                 )
             return voter[1]
         if len(words) > 1:
@@ -301,7 +301,7 @@ class _Reader:
         if not words:
             return None
         if len(words) > 1:
-            self._refuse(name, "there is one controller, without others to vote; keep one")
+            self._refuse(name, "there is one controller, and no other voter; keep one")
         node_id, _, address = words[0].rpartition("@")
         try:
             return int(node_id), parse_address(address)

@@ -1,8 +1,7 @@
-"""What an option is, tables of them, and how given values are read.
+"""Options, tables of options, and the functions that read given values.
 
-`read` accepts names dotted (`batch.size`) and in snake case (`batch_size`), values as Python has
-them or as the strings that arrive on the wire and on the command line, and refuses what it does not
-know.
+`read` accepts names dotted (`batch.size`) or in snake case (`batch_size`), and values as Python
+objects or as text from the wire or the command line. It refuses unknown options.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from trimtab.errors import UsageError
 
 
 class Password(NamedTuple):
-    """A secret as an option holds it: `text` gives it away, `str` and `repr` do not."""
+    """A secret option value: only `text` contains it, `str` and `repr` hide it."""
 
     text: str
 
@@ -28,14 +27,14 @@ class Password(NamedTuple):
 Value: TypeAlias = (
     bool | int | float | str | tuple[str, ...] | Password | Callable[..., object] | None
 )
-"""A checked value. Lists are tuples; None means "not set", where the default is None."""
+"""A checked value. Lists are tuples; None means "not set", if the default is None."""
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
 
 class OptionType(IntEnum):
-    """What a value is, numbered as DescribeConfigs numbers it (`ConfigEntry.ConfigType`)."""
+    """The type of a value, numbered as in DescribeConfigs (`ConfigEntry.ConfigType`)."""
 
     BOOLEAN = 1
     STRING = 2
@@ -102,12 +101,12 @@ NOT_NEGATIVE = Range(0)
 
 
 class Form(NamedTuple):
-    """What a string, or every word of a list, looks like, unless it is one certain word.
+    """The form of a string, or of every word of a list; or a single special word.
 
     Attributes:
-        pattern: a regular expression that the whole word matches.
-        alone: the word that may be the only one.
-        says: the same for people.
+        pattern: a regular expression that matches the whole word.
+        alone: the special word.
+        says: a description for error messages.
     """
 
     pattern: str
@@ -125,13 +124,14 @@ class Option(NamedTuple):
 
     Attributes:
         valid: a `Range` for numbers; the allowed words for strings and lists, or their `Form`;
-            None if anything of the type will do.
+            None if every value of the type is valid.
         unit: `ms`, `bytes`, … or empty.
         kip: the proposal that introduced it, such as `KIP-794`; empty if older than the KIPs.
-        synonyms: for topic options, the broker options its default comes from, the strongest first.
-        honoured: False where the value is accepted and described, but does not change anything.
-        dynamic: of broker options, whether they can be changed while the broker runs.
-        ignores_case: whether a word of `valid` is taken in any case (Kafka's
+        synonyms: for topic options, the broker options that give its default; an earlier one
+            overrides the later ones.
+        honoured: False if the value is accepted and described, but has no effect.
+        dynamic: for broker options, whether they can be changed while the broker runs.
+        ignores_case: whether the words of `valid` are accepted in any case (Kafka's
             `ConfigDef.CaseInsensitiveValidString`).
     """
 
@@ -175,7 +175,7 @@ class Option(NamedTuple):
         return value
 
     def _word(self, value: object, words: tuple[str, ...]) -> str | None:
-        """The word that is meant: a whole number may stand for its text, as in acks=1."""
+        """The value as one of the words; an int counts as its text, as in acks=1."""
         if isinstance(value, int) and not isinstance(value, bool):
             value = str(value)
         if not isinstance(value, str):
@@ -186,14 +186,14 @@ class Option(NamedTuple):
 
 
 class OptionTable:
-    """The options of one kind of thing (`topic`, `broker`, `producer`, …), by dotted name.
+    """The options of one kind of object (`topic`, `broker`, `producer`, …), by dotted name.
 
     Args:
-        refused: Kafka's options that have no meaning here, and what to do instead. A name that
+        refused: Kafka's options that trimtab does not support, and what to do instead. A name that
             ends in a dot stands for all that begin with it.
-        no_ops: values of refused options that ask for nothing which is missing, as lower-case
-            text; None and what is empty always do.
-        foreign: options of other clients, dotted, and what to write here.
+        no_ops: values of refused options that are harmless to ignore, as lower-case text; None and
+            empty values always are.
+        foreign: options of other clients, dotted, and the option to use here.
     """
 
     def __init__(
@@ -249,25 +249,25 @@ class OptionTable:
         return name in self._options or name in self._dotted or self.refuses(name.replace("_", "."))
 
     def nearest(self, dotted: str) -> str | None:
-        """The option whose name is most like this one; None if none is."""
+        """The option with the most similar name; None if none is similar."""
         import difflib  # only on the way to an error: importing it costs a start-up millisecond
 
         return next(iter(difflib.get_close_matches(dotted, self._options, n=1)), None)
 
     def refuses(self, dotted: str) -> bool:
-        """Whether it is an option of Kafka's that has no meaning here."""
+        """Whether it is an option of Kafka that trimtab refuses."""
         return self._why_refused(dotted) is not None
 
     def _why_refused(self, dotted: str) -> str | None:
-        """What to do instead of an option that is refused; None if it is not."""
+        """The advice for a refused option; None if it is not refused."""
         for refused, instead in self._refused.items():
             if dotted == refused or (refused.endswith(".") and dotted.startswith(refused)):
                 return instead
         return None
 
     def asks_nothing(self, name: str, value: object) -> bool:
-        """Whether a client does the same without this: None leaves an option at its default, and
-        some values of refused options ask for nothing."""
+        """Whether a client may ignore this option: None keeps its default, and some values of
+        refused options have no effect."""
         if not isinstance(name, str):
             return False
         dotted = name.replace("_", ".")
@@ -307,7 +307,7 @@ def read_given(table: OptionTable, given: Mapping[str, object]) -> dict[str, Val
 
 
 def write(value: Value) -> str | None:
-    """The value as the text that Kafka's DescribeConfigs shows; None if not set or secret."""
+    """The value as text for Kafka's DescribeConfigs; None if not set or secret."""
     if value is None or isinstance(value, Password):
         return None
     if isinstance(value, str):
@@ -333,7 +333,7 @@ _TYPE_WORDS = {
 
 
 def _convert(kind: OptionType, given: object) -> Value:
-    """The value in the option's type, or None if it cannot be."""
+    """The value in the option's type, or None if it cannot be converted."""
     text = given.strip() if isinstance(given, str) else None
     if kind is STRING:
         return text if text is None or _is_unicode(text) else None

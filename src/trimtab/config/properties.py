@@ -1,13 +1,13 @@
-"""Java's properties files, as Kafka's tools and nodes are configured with.
+"""Reads Java's properties files, which configure Kafka's tools and nodes.
 
     name=value     name: value     name value      the same; a value may be empty
     # a comment    ! another
     long=first, \\
-         second                                    goes on in the next line
+         second                                    continues in the next line
     \\t \\n \\r \\f \\u20AC \\\\ \\= \\:                   escapes, in names and values
 
-Source: `java.util.Properties.load`. Unlike there, a name that stands twice, a name alone and an
-escape that is cut short are refused: they are slips of the pen.
+Source: `java.util.Properties.load`. Unlike there, a duplicate name, a name without value and an
+incomplete escape are refused, as they are probably mistakes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SEPARATOR = re.compile(r"[ \t\f]*[=:][ \t\f]*|[ \t\f]+")
 
 
 class Property(NamedTuple):
-    """One property, and the line of the file in which it begins, from 1."""
+    """A property's value, and the line of the file in which it begins, from 1."""
 
     value: str
     line: int
@@ -36,10 +36,10 @@ def parse_properties(text: str, source: str) -> dict[str, Property]:
     """The properties of a file, by name.
 
     Args:
-        source: what the file is called in errors.
+        source: the file's name for errors.
 
     Raises:
-        UsageError: a line is no property; says which, and what to write.
+        UsageError: a line is no property; names the line and the fix.
     """
     properties: dict[str, Property] = {}
     for number, line in _logical_lines(text):
@@ -61,7 +61,7 @@ def parse_properties(text: str, source: str) -> dict[str, Property]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines without those that say nothing, each with those that it goes on in."""
+    """The lines with their numbers, continuation lines joined; without comments and empty lines."""
     begun: list[str] = []
     first = 0
     for number, natural in enumerate(re.split(r"\r\n|\r|\n", text), 1):

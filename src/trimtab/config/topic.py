@@ -28,8 +28,8 @@ TOPIC = OptionTable(
             "cleanup.policy",
             LIST,
             ("delete",),
-            "What happens to old segments: deleted by age and size, compacted by key, or both. "
-            "Where they are compacted, records without a key are refused.",
+            "Whether old segments are deleted by age and size, compacted by key, or both. "
+            "With compact, records without a key are refused.",
             ("compact", "delete"),
             synonyms=("log.cleanup.policy",),
         ),
@@ -76,7 +76,7 @@ TOPIC = OptionTable(
             "delete.retention.ms",
             LONG,
             86_400_000,
-            "How long compaction keeps delete markers.",
+            "How long compaction keeps tombstones (records without value).",
             NOT_NEGATIVE,
             "ms",
             synonyms=("log.cleaner.delete.retention.ms",),
@@ -227,7 +227,7 @@ TOPIC = OptionTable(
             "min.insync.replicas",
             INT,
             1,
-            "Replicas that must be in sync for a write with acks=all; all of them, where there are "
+            "Replicas that must be in sync for a write with acks=all; all of them, if there are "
             "fewer.",
             POSITIVE,
             synonyms=("min.insync.replicas",),
@@ -286,7 +286,7 @@ TOPIC = OptionTable(
             INT,
             1_073_741_824,
             "Size at which a new segment file is begun. Kafka 4 refuses less than 1048576 "
-            "(KIP-1030); small ones are allowed here, for tests.",
+            "(KIP-1030); smaller values are allowed here, for tests.",
             Range(14),
             "bytes",
             synonyms=("log.segment.bytes",),

@@ -1,4 +1,4 @@
-"""How many files and connections a process may have open at a time."""
+"""Divides a process's file descriptors between files and connections."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import NamedTuple
 
 _MOST_FILES = 512
 _OWN = 64
-"""For what a node needs besides: its connections to others, its log, a flush in each thread."""
+"""Descriptors for connections to other nodes, the log, and a flush in each thread."""
 _LEAST = 8
 _LIMITLESS = 1 << 30
 
 
 class Descriptors(NamedTuple):
-    """The shares of files and of connections."""
+    """The largest numbers of open files and of connections."""
 
     files: int
     connections: int
 
 
 def share_out_descriptors() -> Descriptors:
-    """Raise this process's limit on open files as far as it may without privileges, as Java does,
-    and share it out: so neither of the two takes what the other needs."""
+    """Raise this process's limit on open files as far as possible without privileges, as Java does,
+    and divide it, so that neither files nor connections can use up all descriptors."""
     limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit != hard:
         with suppress(OSError, ValueError):  # macOS has a lower one beside it
@@ -32,6 +32,6 @@ def share_out_descriptors() -> Descriptors:
 
 
 def share(limit: int) -> Descriptors:
-    """The shares of so many descriptors."""
+    """Divide `limit` descriptors."""
     files = max(_LEAST, min(_MOST_FILES, limit // 4))
     return Descriptors(files, max(_LEAST, limit - files - _OWN))

@@ -1,4 +1,4 @@
-"""Files in a directory: the real `trimtab.storage.storage.Storage`."""
+"""Files in a directory: the `trimtab.storage.storage.Storage` of real processes."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ T = TypeVar("T")
 class DirectoryStorage:
     """A directory and the files below it.
 
-    A file costs nothing until it is used, and at most `max_open_files` are open at a time: the
-    one unused for longest is closed for the next, so tens of thousands of logs fit any limit.
-    Where the process gets no more descriptors, because connections have them or the limit was
-    lowered, half of the open files are closed, those unused for longest.
+    A file is opened when it is first used, and at most `max_open_files` are open at a time: the
+    least recently used one is closed to open another, so tens of thousands of logs fit any limit.
+    If the process gets no more descriptors, because connections use them or the limit was lowered,
+    the least recently used half of the open files is closed.
 
-    What is created here only its owner can read.
+    Only the owner can read files and directories created here.
 
     Args:
         root: the directory; created if it does not exist.
-        max_open_files: file descriptors held at most, at least 1.
-        durable: False leaves out every fsync: for data that need not outlive the machine.
+        max_open_files: the most open files at a time, at least 1.
+        durable: False omits every fsync: for data that need not survive a crash of the machine.
 
     Raises:
         StorageError: the directory cannot be created.
@@ -108,7 +108,7 @@ class DirectoryStorage:
                 if durable:
                     os.fsync(descriptor)
             except OSError:
-                with suppress(OSError):  # a full disk has no room for what is no use
+                with suppress(OSError):  # free the space, as the disk may be full
                     os.unlink(temporary)
                 raise
             finally:
@@ -130,7 +130,7 @@ class DirectoryStorage:
             try:
                 await loop.run_in_executor(None, self._flush, tuple(paths))
             except StorageError as error:
-                # Nothing is lost yet: it was not opened.
+                # No data is lost: the file was not opened.
                 if error.errno not in _NO_DESCRIPTOR or not self._close_half():
                     raise
             else:
@@ -148,7 +148,7 @@ class DirectoryStorage:
             volume = os.statvfs(self.root)
         except OSError as error:
             raise _translate(self.root, "look up the size of the volume", error) from error
-        # Some network file systems claim to be larger than the wire can say.
+        # Some network file systems report sizes that do not fit into the message's int64.
         return Space(
             min(volume.f_blocks * volume.f_frsize, _LONG_MAX),
             min(volume.f_bavail * volume.f_frsize, _LONG_MAX),
@@ -179,14 +179,14 @@ class DirectoryStorage:
 
     @property
     def open_files(self) -> int:
-        """File descriptors held for files now."""
+        """Files that are open now."""
         return len(self._open_files)
 
     def _absolute(self, path: str) -> str:
         return f"{self.root}/{path}"
 
     def _admit(self, file: _DirectoryFile) -> None:
-        """Makes room among the open files, and takes `file` in as the one used last."""
+        """Close files until one more may be open, and add `file` as the most recently used."""
         while len(self._open_files) >= self._max_open_files:
             next(iter(self._open_files)).close()
         self._open_files[file] = None
@@ -200,7 +200,7 @@ class DirectoryStorage:
             return self._with_room(lambda: os.open(absolute, flags, 0o600))
 
     def _open_with_parents(self, absolute: str, flags: int) -> tuple[int, bool]:
-        """The descriptor, and whether directories had to be made for it."""
+        """The descriptor, and whether directories had to be created for it."""
         try:
             return self._open(absolute, flags), False
         except FileNotFoundError:
@@ -209,13 +209,13 @@ class DirectoryStorage:
             return self._open(absolute, flags), True
 
     def _confirm_root(self) -> None:
-        """Raises FileNotFoundError if somebody has deleted the root, or moved it away: the files
-        that are open are those of nobody."""
+        """Raise FileNotFoundError if the root was deleted or moved: the open files no longer belong
+        to it."""
         if self._lock is not None and not _is_at(self._lock, self._absolute(LOCK_FILE)):
             raise FileNotFoundError(ENOENT, os.strerror(ENOENT), self.root)
 
     def _with_room(self, act: Callable[[], T]) -> T:
-        """Does what needs a descriptor; if there is none, closes files for it."""
+        """Call `act`, which needs a descriptor; if there is none, close files and repeat."""
         while True:
             try:
                 return act()
@@ -224,9 +224,9 @@ class DirectoryStorage:
                     raise
 
     def _close_half(self) -> bool:
-        """Closes the files that were unused for longest; whether there was one.
+        """Close the least recently used half of the open files; returns whether there was any.
 
-        Half of them, so that what opens files by turns does not come here each time.
+        Half of them, so that alternating between many files does not close files every time.
         """
         number = (len(self._open_files) + 1) // 2
         for file in list(self._open_files)[:number]:
@@ -234,7 +234,7 @@ class DirectoryStorage:
         return number > 0
 
     def _flush(self, paths: Iterable[str]) -> None:
-        """Opens its own descriptors, so that it can run beside the loop's thread."""
+        """Opens its own descriptors, so that it can run in another thread than the loop's."""
         existing = []
         for path in paths:
             absolute = self._absolute(path)
@@ -253,7 +253,7 @@ class DirectoryStorage:
             raise _translate("", "flush the directories", error) from error
 
     def _flush_parents(self, absolutes: Iterable[str]) -> None:
-        """A new file survives only once the directories that lead to it have been flushed."""
+        """Flush the directories above these files: without that a new file may be lost."""
         parents = set()
         for absolute in absolutes:
             while len(absolute) > len(self.root):
@@ -271,8 +271,8 @@ class _DirectoryFile:
         self._path = path
         self._descriptor = -1
         self._size = -1
-        self._exists = False  # it was there; if it is not any more somebody has deleted it
-        self._is_linked = False  # its name is on disk for certain
+        self._exists = False  # it existed once; if it is missing now, it was deleted from outside
+        self._is_linked = False  # its directory entry is certainly on disk
 
     @property
     def size(self) -> int:
@@ -337,7 +337,7 @@ class _DirectoryFile:
             return
         try:
             os.fsync(self._use(create=False))
-            if not self._is_linked:  # made by a process that was killed, perhaps, or renamed
+            if not self._is_linked:  # perhaps created by a killed process, or renamed
                 storage = self._storage
                 absolute = storage._absolute(self._path)
                 storage._with_room(lambda: storage._flush_parents([absolute]))
@@ -383,7 +383,7 @@ def _write(descriptor: int, data: BytesLike) -> None:
 
 
 def _is_at(descriptor: int, absolute: str) -> bool:
-    """Whether the open file is the one at that path."""
+    """Whether the open file is still the one at that path."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(absolute))
     except FileNotFoundError:

@@ -9,18 +9,18 @@ from contextlib import suppress
 from io import TextIOWrapper
 
 MAX_BYTES = 10 * 1024 * 1024
-"""After which another file is begun."""
+"""The size at which a new file is begun."""
 
 KEPT = 5
-"""Older files, `<path>.1` the newest of them."""
+"""The number of older files; `<path>.1` is the newest of them."""
 
 
 class RotatingLog(logging.FileHandler):
-    """Writes a log that its owner alone can read, and standard error with it, so that what is said
-    by other ways is there too.
+    """Writes a log that only its owner can read, and redirects standard error to it, so that other
+    output is there too.
 
     Args:
-        max_bytes: a record that would make the file longer begins another.
+        max_bytes: once the file has this size, the next record begins a new file.
 
     Raises:
         OSError: the file cannot be opened.
@@ -42,7 +42,7 @@ class RotatingLog(logging.FileHandler):
         if stream and os.fstat(stream.fileno()).st_size >= self._max_bytes:
             try:
                 self._rotate()
-            except OSError as error:  # it goes on growing, as nothing must be lost
+            except OSError as error:  # the file grows on, so that no record is lost
                 print(f"cannot rotate {self.baseFilename}: {error}", file=sys.stderr)
         super().emit(record)
 

@@ -1,4 +1,4 @@
-"""The thread that the synchronous faces ride: one event loop, running in the background.
+"""The background thread with the event loop of all synchronous clients.
 
 caller's thread                     loop thread
 run(coroutine) ────────────────────▶ task
@@ -6,7 +6,7 @@ run(coroutine) ────────────────────▶ t
      └──────────────────────────────────┘
 call_soon(fn) ─────────────────────▶ fn()
 
-A client that nobody closes is closed here: when it is collected, or when the interpreter exits.
+It also closes unclosed clients: when they are garbage-collected, or when the interpreter exits.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ Close: TypeAlias = Callable[[float | None], Coroutine[Any, Any, object]]
 _log = logging.getLogger(__name__)
 
 _CANCEL_GRACE_S = 5.0
-"""How long cancelled tasks may take to end before the loop is closed over them."""
+"""Seconds that cancelled tasks may take to end before the loop is closed regardless."""
 
 _JOIN_GRACE_S = _CANCEL_GRACE_S + 1.0
-"""How long the interpreter's exit waits for a loop thread; beyond, the daemon thread is left."""
+"""Seconds that the interpreter's exit waits for a loop thread before it abandons the thread."""
 
 
 class LoopThread:
-    """A hold on an event loop that runs in a daemon thread of its own.
+    """A counted reference (hold) to an event loop that runs in its own daemon thread.
 
-    `LoopThread(name)` starts a thread; `shared()` holds the one that all client faces of this
-    process share. Either way `stop()` gives up this hold, and the last hold ends the thread.
-    At the interpreter's exit whatever still runs is stopped.
-    A client entrusts what closes it to its hold.
+    `LoopThread(name)` starts a thread; `shared()` returns a hold on the one that all synchronous
+    clients of this process share. `stop()` releases this hold; releasing the last one ends the
+    thread. The interpreter's exit stops all threads that still run.
+    A client passes the function that closes it to its hold (`entrust`).
 
     Args:
-        name: the thread's name, as debuggers and errors show it.
+        name: the thread's name, for debuggers and errors.
     """
 
     def __init__(self, name: str) -> None:
@@ -66,7 +66,7 @@ class LoopThread:
 
     @property
     def is_released(self) -> bool:
-        """Whether this hold was given up."""
+        """Whether this hold was released."""
         return self not in self._engine.holds
 
     @property
@@ -79,7 +79,7 @@ class LoopThread:
         return self._engine.loop
 
     def call_soon(self, function: Callable[..., object], *args: object) -> None:
-        """Have the loop call `function(*args)` soon, in the order of the calls made here.
+        """Have the loop call `function(*args)` soon, in the order of these calls.
 
         Raises:
             UsageError: the thread was stopped, or belongs to the process this one was forked from.
@@ -95,11 +95,11 @@ class LoopThread:
     def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run a coroutine on the loop and wait for its result, on any thread but the loop's.
 
-        Whatever ends the wait early (Ctrl-C, the timeout) also cancels the coroutine and is
-        raised at once, without waiting until the coroutine has wound up.
+        An early end of the wait (Ctrl-C, the timeout) cancels the coroutine and is raised at once,
+        without waiting for the coroutine to finish.
 
         Args:
-            timeout: seconds to wait at most; None waits as long as it takes.
+            timeout: seconds to wait at most; None for no limit.
 
         Raises:
             Unavailable: no result within `timeout`, or the thread was stopped meanwhile.
@@ -123,11 +123,11 @@ class LoopThread:
                 "what the call began may have happened"
             ) from error
         except TimeoutError as error:
-            if future.done():  # The coroutine's own.
+            if future.done():  # the coroutine itself raised it
                 raise
             raise Unavailable(f"no result within {timeout:g} s; it may still happen") from error
         finally:
-            # Nothing to do for a finished one; otherwise the wait ended before the coroutine did.
+            # Does nothing if it is done; otherwise the wait ended before the coroutine.
             future.cancel()
 
     @property
@@ -136,25 +136,26 @@ class LoopThread:
         return threading.current_thread() is self._engine.thread
 
     def entrust(self, client: object, name: str, close: Close) -> None:
-        """Have a client closed that nobody closes.
+        """Close a client that its user does not close.
 
-        When it is collected that happens in the background, for as long as it takes, with a
-        ResourceWarning. When the interpreter exits, its exit waits `EXIT_SECONDS` for all of them.
+        When it is garbage-collected, it is closed in the background, without a time limit and with
+        a ResourceWarning. The interpreter's exit waits `EXIT_SECONDS` for all unclosed clients.
 
         Args:
-            client: what is collected; this does not keep it alive.
-            name: the client's, for the warning.
-            close: called on the loop with the seconds it may take, None for as long as it takes;
-                says itself what is lost. It must not refer to `client`.
+            client: the client; it is not kept alive.
+            name: the client's name, for the warning.
+            close: called on the loop with the seconds it may take, None for no limit; it logs what
+                is lost. It must not refer to `client`.
         """
         self._client = name
         self._close = close
         self._engine.entrusted.add(self)
         self._finalizer = weakref.finalize(client, self._drop)
-        self._finalizer.atexit = False  # `_end_all` does it, when no thread uses the client
+        self._finalizer.atexit = False  # `_end_all` closes it, when no thread uses it any more
 
     def end(self, close: Coroutine[Any, Any, object]) -> None:
-        """Run what closes the client, and give up this hold. Ending again does nothing.
+        """Run `close`, which closes the client, and release this hold. Does nothing the second
+        time.
 
         Raises:
             UsageError: the caller must not wait (see `refuse_waiting`); nothing was done.
@@ -171,14 +172,14 @@ class LoopThread:
             self.run(close)
             self.stop()
         except BaseException:
-            self._end_soon(0.0)  # what Ctrl-C has left
+            self._end_soon(0.0)  # finish the close that Ctrl-C interrupted
             raise
 
     def stop(self) -> None:
-        """Give up this hold. The last one cancels all tasks, closes the loop, joins the thread.
+        """Release this hold. If it was the last: cancel all tasks, close the loop, join the thread.
 
-        Tasks that resist cancellation for 5 s are logged and abandoned. Stopping again, or in
-        a forked child, does nothing.
+        Tasks that have not ended 5 s after their cancellation are logged and abandoned. Stopping
+        again, or in a forked child, does nothing.
 
         Raises:
             UsageError: called from the loop thread, which cannot wait for its own end.
@@ -194,25 +195,26 @@ class LoopThread:
             self._engine.stop()
 
     def give_up(self) -> None:
-        """Give up this hold, as `stop`, but on any thread and without waiting for the end."""
+        """Release this hold like `stop`, but on any thread and without waiting for the end."""
         if not self._engine.is_forked and self._release():
             self._engine.begin_to_stop()
 
     def _release(self) -> bool:
-        """Give up this hold; returns whether it was the last."""
+        """Release this hold; returns whether it was the last."""
         if self._finalizer is not None:
             self._finalizer.detach()
         return guarded(_shared_lock, self._engine.let_go, self)
 
     def _drop(self) -> None:
-        """The client was collected: on any thread, which may hold any lock. So this takes none."""
+        """The client was garbage-collected. Takes no lock: any thread may run this, and may already
+        hold the lock."""
         if self.is_released or self._engine.is_forked:
             return
         self._end_soon(None)
         warn_unclosed(self._client, "it is closed in the background")
 
     def _end_soon(self, timeout: float | None) -> None:
-        """Have the loop close the client and give up this hold."""
+        """Have the loop close the client and release this hold."""
         if self._finalizer is not None:
             self._finalizer.detach()
         with suppress(RuntimeError):  # the loop has ended
@@ -262,11 +264,11 @@ class LoopThread:
 
 
 class _Engine:
-    """The loop and the thread that runs it, however many hold it."""
+    """The loop and its thread, shared by any number of holds."""
 
     def __init__(self, name: str) -> None:
         self.pid = os.getpid()
-        # One that Ctrl-C kept from its client counts no longer once it is collected.
+        # Weak, so that a hold that Ctrl-C kept from reaching its client is dropped when collected.
         self.holds: weakref.WeakSet[LoopThread] = weakref.WeakSet()
         self.entrusted: set[LoopThread] = set()
         self.closing: set[asyncio.Task[None]] = set()
@@ -283,7 +285,7 @@ class _Engine:
         return self.pid != os.getpid()
 
     def let_go(self, hold: LoopThread) -> bool:
-        """Forget a hold; returns whether that was the last. Under the lock of all."""
+        """Remove a hold; returns whether it was the last. Under `_shared_lock`."""
         self.holds.discard(hold)
         self.entrusted.discard(hold)
         if len(self.holds) > 0:
@@ -292,8 +294,8 @@ class _Engine:
         return True
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        # With the lock every coroutine is on the loop's queue before the loop's end is, so that
-        # it becomes a task and is cancelled; otherwise its caller would wait for ever.
+        # The lock makes sure that a coroutine is queued before the loop's stop. So it becomes a
+        # task, which is cancelled; otherwise its caller would wait for ever.
         return guarded(self._submitting, self._submit, coroutine)
 
     def _submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
@@ -302,17 +304,17 @@ class _Engine:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def close_clients(self) -> list[str]:
-        """At the interpreter's exit: close those that nobody closed; returns their names."""
+        """At the interpreter's exit: close the unclosed clients; returns their names."""
         holds = list(self.entrusted)
         if not holds or self.stopping:
             return []
         own = LoopThread.__new__(LoopThread)
-        own._bind(self)  # so that none of theirs is the last
+        own._bind(self)  # a hold of this method, so that no client's hold is the last
         future = self.submit(self._close_all(holds))
         try:
             wait_for(future, EXIT_SECONDS + _CANCEL_GRACE_S)
         except TimeoutError:
-            _log.warning("clients could not be closed in %g s: gave them up", EXIT_SECONDS)
+            _log.warning("clients could not be closed in %g s, and are abandoned", EXIT_SECONDS)
         finally:
             future.cancel()
             del own
@@ -341,14 +343,14 @@ class _Engine:
             self.loop.run_forever()
         finally:
             with self._submitting:
-                self.stopping = True  # Already so, unless a task raised SystemExit.
+                self.stopping = True  # not yet set only if a task raised SystemExit
             try:
                 self.loop.run_until_complete(_cancel_all())
                 self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             finally:
                 asyncio.set_event_loop(None)
                 self.loop.close()
-                with suppress(ValueError):  # in a forked child they are forgotten already
+                with suppress(ValueError):  # a forked child has already cleared the list
                     _running.remove(self)
 
 
@@ -367,16 +369,16 @@ async def _cancel_all() -> None:
 
 
 _running: list[_Engine] = []
-"""Those whose loops run in this process, the oldest first."""
+"""The engines whose loops run in this process, the oldest first."""
 
 _watching = 0
-"""The process whose end `_end_all` is registered for."""
+"""The id of the process in which `_end_all` is registered."""
 
 
 def _end_all() -> None:
-    """At the interpreter's exit: nothing but daemon threads and other exit handlers still run.
+    """At the interpreter's exit, when only daemon threads and other exit handlers still run.
 
-    First the clients: a cluster of this process may have to serve them.
+    Closes the clients first, because a cluster in this process may have to serve them.
     """
     engines = [engine for engine in _running if not engine.is_forked]
     unclosed = []
@@ -398,7 +400,7 @@ def _watch_exit() -> None:
     is_first, _watching = _watching == 0, os.getpid()
     if is_first:
         atexit.register(_end_all)
-    # What multiprocessing has forked ends without atexit, but not without its own finalizers.
+    # A process that multiprocessing has forked runs no atexit handlers, only its own finalizers.
     processes = sys.modules.get("multiprocessing.process")
     if processes is not None and processes.parent_process() is not None:
         from multiprocessing.util import Finalize
@@ -406,7 +408,7 @@ def _watch_exit() -> None:
         Finalize(None, _end_all, exitpriority=-1)
 
 
-# Early, so that it is called late: exit handlers of others may still use their clients.
+# Registered early, so called late: other exit handlers may still use their clients.
 _watch_exit()
 
 
@@ -415,9 +417,9 @@ _shared_lock = threading.RLock()
 
 
 def shared() -> LoopThread:
-    """A hold on the loop thread that the synchronous client faces of this process share.
+    """A hold on the loop thread that all synchronous clients of this process share.
 
-    Started by the first hold and stopped with the last; a forked child gets its own.
+    The first hold starts it, and releasing the last stops it; a forked child gets its own.
     """
     hold = LoopThread.__new__(LoopThread)
     guarded(_shared_lock, _bind_to_shared, hold)
@@ -435,7 +437,7 @@ _heirs: weakref.WeakKeyDictionary[object, Callable[[Any], object]] = weakref.Wea
 
 
 def call_in_forked_child(heir: object, function: Callable[[Any], object]) -> None:
-    """Have `function(heir)` called in every process forked from this one, while `heir` lives.
+    """Call `function(heir)` in every process forked from this one, as long as `heir` exists.
 
     It runs before `fork` returns there. No other thread exists, and locks may be held for ever.
     """
@@ -443,7 +445,7 @@ def call_in_forked_child(heir: object, function: Callable[[Any], object]) -> Non
 
 
 def _begin_as_child() -> None:
-    """The parent's thread is not here, and its lock may have been held."""
+    """Reset the state in a forked child: the thread does not exist, the lock may be held."""
     global _shared, _shared_lock
     _shared = None
     _shared_lock = threading.RLock()

@@ -1,4 +1,4 @@
-"""Where Prometheus asks a controller's process: needs the package prometheus_client."""
+"""The HTTP endpoint of a controller's process for Prometheus: needs prometheus_client."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _ANSWER_S = 10.0
 
 
 class MetricsServer:
-    """Answers `GET /metrics`, on threads of its own; each answer is made on the controller's loop,
-    which is the running one.
+    """Answers `GET /metrics` on its own threads; each measures on the controller's loop, which is
+    the running loop.
 
     Raises:
-        OSError: the address is taken.
+        OSError: the address is in use.
     """
 
     def __init__(self, controller: Controller, host: str, port: int) -> None:
@@ -39,7 +39,7 @@ class MetricsServer:
         return int(self._server.server_port)
 
     async def close(self) -> None:
-        """Answer no more. The loop goes on meanwhile: an answer may be waiting for it."""
+        """Stop the server, without blocking the loop: an answer may be waiting for it."""
         await asyncio.to_thread(self._server.shutdown)
         self._server.server_close()
         self._thread.join()

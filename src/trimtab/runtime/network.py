@@ -1,4 +1,4 @@
-"""What a client's connections take from the real world: TLS, socket buffers, and chance."""
+"""TLS, socket buffers and random nonces for a client's connections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trimtab.errors import UsageError
 
 
 class TlsSettings(NamedTuple):
-    """Kafka's `ssl.*` options that have a meaning here; all certificates and keys are PEM.
+    """Kafka's `ssl.*` options that trimtab supports; all certificates and keys are PEM.
 
     Attributes:
         truststore_location: a file with the certificates to trust; empty for the system's.
@@ -25,9 +25,9 @@ class TlsSettings(NamedTuple):
         keystore_location: a file with this client's key and certificate chain; empty for none.
         keystore_key: this client's key, as text.
         keystore_certificate_chain: its certificates, its own first, as text.
-        key_password: what the key is encrypted with; None if it is not.
-        checks_host_name: whether a broker's certificate must be for the name it is reached by.
-        protocols: of `TLSv1.2` and `TLSv1.3`.
+        key_password: the password of an encrypted key; None if it is not encrypted.
+        checks_host_name: whether a broker's certificate must be for the host name in its address.
+        protocols: `TLSv1.2`, `TLSv1.3` or both.
         cipher_suites: by their IANA (Java) names; empty for OpenSSL's choice.
     """
 
@@ -46,8 +46,8 @@ def make_tls_context(settings: TlsSettings) -> ssl.SSLContext:
     """The context for a client's TLS connections.
 
     Raises:
-        UsageError: a file cannot be read, is not PEM, or does not hold what it should; a key whose
-            password is missing or wrong; protocols or cipher suites that OpenSSL does not have.
+        UsageError: a file cannot be read, is not PEM, or lacks the certificates or the key; a key's
+            password is missing or wrong; OpenSSL lacks the protocols or cipher suites.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = settings.checks_host_name
@@ -60,9 +60,9 @@ def make_tls_context(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def set_buffer_sizes(transport: asyncio.BaseTransport, send: int, receive: int) -> None:
-    """Size the buffers of a connection's socket, in bytes; -1 leaves them to the system.
+    """Set the sizes of a connection's socket buffers, in bytes; -1 leaves them to the system.
 
-    A transport of the virtual world has no socket, and nothing to size.
+    Does nothing to a simulated transport, which has no socket.
     """
     connected = transport.get_extra_info("socket")
     if connected is None:
@@ -74,7 +74,7 @@ def set_buffer_sizes(transport: asyncio.BaseTransport, send: int, receive: int) 
 
 
 def make_nonce() -> str:
-    """Text that nobody can guess and that never comes twice (192 random bits), without commas."""
+    """Unguessable, unique text (192 random bits), without commas."""
     return secrets.token_urlsafe(24)
 
 
@@ -89,7 +89,7 @@ def _choose_protocols(context: ssl.SSLContext, protocols: tuple[str, ...]) -> No
 
 
 def _choose_cipher_suites(context: ssl.SSLContext, suites: tuple[str, ...]) -> None:
-    """Only suites up to TLS 1.2 can be chosen: OpenSSL keeps those of 1.3 apart from the rest."""
+    """Only suites up to TLS 1.2 can be chosen: OpenSSL configures those of 1.3 separately."""
     older = [name for name in suites if "_WITH_" in name]
     if len(older) < len(suites):
         newer = ", ".join(name for name in suites if "_WITH_" not in name)
@@ -109,7 +109,7 @@ def _choose_cipher_suites(context: ssl.SSLContext, suites: tuple[str, ...]) -> N
             "ssl.cipher.suites names suites of TLS 1.2, but ssl.enabled.protocols is TLSv1.3 alone;"
             " leave out one of the two"
         )
-    # As in Java, a version without a suite of its own is not offered.
+    # As in Java, a version without one of the suites is not offered.
     context.maximum_version = ssl.TLSVersion.TLSv1_2
 
 
@@ -162,7 +162,7 @@ def _load_keystore(context: ssl.SSLContext, settings: TlsSettings) -> None:
 
 def _load_chain(context: ssl.SSLContext, path: str, subject: str, password: str | None) -> None:
     def tell_password() -> str:
-        # Without this OpenSSL would ask on the terminal.
+        # Without this callback OpenSSL would prompt on the terminal.
         if password is None:
             raise UsageError(f"{subject}: the key is encrypted; give ssl.key.password")
         return password
@@ -178,9 +178,9 @@ def _load_chain(context: ssl.SSLContext, path: str, subject: str, password: str 
 
 @contextmanager
 def _private_file(text: str) -> Iterator[str]:
-    """A file that only this user may read, there for as long as OpenSSL reads it.
+    """A file that only this user may read, removed at the end of the block.
 
-    Python's ssl takes keys from files alone.
+    Needed because Python's ssl reads keys only from files.
     """
     descriptor, path = tempfile.mkstemp(prefix="trimtab-", suffix=".pem")
     try:
@@ -218,5 +218,5 @@ _CERTIFICATE = re.compile(
 
 
 def _only_certificates(text: str) -> str:
-    """Without what `keytool` writes between the certificates, which need not be ASCII."""
+    """The certificates without `keytool`'s text between them, which need not be ASCII."""
     return "\n".join(_CERTIFICATE.findall(text)) or text

@@ -1,11 +1,11 @@
-"""Processes that are kept alive: started, started again when they end, and ended together.
+"""Keeps processes running: starts them, restarts those that end, and stops all together.
 
-    start ─▶ serves ─▶ ended ─▶ started again: at once, then later and later
-      └─ ended by itself before all served for the first time: the start has failed
+    start ─▶ serves ─▶ ended ─▶ restarted: at once, then with growing delays
+      └─ ended before all processes served for the first time: the start has failed
 
-A process says what it has to say on standard output, one line, when it serves. It ends when its
-standard input does: that is how it is told to, and how it learns that its supervisor is gone,
-however that came about. Standard error goes to a log of its own.
+A process writes one line to standard output when it serves. It ends when its standard input is
+closed: the supervisor closes it to stop the process, and if the supervisor dies, the system does.
+Standard error goes to the process's own log.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 
 class Program:
-    """What is kept alive.
+    """A program to keep running.
 
     Args:
-        name: unlike any other's; its log is `<name>.log`.
-        command: words to run.
-        rank: lower ones are ended first.
+        name: its unique name; its log is `<name>.log`.
+        command: the command's words.
+        rank: programs with a lower rank are stopped first.
     """
 
     __slots__ = ("command", "name", "rank")
@@ -48,15 +48,14 @@ class Program:
 
 
 class RestartDelay:
-    """How long to wait before a process is started again: the first time not at all, then longer
-    and longer, and from the beginning once it has lived for a few seconds: so it works, but that
-    somebody kills it."""
+    """The delay before a process is restarted: none the first time, then growing. It starts again
+    at none once the process has run for a few seconds, because then it does work."""
 
     def __init__(self) -> None:
         self._deaths = 0
 
     def next(self, lived_s: float) -> float:
-        """Seconds to wait, for one that has lived for so long."""
+        """The seconds to wait after a process that ran for `lived_s` seconds."""
         if lived_s >= _SETTLED_S:
             self._deaths = 0
         self._deaths += 1
@@ -66,7 +65,7 @@ class RestartDelay:
 
 
 class _Running:
-    """A program and the process that runs it, if one does."""
+    """A program and its process, if it runs."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -79,13 +78,13 @@ class _Running:
 
 
 class Supervisor:
-    """Keeps programs alive. `start`, then `turn` again and again, and `stop` in the end.
+    """Keeps programs running. Call `start`, then `turn` repeatedly, and `stop` at the end.
 
     Args:
-        programs: what to keep alive.
-        logs: the directory for their logs, which exists.
-        say: told, in a sentence, what happens to them.
-        now: seconds that only move forward.
+        programs: the programs.
+        logs: an existing directory for their logs.
+        say: called with a sentence about each event.
+        now: seconds that never go back.
     """
 
     def __init__(
@@ -104,12 +103,12 @@ class Supervisor:
 
     @property
     def said(self) -> dict[str, str]:
-        """What each program that serves has said, by name."""
+        """The first output line of each program that serves, by name."""
         return {each.program.name: each.said for each in self._all if each.said is not None}
 
     @property
     def pids(self) -> dict[str, int]:
-        """The process of each program that runs, by name."""
+        """The process id of each program that runs, by name."""
         return {each.program.name: each.process.pid for each in self._all if each.process}
 
     @property
@@ -122,7 +121,7 @@ class Supervisor:
         return f"{self._logs}/{name}.log"
 
     def watch(self, descriptor: int) -> None:
-        """Have `turn` return also when this can be read."""
+        """Make `turn` return also when this descriptor is readable."""
         self._selector.register(descriptor, selectors.EVENT_READ)
 
     def start(self) -> None:
@@ -131,10 +130,10 @@ class Supervisor:
             self._spawn(each)
 
     def turn(self, limit_s: float) -> None:
-        """Wait until something happens, at most so long, and see to it.
+        """Wait for an event, at most `limit_s` seconds, and handle it.
 
         Raises:
-            Unavailable: before all of them have served for the first time, one has ended.
+            Unavailable: a program ended before all of them served for the first time.
         """
         now = self._now()
         dues = [each.due for each in self._all if each.process is None and each.due is not None]
@@ -145,8 +144,8 @@ class Supervisor:
                 self._spawn(each)
 
     def stop(self, at_once: Callable[[], bool] = lambda: False) -> None:
-        """End them, lower ranks first; those that take too long, and all when `at_once` says so,
-        are killed."""
+        """Stop them, lower ranks first. Kills those that take too long, and all if `at_once`
+        returns True."""
         for each in self._all:
             each.due = None
         for rank in sorted({each.program.rank for each in self._all}):
@@ -179,7 +178,7 @@ class Supervisor:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 bufsize=0,
-                process_group=0,  # Ctrl-C in a terminal is for the supervisor, which ends them
+                process_group=0,  # Ctrl-C in a terminal then reaches only the supervisor
             )
         assert each.process.stdout is not None
         self._selector.register(each.process.stdout, selectors.EVENT_READ, each)
@@ -218,7 +217,7 @@ class Supervisor:
         self._say(f"{name} {how}, it is started again {again}; its log: {self.log_of(name)}")
 
     def _reap(self, each: _Running) -> int:
-        """Forget the process, which has closed its output; its exit code."""
+        """Wait for the end of a process that has closed its output; returns its exit code."""
         process, each.process = each.process, None
         each.said, each.heard = None, b""
         assert process is not None
@@ -247,11 +246,11 @@ class Supervisor:
 
 
 class Signals:
-    """Signals that are counted instead of ending the process: a context manager.
+    """A context manager that counts signals instead of letting them end the process.
 
     Attributes:
-        count: how many came.
-        descriptor: can be read once one has come.
+        count: signals so far.
+        descriptor: readable after a signal.
     """
 
     def __init__(self, numbers: Sequence[signal.Signals]) -> None:
@@ -273,7 +272,7 @@ class Signals:
         os.close(self._wake)
 
     def clear(self) -> None:
-        """Have `descriptor` be readable only when another comes."""
+        """Make `descriptor` readable only after the next signal."""
         os.set_blocking(self.descriptor, False)
         try:
             while os.read(self.descriptor, 64):

@@ -1,4 +1,4 @@
-"""Directories that are gone with the process, also if SIGTERM ends it."""
+"""Directories that are removed when the process ends, also by SIGTERM."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class TemporaryDirectory:
-    """A directory that is to be removed.
+    """A directory that will be removed.
 
     Attributes:
-        path: where it is; only its owner can read it.
-        kept: names in it that are to stay.
+        path: its path; only its owner can read it.
+        kept: names in it that are not removed.
     """
 
     def __init__(self, path: str) -> None:
@@ -26,7 +26,7 @@ class TemporaryDirectory:
         self.kept: tuple[str, ...] = ()
 
     def remove(self) -> None:
-        """Remove it, or what is in it and not to be kept."""
+        """Remove it, or only its entries that are not in `kept`."""
         if not self.kept:
             rmtree(self.path, ignore_errors=True)
             return
@@ -39,13 +39,13 @@ class TemporaryDirectory:
 def temporary_directory() -> Iterator[TemporaryDirectory]:
     """A new directory, removed at the end.
 
-    Within, on the main thread, SIGTERM raises SystemExit, unless something else hears it; and
-    nothing interrupts the removal.
+    In the block, on the main thread, SIGTERM raises SystemExit, unless another handler is set; and
+    signals do not interrupt the removal.
     """
     is_main = current_thread() is main_thread()
     signals = _SIGNALS if is_main else ()
     before = {each: signal.getsignal(each) for each in signals}
-    # What comes while the directory is made is heard when it can be removed.
+    # A signal that arrives while the directory is created is handled when it can be removed.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         directory = TemporaryDirectory(mkdtemp(prefix="trimtab-"))

@@ -1,4 +1,4 @@
-"""Clients for event loops that nobody closes: closed on their loop when they are collected."""
+"""Closes unclosed clients of event loops on their loop, when they are garbage-collected."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from typing import Any
 _log = logging.getLogger("trimtab.client")
 
 _closing: set[asyncio.Task[Any]] = set()
-"""What is under way; a loop does not keep its tasks alive."""
+"""The running tasks; a loop itself does not keep its tasks alive."""
 
 EXIT_SECONDS = 30.0
-"""How long the end of the process waits for a client that nobody has closed."""
+"""How long the end of the process waits for an unclosed client."""
 
 _exiting = Event()
 
@@ -40,19 +40,18 @@ def close_when_collected(
     close: Callable[[], Coroutine[Any, Any, object]],
     unsent: Callable[[], int] = lambda: 0,
 ) -> Callable[[], object]:
-    """Have a client closed on the running loop when it is collected, with a ResourceWarning.
+    """Close a client on the running loop when it is garbage-collected, with a ResourceWarning.
 
-    The end of the process waits for that if the loop runs in another thread. Where the loop has
-    ended by then, the log says how many records are lost. Made where no loop runs, it is not
-    watched.
+    The end of the process waits for that if the loop runs in another thread. If the loop has ended
+    by then, the log says how many records are lost. Without a running loop this does nothing.
 
     Args:
-        client: what is collected; this does not keep it alive.
-        name: the client's, for warning and log.
-        close: what closes it; must not refer to `client`.
-        unsent: how many records it holds.
+        client: the client; it is not kept alive.
+        name: the client's name, for warning and log.
+        close: closes it; must not refer to `client`.
+        unsent: returns how many records it holds.
 
-    Returns: what calls this off, once the client is closed.
+    Returns: a function that cancels this, to call when the client is closed.
     """
     loop = asyncio._get_running_loop()
     if loop is None:
@@ -74,7 +73,7 @@ def _collected(
     close: Callable[[], Coroutine[Any, Any, object]],
     unsent: Callable[[], int],
 ) -> None:
-    # In any thread, which may hold any lock. So this takes none.
+    # Takes no lock: any thread may run this, and may already hold the lock.
     if pid != os.getpid():
         return
     if asyncio._get_running_loop() is loop:

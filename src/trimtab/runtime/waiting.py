@@ -1,4 +1,4 @@
-"""How threads wait for what an event loop does: heard by Ctrl-C, and never for ever."""
+"""How threads wait for an event loop: interruptible by Ctrl-C, and never for ever."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from trimtab.runtime.clock import monotonic_clock
 T = TypeVar("T")
 
 _LISTEN_S = 0.1
-"""How long a thread waits without hearing a signal, at most."""
+"""The longest single wait of a thread, in which it may miss a signal."""
 
 
 def refuse_waiting(loop: asyncio.AbstractEventLoop | None) -> None:
-    """Refuse to wait for what this loop does, where it would never be done.
+    """Raise an error if waiting for this loop would never end.
 
     Raises:
         UsageError: the caller is on the loop, or holds a lock of `new_lock` for which the loop
-            would wait; says how it can be done.
+            would wait; says what to do instead.
     """
     try:
         is_on_loop = loop is not None and asyncio.get_running_loop() is loop
@@ -36,7 +36,7 @@ def refuse_waiting(loop: asyncio.AbstractEventLoop | None) -> None:
             " end: in a coroutine `await` it; from a delivery callback, where it would stop every"
             " client of this process, hand it to another thread, by a queue or an executor"
         )
-    # Their list is made at once: other threads add and drop some meanwhile.
+    # `valuerefs` copies the list at once, as other threads add and remove locks meanwhile.
     locks = [reference() for reference in _locks.valuerefs()]
     if any(lock is not None and lock._is_owned() for lock in locks):
         raise UsageError(
@@ -52,17 +52,17 @@ def wait_for(
     timeout: float | None = None,
     loop: asyncio.AbstractEventLoop | None = None,
 ) -> T:
-    """A future's result, on a thread that is to hear Ctrl-C meanwhile.
+    """A future's result, while Ctrl-C can interrupt the wait.
 
-    Python runs signal handlers between two instructions. A signal that arrives after the last one,
-    but before the thread sleeps, is not seen until the sleep is over: so no sleep is long.
+    Python runs signal handlers between two instructions. A signal that arrives after the last
+    instruction before a wait is handled only when the wait is over. So no single wait is long.
 
     Args:
-        timeout: seconds to wait at most; None waits as long as it takes.
-        loop: what ends it, if that is known.
+        timeout: seconds to wait at most; None for no limit.
+        loop: the loop that ends the future, if known.
 
     Raises:
-        TimeoutError: no result within `timeout`; or whatever the future ended with.
+        TimeoutError: no result within `timeout`. Also every error of the future.
         UsageError: the caller must not wait (see `refuse_waiting`), or the loop has ended.
     """
     if not future.done():
@@ -74,7 +74,7 @@ def wait_for(
             return future.result(max(0.0, min(_LISTEN_S, end - monotonic_clock())))
         except TimeoutError:
             if future.done():
-                return future.result()  # It may be the future's own, or there just now.
+                return future.result()  # it raised TimeoutError itself, or ended just now
             if monotonic_clock() >= end:
                 raise
             if loop is not None and loop.is_closed() and not future.done():
@@ -82,7 +82,7 @@ def wait_for(
 
 
 def _refuse_dead(loop: asyncio.AbstractEventLoop | None, timeout: float | None) -> None:
-    """Refuse to wait for ever for a loop that does nothing any more."""
+    """Raise an error instead of waiting for ever for a loop that does not run."""
     if loop is None or (loop.is_running() and not loop.is_closed()):
         return
     if loop.is_closed() or timeout is None:
@@ -96,8 +96,8 @@ def _refuse_dead(loop: asyncio.AbstractEventLoop | None, timeout: float | None) 
 def new_lock() -> Any:
     """A lock (`threading.RLock`) between a client's callers and its loop thread.
 
-    A partitioner, which is called under it, may ask its own producer. Who holds it must not wait
-    for the loop: `refuse_waiting` sees to that.
+    Reentrant, because a partitioner, which is called under it, may call its own producer. The
+    thread that holds it must not wait for the loop: `refuse_waiting` checks that.
     """
     lock = threading.RLock()
     _locks[id(lock)] = lock
@@ -108,7 +108,7 @@ _locks: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def guarded(lock: threading.RLock, function: Callable[..., T], *args: object) -> T:
-    """`function(*args)` under a lock that is free afterwards, wherever Ctrl-C strikes."""
+    """`function(*args)` under a lock that is released afterwards, wherever Ctrl-C interrupts."""
     try:
         lock.acquire()
         result = function(*args)

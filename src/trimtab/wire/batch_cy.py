@@ -1,16 +1,16 @@
 # mypy: allow-untyped-decorators, no-warn-return-any
-"""Record batches, version 2, built: records written once, into the bytes that are sent.
+"""Builds record batches, version 2: each record is written once, into the bytes that are sent.
 
-A batch begins with its header (`batch_header.py`); then follow its records, compressed together
-when there is a codec. Of a record, every number is a zigzag varint but for the attributes, and a
-length of -1 stands for null (KIP-98; `org.apache.kafka.common.record.DefaultRecord`):
+A batch begins with its header (`batch_header.py`); its records follow, compressed together if there
+is a codec. In a record all numbers except the attributes are zigzag varints, and a length of -1
+means null (KIP-98; `org.apache.kafka.common.record.DefaultRecord`):
 
     length of the rest, attributes int8 (unused), timestamp delta, offset delta,
     key length, key, value length, value, header count,
     and for each header: name length, name in UTF-8, value length, value
 
-One source, two speeds: compiled, `octets` is a C pointer and every index is checked by this module
-alone; interpreted, it is a bytearray or bytes, and the same statements run.
+The same source runs compiled and interpreted: compiled, `octets` is a C pointer, and only this
+module checks indexes; interpreted, it is a bytearray or bytes.
 """
 
 import struct
@@ -56,7 +56,7 @@ if cython.compiled:
         Rows,
     )
 
-# All that there is to do with batches is found here.
+# Also exports the functions of the other modules for batches.
 __all__ = [
     "HEADER_BYTES",
     "MAGIC",
@@ -163,7 +163,7 @@ def _as_bytes(field: str, data: object) -> bytes:
 
 
 def _encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
-    """The header count and the headers as they stand at the end of a record."""
+    """The encoded header count and headers, the end of a record."""
     encoded = bytearray()
     _extend_varint(encoded, len(headers))
     for header in headers:
@@ -203,7 +203,7 @@ _NO_HEADERS: bytes = b"\x00"
 @cython.cfunc
 @cython.exceptval(check=False)
 def _headers_size(headers: HeadersColumn) -> cython.Py_ssize_t:
-    """Bytes of the headers under the cursor as they stand at the end of a record."""
+    """Encoded size of the headers at the cursor, with their count."""
     size: cython.Py_ssize_t = _varint_size(max(headers.size, 0))
     header: cython.Py_ssize_t
     for header in range(headers.start, headers.start + headers.size):
@@ -219,7 +219,7 @@ def _headers_size(headers: HeadersColumn) -> cython.Py_ssize_t:
 def _put_headers(
     octets: cython.p_uchar, position: cython.Py_ssize_t, headers: HeadersColumn
 ) -> cython.Py_ssize_t:
-    """Write the headers under the cursor; returns the position after them."""
+    """Write the headers at the cursor; returns the position after them."""
     header: cython.Py_ssize_t
     position = _put_varint(octets, position, max(headers.size, 0))
     for header in range(headers.start, headers.start + headers.size):
@@ -262,7 +262,7 @@ def record_size(
     value: Any,
     headers: Any = None,
 ) -> int:
-    """Bytes that a record takes in a batch, uncompressed. Types and errors as in `append`."""
+    """Bytes of a record in a batch, uncompressed. Types and errors as in `append`."""
     size: cython.Py_ssize_t = _body_size(
         timestamp_delta,
         offset_delta,
@@ -276,7 +276,7 @@ def record_size(
 @cython.cfunc
 @cython.exceptval(check=False)
 def _scaled(size: cython.Py_ssize_t, ratio: cython.float) -> cython.Py_ssize_t:
-    """Bytes expected of so many uncompressed ones: in Java's single precision, cut to an int."""
+    """The expected compressed size of `size` bytes: in Java's single precision, cut to an int."""
     if not cython.compiled:
         return int(_single(_single(_single(size) * _single(ratio)) * _single(_ESTIMATION_FACTOR)))
     return cython.cast(
@@ -293,10 +293,10 @@ def _single(value: float) -> float:
 @cython.final
 @cython.cclass
 class BufferPool:
-    """Memory of finished batches, kept for the next ones.
+    """Memory of finished batches, kept for new ones.
 
-    Memory that is new to a process costs a page fault for every 4 KiB, which together cost more
-    than encoding the records (measured: 50 of 100 ns for one of 100 bytes).
+    New memory costs a page fault per 4 KiB, which together cost as much as encoding the records
+    (measured: 50 of 100 ns for a record of 100 bytes).
 
     Args:
         size: bytes of each buffer (`batch.size`).
@@ -305,7 +305,7 @@ class BufferPool:
     Attributes:
         kept: bytes kept now.
 
-    Source: the idea is `org.apache.kafka.clients.producer.internals.BufferPool`'s.
+    Source: the idea is from `org.apache.kafka.clients.producer.internals.BufferPool`.
     """
 
     def __init__(self, size: cython.Py_ssize_t, limit: cython.Py_ssize_t) -> None:
@@ -332,20 +332,20 @@ class BatchBuilder:
     """A batch that a producer fills and then builds. `batch_cy.pxd` has its fields' C types.
 
     Args:
-        limit: bytes that the batch is to come to, its header included (`batch.size`). The first
-            record always fits; it raises the limit to what Java would have allocated for it.
+        limit: the size to fill the batch to, its header included (`batch.size`). The first record
+            always fits; it raises the limit to the size that Java would have allocated for it.
         compression: the codec that `build` applies (`compression.type`).
-        level: the codec's level; None takes the codec's default (KIP-390).
-        ratio: compressed to uncompressed bytes, as expected of this batch; without a codec it has
-            no effect. A compressed batch is filled until it is expected to reach `limit`, the
+        level: the codec's level; None for the codec's default (KIP-390).
+        ratio: the expected ratio of compressed to uncompressed bytes; without a codec it has no
+            effect. A compressed batch is filled until its expected size reaches `limit`, with the
             next record counted uncompressed (`MemoryRecordsBuilder.hasRoomFor`).
-        pool: where large batches get memory from, and `release` gives it back to.
+        pool: large batches take memory from it, and `release` returns it.
 
     Attributes:
         count: records appended.
         size: bytes of the batch before compression, its header included.
-        capacity: bytes of memory held. They grow with what is appended, up to `limit`; once built,
-            they are those of the finished batch.
+        capacity: bytes of memory held. It grows with the records, up to `limit`; after `build` it
+            is the size of the finished batch.
         base_timestamp: the first record's timestamp, -1 while there is none.
         max_timestamp: the highest timestamp of the records, -1 while there is none.
     """
@@ -359,7 +359,7 @@ class BatchBuilder:
         pool: BufferPool | None = None,
     ) -> None:
         self.count = 0
-        self.size = HEADER_BYTES  # left to be filled by `build`
+        self.size = HEADER_BYTES  # `build` fills the header in
         self.capacity = 0
         self.base_timestamp = -1
         self.max_timestamp = -1
@@ -373,7 +373,7 @@ class BatchBuilder:
         self._grow(HEADER_BYTES)
 
     def _grow(self, needed: cython.Py_ssize_t) -> object:
-        """Get memory: doubled while the batch is small; a batch that grows large gets its limit."""
+        """Get more memory: twice as much, or all of `limit` once a fourth of it is exceeded."""
         capacity: cython.Py_ssize_t = max(2 * self.capacity, 64)
         if capacity > self._limit // 4:
             capacity = self._limit
@@ -382,7 +382,7 @@ class BatchBuilder:
         if self._pool is not None and capacity == self._pool.size:
             pooled = self._pool._take()
         if pooled is not None:
-            written = memoryview(self._data)[: self.size]  # nothing yet, if it is the first memory
+            written = memoryview(self._data)[: self.size]  # empty the first time
             pooled[: len(written)] = written
             self._data = pooled
         elif cython.compiled:
@@ -397,7 +397,7 @@ class BatchBuilder:
         return None
 
     def estimate(self) -> int:
-        """Bytes that the batch is expected to be sent as; without a codec they are exact.
+        """The expected size of the built batch in bytes; exact without a codec.
 
         Source: `MemoryRecordsBuilder.estimatedBytesWritten`.
         """
@@ -411,8 +411,8 @@ class BatchBuilder:
         Args:
             timestamp: milliseconds since the Unix epoch, or -1 for none; may go backwards.
             key: bytes, bytearray, memoryview or None.
-            value: likewise; None is a tombstone where the topic is compacted.
-            headers: a sequence of (name, value), the value being bytes or None; or None.
+            value: likewise; None is a tombstone if the topic is compacted.
+            headers: a sequence of (name, value), whose value is bytes or None; or None.
 
         Raises UsageError for other types, a negative timestamp, or a batch already built.
         """
@@ -440,7 +440,7 @@ class BatchBuilder:
         return self._end(position)
 
     def append_row(self, rows: Rows) -> int:
-        """`append` the row under the cursor of `rows`, from where it lies."""
+        """`append` the row at the cursor of `rows`, straight from its buffers."""
         key = rows.key
         value = rows.value
         headers = rows.headers
@@ -467,7 +467,7 @@ class BatchBuilder:
         value_size: cython.Py_ssize_t,
         headers_size: cython.Py_ssize_t,
     ) -> int:
-        """Write what stands before a record's key; returns the key's position, or 0: no room."""
+        """Write a record up to its key; returns the key's position, or 0 if it does not fit."""
         if timestamp < -1 or timestamp == _MAX_INT64:
             raise UsageError(
                 f"record timestamp {timestamp} is out of range: "
@@ -488,7 +488,7 @@ class BatchBuilder:
                 raise UsageError(
                     f"a record of {grown} bytes is beyond the {_MAX_INT32} of a batch: send less"
                 )
-            # Java counts attributes and deltas, three bytes here, among the overhead.
+            # Java's overhead includes attributes and deltas, which take three bytes here.
             bound: cython.longlong = _HEADER_BYTES + _MOST_OVERHEAD + body - 3
             self._limit = min(max(self._limit, bound), _MAX_INT32)
             self.base_timestamp = timestamp
@@ -507,15 +507,15 @@ class BatchBuilder:
         return _put_varint(self._octets, position, count)
 
     def _end(self, position: cython.Py_ssize_t) -> int:
-        """A record is written up to here; returns its bytes."""
+        """Count a record whose end is `position`; returns its size."""
         grown: cython.Py_ssize_t = position - self.size
-        self.count, self.size = self.count + 1, position  # both, wherever Ctrl-C strikes
+        self.count, self.size = self.count + 1, position  # both, even if Ctrl-C comes
         return grown
 
     def records(self) -> list[Any]:
-        """The records, read back from the batch as it is built: for splitting one too large.
+        """The records, decoded from the built batch, to split a batch that is too large.
 
-        They are `trimtab.records.Record`, at offsets from 0 of no topic. Builds the batch.
+        They are `trimtab.records.Record` with offsets from 0 and an empty topic. Builds the batch.
         """
         batch = self._data if self._is_built else self.build()
         return read_records("", 0, batch, 0, check_crcs=False)
@@ -529,10 +529,10 @@ class BatchBuilder:
         is_transactional: bool = False,
         is_control: bool = False,
     ) -> bytearray:
-        """The finished batch, at base offset 0; it takes no more records.
+        """The finished batch, at base offset 0; no more records can be appended.
 
-        Built again, for a retry under another producer identity, it is the same bytearray with its
-        header and CRC stamped anew; nothing is compressed twice. Raises UsageError without records.
+        Another call, for a retry under another producer identity, returns the same bytearray with a
+        new header and CRC; nothing is compressed twice. Raises UsageError without records.
         """
         if not self._is_built:
             if self.count == 0:
@@ -572,10 +572,10 @@ class BatchBuilder:
         return batch
 
     def release(self) -> None:
-        """Give the memory back; the batch cannot be used any more.
+        """Return the memory to the pool; the batch cannot be used any more.
 
-        Memory that somebody else still refers to, such as a connection that has not sent all of it,
-        is left to them.
+        Memory that another object refers to, such as a connection that has not sent all of it, is
+        not returned.
         """
         pool = self._pool
         if pool is not None and self.capacity == pool.size and self._is_sole_owner():
@@ -588,8 +588,8 @@ class BatchBuilder:
         self.capacity = 0
 
     def _is_sole_owner(self) -> bool:
-        """Whether nobody but the builder refers to its memory."""
+        """Whether only the builder refers to its memory."""
         if not cython.compiled:
-            return getrefcount(self._data) == 3  # `_octets` and the argument do, too
-        # By a pointer: Py_REFCNT would count the reference that it is given.
+            return getrefcount(self._data) == 3  # with `_octets` and the argument
+        # Through a pointer, because passing the object to Py_REFCNT would add a reference.
         return cython.cast("PyObject *", self._data).ob_refcnt == 1

@@ -1,4 +1,4 @@
-"""The header of a record batch, version 2: all that a broker looks at.
+"""The header of a record batch, version 2: mostly the only part that a broker reads.
 
 A batch, big-endian (KIP-98; `org.apache.kafka.common.record.DefaultRecordBatch`):
 
@@ -66,17 +66,17 @@ CONTROL = 0x20
 # Offsets are computed as base + delta, with a delta of 32 bits.
 _MAX_BASE_OFFSET = 2**63 - 2**31
 
-# What a named tuple's own constructor does, without its frame.
+# The named tuple's constructor without its Python frame.
 _new_tuple: Any = tuple.__new__
 
 
 class CorruptBatch(CorruptData):
-    """A batch that cannot be right.
+    """A batch that is damaged or not allowed.
 
     Attributes:
-        code: how a broker refuses it: CORRUPT_MESSAGE for damage, INVALID_RECORD for a batch that
-            is whole but not allowed.
-        magic: the batch's version, if it is one that this module does not read, else None.
+        code: the broker's error for it: CORRUPT_MESSAGE for damage, INVALID_RECORD for a batch that
+            is undamaged but not allowed.
+        magic: the batch's version if this module cannot read it, else None.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def compression(self) -> Compression:
-        """The codec of the records. Raises CorruptData for a number that is none."""
+        """The codec of the records. Raises CorruptData if the number is unknown."""
         codec = self.attributes & CODEC_MASK
         if codec > Compression.ZSTD:
             raise CorruptBatch(f"batch at offset {self.base_offset} has the unknown codec {codec}")
@@ -137,15 +137,15 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The offset after the batch, also where compaction has removed its last records."""
+        """The offset after the batch, also if compaction has removed its last records."""
         return self.base_offset + self.last_offset_delta + 1
 
 
 def read_header(buffer: BytesLike, position: int = 0) -> BatchHeader:
-    """The header of the batch that begins at `position`; its records need not be there.
+    """The header of the batch that begins at `position`; `buffer` may end after the header.
 
-    Raises CorruptBatch for less than a header, another magic than 2, and numbers that no batch has.
-    Whether the batch is there whole, and its CRC, are the business of `verify`.
+    Raises CorruptBatch for less than a header, another magic than 2, and impossible numbers.
+    `verify` also checks that the batch is complete, and its CRC.
     """
     available = len(buffer) - position
     if position < 0 or available <= _MAGIC:
@@ -184,7 +184,7 @@ def read_header(buffer: BytesLike, position: int = 0) -> BatchHeader:
 
 
 def read_whole_header(buffer: BytesLike, position: int = 0) -> BatchHeader:
-    """The header of a batch that lies in `buffer` whole; CorruptBatch if it does not."""
+    """The header of a batch that is complete in `buffer`; CorruptBatch if it is not."""
     header = read_header(buffer, position)
     if header.size > len(buffer) - position:
         raise CorruptBatch(
@@ -195,10 +195,10 @@ def read_whole_header(buffer: BytesLike, position: int = 0) -> BatchHeader:
 
 
 def read_headers(buffer: BytesLike, allow_partial: bool = False) -> list[BatchHeader]:
-    """The headers of batches that lie end to end in `buffer`.
+    """The headers of the consecutive batches in `buffer`.
 
-    A batch cut short at the end is an error, or the end of the list with `allow_partial`: a fetch
-    response may end with one (KIP-74). Raises CorruptBatch as `read_header` does.
+    With `allow_partial` an incomplete last batch is ignored, as a fetch response may end with one
+    (KIP-74); otherwise it is an error. Raises CorruptBatch as `read_header` does.
     """
     headers: list[BatchHeader] = []
     position = 0
@@ -212,26 +212,26 @@ def read_headers(buffer: BytesLike, allow_partial: bool = False) -> list[BatchHe
 
 
 def is_cut_short(buffer: BytesLike, position: int) -> bool:
-    """Whether `buffer` ends before the batch at `position` does, or where it would begin."""
+    """Whether `buffer` ends within the batch at `position`, or at `position`."""
     available = len(buffer) - position
     if available <= _MAGIC:
         return True
     length: int = _INT32.unpack_from(buffer, position + _LENGTH)[0]
-    # A length that no batch has is damage, not a cut; `read_header` will say so.
+    # An impossible length is damage, not a cut; `read_header` raises for it.
     return length >= HEADER_BYTES - _LEADER_EPOCH and length + _LEADER_EPOCH > available
 
 
 def verify(
     buffer: BytesLike, position: int = 0, size: int = -1, is_client_batch: bool = False
 ) -> BatchHeader:
-    """The header of the batch at `position`, once its magic, sizes, counts and CRC are found right.
+    """The header of the batch at `position`, after checking its magic, sizes, counts and CRC.
 
     Args:
-        size: bytes from `position` that the batch may use; -1 is all of them.
-        is_client_batch: hold it to what a client may send, as `LogValidator` does: records numbered
-            without a gap, a known codec, no control records, a sequence if there is a producer id.
+        size: bytes from `position` that the batch may use; -1 for all.
+        is_client_batch: also check the rules for clients, as `LogValidator` does: offsets without a
+            gap, a known codec, no control records, a sequence if there is a producer id.
 
-    Raises CorruptBatch, whose `code` is how a broker refuses the batch.
+    Raises CorruptBatch, whose `code` is the broker's error for the batch.
     """
     header = read_whole_header(buffer, position)
     if 0 <= size < header.size:
@@ -264,15 +264,16 @@ def stamp_crc(buffer: bytearray | memoryview, position: int, size: int) -> None:
 def restamp(
     buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int
 ) -> None:
-    """Give the batch at `position` of a writable buffer its place in a log. The CRC stays right."""
+    """Set base offset and leader epoch of the batch at `position` of a writable buffer. The CRC
+    does not cover them."""
     _INT64.pack_into(buffer, position, base_offset)
     _INT32.pack_into(buffer, position + _LEADER_EPOCH, leader_epoch)
 
 
 def stamp_append_time(buffer: bytearray | memoryview, position: int, timestamp_ms: int) -> None:
-    """Make `timestamp_ms` the time of every record of a batch, its CRC included.
+    """Make `timestamp_ms` the timestamp of every record of a batch, and update its CRC.
 
-    For topics with `message.timestamp.type=LogAppendTime` (KIP-32). No record is rewritten.
+    For topics with `message.timestamp.type=LogAppendTime` (KIP-32). Only the header is rewritten.
     """
     header = read_whole_header(buffer, position)
     attributes = header.attributes | LOG_APPEND_TIME
@@ -288,7 +289,7 @@ def reset_producer(
     producer_epoch: int,
     base_sequence: int,
 ) -> None:
-    """Give the batch at `position` of a writable buffer another producer identity, and its CRC."""
+    """Set the producer identity of the batch at `position` of a writable buffer, and its CRC."""
     header = read_whole_header(buffer, position)
     _PRODUCER.pack_into(buffer, position + _PRODUCER_ID, producer_id, producer_epoch, base_sequence)
     stamp_crc(buffer, position, header.size)

@@ -1,7 +1,8 @@
-"""CRC-32C (Castagnoli), which record batches carry: from the package `crc32c`, but quickly.
+"""CRC-32C (Castagnoli), the checksum of record batches: the package `crc32c`, imported faster.
 
-Importing that package reads its own version out of its metadata, for which Python imports some
-forty modules: a fifth of what a broker takes to start. The extension in it needs none of them.
+That package reads its own version from its metadata when imported, for which Python imports some
+forty modules: a fifth of a broker's start-up time. Its extension module needs none of them, so only
+that is imported here.
 """
 
 from __future__ import annotations

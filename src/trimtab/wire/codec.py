@@ -1,17 +1,17 @@
-"""Messages to bytes and back, by functions written for one class, one version and one direction.
+"""Encodes and decodes messages, with functions generated per class, version and direction.
 
-The first use of a (class, version, direction) writes a flat Python function from the class's
+The first use of a (class, version, direction) generates a flat Python function from the class's
 schema: neighbouring fields of fixed width, with the length prefix that follows them, share one
 `struct.Struct`; nested structs and arrays are inlined; defaults are constants. Its source is in
-`linecache`, so a traceback shows the line that failed. `codec_source.py` writes them.
+`linecache`, so a traceback shows the line that failed. `codec_source.py` generates them.
 
     encode(message, version)       message ──▶ bytes
     encode_parts(message, version) message ──▶ [bytes, records, bytes, …]  large records uncopied
     decode(cls, version, buffer)   bytes ──▶ message                       records are views
 
-A server's loop must not be held up by the largest of messages. So `encode_parts` and `decode` take
-a limit, above which they raise `Exceeded`; what they began is thrown away, and `…_in_turns` does
-the same work as a generator that yields every millisecond.
+A very large message must not block a server's loop. So `encode_parts` and `decode` take a limit,
+above which they stop and raise `Exceeded`; then `…_in_turns` does the same work from the start, as
+a generator that yields every millisecond.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ __all__ = [
 ]
 
 AT_ONCE_BYTES = 128 * 1024
-"""Memory that a server reads a request into at once: some hundred partitions."""
+"""A server decodes a request of up to this much memory at once: some hundred partitions."""
 AT_ONCE_ELEMENTS = 1000
-"""Elements of arrays that a server writes at once."""
+"""A server encodes a response with up to this many array elements at once."""
 _UNLIMITED = 1 << 62
 
 M = TypeVar("M")
@@ -60,8 +60,8 @@ def encode(message: object, version: int) -> bytes:
     """The body of `message` in `version`.
 
     Raises:
-        UsageError: the class has no such version; a value does not fit its type; or a value that is
-            not the default is in a field which the version lacks and which is not ignorable.
+        UsageError: the class has no such version; a value does not fit its type; or a field that
+            the version lacks, and that is not ignorable, has a value other than its default.
     """
     try:
         return b"".join(_encoder(type(message), version)(message, [], _UNLIMITED))
@@ -70,15 +70,15 @@ def encode(message: object, version: int) -> bytes:
 
 
 def encode_parts(message: object, version: int, limit: int = _UNLIMITED) -> list[BytesLike]:
-    """As `encode`, in parts for `transport.writelines`: records above 1 KiB are parts of their own,
-    not copied, so they must stay as they are until they are sent.
+    """As `encode`, in parts for `transport.writelines`: records above 1 KiB are separate parts
+    without a copy, so they must not change until they are sent.
 
     Args:
-        limit: elements of arrays that may be written.
+        limit: array elements that may be encoded.
 
     Raises:
         UsageError: as `encode`.
-        Exceeded: there are more.
+        Exceeded: the message has more.
     """
     large: list[int] = []
     try:
@@ -88,7 +88,8 @@ def encode_parts(message: object, version: int, limit: int = _UNLIMITED) -> list
 
 
 def encode_parts_in_turns(message: object, version: int) -> Generator[None, None, list[BytesLike]]:
-    """As `encode_parts`, of a message that does not change meanwhile.
+    """As `encode_parts`, but a generator that yields every millisecond. The message must not change
+    meanwhile.
 
     Raises:
         UsageError: as `encode`.
@@ -131,17 +132,17 @@ def decode(
 ) -> M:
     """The message of `cls` that fills `buffer` from `position` to its end.
 
-    `records` are views into `buffer`: it must not change while they live.
+    `records` are views into `buffer`, which must not change while they exist.
 
     Args:
-        allow_rest: whether bytes may follow. Kafka does not look at what follows a request's last
-            field, and librdkafka 2.16 does leave three bytes behind there.
-        limit: about how many bytes of memory the message may take, besides its records.
+        allow_rest: whether bytes may follow. Kafka ignores bytes after a request's last field, and
+            librdkafka 2.16 leaves three there.
+        limit: bytes of memory that the message may take, roughly, besides its records.
 
     Raises:
-        CorruptData: the bytes are no such message, or more follow it where none may.
+        CorruptData: the bytes are no such message, or bytes follow it without `allow_rest`.
         UsageError: the class has no such version.
-        Exceeded: it takes more memory.
+        Exceeded: it takes more memory than `limit`.
     """
     view = memoryview(buffer)
     size = len(view)
@@ -165,7 +166,7 @@ def decode_in_turns(
     position: int = 0,
     limit: int = MAX_OBJECT_BYTES,
 ) -> Generator[None, None, M]:
-    """As `decode`, where bytes may follow.
+    """As `decode` with `allow_rest`, but a generator that yields every millisecond.
 
     Raises:
         CorruptData: the bytes are no such message, or it would take more than `limit` bytes.
@@ -181,7 +182,7 @@ def decode_in_turns(
     return message  # type: ignore[no-any-return]
 
 
-# What a decoder raises for bytes that are no message.
+# A decoder's errors for malformed bytes.
 _MALFORMED = (struct.error, IndexError, UnicodeDecodeError)
 
 
@@ -209,7 +210,7 @@ def _function(
     return known
 
 
-# What an encoder raises when a value does not fit.
+# An encoder's errors for values that do not fit.
 _FAULTS = (
     MisfitError,
     struct.error,
@@ -227,7 +228,7 @@ def _refusal(message: object, version: int, error: Exception) -> UsageError:
 
 
 def _explain(owner: Schema, message: Any, version: int, path: str) -> str:
-    """Which field cannot be encoded and why; empty if all can."""
+    """The first field that cannot be encoded, and why; empty if all can."""
     for each in owner.fields:
         value = getattr(message, each.name)
         name = path + each.name

@@ -1,8 +1,8 @@
-"""The source of the codec's functions, written for one class, one version and one direction.
+"""Generates the source of the codec's functions for one class, version and direction.
 
-Each function comes in two forms. The plain one does its work at once. The other one is a generator
-that yields after every `TURN_ELEMENTS` elements, so that others have their turn. Both count what
-they make against a budget, and call `exceed` when it is used up.
+Each function has two forms. The plain one does its work at once. The other is a generator that
+yields after every `TURN_ELEMENTS` elements, so that other tasks can run. Both subtract the objects
+that they create from a budget, and call `exceed` when it is used up.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LARGE_RECORDS_BYTES = 1024
-"""`encode_parts` copies records up to this size: a part of its own costs more than the copy."""
+"""`encode_parts` copies records up to this size: a separate part costs more than the copy."""
 
 TURN_ELEMENTS = 400
-"""Elements of arrays that are read or written between two turns: less than a millisecond."""
+"""Array elements that are read or written between two yields: less than a millisecond."""
 MAX_TAGS = 1000
 """Tagged fields of one struct. Kafka's largest struct has ten; a client may know more of them."""
 MAX_OBJECT_BYTES = 64 * 1024 * 1024
-"""Memory that one message in turns may be read into, besides its records and its frame."""
+"""Memory that one message decoded in turns may take, besides its records and its frame."""
 
 _NUMBERS = tuple("bhHiIqd")
 _NUMBERS_AT_ONCE = 8192
 _LIST_BYTES = _STRING_BYTES = 56
 _NUMBER_BYTES = 32
 _TAG_COST = 32
-"""Of a tagged field: not memory, but as much time as making that much."""
+"""Budget for a tagged field. It takes no memory, but as much time as an object of this size."""
 
 
 class Exceeded(Exception):
-    """A message is too large to be read or written at once: do it in turns."""
+    """A message is too large to be decoded or encoded at once: do it in turns."""
 
 
 class MisfitError(Exception):
-    """What generated code raises when a value does not fit."""
+    """Raised by generated code if a value does not fit."""
 
 
 def _misfit() -> NoReturn:
@@ -73,7 +73,7 @@ def _corrupt_tags(name: str, count: int) -> NoReturn:
 
 
 def skip_tags(buffer: BytesLike, position: int, size: int, count: int) -> int:
-    """Pass over tagged fields; the position after them.
+    """Skip tagged fields; returns the position after them.
 
     Raises:
         CorruptData: they are too many, or do not fit.
@@ -112,9 +112,9 @@ def _unpacker(layout: str) -> Callable[..., tuple[Any, ...]]:
 
 def write_encoder(owner: Schema, version: int, in_turns: bool) -> Callable[..., Any]:
     """A function `(message, large, left)` that returns chunks of bytes, or in turns a generator
-    `(message, large, chunks, left)` that appends to `chunks`, which may be taken out whenever it
-    yields. `large` gets the places among the chunks of records above `LARGE_RECORDS_BYTES`.
-    `left` is how many elements may be written.
+    `(message, large, chunks, left)` that appends to `chunks`, which may be emptied whenever it
+    yields. To `large` it appends the indexes of chunks that are records above
+    `LARGE_RECORDS_BYTES`. `left` is the number of elements that may be written.
 
     Raises:
         UsageError: the class has no such version.
@@ -124,7 +124,7 @@ def write_encoder(owner: Schema, version: int, in_turns: bool) -> Callable[..., 
 
 def write_decoder(owner: Schema, version: int, in_turns: bool) -> Callable[..., Any]:
     """A function `(buffer, position, size, left)` that returns a message and the position after
-    it; in turns it is a generator that returns them. `left` is how many bytes of memory the
+    it; in turns it is a generator that returns them. `left` is the memory, in bytes, that the
     message may take.
 
     Raises:
@@ -134,9 +134,9 @@ def write_decoder(owner: Schema, version: int, in_turns: bool) -> Callable[..., 
 
 
 class _Source:
-    """The text of one function while it is written.
+    """The source of one function while it is generated.
 
-    `run` holds the fixed-width values, or targets, that the next flush packs or unpacks at once.
+    `run` holds the fixed-width values, or targets, that the next `flush` packs or unpacks at once.
     """
 
     verb = ""
@@ -159,7 +159,7 @@ class _Source:
         raise NotImplementedError
 
     def function(self) -> Callable[..., Any]:
-        """Write, compile and return the function."""
+        """Generate, compile and return the function."""
         self.write_body()
         filename = f"<trimtab {self.name}>"
         text = "\n".join(self.lines) + "\n"
@@ -172,7 +172,7 @@ class _Source:
         self.lines.append(self.margin + text)
 
     def turn(self) -> None:
-        """Write, within a loop, that others have their turn every now and then."""
+        """In a loop: emit code that yields after every `TURN_ELEMENTS` elements."""
         if not self.in_turns:
             return
         self.line("turn += 1")
@@ -181,7 +181,7 @@ class _Source:
             self.line("yield")
 
     def spend(self, cost: str, subject: str, length: str) -> None:
-        """Write what is taken from the budget."""
+        """Emit code that subtracts `cost` from the budget."""
         self.line(f"left -= {cost}")
         with self.block("if left < 0:"):
             self.line(f"exceed({subject!r}, {length})")
@@ -216,7 +216,7 @@ class _Source:
         return declared.nullable_versions.includes(self.version)
 
     def length_code(self, declared: Field) -> str:
-        """The format of an inflexible length: 16 bits before a string, 32 before all else."""
+        """The format of an inflexible length: 16 bits before a string, otherwise 32."""
         is_string = isinstance(declared.type, WireType) and declared.type.name == "string"
         return "h" if is_string and not declared.is_array else "i"
 
@@ -286,7 +286,7 @@ class _EncoderSource(_Source):
 
     def fixed(self, kind: WireType, value: str) -> None:
         if kind.name == "uuid":
-            # struct would pad or cut one of another length in silence.
+            # struct would silently pad or cut a value of another length.
             with self.block(f"if len({value}) != 16:"):
                 self.line("misfit()")
         self.run.append((kind.code, value))
@@ -318,7 +318,7 @@ class _EncoderSource(_Source):
             self.line(f"{self.write}({data})")
 
     def length(self, declared: Field, length: str) -> None:
-        """Write the run, and a length prefix with it."""
+        """Emit code that writes the run together with a length prefix."""
         if not self.flexible:
             self.run.append((self.length_code(declared), length))
             self.flush()
@@ -390,7 +390,7 @@ class _EncoderSource(_Source):
         if not tagged:
             self.run.append(("x", ""))
             return
-        # The tagged values are written aside first: their count and sizes go before them.
+        # The tagged values are encoded separately, as their count and sizes come before them.
         outer_run, outer_write = self.run, self.write
         tags, count = self.local("tags"), self.local("count")
         self.line(f"{tags} = []")
@@ -449,16 +449,16 @@ class _DecoderSource(_Source):
         with self.block(f"def {self.name}(b, p, size, left):"):
             if self.in_turns:
                 self.line("turn = 0")
-                with self.block("if left < 0:"):  # so that it is a generator without arrays, too
+                with self.block("if left < 0:"):  # makes it a generator also without arrays
                     self.line("yield")
             made = self.structure(self.owner)
             self.flush()
             self.line(f"return {made}, p")
 
     def structure(self, owner: Schema) -> str:
-        """Write how an instance is read; return its variable. The run may be left pending."""
+        """Emit code that reads an instance; returns its variable. May leave the run pending."""
         made = self.local("made")
-        # Instances are filled slot by slot: that is half the time of calling the class.
+        # Filling an instance slot by slot takes half the time of calling the class.
         self.line(f"{made} = new({self.constant(owner.name, owner.cls)})")
         for each in owner.fields:
             target = f"{made}.{each.name}"
@@ -486,7 +486,7 @@ class _DecoderSource(_Source):
             self.variable(declared, declared.type, target, subject)
 
     def length(self, declared: Field) -> str:
-        """Write how a length is read, with the run before it; return its variable."""
+        """Emit code that reads the run and a length; returns the length's variable."""
         length = self.local("length")
         if self.flexible:
             self.varint(length)
@@ -539,7 +539,7 @@ class _DecoderSource(_Source):
         with self.unless_null(declared, length, target):
             if self.flexible:
                 self.line(f"{length} -= 1")
-            # Before anything is made: no count may promise more than the bytes that are left.
+            # Before any allocation: the elements must fit into the bytes that are left.
             least = self.least_size(
                 declared._replace(is_array=False, nullable_versions=NO_VERSIONS)
             )
@@ -624,7 +624,7 @@ class _DecoderSource(_Source):
                 self.line(f"p = {end}")
 
     def cost(self, declared: Field) -> int:
-        """About the memory that a value takes; strings and arrays as if they were empty."""
+        """The approximate memory of a value; strings and arrays count as empty."""
         if declared.is_array:
             return _LIST_BYTES
         if isinstance(declared.type, WireType):
@@ -636,7 +636,7 @@ class _DecoderSource(_Source):
         return _LIST_BYTES + 8 * len(fields) + sum(carried)
 
     def least_size(self, declared: Field) -> int:
-        """The fewest bytes that a value can take."""
+        """The smallest encoded size of a value, in bytes."""
         if declared.is_array or (isinstance(declared.type, WireType) and not declared.type.code):
             return 1 if self.flexible else struct.calcsize(">" + self.length_code(declared))
         if isinstance(declared.type, WireType):

@@ -1,4 +1,4 @@
-"""Records as columns: buffers in Arrow's layout, which become arrays without a copy."""
+"""Records as columns: buffers in Arrow's layout, from which arrays are made without a copy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 class BinaryColumn(NamedTuple):
     """Arrow's layout of a binary or string column: int32 offsets into data, and a bit per row.
 
-    `validity` is None where no row is null.
+    `validity` is None if no row is null.
     """
 
     validity: bytearray | None
@@ -20,7 +20,7 @@ class BinaryColumn(NamedTuple):
 class SizeColumn(NamedTuple):
     """Arrow's layout of an int32 column: a number and a bit per row.
 
-    `validity` is None where no row is null.
+    `validity` is None if no row is null.
     """
 
     validity: bytearray | None
@@ -31,7 +31,7 @@ class SizeColumn(NamedTuple):
 class HeadersColumn(NamedTuple):
     """Arrow's layout of list<struct<key: string, value: binary>>: int32 offsets into both children.
 
-    A record without headers is a null list, as Spark's kafka source gives it.
+    A record without headers is a null list, as in Spark's kafka source.
     """
 
     validity: bytearray | None
@@ -43,7 +43,7 @@ class HeadersColumn(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Records as buffers in Arrow's layout, native byte order; a column not asked for is None."""
+    """Records as buffers in Arrow's layout, native byte order; an unrequested column is None."""
 
     rows: int
     key: BinaryColumn | None
@@ -60,11 +60,11 @@ class Columns(NamedTuple):
     batch_bytes: bytearray | None
     """int32: bytes of the record's whole batch as stored"""
     far_timestamp: tuple[int, int] | None
-    """Offset and timestamp (ms) of the first record whose timestamp is too far away for
-    microseconds; its row has the farthest there is."""
+    """Offset and timestamp (ms) of the first record whose timestamp does not fit into microseconds;
+    its row has the nearest possible one."""
     batch_index: bytearray | None
-    """int32: the record's place in its batch, from 0; 0 is the first that is left in it"""
+    """int32: the record's index in its batch; 0 is the first that compaction has left"""
     key_bytes: SizeColumn | None
-    """the key's size, null where it is null"""
+    """the key's size; null if the key is null"""
     value_bytes: SizeColumn | None
-    """the value's size, null where it is null"""
+    """the value's size; null if the value is null"""

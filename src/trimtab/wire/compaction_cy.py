@@ -1,14 +1,14 @@
 # mypy: allow-untyped-decorators, no-warn-return-any
-"""What compaction does to a batch: note its records' keys, then keep the last record of each.
+"""Compacts batches: collects the last offset of each key, then keeps only those records.
 
-Offsets never change, so a batch keeps its base offset, its last offset and its producer's
-sequence, however many of its records go. A record without a value marks its key as deleted, and
-has to stay for some time, for readers that know an older value. Until when is written into its
-batch when it is first compacted (KIP-534): flag 6 of the attributes is set, and the place of the
-base timestamp has the time from which such records may go.
+Offsets never change, so a batch keeps its base offset, its last offset and its producer's sequence,
+however many of its records are removed. A record without a value (a tombstone) marks its key as
+deleted, and has to stay for some time, for readers that know an older value. The time from which it
+may be removed, the delete horizon, is written into its batch at the first compaction (KIP-534): in
+place of the base timestamp, with bit 6 of the attributes set.
 
-One source, two speeds: compiled, `octets` is a C pointer and every index is checked by this module
-alone; interpreted, it is a memoryview, and the same statements run.
+The same source runs compiled and interpreted: compiled, `octets` is a C pointer, and only this
+module checks indexes; interpreted, it is a memoryview.
 """
 
 from array import array
@@ -39,10 +39,10 @@ if cython.compiled:
     )
 
 DELETE_HORIZON = 0x40
-"""The flag of a batch whose base timestamp says from when on its delete markers may go."""
+"""The attribute bit of a batch whose base timestamp is its delete horizon."""
 
 RECORDS_AT_ONCE = 20_000
-"""Records of a batch that are looked at in one go: some milliseconds."""
+"""Records of a batch that are read between two yields: some milliseconds."""
 
 _MASK = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
 _BEFORE_LENGTH_ENDS = 12
@@ -55,11 +55,11 @@ _LOAD_FACTOR = 0.9
 class KeyOffsets:
     """The last offset of each key, in bounded memory.
 
-    A key is known by 128 bits of SipHash: two of five million keys are taken for one another with
-    a probability of 4e-26, and nobody who does not know the secret can make up two such keys.
+    A key is identified by 128 bits of SipHash: among five million keys two have the same hash with
+    a probability of 4e-26, and finding such keys on purpose needs the secret.
 
     Args:
-        size: bytes of memory, 24 for each key at nine tenths full; at least 1024.
+        size: bytes of memory, 24 per slot, of which nine tenths are used; at least 1024.
         secret: 16 bytes.
 
     Attributes:
@@ -84,9 +84,9 @@ class KeyOffsets:
 
     def __init__(self, size: int, secret: bytes) -> None:
         slots = 1 << (max(size // _SLOT_BYTES, 32).bit_length() - 1)
-        # A slot: the hash in two numbers, and the offset plus 1; 0 says that it is free.
+        # A slot: the hash in two numbers, and the offset plus 1; 0 in a free slot.
         if cython.compiled:
-            # Memory that is zero without being touched: filling 128 MiB would hold up the loop.
+            # calloc gets zero pages from the system: filling 128 MiB would block the loop.
             self._slots = cython.cast(cython.p_ulonglong, calloc(slots, _SLOT_BYTES))
             if self._slots == cython.NULL:
                 raise MemoryError(f"{_SLOT_BYTES * slots} bytes for the keys of a log")
@@ -110,13 +110,13 @@ class KeyOffsets:
         return self.count >= self.limit
 
     def put(self, key: bytes, offset: cython.longlong) -> bool:
-        """Notes an offset of a key, not less than the one noted before; False if it is full."""
+        """Store a key's offset, not less than the stored one; False if the table is full."""
         view = memoryview(key)
         reader = RecordReader(view)
         return self._put(reader.octets, 0, len(view), offset)
 
     def get(self, key: bytes) -> int:
-        """The offset noted last, -1 if none."""
+        """The key's stored offset, -1 if none."""
         view = memoryview(key)
         reader = RecordReader(view)
         return self._get(reader.octets, 0, len(view))
@@ -162,9 +162,9 @@ class KeyOffsets:
     def _find(
         self, octets: cython.p_uchar, start: cython.Py_ssize_t, size: cython.Py_ssize_t
     ) -> cython.Py_ssize_t:
-        """Where a key's slot begins, or the one that it is to have. One is always free."""
+        """The start of a key's slot, or of the free slot for it; one slot is always free."""
         self._hash(octets, start, size)
-        # An odd step meets every one of a power of two of slots.
+        # The number of slots is a power of two, so an odd step visits each of them.
         step: cython.ulonglong = self._high | 1
         at: cython.ulonglong = self._low & self._mask
         slot: cython.Py_ssize_t = 3 * at
@@ -245,13 +245,13 @@ def note_keys(
     start_offset: cython.longlong,
     limit: int = OPENED_LIMIT,
 ) -> Generator[None, None, int]:
-    """Notes the offsets, from `start_offset` on, of the keys in the batch at `position`. Yields
-    after every `RECORDS_AT_ONCE` records, so that others have their turn.
+    """Store in `keys` the offsets, from `start_offset` on, of the keys in the batch at `position`.
+    Yields after every `RECORDS_AT_ONCE` records, so that other tasks can run.
 
     Returns:
-        Up to which offset that is done: the end of the batch, unless `keys` is full.
+        The offset up to which that is done: the end of the batch, unless `keys` is full.
 
-    Raises CorruptData for a batch that cannot be right, or that unpacks to more than `limit` bytes.
+    Raises CorruptData for a malformed batch, or one that decompresses to more than `limit` bytes.
     """
     if header.is_control or header.record_count == 0 or header.last_offset < start_offset:
         return header.next_offset
@@ -287,16 +287,17 @@ def compact_batch(
     delete_retention_ms: cython.longlong,
     limit: int = OPENED_LIMIT,
 ) -> Generator[None, None, Any]:
-    """The batch at `position` with what compaction leaves of it: every record at `end_offset` or
-    later, and before that those that are the last of their key. Yields as `note_keys` does.
+    """The batch at `position` after compaction. Yields as `note_keys` does.
 
-    Of these, one without a value goes too, once the batch's delete horizon has passed; a batch that
-    has none gets it, `delete_retention_ms` from now. A record without a key goes.
+    It keeps every record at `end_offset` or later, and before that the last record of each key. A
+    tombstone before `end_offset` is removed once the batch's delete horizon has passed; a batch
+    with tombstones and no horizon gets one, `delete_retention_ms` from now. A record before
+    `end_offset` without a key is removed.
 
     Returns:
-        None if the batch stays as it is, otherwise the new one: empty bytes if no record is left.
+        None if the batch does not change, otherwise the new one: empty bytes if no record is left.
 
-    Raises CorruptData for a batch that cannot be right, or that unpacks to more than `limit` bytes.
+    Raises CorruptData for a malformed batch, or one that decompresses to more than `limit` bytes.
     """
     view = memoryview(buffer)
     reader: RecordReader = open_records(view, position, header, True, limit)
@@ -312,7 +313,7 @@ def compact_batch(
     tombstones: cython.int = 0
     max_timestamp: cython.longlong = NO_TIMESTAMP
     parts: list[Any] = []
-    run_start: cython.Py_ssize_t = -1  # of the records kept that lie side by side
+    run_start: cython.Py_ssize_t = -1  # of the current run of adjacent kept records
     number: cython.int
     turn: cython.int = RECORDS_AT_ONCE
     for number in range(count):
@@ -357,9 +358,9 @@ def compact_batch(
 
 
 def empty_batch(header: BatchHeader) -> bytearray:
-    """A batch without its records: what is left of it are its offsets and its producer's sequence.
+    """A batch without records, which keeps its offsets and its producer's sequence.
 
-    Its largest timestamp is kept, as in `DefaultRecordBatch.writeEmptyHeader`.
+    It also keeps its largest timestamp, as in `DefaultRecordBatch.writeEmptyHeader`.
     """
     attributes = header.attributes & ~(CODEC_MASK | DELETE_HORIZON)
     return _build(header, attributes, NO_TIMESTAMP, header.max_timestamp, 0, b"")
@@ -368,7 +369,7 @@ def empty_batch(header: BatchHeader) -> bytearray:
 def set_delete_horizon(
     buffer: Any, position: cython.Py_ssize_t, header: BatchHeader, horizon_ms: cython.longlong
 ) -> bytearray:
-    """The batch at `position` with a delete horizon; records and their times stay."""
+    """The batch at `position` with a delete horizon; records and their timestamps stay."""
     reader: RecordReader = open_records(memoryview(buffer), position, header, True, OPENED_LIMIT)
     records = _shift_timestamps(
         reader.view, header.record_count, header.base_timestamp - horizon_ms
@@ -391,7 +392,7 @@ def _build(
     count: int,
     records: Any,
 ) -> bytearray:
-    """A batch in the place of another, with other records, compressed as that one was."""
+    """A batch with the header's offsets and producer, other records, and the same codec."""
     if attributes & CODEC_MASK:
         records = compress(attributes & CODEC_MASK, records)
     batch = bytearray(HEADER_BYTES)

@@ -1,4 +1,4 @@
-"""The codecs of a record batch, in the framings that every Kafka client reads.
+"""The compression codecs of record batches, in the framings that every Kafka client reads.
 
     gzip    written as one gzip member (RFC 1952); several in a row are read
     snappy  written in the framing of xerial's snappy-java: `82 SNAPPY 00`, version 1, compatible 1,
@@ -8,7 +8,7 @@
             (Java's reader refuses blocks that depend on each other); every LZ4 frame is read
     zstd    written as one Zstandard frame (KIP-110); several in a row are read
 
-The libraries are imported when a codec is first used: a broker passes batches through unopened.
+The libraries are imported when a codec is first used: a broker mostly stores batches as they are.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, limit: int) -> bytes | bytearray:
-    """What was compressed, at most `limit` bytes of it.
+    """The decompressed data, at most `limit` bytes.
 
-    Never allocates more than `limit` bytes for the result, whatever the data claims. Raises
-    CorruptData for an unknown codec, for data that is not the codec's, and for more than `limit`.
+    Never allocates more than `limit` bytes for the result, whatever size the data declares. Raises
+    CorruptData for an unknown codec, for malformed data, and for a result above `limit`.
     """
     match codec:
         case Compression.NONE:
@@ -91,7 +91,7 @@ def _within(data: bytes, limit: int) -> bytes:
 
 
 class TooLarge(CorruptData):
-    """The data would unpack to more than is allowed."""
+    """The decompressed data would exceed the limit."""
 
 
 def _too_large(codec: str, limit: int) -> TooLarge:
@@ -141,7 +141,7 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _BLOCK_LENGTH = struct.Struct(">I")
-# A copy element takes three bytes for at most 64; a block that declares more than that lies.
+# A copy element takes three bytes for at most 64 bytes of output; a larger declared size is wrong.
 _SNAPPY_EXPANSION = 64
 
 
@@ -247,7 +247,7 @@ _OUTPUT_FULL = "failed to write whole buffer"
 
 
 def _decompress_growing(name: str, decode: Decoder, data: Buffer, limit: int) -> bytearray:
-    """Decompress into ever larger buffers until one suffices: a frame need not tell its size."""
+    """Decompress into growing buffers until one suffices: a frame need not contain its size."""
     from cramjam import DecompressionError
 
     capacity = min(8 * memoryview(data).nbytes + 1024, limit)

@@ -1,12 +1,12 @@
-"""Frames: a length, a header, a message. Either role, and the protocol that reads them.
+"""Frames: a length, a header, a message. For both clients and brokers.
 
-    frame    = length (int32, of what follows) header body
+    frame    = length (int32, of the rest) header body
     request  = api key, api version, correlation id, client id [, tags] body
     response = correlation id [, tags] body
 
 The headers have tags in the flexible versions of their message, with two exceptions that keep
-ApiVersions readable by whoever does not know the version: the client id is never compact, and the
-header of an ApiVersions response never has tags.
+ApiVersions readable without knowing the version: the client id is never compact, and the header of
+an ApiVersions response never has tags.
 
 Source: Kafka's `RequestHeader`, `ResponseHeader`, `ApiMessageType`, `NetworkReceive`; KIP-482, 511.
 """
@@ -51,14 +51,14 @@ _flexible_response_prefix = struct.Struct(">iix")
 
 
 class RequestHeader(NamedTuple):
-    """What comes before a request's body.
+    """The header of a request.
 
     Attributes:
         api_key: one of `APIS`.
-        api_version: as the client says; compare with `Api.serves` before decoding the body.
-        correlation_id: goes back in the response.
+        api_version: the client's; check it with `Api.serves` before decoding the body.
+        correlation_id: returned in the response.
         client_id: None if the client gave none.
-        body: the position in the frame where the request itself starts.
+        body: the position in the frame where the body starts.
     """
 
     api_key: int
@@ -92,7 +92,7 @@ def frame_request(
     client_id: str | None,
     parts: list[BytesLike],
 ) -> list[BytesLike]:
-    """The whole frame of a request of this kind that has been encoded already."""
+    """The whole frame of a request of this kind, whose encoded body is `parts`."""
     client = b"" if client_id is None else client_id.encode()
     tags = b"\0" if kind.flexible.includes(version) else b""
     header_bytes = _request_start.size + len(client) + len(tags)
@@ -122,7 +122,7 @@ def encode_response(
 def encode_response_in_turns(
     message: object, version: int, correlation_id: int
 ) -> Generator[None, None, list[BytesLike]]:
-    """As `encode_response`, yielding every millisecond.
+    """As `encode_response`, but a generator that yields every millisecond.
 
     Raises:
         UsageError: the message cannot be encoded in `version`.
@@ -149,14 +149,14 @@ def _prepend(prefix: bytes, parts: list[BytesLike]) -> list[BytesLike]:
 
 
 def decode_request_header(frame: BytesLike) -> RequestHeader:
-    """The header of a request whose length prefix has been taken off.
+    """The header of a request frame without its length prefix.
 
-    A version that we do not serve is no error here: an ApiVersions request of any version is to be
-    answered, with a body of version 0 and UNSUPPORTED_VERSION.
+    A version that trimtab does not serve is no error here, because an ApiVersions request of any
+    version has to be answered: with a body of version 0 and UNSUPPORTED_VERSION.
 
     Raises:
-        CorruptData: no header, or an API that is not in `APIS`, whose header we cannot know. Close
-            the connection, as Kafka does.
+        CorruptData: no header, or an API that is not in `APIS`, whose header format is unknown.
+            Close the connection, as Kafka does.
     """
     try:
         api_key, api_version, correlation_id, length = _request_start.unpack_from(frame)
@@ -181,7 +181,7 @@ def decode_request_header(frame: BytesLike) -> RequestHeader:
 
 
 def decode_correlation_id(frame: BytesLike) -> int:
-    """The correlation id of a response, which says what the response is.
+    """The correlation id of a response, which identifies its request.
 
     Raises:
         CorruptData: the frame is too short to have one.
@@ -193,13 +193,13 @@ def decode_correlation_id(frame: BytesLike) -> int:
 
 
 def decode_response(cls: type[M], version: int, frame: BytesLike, limit: int = MAX_INT64) -> M:
-    """The response in a frame whose length prefix has been taken off.
+    """The response in a frame without its length prefix.
 
-    An ApiVersionsResponse may also be one of version 0: a broker answers so when it does not know
-    the version it was asked in (KIP-511).
+    An ApiVersionsResponse may also have version 0: a broker answers in it if it does not know the
+    request's version (KIP-511).
 
     Raises:
-        CorruptData: the frame holds no such response.
+        CorruptData: the frame does not contain such a response.
         UsageError: the class has no such version.
         Exceeded: it would take more than `limit` bytes of memory.
     """
@@ -214,10 +214,11 @@ def decode_response(cls: type[M], version: int, frame: BytesLike, limit: int = M
 def decode_response_in_turns(
     cls: type[M], version: int, frame: BytesLike
 ) -> Generator[None, None, M]:
-    """As `decode_response`, of any size, yielding every millisecond; not for ApiVersions.
+    """As `decode_response`, of any size, but a generator that yields every millisecond. Not for
+    ApiVersions.
 
     Raises:
-        CorruptData: the frame holds no such response.
+        CorruptData: the frame does not contain such a response.
         UsageError: the class has no such version.
     """
     body = _response_body(cls, version, frame)
@@ -225,7 +226,7 @@ def decode_response_in_turns(
 
 
 def _response_body(cls: type, version: int, frame: BytesLike) -> int:
-    """Where a response begins after its header."""
+    """The position of a response's body in its frame."""
     position = _length.size
     if schema(cls).flexible.includes(version):
         try:
@@ -241,25 +242,26 @@ def _skip_tags(frame: BytesLike, position: int) -> int:
 
 
 class FrameProtocol(asyncio.BufferedProtocol):
-    """Reads length-prefixed frames off one connection.
+    """Reads length-prefixed frames from one connection.
 
-    Bytes are received into a staging buffer, and frames that lie whole in it are handed on where
-    they are; a longer frame gets a buffer of its own, into which the rest of it is received. A
-    buffer is written once from start to end and then left to the views of it, so a frame stays
-    what it was for as long as somebody holds a view of it.
+    Bytes are received into a staging buffer, and whole frames in it are passed on as views of it,
+    without a copy; a longer frame gets its own buffer, into which its rest is received. A buffer is
+    written once from start to end and never reused, so a frame's bytes do not change as long as a
+    view of it exists.
 
-    The staging buffer starts small and grows fourfold when one read fills it. A frame's length is a
-    claim: at most `trusted_bytes` are allocated on it, and then four times what has really come.
-    From `_MAPPED_BYTES` on its whole length is mapped: that takes memory only as bytes come, and
-    neither zeroes nor copies tens of megabytes at once.
+    The staging buffer starts small and grows fourfold when one read fills it. A frame's length may
+    be wrong: at first at most `trusted_bytes` are allocated for it, later four times the bytes
+    received so far. If that is more than `_MAPPED_BYTES`, the whole length is mapped: a mapping
+    takes memory only as bytes arrive, and no tens of megabytes are zeroed or copied at once.
 
-    Subclasses give `frame_received`, may give `frame_refused`, and must call `super()` when they
-    extend `connection_made` or `connection_lost`. They pause and resume reading by the transport.
+    Subclasses implement `frame_received`, may implement `frame_refused`, and must call `super()`
+    when they extend `connection_made` or `connection_lost`. They pause and resume reading on the
+    transport.
 
     Args:
         max_frame_bytes: a longer frame is refused, and the connection closed.
-        trusted_bytes: what is allocated on a length alone. Raise it where the other side is trusted
-            and frames are of tens of megabytes: growing then costs several times the reading.
+        trusted_bytes: bytes allocated because of a length alone. Raise it if the other side is
+            trusted and frames have tens of megabytes: growing costs several times the reading.
     """
 
     def __init__(
@@ -270,15 +272,16 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self.transport: asyncio.Transport | None = None
         self._staging_bytes = _FIRST_STAGING_BYTES
         self._view = memoryview(bytearray(_FIRST_STAGING_BYTES))
-        self._start = 0  # of the first frame that has not been handed on
-        self._end = 0  # of what has been received
+        self._start = 0  # of the first frame that was not passed on
+        self._end = 0  # of the received bytes
 
     def frame_received(self, frame: memoryview) -> None:
-        """Take one frame, without its length prefix: a writable view, the caller's to keep."""
+        """Called with each frame, without its length prefix: a writable view, which may be kept."""
         raise NotImplementedError
 
     def frame_refused(self, length: int) -> None:
-        """Learn that a frame of `length` bytes, negative or too long, is closing the connection."""
+        """Called before the connection is closed because of a frame with this negative or too large
+        length."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -314,7 +317,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._make_room(capacity, start, end, needed)
 
     def _make_room(self, capacity: int, start: int, end: int, needed: int) -> None:
-        """See that the next read has room, for the frame of `needed` bytes that is at `start`."""
+        """Get a buffer with room for the next read, for the frame of `needed` bytes at `start`."""
         received = end - start
         if not received:
             if capacity - end < capacity // 4:
@@ -326,7 +329,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self._begin(size, self._view[start:end])
 
     def _begin(self, size: int, received: BytesLike) -> None:
-        """Go on in a new buffer of `size` bytes, which starts with what has been `received`."""
+        """Continue in a new buffer of `size` bytes, which starts with the `received` bytes."""
         self._view = memoryview(mmap(-1, size) if size > _MAPPED_BYTES else bytearray(size))
         self._view[: len(received)] = received
         self._start = 0

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-decorators, no-warn-return-any
-"""Batch headers into columns: what a log holds, without a look at its records."""
+"""Reads the batch headers of a log into columns, without reading records."""
 
 import struct
 from typing import NamedTuple
@@ -12,7 +12,7 @@ if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
 
 ROWS = 65536
-"""Batches that a scanner takes at once."""
+"""Headers that a scanner holds at most."""
 
 _ROWS = cython.declare(cython.int, ROWS)
 _HEADER_BYTES = cython.declare(cython.Py_ssize_t, HEADER_BYTES)
@@ -70,26 +70,26 @@ class HeaderScanner:
 
     @property
     def full(self) -> bool:
-        """Whether it is time to `take`."""
+        """Whether it holds `ROWS` headers, so that `take` must be called."""
         return self._rows == _ROWS
 
     def scan(
         self, piece: bytearray, size: cython.Py_ssize_t, end: cython.longlong
     ) -> cython.longlong:
-        """Add the headers that lie whole in the first `size` bytes of `piece`.
+        """Add the headers that are complete in the first `size` bytes of `piece`.
 
         Args:
             piece: begins with a batch.
-            end: where the log ends, in bytes from the beginning of `piece`; a batch that goes
-                beyond it is not counted.
+            end: the end of the log, in bytes from the start of `piece`; a batch that extends beyond
+                it is not added.
 
         Returns:
-            Where the next batch begins, in bytes from the beginning of `piece`, which may be beyond
-            its end. 0 if there is none: it is cut short, or nothing but zeros follow, as in a file
-            that was made longer beforehand.
+            The start of the next batch, in bytes from the start of `piece`; it may be beyond the
+            end of `piece`. 0 if no header was added: the batch is cut short, or only zeros follow,
+            as in a preallocated file.
 
         Raises:
-            CorruptBatch: a header that cannot be right, or of another magic than 2.
+            CorruptBatch: a header with impossible numbers, or of another magic than 2.
         """
         position: cython.longlong = 0
         length: cython.longlong

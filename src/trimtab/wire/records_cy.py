@@ -1,11 +1,11 @@
 # mypy: allow-untyped-decorators, no-warn-return-any
-"""Record batches, version 2, read: as records for a consumer, or as columns for Spark.
+"""Reads record batches, version 2: as records for a consumer, or as columns for Spark.
 
-The layout of a record is in `batch_cy.py`. Both ways run one cursor, which trusts no number in the
-bytes: they come from the network.
+The layout of a record is in `batch_cy.py`. Both use one cursor, which checks every number before it
+uses it, as the bytes come from the network.
 
-One source, two speeds: compiled, `octets` is a C pointer and every index is checked by this module
-alone; interpreted, it is a bytearray, bytes or memoryview, and the same statements run.
+The same source runs compiled and interpreted: compiled, `octets` is a C pointer, and only this
+module checks indexes; interpreted, it is a bytearray, bytes or memoryview.
 """
 
 import struct
@@ -41,10 +41,10 @@ if cython.compiled:
     from cython.cimports.libc.string import memcpy
 
 RECORDS_LIMIT = 256 * 1024 * 1024
-"""Bytes that the records of one batch may take when decompressed, where the caller does not say."""
+"""The default limit for the decompressed records of one batch, in bytes."""
 OPENED_LIMIT = 16 * 1024 * 1024
-"""Bytes that the records of one batch may take when a broker decompresses it: that is done at once,
-and takes the milliseconds that others can wait. Sixteen times the default `max.message.bytes`."""
+"""A broker's limit for the decompressed records of one batch, in bytes: it decompresses a batch at
+once, and other tasks wait meanwhile. Sixteen times the default `max.message.bytes`."""
 SCANNED_AT_ONCE = 2000
 
 _NATIVE_INT32 = struct.Struct("=i")
@@ -52,13 +52,13 @@ _NATIVE_INT64 = struct.Struct("=q")
 _MAX_INT64 = cython.declare(cython.longlong, 9223372036854775807)
 _MAX_MILLISECONDS = cython.declare(cython.longlong, 9223372036854775)
 
-# What a named tuple's own constructor does, without its frame.
+# The named tuple's constructor without its Python frame.
 _new_tuple: Any = tuple.__new__
 
 
 @cython.cfunc
 def _octets_of_bytes(data: bytes) -> cython.p_uchar:
-    """Where `data` lies; good while the caller holds it."""
+    """A pointer to `data`; valid while the caller keeps it."""
     if cython.compiled:
         return cython.cast(cython.p_uchar, cython.cast(cython.p_char, data))
     else:  # noqa: RET505
@@ -67,7 +67,7 @@ def _octets_of_bytes(data: bytes) -> cython.p_uchar:
 
 @cython.cfunc
 def _octets_of_view(view: memoryview) -> cython.p_uchar:
-    """Where the bytes under `view` lie; good while the caller holds the view."""
+    """A pointer to the bytes of `view`; valid while the caller keeps the view."""
     if cython.compiled:
         lease = cython.declare(Py_buffer)
         PyObject_GetBuffer(view, cython.address(lease), PyBUF_SIMPLE)
@@ -83,7 +83,7 @@ def _octets_of_view(view: memoryview) -> cython.p_uchar:
 class RecordReader:
     """A cursor over the uncompressed records of one batch. `records_cy.pxd` has its fields.
 
-    Whatever the bytes claim, it reads between `position` and `limit` only.
+    It reads only between `position` and `limit`, whatever lengths the bytes contain.
     """
 
     def __init__(self, records: memoryview) -> None:
@@ -115,7 +115,7 @@ class RecordReader:
         return (value >> 1) ^ -(value & 1)
 
     def read_size(self) -> cython.Py_ssize_t:
-        """A length of what follows; below zero is a null."""
+        """The length of the next field; below zero for a null."""
         size: cython.longlong = self.read_varint()
         if size > self.limit - self.position:
             raise CorruptBatch(
@@ -125,7 +125,7 @@ class RecordReader:
         return size if size >= 0 else -1
 
     def read_record(self) -> cython.int:
-        """Step to the next record and past its value; its headers are read one by one."""
+        """Read the next record up to its headers, which `read_header` reads one by one."""
         self.limit = self.end
         size: cython.Py_ssize_t = self.read_size()
         if size < 1:
@@ -186,12 +186,12 @@ class RecordReader:
             return bytes(self.octets[start : start + size])
 
     def header_name(self) -> str:
-        # As Java reads it: a name that is not UTF-8 must not stop a consumer for good.
+        # As in Java: a name that is not UTF-8 must not stop a consumer for ever.
         name: bytes = self.bytes_at(self.header_name_start, self.header_name_size)
         return name.decode("utf-8", "replace")
 
     def read_headers(self) -> Any:
-        """The headers of the record under the cursor, as (name, value); an empty tuple if none."""
+        """The headers of the record at the cursor, as (name, value); an empty tuple if none."""
         if self.header_count == 0:
             return ()
         headers = []
@@ -206,7 +206,7 @@ class RecordReader:
 @cython.inline
 @cython.exceptval(check=False)
 def _adds_up(base: cython.longlong, delta: cython.longlong) -> cython.bint:
-    """Whether base + delta is a number of 64 bits."""
+    """Whether base + delta fits into 64 bits."""
     if delta >= 0:
         return base <= _MAX_INT64 - delta
     return base >= -_MAX_INT64 - 1 - delta
@@ -215,7 +215,7 @@ def _adds_up(base: cython.longlong, delta: cython.longlong) -> cython.bint:
 def open_records(
     view: memoryview, position: cython.Py_ssize_t, header: Any, check_crcs: bool, limit: Any
 ) -> RecordReader:
-    """A reader of the batch's records, decompressed if they have to be."""
+    """A reader of the batch's records; decompresses them first if they are compressed."""
     if check_crcs:
         check_crc(view, position, header)
     size: cython.Py_ssize_t = header.size
@@ -234,16 +234,16 @@ def read_records(
     check_crcs: bool = True,
     limit: int = RECORDS_LIMIT,
 ) -> list[Record]:
-    """The records from `start_offset` on of the batches that lie end to end in `buffer`.
+    """The records from `start_offset` on of the consecutive batches in `buffer`.
 
-    Control batches are passed over, and so is a batch cut short at the end. Every record of a batch
-    with log append time has the batch's maximum timestamp.
+    Control batches and an incomplete last batch are skipped. Every record of a batch with log
+    append time gets the batch's maximum timestamp.
 
     Args:
         check_crcs: compare each batch's CRC first (`check.crcs`).
         limit: bytes that one batch may take when decompressed.
 
-    Raises CorruptData for anything that is not whole batches of whole records.
+    Raises CorruptData for bytes that are not complete batches of complete records.
     """
     view = memoryview(buffer).cast("B")
     found: list[Record] = []
@@ -307,10 +307,10 @@ def scan_records(
     check_crcs: bool = True,
     limit: int = OPENED_LIMIT,
 ) -> Iterator[list[tuple[int, int, bool]]]:
-    """What a broker looks for in the batch at `position`: of each record its offset delta, its
-    timestamp delta, and whether it has a key; up to `SCANNED_AT_ONCE` of them at a time.
+    """Of each record in the batch at `position`: its offset delta, its timestamp delta, and whether
+    it has a key; in lists of up to `SCANNED_AT_ONCE` records. For brokers.
 
-    Raises CorruptData for a batch that cannot be right.
+    Raises CorruptData for a malformed batch.
     """
     reader: RecordReader = open_records(memoryview(buffer), position, header, check_crcs, limit)
     count: cython.int = header.record_count
@@ -341,7 +341,7 @@ def _offset_outside(header: BatchHeader, delta: int) -> CorruptBatch:
 @cython.final
 @cython.cclass
 class _Buffer:
-    """A bytearray written from the front, and grown by doubling. Call `reserve` before each put."""
+    """A bytearray that grows by doubling. Call `reserve` before each put."""
 
     data: bytearray
     octets: cython.p_uchar
@@ -420,7 +420,7 @@ class _Buffer:
 
     @cython.cfunc
     def take(self) -> bytearray:
-        """What was put. The buffer is empty afterwards and starts at the size it just had."""
+        """The bytes that were put. The buffer is empty afterwards, with the same capacity."""
         taken = self.data
         size = self.size
         if cython.compiled:
@@ -541,14 +541,14 @@ class _SizeRows:
 @cython.final
 @cython.cclass
 class ColumnScanner:
-    """Batches into columns: what a Spark partition reader reads, without an object per record.
+    """Reads batches into columns for Spark's partition readers, without an object per record.
 
     Args:
-        key, value, headers: which of a record's columns are wanted. Offset, timestamp and its type
-            always are.
-        batch_columns: whether each row also has its batch's base offset and stored size, and its
-            place in the batch.
-        sizes: whether each row also has the sizes of its key and value, which need not be wanted.
+        key, value, headers: whether to read these columns. Offset, timestamp and its type are
+            always read.
+        batch_columns: whether to add columns with the batch's base offset and stored size, and the
+            record's index in the batch.
+        sizes: whether to add columns with the sizes of key and value, even if these are not read.
         full_bytes: `scan` stops after the batch with which `data_bytes` reaches this; at most
             256 MiB.
         check_crcs: compare each batch's CRC first (`check.crcs`).
@@ -592,7 +592,7 @@ class ColumnScanner:
         check_crcs: bool = True,
         limit: cython.longlong = RECORDS_LIMIT,
     ) -> None:
-        # Together they keep every int32 offset of a column in range.
+        # With these limits every offset into a column fits into int32.
         if not 0 < full_bytes <= RECORDS_LIMIT or not 0 < limit <= RECORDS_LIMIT:
             raise UsageError(
                 f"ColumnScanner(full_bytes={full_bytes}, limit={limit}): "
@@ -638,12 +638,12 @@ class ColumnScanner:
 
     @property
     def next_offset(self) -> int:
-        """The offset to go on from: past what was scanned, gaps and control batches included."""
+        """The offset after all scanned batches, control batches included."""
         return self._next_offset
 
     @property
     def data_bytes(self) -> int:
-        """Bytes in the columns not yet taken, about."""
+        """Approximate bytes in the columns not yet taken."""
         return (
             self._key.data.size
             + self._value.data.size
@@ -655,15 +655,15 @@ class ColumnScanner:
 
     @property
     def full(self) -> bool:
-        """Whether it is time to `take`: the buffer may hold more from `next_offset` on."""
+        """Whether `take` must be called before `scan` reads on from `next_offset`."""
         return self.data_bytes >= self._full_bytes
 
     def scan(self, buffer: Any, start_offset: cython.longlong, end_offset: cython.longlong) -> int:
-        """Add the records of [start_offset, end_offset) in `buffer`; return how many.
+        """Add the records of [start_offset, end_offset) in `buffer`; returns their number.
 
-        Takes whole batches until it is full; then `take`, and scan the same buffer from
-        `next_offset`. Control batches are passed over, and so is a batch cut short at the end.
-        Raises CorruptData, and is empty afterwards: what was not taken is lost.
+        Adds whole batches until it is full; then call `take`, and scan the same buffer from
+        `next_offset`. Control batches and an incomplete last batch are skipped. If it raises
+        CorruptData, all rows that were not taken are lost.
         """
         before = self._rows
         try:

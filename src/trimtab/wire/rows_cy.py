@@ -1,11 +1,11 @@
 # mypy: allow-untyped-decorators, no-warn-return-any
-"""Rows of one Arrow record batch, read where they lie: what `BatchBuilder.append_row` encodes.
+"""The rows of one Arrow record batch, read from its buffers, for `BatchBuilder.append_row`.
 
-Nothing here knows pyarrow: `client/accumulator/table.py` brings columns into the few layouts that
-are read, and hands over their buffers. A row costs no Python object.
+Nothing here imports pyarrow: `client/accumulator/table.py` converts columns to the few layouts that
+are read here, and passes their buffers. Reading a row creates no Python object.
 
-One source, two speeds: compiled, `octets` and the columns of numbers are C pointers; interpreted,
-they are memoryviews, and the same statements run. C types are in `rows_cy.pxd`.
+The same source runs compiled and interpreted: compiled, `octets` and the columns of numbers are C
+pointers; interpreted, they are memoryviews. C types are in `rows_cy.pxd`.
 """
 
 from collections.abc import Callable
@@ -24,18 +24,18 @@ if cython.compiled:
 __all__ = ["NO_TIME", "BytesColumn", "HeadersColumn", "Rows"]
 
 NO_TIME = -(2**63)
-"""In a column of timestamps: the record has none, and gets the time at which it is sent."""
+"""In a column of timestamps: the record has none, and gets the time of sending."""
 
 _NO_TIME = cython.declare(cython.longlong, NO_TIME)
-# A batch's header, and what a record takes beyond its key, value and headers at most.
+# A batch's header, and a record's largest size beyond its key, value and headers.
 _MOST_OVERHEAD = cython.declare(cython.Py_ssize_t, 61 + 32)
-# What a header takes beyond its name and value at most: two lengths.
+# A header's largest size beyond its name and value: two lengths.
 _MOST_HEADER_OVERHEAD = cython.declare(cython.Py_ssize_t, 10)
 
 
 @cython.cfunc
 def _octets_of(view: memoryview) -> cython.p_const_uchar:
-    """Where the bytes under `view` lie; good while the caller holds the view."""
+    """A pointer to the bytes of `view`; valid while the caller keeps the view."""
     if not cython.compiled:
         return view
     lease = cython.declare(Py_buffer)
@@ -55,7 +55,7 @@ def _view(buffer: Any, size: int, what: str) -> memoryview:
 
 @cython.cclass
 class _Column:
-    """Something of varying size in each row, found by a cursor: `size` units from `start` on."""
+    """A column of variable-size values with a cursor: a value has `size` units from `start`."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class _Column:
 
     @cython.final
     def seek(self, row: cython.Py_ssize_t) -> None:
-        """Find a row's units; a size of -1 is a null."""
+        """Move the cursor to a row; sets `start` and `size`, which is -1 for a null."""
         row += self._first
         if self._has_nulls and not self._validity[row >> 3] >> (row & 7) & 1:
             self.start = 0
@@ -115,8 +115,8 @@ class BytesColumn(_Column):
     Args:
         length: rows.
         first: the row of the buffers at which the column begins (a slice's offset).
-        validity: a bit per row, clear for a null; or None where no row is null.
-        offsets: int32 or int64, one more than rows: where each value begins in `data`; or None.
+        validity: a bit per row, clear for a null; or None if no row is null.
+        offsets: int32 or int64, one more than rows: the start of each value in `data`; or None.
         width: bytes of an offset, 4 or 8; without offsets, bytes of each value.
         data: the values, one after the other.
 
@@ -144,8 +144,8 @@ class HeadersColumn(_Column):
 
     Args:
         length, first, validity: as in `BytesColumn`; a null has no headers.
-        offsets: int32, one more than rows: where each row's headers begin in `names` and `values`.
-        names: none is null.
+        offsets: int32, one more than rows: the start of each row's headers in `names` and `values`.
+        names: without nulls.
         values: a null is a header without a value.
 
     Raises ValueError if there are too few names or values for the rows.
@@ -167,7 +167,7 @@ class HeadersColumn(_Column):
         self.values = values
 
     def bound(self) -> int:
-        """Bytes that the headers under the cursor take, at most."""
+        """An upper bound for the bytes of the headers at the cursor."""
         most: cython.Py_ssize_t = 0
         header: cython.Py_ssize_t
         for header in range(self.start, self.start + self.size):
@@ -183,22 +183,23 @@ class Rows:
     """The rows of one Arrow record batch, and a cursor: `seek`, then `BatchBuilder.append_row`.
 
     Args:
-        length: rows; every column has as many.
-        key: None where all are null.
+        length: rows; the same in every column.
+        key: None if all keys are null.
         value: likewise.
-        headers: None where no row has any.
-        partitions: int32 for each row, -1 for none; None where no row asks for one.
+        headers: None if no row has any.
+        partitions: int32 for each row, -1 for none; None if no row has a given partition.
         timestamps: int64, milliseconds since the Unix epoch or NO_TIME, for each row; or None.
-        settle: what the accumulator calls with each batch's share of these rows, once it is done.
+        settle: called by the accumulator with the `Share` of each batch that is acknowledged or has
+            failed.
 
     Attributes:
         now: the timestamp of rows without one. Set it before the first `seek`.
         has_keys, has_partitions: whether any row may have one.
-        partition: what the row under the cursor asks for; -1 for none.
+        partition: the given partition of the row at the cursor; -1 for none.
         timestamp: its timestamp.
-        bound: bytes of a batch of it alone, at most.
+        bound: an upper bound for the bytes of a batch with only this row.
 
-    Compiled modules find its key, value and headers at the cursors of `key`, `value`, `headers`.
+    Compiled modules read its key, value and headers at the cursors of `key`, `value`, `headers`.
     Raises ValueError if a buffer is too short for its rows.
     """
 

@@ -1,4 +1,4 @@
-"""How a message is declared: one dataclass for all its versions, checked when the class is made.
+"""Declares messages: one dataclass for all versions, checked when the class is created.
 
     @struct
     class FetchTopic:
@@ -11,8 +11,9 @@
         topics: list[FetchTopic]
 
 The order of the fields is their order on the wire. A field without a default must be given. All
-else has Kafka's own names: `versions` (those that carry the field), `nullable_versions`, `tag`,
-`tagged_versions`, `ignorable` (a value that the version lacks is dropped, not refused).
+other properties have Kafka's names: `versions` (those that contain the field), `nullable_versions`,
+`tag`, `tagged_versions`, `ignorable` (a version without the field drops its value instead of
+refusing the message).
 
 Source: the definitions under `common/message` in kafka-clients, whose rules are Kafka's
 `MessageGenerator`.
@@ -41,13 +42,13 @@ class Field(NamedTuple):
         name: in snake_case.
         type: a primitive, or the schema of a nested struct.
         is_array: whether it is an array of `type`.
-        versions: those that carry it.
+        versions: those that contain it.
         nullable_versions: those in which it may be None.
         tag: its number among the tagged fields, or None.
         tagged_versions: those in which it is a tagged field.
-        default: its value where nothing is given or carried; a class stands for a new instance.
+        default: its value if none is given or received; a class stands for a new instance.
         required: whether a caller must give it.
-        ignorable: whether a value is dropped, rather than refused, in a version that lacks it.
+        ignorable: whether a version without the field drops its value instead of refusing it.
     """
 
     name: str
@@ -63,7 +64,7 @@ class Field(NamedTuple):
 
 
 class Schema(NamedTuple):
-    """What the decorators learned about one class.
+    """The declaration of one class, from its decorators.
 
     Attributes:
         cls: the class.
@@ -86,7 +87,7 @@ class Schema(NamedTuple):
 
 
 class _Declaration(NamedTuple):
-    """What `field` was given."""
+    """The arguments of `field`."""
 
     versions: str | None = None
     nullable_versions: str | None = None
@@ -107,7 +108,7 @@ def field(
     default: Any = _MISSING,
     default_factory: Any = _MISSING,
 ) -> Any:
-    """Declare what a field's annotation cannot say. `versions` are the struct's unless given."""
+    """Declare a field's properties besides its type. `versions` defaults to the struct's."""
     return _Declaration(
         versions, nullable_versions, tag, tagged_versions, ignorable, default, default_factory
     )
@@ -160,8 +161,8 @@ def schema(cls: type) -> Schema:
 
 
 def _declare(cls: type[T], versions: Versions, api_key: int | None) -> type[T]:
-    # By hand, as `dataclasses` takes five times as long: a broker declares more than two hundred
-    # before it can start, and writes few of their `__init__`.
+    # Without `dataclasses`, which takes five times as long: a broker declares more than two hundred
+    # messages before it can start, and needs `__init__` of only a few.
     namespace = dict(cls.__dict__)
     annotations: dict[str, object] = namespace.get("__annotations__", {})
     declarations = {}
@@ -228,7 +229,7 @@ def _read_field(
 def _read_annotation(
     cls: type, name: str, annotation: object
 ) -> tuple[WireType | Schema, bool, bool]:
-    """The type, whether it is an array of it, and whether it may be None."""
+    """The type, whether the field is an array of it, and whether it may be None."""
     is_array = optional = False
     if isinstance(annotation, str):
         text, scope = annotation, vars(sys.modules[cls.__module__])
@@ -308,7 +309,7 @@ def _check_in_message(owner: Schema, declared: Field, carried: Versions, top: Sc
 
 
 def misfit(declared: Field, value: object) -> str:
-    """Why `value` cannot be the field's, in its most tolerant version; empty if it can."""
+    """Why the field cannot have this value in any version; empty if it can in one."""
     if value is None:
         return "" if declared.nullable_versions or declared.type is RECORDS else "it is None"
     if declared.is_array:
@@ -349,14 +350,14 @@ def _element_misfit(kind: WireType | Schema, value: object) -> str:
 
 
 def _init(self: Any, *arguments: object, **given: object) -> None:
-    """`__init__` of every class until it is first called, which has the class's own written."""
+    """The `__init__` of a class until its first call, which generates the class's own."""
     cls = type(self)
     cls.__init__ = _write_init(cls)
     self.__init__(*arguments, **given)
 
 
 def _write_init(cls: type) -> Callable[..., None]:
-    """As `dataclasses` writes it: all arguments by keyword."""
+    """Generate a class's `__init__` as `dataclasses` does; all arguments are keyword-only."""
     scope: dict[str, Any] = {"missing": _MISSING}
     parameters, body = ["self"], ["    pass"]
     declarations: dict[str, _Declaration] = cls.__dict__["__declarations__"]
@@ -382,7 +383,7 @@ def _write_init(cls: type) -> Callable[..., None]:
 
 
 class _DataclassFields:
-    """What makes `dataclasses.replace` take a message, made when somebody asks for it."""
+    """`__dataclass_fields__` for `dataclasses.replace`, created when it is first read."""
 
     def __get__(self, message: object, cls: type) -> object:
         import dataclasses
@@ -403,7 +404,7 @@ def _equal(self: Any, other: Any) -> Any:
 
 
 def _represent(self: Any) -> str:
-    """Like a dataclass's, without the fields that are at their default."""
+    """Like a dataclass's, without the fields that have their default."""
     shown = (
         f"{each.name}={getattr(self, each.name)!r}"
         for each in schema(type(self)).fields
@@ -413,7 +414,7 @@ def _represent(self: Any) -> str:
 
 
 def is_default(declared: Field, value: object) -> bool:
-    """Whether `value` is what a reader would assume if the field were not on the wire."""
+    """Whether `value` is the value that a decoder sets if the field is not on the wire."""
     if isinstance(declared.default, type):
         value_type = type(value)
         return value_type is declared.default and all(

@@ -1,7 +1,7 @@
 """The types of Kafka's wire format, as annotations that both mypy and the codec read.
 
-mypy sees `int`, `str`, `bytes`; the codec sees the `WireType` beside it. A boolean is plain `bool`,
-an array is `list[...]`, and `... | None` is what can be null.
+mypy reads `int`, `str`, `bytes`; the codec reads the `WireType` beside it. A boolean is plain
+`bool`, an array is `list[...]`, and a nullable field is `... | None`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ BytesLike = bytes | bytearray | memoryview
 
 
 class StoredBytes(Protocol):
-    """Bytes that stay on disk until they are sent. They may take the place of `records` in a
-    message that is encoded in parts."""
+    """Bytes that stay on disk until they are sent. May be given instead of `records` in a message
+    that is encoded in parts."""
 
     def __len__(self) -> int: ...
 
@@ -25,7 +25,7 @@ class StoredBytes(Protocol):
 
 
 ZERO_UUID = bytes(16)
-"""The id that stands for "none" wherever Kafka carries a UUID."""
+"""The UUID that means "none" in Kafka's messages."""
 
 MAX_INT16 = 2**15 - 1
 MAX_INT32 = 2**31 - 1
@@ -36,9 +36,9 @@ class WireType(NamedTuple):
     """One of Kafka's primitive types.
 
     Attributes:
-        name: what Kafka's message definitions call it.
+        name: its name in Kafka's message definitions.
         code: its `struct` format; empty for a type of variable length.
-        zero: the value of a field for which no default is declared.
+        zero: the default of a field that declares none.
     """
 
     name: str
@@ -47,7 +47,7 @@ class WireType(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes that a value takes; 0 for a type of variable length."""
+        """Bytes of a value; 0 for a type of variable length."""
         return struct.calcsize(">" + self.code)
 
 
@@ -75,7 +75,7 @@ records = Annotated[BytesLike, RECORDS]
 
 
 class Versions(NamedTuple):
-    """A range of versions, both ends included, written as Kafka writes it: `3-13`, `9+`, `0`."""
+    """A range of versions, both ends included, written as in Kafka: `3-13`, `9+`, `0`."""
 
     low: int
     high: int

@@ -27,7 +27,7 @@ def read_unsigned_varint(buffer: BytesLike, position: int) -> tuple[int, int]:
 
 
 def finish_varint(buffer: BytesLike, position: int, value: int) -> tuple[int, int]:
-    """The rest of a varint whose first byte, `value`, has been read."""
+    """The value of a varint whose first byte is `value`, and the position after it."""
     shift = 7
     while value >> shift:
         if shift > 28:

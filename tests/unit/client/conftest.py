@@ -1,4 +1,4 @@
-"""Topics as metadata would show them, and a cluster that takes what is produced."""
+"""Topics as in metadata, and a cluster that stores produced records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MakeView = Callable[..., TopicView]
 def view_of(
     leaders: Sequence[int], racks: Sequence[str | None] | None = None, name: str = "topic"
 ) -> TopicView:
-    """A topic whose partition p is led by `leaders[p]`, -1 for nobody, in `racks[p]`."""
+    """A topic whose partition p is led by `leaders[p]`, -1 for none, in `racks[p]`."""
     return TopicView(
         name=name,
         topic_id=bytes(16),

@@ -135,7 +135,7 @@ def make_accumulator(**options: Any) -> Accumulator:
 
 
 def outcomes() -> list[tuple[str, str]]:
-    """What was tried, and what came of it; at last what was stored, record by record."""
+    """The attempts and their outcomes, and at the end the stored records."""
     found: list[tuple[str, str]] = []
     accumulator = make_accumulator()
     sender = Sender(accumulator)

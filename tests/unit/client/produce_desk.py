@@ -1,4 +1,4 @@
-"""A scripted cluster that stores what is produced, checking it by a broker's own rules."""
+"""A scripted cluster that stores produced batches, and checks them by a broker's own rules."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Refuse = Callable[[TopicPartition, int, int], ErrorCode]
 
 @dataclass
 class Desk:
-    """A scripted cluster that stores what is produced, and checks sequences as a broker does.
+    """A scripted cluster that stores produced batches, and checks sequences as a broker does.
 
     Attributes:
         refuse: asked for each batch with (partition, how many were stored, broker); NONE stores it.

@@ -1,4 +1,4 @@
-"""Brokers that answer as a test tells them to, in virtual time, and note what they were asked."""
+"""Brokers in virtual time that answer as a test specifies, and record their requests."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def batch(base_offset: int, *values: bytes, **attributes: Any) -> bytes:
 
 @dataclass
 class Asked:
-    """One request: when it came, to which API and version, and what it said."""
+    """One request: its time, API, version and content."""
 
     at: float
     api: ApiKey
@@ -74,7 +74,7 @@ class ScriptedCluster:
     """Brokers `broker-0`, `broker-1`, … that agree on a few topics.
 
     Attributes:
-        leaders: by topic, the leader of each partition, -1 for nobody.
+        leaders: by topic, the leader of each partition, -1 for none.
         logs: by partition, its batches with their base offsets, in order.
         topic_ids: whether topics have ids (Metadata version 10 and above).
     """

@@ -1,4 +1,4 @@
-"""Two brokers that keep Kafka's rules of transactions in virtual time, and fail when told to."""
+"""Two brokers that keep Kafka's rules of transactions in virtual time, and fail on request."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class Bank:
 
         return respond
 
-    # what the coordinator does
+    # the coordinator
 
     def find_coordinator(
         self, request: FindCoordinatorRequest, code: ErrorCode
@@ -265,7 +265,7 @@ class Bank:
 
     @property
     def version(self) -> int:
-        """Of the open transaction, or the next: a transaction ends as it began."""
+        """Of the open transaction, or the next: a transaction keeps its version."""
         return self.begun_at if self.is_open else self.level
 
     def _open(self, version: int | None = None) -> None:
@@ -275,7 +275,7 @@ class Bank:
         self.last_end = None
 
     def expire(self) -> None:
-        """Abort what was open for too long, as the coordinator does by itself."""
+        """Abort transactions that were open for too long, as the coordinator does by itself."""
         self._close(commits=False)
         self.last_end = None
         self.epoch += 1
@@ -291,7 +291,7 @@ class Bank:
         for kept in (self.pending, self.pending_offsets, self.added, self.added_groups):
             kept.clear()
 
-    # what leaders do
+    # the leaders
 
     def produce(self, request: ProduceRequest, scripted: ErrorCode) -> ProduceResponse:
         response = ProduceResponse(responses=[])
@@ -334,10 +334,10 @@ class Bank:
         )
         return ErrorCode.NONE
 
-    # what a test looks at
+    # for assertions
 
     async def arrival(self, api: ApiKey) -> None:
-        """Return when the next request of this kind has come to a broker; its answer goes later."""
+        """Return when a broker has received the next request of this kind, before it answers."""
         arrived = self.world.loop.create_future()
         self.arrivals.setdefault(api, []).append(arrived)
         await arrived

@@ -57,7 +57,7 @@ def test_a_partition_that_never_comes_is_named_with_the_way_out(desk: Desk) -> N
     desk.world.run(scenario())
 
 
-def test_many_who_wait_are_one_question_with_back_off(desk: Desk) -> None:
+def test_many_waiting_sends_cause_one_request_with_back_off(desk: Desk) -> None:
     """A thousand tasks, and 300 partitions: the cluster is asked a few times, and then no more."""
 
     async def scenario() -> None:
@@ -76,7 +76,7 @@ def test_many_who_wait_are_one_question_with_back_off(desk: Desk) -> None:
     assert times[-1] < desk.world.loop.time() - 50
 
 
-def test_who_waits_is_let_go_when_the_producer_is_closed(desk: Desk) -> None:
+def test_waiting_sends_end_when_the_producer_is_closed(desk: Desk) -> None:
     async def scenario() -> None:
         async with desk.producer() as producer:
             await producer.partitions_for("topic")

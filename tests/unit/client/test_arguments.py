@@ -1,4 +1,4 @@
-"""What callers hand in: every wrong argument is refused with a UsageError, and nothing breaks."""
+"""Arguments of callers: every wrong one raises a UsageError, and nothing breaks."""
 
 from __future__ import annotations
 
@@ -375,7 +375,7 @@ def test_numbers_and_names() -> None:
 
 
 @pytest.mark.parametrize("duplicate", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_what_belongs_to_its_process_is_neither_pickled_nor_copied(
+def test_clients_and_deliveries_are_neither_pickled_nor_copied(
     cluster: Cluster, duplicate: Callable[[object], object]
 ) -> None:
     servers = cluster.bootstrap_servers

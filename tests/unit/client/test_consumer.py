@@ -162,7 +162,7 @@ def test_every_version_of_fetch(world: World, cluster: ScriptedCluster, version:
     world.run(scenario())
 
 
-def test_a_request_says_what_the_options_say(world: World, cluster: ScriptedCluster) -> None:
+def test_a_request_contains_the_options(world: World, cluster: ScriptedCluster) -> None:
     cluster.leader_epoch = 7
     options = {
         "fetch.max.bytes": 5_000,
@@ -226,7 +226,7 @@ def test_max_poll_records_is_the_default_limit(world: World, cluster: ScriptedCl
     world.run(scenario())
 
 
-def test_iteration_goes_on_when_more_is_written(world: World, cluster: ScriptedCluster) -> None:
+def test_iteration_continues_when_more_is_written(world: World, cluster: ScriptedCluster) -> None:
     async def write_later() -> None:
         await asyncio.sleep(30)
         cluster.logs[T0].append(batch(6, b"late"))
@@ -326,7 +326,7 @@ def test_partitions_take_turns_where_a_response_has_room_for_one(
     world.run(scenario())
 
 
-def test_seek_goes_where_it_is_told_and_drops_what_was_fetched(
+def test_seek_changes_the_position_and_drops_fetched_batches(
     world: World, cluster: ScriptedCluster
 ) -> None:
     async def scenario() -> None:
@@ -348,7 +348,7 @@ def test_seek_goes_where_it_is_told_and_drops_what_was_fetched(
     world.run(scenario())
 
 
-def test_seek_asks_for_what_makes_sense(world: World, cluster: ScriptedCluster) -> None:
+def test_invalid_arguments_of_seek_are_refused(world: World, cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         async with await consume(cluster) as consumer:
             consumer.assign([("t", 0)])
@@ -371,7 +371,9 @@ def test_seek_asks_for_what_makes_sense(world: World, cluster: ScriptedCluster) 
     world.run(scenario())
 
 
-def test_assign_keeps_the_position_of_what_stays(world: World, cluster: ScriptedCluster) -> None:
+def test_assign_keeps_the_position_of_kept_partitions(
+    world: World, cluster: ScriptedCluster
+) -> None:
     async def scenario() -> None:
         async with await consume(cluster) as consumer:
             with pytest.raises(UsageError, match="no partitions"):
@@ -393,7 +395,9 @@ def test_assign_keeps_the_position_of_what_stays(world: World, cluster: Scripted
     world.run(scenario())
 
 
-def test_a_paused_partition_keeps_what_was_fetched(world: World, cluster: ScriptedCluster) -> None:
+def test_a_paused_partition_keeps_its_fetched_batches(
+    world: World, cluster: ScriptedCluster
+) -> None:
     async def scenario() -> None:
         async with await consume(cluster) as consumer:
             consumer.assign([T0, T1])
@@ -460,7 +464,7 @@ def test_a_broker_that_is_gone_for_a_while_is_ridden_out(
     world.run(scenario())
 
 
-def test_a_fetch_that_is_never_answered_is_sent_anew(
+def test_a_fetch_that_is_never_answered_is_sent_again(
     world: World, cluster: ScriptedCluster
 ) -> None:
     broker = cluster.brokers[0]
@@ -549,7 +553,7 @@ def test_a_position_outside_the_log_is_an_error_without_a_reset(
     world.run(scenario())
 
 
-def test_a_damaged_batch_is_raised_where_it_lies_until_it_is_passed(
+def test_a_damaged_batch_raises_until_the_position_is_past_it(
     world: World, cluster: ScriptedCluster
 ) -> None:
     damaged = bytearray(cluster.logs[T0][1])
@@ -615,7 +619,7 @@ def test_records_that_were_read_are_not_lost_to_an_error_behind_them(
     world.run(scenario())
 
 
-def test_batches_are_handed_over_whole(world: World, cluster: ScriptedCluster) -> None:
+def test_whole_batches_are_returned(world: World, cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         async with await consume(cluster, max_partition_fetch_bytes=1) as consumer:
             consumer.assign([T0])

@@ -131,7 +131,7 @@ def test_iteration(cluster: Cluster, topic: str) -> None:
     assert seen == {b"value %d" % number for number in range(10)}
 
 
-def test_what_is_written_while_polling_ends_the_wait(cluster: Cluster, topic: str) -> None:
+def test_a_record_written_during_a_poll_ends_its_wait(cluster: Cluster, topic: str) -> None:
     with Consumer(cluster.bootstrap_servers) as consumer:
         consumer.assign(partitions_of(topic))
         assert [consumer.position(partition) for partition in partitions_of(topic)] == [0] * 4
@@ -170,7 +170,7 @@ def test_a_position_outside_the_log(cluster: Cluster, topic: str) -> None:
         assert [record.offset for record in consumer.poll(10_000)] == list(range(10))
 
 
-def test_a_topic_that_was_made_anew_is_read_anew(
+def test_a_recreated_topic_is_read_from_its_beginning(
     cluster: Cluster, admin: Admin, topic: str
 ) -> None:
     produce(cluster, topic, count=8)

@@ -130,7 +130,7 @@ def test_parts_of_several_records_have_each_its_own(make: Make) -> None:
     assert [delivery.record for delivery in deliveries] == [record(n) for n in range(100)]
 
 
-def test_what_is_not_acknowledged_is_counted_through_splits_and_failures(accumulator: Any) -> None:
+def test_unacknowledged_records_are_counted_through_splits_and_failures(accumulator: Any) -> None:
     queue = accumulator.topic("topic").queues[1]
     for number in range(5):
         send(accumulator, number)
@@ -146,14 +146,14 @@ def test_what_is_not_acknowledged_is_counted_through_splits_and_failures(accumul
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """The address of somebody who takes connections and says nothing."""
+    """The address of a server that accepts connections and does not answer."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
 @pytest.fixture
 def idle(silent: str, make_view: Callable[..., TopicView]) -> Iterator[Producer]:
-    """A producer that knows its topic, and nobody takes what it sends."""
+    """A producer that knows its topic, and whose batches no broker accepts."""
     producer = Producer(silent, batch_size=200, compression_type="gzip")
     producer._core.accumulator.update_topic(make_view((0, 1)))
     yield producer
@@ -168,7 +168,7 @@ def test_a_producer_has_a_length_and_is_always_true(idle: Producer) -> None:
     assert len(idle) == 30
 
 
-def test_purge_drops_what_waits_and_says_how_much(idle: Producer) -> None:
+def test_purge_drops_waiting_records_and_returns_their_number(idle: Producer) -> None:
     errors: list[str] = []
     deliveries = [
         idle.send("topic", b"%d" % number, on_delivery=lambda d: errors.append(str(d.exception())))
@@ -183,7 +183,7 @@ def test_purge_drops_what_waits_and_says_how_much(idle: Producer) -> None:
     assert idle.send("topic", b"more").done() is False
 
 
-def test_purge_leaves_what_is_in_a_request(idle: Producer) -> None:
+def test_purge_leaves_records_in_flight(idle: Producer) -> None:
     under_way = idle.send("topic", b"under way", partition=0)
     accumulator = idle._core.accumulator
     accumulator.take(accumulator.topic("topic").queues[0])
@@ -200,7 +200,7 @@ def test_purge_in_a_callback(idle: Producer) -> None:
     assert purged == [1]
 
 
-def test_closing_leaves_what_it_gave_up_readable(idle: Producer) -> None:
+def test_records_that_failed_at_closing_stay_readable(idle: Producer) -> None:
     delivery = idle.send("topic", b"v", key=b"k", headers=[("h", b"1")], timestamp=5)
     idle.close(timeout=0)
     assert isinstance(delivery.exception(), Unavailable)
@@ -225,7 +225,7 @@ def test_an_asynchronous_producer_counts_and_purges_too(
     asyncio.run(scenario())
 
 
-def test_what_a_topic_refuses_goes_to_another(cluster: Cluster) -> None:
+def test_records_refused_by_a_topic_can_be_sent_to_another(cluster: Cluster) -> None:
     def bury(delivery: Any) -> None:
         if (lost := delivery.record) is not None:
             producer.send("dead", lost.value, lost.key, lost.headers, timestamp=lost.timestamp)

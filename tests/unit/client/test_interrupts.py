@@ -1,4 +1,4 @@
-"""Ctrl-C at every line of what a producer's callers run: the producer goes on as if nothing were.
+"""Ctrl-C at every line of code that a producer's callers run: the producer continues to work.
 
 Compiled, only Python's own lines can be interrupted; `test_sending_holds_interpreted` runs
 those of `send` again with the interpreted form, where that is every line. CI runs all in both.
@@ -21,7 +21,7 @@ from trimtab.client.producer import Producer
 from trimtab.cluster import Cluster
 from trimtab.errors import Unavailable, UsageError
 
-# An interrupt between a coroutine and what runs it.
+# An interrupt between a coroutine and its caller.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -60,7 +60,7 @@ def sweep(
     by_opcode: bool = False,
     every: int = 1,
 ) -> int:
-    """Interrupt `call` at one place after the other, until it ends; returns at how many.
+    """Interrupt `call` at each line in turn, until it ends; returns the number of lines.
 
     Args:
         check: called after `every` so many of them.
@@ -81,7 +81,7 @@ def sweep(
 
 
 def verify(producer: Producer) -> None:
-    """Nothing is held that is not waited for, and what is sent now is delivered by itself."""
+    """The lock is free, no waiter is left, and records that are sent now are delivered."""
     accumulator = producer._core.accumulator
     for partition in (0, 1):
         producer.send("t", b"after", partition=partition).result(20)
@@ -180,7 +180,7 @@ def verify_full(producer: Producer) -> None:
     producer.flush(20)
 
 
-def test_a_send_that_gives_up_waiting_for_memory(cluster: Cluster) -> None:
+def test_a_send_that_stops_waiting_for_memory(cluster: Cluster) -> None:
     with Producer(cluster.bootstrap_servers, batch_size=500, buffer_memory=1000) as producer:
         accumulator = producer._core.accumulator
         producer.send("t", b"x").result(20)
@@ -237,13 +237,13 @@ def test_flush_and_result(cluster: Cluster) -> None:
         assert [delivery.result(20)[:1] for delivery in sent] == [("t",)] * len(sent)
 
 
-def test_a_thread_that_hands_over_to_the_sender(cluster: Cluster) -> None:
+def test_a_thread_that_lets_the_sender_run(cluster: Cluster) -> None:
     with Producer(cluster.bootstrap_servers, linger_ms=0, batch_size=1000) as producer:
         producer.send("t", b"x").result(20)
         assert sweep(producer._core.await_look, lambda: verify(producer)) >= 5
 
 
-def test_close_and_what_makes_a_producer(cluster: Cluster) -> None:
+def test_close_and_construction_of_a_producer(cluster: Cluster) -> None:
     """An interrupted close() can be made again, and neither leaves a thread behind."""
     made: list[Producer] = []
 
@@ -320,7 +320,7 @@ def test_a_signal_handler_that_raises_any_other_error(cluster: Cluster) -> None:
         assert step > 4
 
 
-def test_a_signal_handler_that_waits_is_served_or_refused(cluster: Cluster) -> None:
+def test_a_signal_handler_that_waits_succeeds_or_is_refused(cluster: Cluster) -> None:
     """In a send, the lock that the loop takes may be held: to wait for the loop has no end then."""
     refused: list[str] = []
 

@@ -141,7 +141,7 @@ def test_throttling_and_splits_are_counted() -> None:
     assert producer["batch-split-total"] == 1
 
 
-def test_what_callers_waited_for_adds_up_by_call() -> None:
+def test_waiting_times_add_up_by_call() -> None:
     metrics, _ = measured()
     metrics.waited("flush", 0.25)
     metrics.waited("flush", 0.5)

@@ -165,7 +165,7 @@ def test_every_option_is_taken_in_both_spellings_and_as_text(table: OptionTable)
     ],
     ids=lambda value: value.kind if isinstance(value, OptionTable) else "",
 )
-def test_what_kinds_of_clients_default_differently(
+def test_defaults_that_differ_between_kinds_of_clients(
     table: OptionTable, defaults: dict[str, object]
 ) -> None:
     assert {name: table[name].default for name in defaults} == defaults
@@ -230,7 +230,7 @@ def test_idempotence_is_quietly_off_where_it_was_not_asked_for() -> None:
     assert not relaxed.flag("enable.idempotence")
 
 
-def test_the_delivery_timeout_grows_with_what_it_spans_unless_it_was_given() -> None:
+def test_the_delivery_timeout_grows_with_linger_and_request_timeout_unless_given() -> None:
     assert checked().integer("delivery.timeout.ms") == 120_000
     assert checked(request_timeout_ms=200_000).integer("delivery.timeout.ms") == 200_005
     exact = checked(request_timeout_ms=1000, linger_ms=0, delivery_timeout_ms=1000)
@@ -244,7 +244,7 @@ def test_the_reconnect_back_off_is_constant_if_only_its_beginning_was_given() ->
     assert both.seconds("reconnect.backoff.max.ms") == 0.02
 
 
-def test_a_partitioner_that_is_no_text_is_handed_through() -> None:
+def test_a_partitioner_object_is_passed_through() -> None:
     def by_value(*_: object) -> int:
         return 0
 
@@ -306,7 +306,7 @@ def test_values_as_people_write_them(given: dict[str, object], name: str, value:
         ({5: 5}, "the name of an option is a str"),
     ],
 )
-def test_values_that_nobody_can_mean(given: dict[Any, object], why: str) -> None:
+def test_meaningless_values_are_refused(given: dict[Any, object], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         producer_options({"bootstrap.servers": SERVER, **given}, {})
 

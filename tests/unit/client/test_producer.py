@@ -34,14 +34,14 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """The address of somebody who takes connections and says nothing."""
+    """The address of a server that accepts connections and does not answer."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
 @pytest.fixture
 def stuck(silent: str, make_view: MakeView) -> Iterator[Producer]:
-    """A producer that knows its topic, and whose memory is used up for good."""
+    """A producer that knows its topic, and whose memory is used up for ever."""
     producer = Producer(silent, buffer_memory=20_000, batch_size=10_000)
     accumulator = producer._core.accumulator
     accumulator.update_topic(make_view((0,)))
@@ -72,7 +72,7 @@ def press_ctrl_c() -> None:
 # sending
 
 
-def test_records_go_out_and_their_deliveries_tell_where(cluster: Cluster) -> None:
+def test_records_are_sent_and_their_deliveries_have_the_offsets(cluster: Cluster) -> None:
     with Producer(cluster.bootstrap_servers, linger_ms=0) as producer:
         deliveries = [producer.send("sent", b"%d" % i, key=b"k", timestamp=7 + i) for i in range(9)]
         producer.flush()
@@ -156,7 +156,7 @@ def test_errors_of_the_topic_are_the_senders(cluster: Cluster, silent: str) -> N
 # waiting
 
 
-def test_send_gives_up_waiting_for_memory_and_leaves_the_line(
+def test_send_stops_waiting_for_memory_and_leaves_the_queue(
     silent: str, make_view: MakeView
 ) -> None:
     with Producer(silent, buffer_memory=5000, batch_size=1000, max_block_ms=20) as producer:
@@ -194,7 +194,7 @@ def test_ctrl_c_ends_flush_and_result_at_once(stuck: Producer, make_view: MakeVi
     thread.join()
 
 
-def test_who_waits_for_memory_is_told_when_the_producer_is_closed(stuck: Producer) -> None:
+def test_a_send_that_waits_for_memory_raises_when_the_producer_is_closed(stuck: Producer) -> None:
     memory = stuck._core.accumulator.memory
     thread = interrupt_when(lambda: memory.waiting == 1, lambda: stuck.close(timeout=0))
     with pytest.raises(UsageError, match="the producer is closed"):
@@ -204,10 +204,10 @@ def test_who_waits_for_memory_is_told_when_the_producer_is_closed(stuck: Produce
         stuck.send("topic", b"x")
 
 
-def test_who_wakes_after_the_loop_has_ended_is_told_that_the_producer_is_closed(
+def test_a_send_that_wakes_after_the_loop_has_ended_raises_that_it_is_closed(
     silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may have waited for memory, and nobody is left to be told for how long."""
+    """It may have waited for memory, when no loop is left to record for how long."""
 
     def refuse(*_: object) -> None:
         raise RuntimeError("Event loop is closed")
@@ -221,7 +221,7 @@ def test_who_wakes_after_the_loop_has_ended_is_told_that_the_producer_is_closed(
     producer._core._wake()
 
 
-def test_who_waits_for_a_topic_is_told_when_the_producer_is_closed(silent: str) -> None:
+def test_a_send_that_waits_for_a_topic_raises_when_the_producer_is_closed(silent: str) -> None:
     producer = Producer(silent)
     wanted = producer._core.metadata._wanted
     thread = interrupt_when(lambda: "topic" in wanted, lambda: producer.close(timeout=0))
@@ -247,12 +247,12 @@ def test_a_callback_cannot_wait_for_memory(cluster: Cluster) -> None:
         producer.send("from-callback", b"x").result(10)
 
 
-def test_flush_says_what_is_not_acknowledged_in_time(stuck: Producer) -> None:
+def test_flush_counts_the_records_not_acknowledged_in_time(stuck: Producer) -> None:
     with pytest.raises(Unavailable, match=r"flush: \d+ records are not acknowledged after 0\.01 s"):
         stuck.flush(timeout=0.01)
 
 
-def test_threads_that_wait_for_memory_all_get_their_turn(cluster: Cluster) -> None:
+def test_all_threads_that_wait_for_memory_get_some(cluster: Cluster) -> None:
     with Producer(cluster.bootstrap_servers, buffer_memory=20_000, batch_size=5000) as producer:
 
         def work(name: int) -> None:
@@ -291,7 +291,7 @@ def in_child(check: Callable[[], object]) -> str:
     return text
 
 
-def test_a_forked_process_is_refused_and_the_parents_goes_on(cluster: Cluster) -> None:
+def test_a_forked_process_is_refused_and_the_parents_producer_works_on(cluster: Cluster) -> None:
     with Producer(cluster.bootstrap_servers, linger_ms=60_000) as producer:
         delivery = producer.send("forked", b"before")
         for call in (
@@ -394,7 +394,7 @@ def test_a_transaction_block_commits_or_aborts(
 # on an event loop
 
 
-def test_awaiting_sends_lets_the_sender_work_meanwhile(desk: Desk) -> None:
+def test_awaiting_sends_lets_the_sender_run(desk: Desk) -> None:
     async def run() -> None:
         async with desk.producer(batch_size=1000, buffer_memory=1 << 30) as producer:
             for partition in (0, 1):

@@ -46,5 +46,5 @@ def test_brokers_and_topics_are_labels() -> None:
     assert retried in lines
 
 
-def test_what_was_not_measured_lately_is_left_out() -> None:
+def test_metrics_without_recent_samples_are_left_out() -> None:
     assert not any("NaN" in line or "nan" in line for line in scrape(Producing()))

@@ -1,4 +1,4 @@
-"""One source, two speeds: compiled or interpreted, every odd argument comes to the same."""
+"""Compiled or interpreted, the same source: every odd argument has the same outcome."""
 
 from __future__ import annotations
 

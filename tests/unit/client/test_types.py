@@ -1,4 +1,4 @@
-"""What a type checker says of users' programs, and that it is told the truth."""
+"""The errors of type checkers in users' programs, and that the stubs are correct."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_every_mistake_is_refused_where_it_is(check: object) -> None:
 
 
 def signatures(tree: ast.Module) -> dict[str, tuple[str, str]]:
-    """Of each class's methods: arguments with their types and defaults, and what it returns."""
+    """Of each class's methods: arguments with their types and defaults, and the return type."""
     found: dict[str, tuple[str, str]] = {}
     for kind in tree.body:
         if isinstance(kind, ast.ClassDef):
@@ -135,7 +135,7 @@ def signatures(tree: ast.Module) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize("stub", STUBS, ids=lambda path: path.name)
-def test_stubs_say_what_their_sources_say(stub: Path) -> None:
+def test_stubs_match_their_sources(stub: Path) -> None:
     source = ast.parse(stub.with_suffix(".py").read_text(encoding="utf-8"))
     written = signatures(source)
     told = signatures(ast.parse(stub.read_text(encoding="utf-8")))

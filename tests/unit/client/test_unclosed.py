@@ -1,4 +1,4 @@
-"""Clients that nobody closes: dropped, or open when the interpreter exits. Nothing is lost."""
+"""Unclosed clients: garbage-collected, or open at the interpreter's exit. Nothing is lost."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def stored(cluster: Cluster, topic: str) -> int:
 
 
 def run_script(cluster: Cluster, topic: str, body: str) -> tuple[int, str]:
-    """A script's exit code, and what it wrote to standard error."""
+    """A script's exit code and its standard error."""
     create(cluster, topic)
     script = f"import os, sys\nservers, topic = {cluster.bootstrap_servers!r}, {topic!r}\n{body}"
     done = subprocess.run(
@@ -61,7 +61,7 @@ def run_script(cluster: Cluster, topic: str, body: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def test_what_all_threads_have_sent_is_delivered_before_the_interpreter_exits(
+def test_records_of_all_threads_are_delivered_before_the_interpreter_exits(
     cluster: Cluster,
 ) -> None:
     """A worker, a thread that makes its own producer, an exit handler and a dropped producer."""
@@ -98,7 +98,7 @@ sys.exit(3)
     assert stored(cluster, "exit") == 13
 
 
-def test_forked_processes_deliver_what_is_theirs_and_leave_what_is_the_parents(
+def test_forked_processes_deliver_their_own_records_and_not_the_parents(
     cluster: Cluster,
 ) -> None:
     code, said = run_script(
@@ -278,7 +278,7 @@ def test_a_client_that_is_dropped_on_a_running_loop_is_closed_there(
     asyncio.run(scenario())
 
 
-def test_a_client_whose_loop_stands_still_says_what_that_loses(
+def test_a_client_whose_loop_does_not_run_logs_the_lost_records(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Client:
@@ -334,7 +334,7 @@ def test_a_client_of_a_loop_that_is_collected_in_a_forked_process_is_the_parents
     assert (closed, warned, caplog.messages) == ([], [], [])
 
 
-def test_an_open_transaction_is_aborted_and_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_open_transaction_is_aborted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     with World(29) as world:
         bank = make_bank(world, 2)
 
@@ -355,7 +355,7 @@ def test_an_open_transaction_is_aborted_and_that_is_said(caplog: pytest.LogCaptu
     )
 
 
-def test_closing_unattended_gives_up_in_time_and_counts_records_of_split_batches_too(
+def test_closing_unattended_ends_in_time_and_counts_records_of_split_batches_too(
     desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
@@ -417,7 +417,7 @@ def test_only_an_interrupt_of_a_with_block_closes_in_haste(
     assert given == [None, grace, grace]
 
 
-def test_a_cancelled_task_delivers_what_it_sent(desk: Desk) -> None:
+def test_the_records_of_a_cancelled_task_are_delivered(desk: Desk) -> None:
     async def scenario() -> None:
         async def work() -> None:
             async with AsyncProducer(

@@ -1,4 +1,4 @@
-"""Callbacks and partitioners that wait for their own client, or raise what ends a thread."""
+"""Callbacks and partitioners that wait for their own client, or raise errors that end a thread."""
 
 from __future__ import annotations
 
@@ -69,9 +69,7 @@ def blocking_calls(cluster: Cluster, producer: Producer, other: Producer, admin:
 
 
 @pytest.mark.parametrize("where", ["callback", "partitioner"])
-def test_what_would_wait_for_ever_is_refused_at_once_and_all_goes_on(
-    cluster: Cluster, where: str
-) -> None:
+def test_a_wait_that_would_not_end_is_refused_at_once(cluster: Cluster, where: str) -> None:
     said: list[str] = []
     calls: list[Callable[[], object]] = []
 
@@ -183,7 +181,7 @@ class Failed(BaseException):
     "kind",
     [ValueError, SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, Failed],
 )
-def test_a_callback_may_raise_anything_and_keeps_nobody_from_ending(
+def test_a_callback_may_raise_any_error_without_effect_on_others(
     cluster: Cluster, kind: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     arrow = pytest.importorskip("pyarrow")

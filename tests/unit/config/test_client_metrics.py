@@ -30,7 +30,7 @@ def test_names_and_defaults() -> None:
         ("client_id=a,", False),
     ],
 )
-def test_what_clients_are_matched_by(text: str, fits: bool) -> None:
+def test_the_patterns_that_match_clients(text: str, fits: bool) -> None:
     if fits:
         assert CLIENT_METRICS["match"].check(text) is not None
     else:

@@ -15,7 +15,7 @@ from trimtab.config.node import (
 from trimtab.config.properties import parse_properties
 from trimtab.errors import UsageError
 
-# The files that come with Apache Kafka 4.3, without comments.
+# The files in Apache Kafka 4.3's distribution, without comments.
 KAFKA_BROKER = """
 process.roles=broker
 node.id=2
@@ -96,7 +96,7 @@ def test_the_files_that_come_with_kafka_are_understood() -> None:
     )
 
 
-def test_what_is_not_said_is_on_the_loopback_interface() -> None:
+def test_without_listeners_a_node_listens_on_loopback() -> None:
     assert broker(LEAST)[:5] == (0, ("127.0.0.1", 9092), None, ("c", 9093), None)
     assert controller("")[:5] == (3000, ("127.0.0.1", 9093), None, None, None)
 
@@ -123,23 +123,23 @@ def test_a_listener_may_have_any_name_that_means_plain_text() -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("process.roles=broker,controller", "a process is one of them.*process.roles=broker here"),
+        ("process.roles=broker,controller", "a process has one role.*process.roles=broker here"),
         ("process.roles=controller", "this is for `trimtab controller`, not for `trimtab broker`"),
-        ("listeners=SSL://h:9093", "SSL is not spoken.*write PLAINTEXT://h:9093"),
-        ("listeners=SASL_PLAINTEXT://h:1", "SASL_PLAINTEXT is not spoken"),
+        ("listeners=SSL://h:9093", "SSL is not supported.*write PLAINTEXT://h:9093"),
+        ("listeners=SASL_PLAINTEXT://h:1", "SASL_PLAINTEXT is not supported"),
         ("listeners=PLAINTEXT://a:1,PLAINTEXT://b:2", "a broker has one listener; keep one"),
         ("listeners=h:9092", "write NAME://host:port"),
         ("listeners=PLAINTEXT://h:65536", "write NAME://host:port"),
-        ("listeners=OUT://h:9092", "what is spoken at OUT\\? .*map=OUT:PLAINTEXT"),
+        ("listeners=OUT://h:9092", "the protocol of OUT is not given; .*map=OUT:PLAINTEXT"),
         ("listeners=CONTROLLER://h:1\ncontroller.listener.names=CONTROLLER", "write the broker's"),
-        ("advertised.listeners=PLAINTEXT://0.0.0.0:9092", "nobody can come to this host"),
-        ("advertised.listeners=PLAINTEXT://:9092", "nobody can come to this host"),
+        ("advertised.listeners=PLAINTEXT://0.0.0.0:9092", "clients cannot connect to this host"),
+        ("advertised.listeners=PLAINTEXT://:9092", "clients cannot connect to this host"),
         ("listeners=PLAINTEXT://a:1\nadvertised.listeners=OUT://b:2", "the one listener is PLAIN"),
         ("inter.broker.listener.name=IN\nlisteners=PLAINTEXT://a:1", "the one listener is PLAIN"),
         ("listener.security.protocol.map=X\nlisteners=X://h:1", "'X' is not NAME:PROTOCOL"),
         ("log.dirs=/a,/b", "a node has one directory; keep one"),
-        ("broker.id=1", "node.id=0 says otherwise; keep one of them"),
-        ("controller.quorum.voters=1@a:1,2@b:1", "there is one controller, without others to vote"),
+        ("broker.id=1", "it differs from node.id=0; keep one of them"),
+        ("controller.quorum.voters=1@a:1,2@b:1", "there is one controller, and no other voter"),
         ("controller.quorum.voters=a:1", "write id@host:port, such as 3000@127.0.0.1:9093"),
         ("num.partitions=x", "num.partitions='x': must be a whole number"),
         ("num.partition=1", "did you mean num.partitions"),
@@ -147,7 +147,7 @@ def test_a_listener_may_have_any_name_that_means_plain_text() -> None:
         ("sasl.enabled.mechanisms=PLAIN", "sasl.enabled.mechanisms is not for trimtab"),
     ],
 )
-def test_what_there_is_not_is_refused_with_its_place_and_what_to_write(
+def test_unsupported_options_are_refused_with_their_source_and_the_fix(
     line: str, reason: str
 ) -> None:
     with pytest.raises(UsageError, match=rf"f, line [34]: .*{reason}"):
@@ -159,7 +159,7 @@ def test_what_there_is_not_is_refused_with_its_place_and_what_to_write(
     [
         ("process.roles=broker", "this is for `trimtab broker`, not for `trimtab controller`"),
         ("node.id=1\ncontroller.quorum.voters=2@a:1", "this one is node 1; write its id@host:port"),
-        ("listeners=C://a:1\ncontroller.listener.names=D", "what is spoken at C"),
+        ("listeners=C://a:1\ncontroller.listener.names=D", "the protocol of C is not given"),
         (
             "listeners=PLAINTEXT://a:1\ncontroller.listener.names=CONTROLLER",
             "the one listener is PLAINTEXT",
@@ -171,10 +171,12 @@ def test_a_controllers_file_is_checked_too(text: str, reason: str) -> None:
         controller(text)
 
 
-def test_a_broker_is_told_what_it_lacks() -> None:
-    with pytest.raises(UsageError, match=r"a broker needs a number: give --id, or node\.id"):
+def test_a_missing_option_of_a_broker_is_named() -> None:
+    with pytest.raises(UsageError, match=r"a broker needs an id: give --id, or node\.id"):
         broker("controller.quorum.bootstrap.servers=c:9093")
-    with pytest.raises(UsageError, match="a broker belongs to a controller: give --controller"):
+    with pytest.raises(
+        UsageError, match="a broker needs a controller's address: give --controller"
+    ):
         broker("node.id=0")
     for servers, reason in (("a:1,b:2", "there is one controller"), ("a", "'a' is no address")):
         with pytest.raises(UsageError, match=f"f, line 2: .*{reason}"):

@@ -41,12 +41,12 @@ def test_comments_and_empty_lines_say_nothing() -> None:
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_a_backslash_at_the_end_goes_on_in_the_next_line(end: str) -> None:
+def test_a_line_that_ends_in_a_backslash_continues_in_the_next(end: str) -> None:
     text = end.join(["a=1,\\", "   2,\\", "   # 3", "b=x\\\\", "c=y"])
     assert parse(text) == {"a": "1,2,# 3", "b": "x\\", "c": "y"}
 
 
-def test_a_file_may_end_within_a_line_that_goes_on() -> None:
+def test_a_file_may_end_within_a_continued_line() -> None:
     assert parse("a=1\\") == {"a": "1"}
     assert parse("a=1\n\\") == {"a": "1"}
 

@@ -8,12 +8,12 @@ from trimtab.runtime.clock import monotonic_clock, wall_clock, wall_clock_ms
 from trimtab.runtime.event_loop import new_event_loop
 
 
-def test_both_wall_clocks_tell_the_same_time() -> None:
+def test_both_wall_clocks_agree() -> None:
     before = int(wall_clock() * 1000)
     assert before <= wall_clock_ms() <= int(wall_clock() * 1000) + 1
 
 
-def test_the_monotonic_clock_is_the_loops_read_anew() -> None:
+def test_the_monotonic_clock_is_the_loops_clock() -> None:
     async def loop_time() -> float:
         return asyncio.get_running_loop().time()
 

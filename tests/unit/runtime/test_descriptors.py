@@ -1,4 +1,4 @@
-"""How a process shares out what it may have open (`trimtab.runtime.descriptors`)."""
+"""How a process divides its descriptors (`trimtab.runtime.descriptors`)."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class TestFile:
         storage.open("flights-0/0.log").append(b"")
         assert storage.list("flights-0") == ["0.log"]
 
-    def test_truncates_and_goes_on_at_the_new_end(self, storage: DirectoryStorage) -> None:
+    def test_truncates_and_appends_at_the_new_end(self, storage: DirectoryStorage) -> None:
         file = storage.open("0.log")
         file.append(b"abcdef")
         file.truncate(2)
@@ -60,7 +60,7 @@ class TestFile:
         file.append(b"d")
         assert file.read(0, 10) == b"abcd"
 
-    def test_at_most_so_many_files_are_open(self, tmp_path: Path) -> None:
+    def test_the_open_files_are_limited(self, tmp_path: Path) -> None:
         storage = DirectoryStorage(tmp_path, max_open_files=3)
         files = [storage.open(f"{i}.log") for i in range(10)]
         for turn in range(3):
@@ -104,7 +104,7 @@ class TestTree:
         storage.rename("t-0", "t-0.x-delete")
         assert storage.list("") == ["t-0.x-delete"]
 
-    def test_flushes_beside_the_loop_and_forgives_what_is_gone(
+    def test_flushes_in_another_thread_and_ignores_deleted_files(
         self, storage: DirectoryStorage
     ) -> None:
         storage.open("t-0/0.log").append(b"abc")
@@ -198,7 +198,7 @@ class TestErrors:
             DirectoryStorage(tmp_path, max_open_files=0)
 
 
-def test_the_volume_has_room_for_what_is_not_used(storage: DirectoryStorage) -> None:
+def test_the_volume_has_usable_space(storage: DirectoryStorage) -> None:
     space = storage.space()
     assert 0 <= space.usable_bytes <= space.total_bytes
     assert space.total_bytes > 0
@@ -290,9 +290,7 @@ class TestFewDescriptors:
             for file in files:
                 file.flush()
 
-    def test_where_others_have_them_all_the_error_says_what_to_do(
-        self, storage: DirectoryStorage
-    ) -> None:
+    def test_without_descriptors_the_error_names_the_fix(self, storage: DirectoryStorage) -> None:
         file = storage.open("0")
         with (
             few_descriptors(0),
@@ -304,7 +302,7 @@ class TestFewDescriptors:
         assert file.read(0, 10) == b"x"
 
 
-def test_what_could_not_be_written_leaves_nothing_behind(
+def test_a_failed_write_leaves_no_file_behind(
     storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(descriptor: int, data: object) -> int:
@@ -320,7 +318,7 @@ def test_what_could_not_be_written_leaves_nothing_behind(
 
 
 class TestDeletedBelow:
-    """Somebody deletes or moves away what is in use; the system would go on writing to it."""
+    """Files in use are deleted or moved from outside; the system would go on writing to them."""
 
     @pytest.mark.parametrize("is_open", [True, False])
     @pytest.mark.parametrize("content", [b"abc", b""])
@@ -357,7 +355,7 @@ class TestDeletedBelow:
             getattr(file, use)()
         assert caught.value.errno == ENOENT
 
-    def test_a_read_of_what_was_there_is_no_end_of_file(self, storage: DirectoryStorage) -> None:
+    def test_a_read_of_a_deleted_file_is_an_error(self, storage: DirectoryStorage) -> None:
         file = storage.open("t-0/0.log")
         file.append(b"abc")
         file.close()

@@ -113,7 +113,7 @@ def test_call_soon_keeps_the_order_of_the_calls():
         assert thread.run(read()) == list(range(1000))
 
 
-def test_stop_cancels_tasks_and_frees_whoever_waits_in_run():
+def test_stop_cancels_tasks_and_ends_waits_in_run():
     started = threading.Event()
     outcome: list[BaseException] = []
     wound_up: list[bool] = []
@@ -165,7 +165,7 @@ def test_stop_abandons_a_task_that_ignores_its_cancellation(monkeypatch, caplog)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_task_that_exits_ends_the_thread_and_frees_whoever_waits():
+def test_a_task_that_exits_ends_the_thread_and_all_waits():
     async def exit_and_wait() -> None:
         thread.call_soon(_exit)
         await _never()
@@ -228,7 +228,7 @@ def test_shared_can_be_held_and_stopped_by_many_threads_at_once():
 
 
 def _fork(check) -> str:
-    """Run `check` in a forked child; what it returns comes back through a pipe."""
+    """Run `check` in a forked child; its result comes back through a pipe."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
@@ -267,7 +267,7 @@ def test_shared_in_a_forked_child_is_a_thread_of_its_own():
         assert parents.run(asyncio.sleep(0, 2)) == 2
 
 
-def test_a_forked_child_tells_those_who_asked_for_it_and_still_live():
+def test_a_forked_child_calls_the_registered_functions_of_existing_objects():
     class Heir:
         def __init__(self) -> None:
             self.called_in: list[int] = []

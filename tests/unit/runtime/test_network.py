@@ -18,7 +18,7 @@ from trimtab.runtime.network import (
 )
 
 
-def test_the_context_verifies_brokers_and_their_names_unless_told_otherwise() -> None:
+def test_the_context_verifies_brokers_and_their_names_by_default() -> None:
     context = make_tls_context(TlsSettings())
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert context.check_hostname

@@ -75,7 +75,7 @@ def test_one_that_is_killed_is_started_again(tmp_path: Path) -> None:
     ]
 
 
-def test_a_start_that_fails_tells_the_last_words_and_the_log(tmp_path: Path) -> None:
+def test_the_error_of_a_failed_start_has_the_last_log_line_and_the_path(tmp_path: Path) -> None:
     refused = program("b", "import sys; print('x', file=sys.stderr); sys.exit('no such option')")
     with supervised(tmp_path, program("a"), refused) as (supervisor, _):
         supervisor.start()

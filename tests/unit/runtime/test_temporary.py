@@ -55,7 +55,7 @@ def test_a_second_signal_does_not_interrupt_the_removal(
     assert list(parent.iterdir()) == []
 
 
-def test_what_is_to_stay_stays(parent: Path) -> None:
+def test_kept_entries_are_not_removed(parent: Path) -> None:
     with temporary_directory() as directory:
         for name in ("logs", "data"):
             os.mkdir(f"{directory.path}/{name}")

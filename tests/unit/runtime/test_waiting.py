@@ -12,7 +12,7 @@ from trimtab.runtime.waiting import guarded, new_gate, new_lock, refuse_waiting,
 
 
 class _Slow(concurrent.futures.Future[str]):
-    """One that is done after so many waits, none of which is long."""
+    """A future that is done after a number of waits, none of which is long."""
 
     def __init__(self, waits: int) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ def test_a_wait_is_many_short_ones_as_a_signal_may_come_just_before_each(
     assert wait_for(_Slow(50), timeout) == "done"
 
 
-def test_a_wait_ends_with_its_timeout_or_what_the_future_ended_with() -> None:
+def test_a_wait_ends_with_its_timeout_or_the_outcome_of_the_future() -> None:
     never: concurrent.futures.Future[str] = concurrent.futures.Future()
     for timeout in (0.0, 0.01):
         with pytest.raises(TimeoutError):
@@ -46,7 +46,7 @@ def test_a_wait_ends_with_its_timeout_or_what_the_future_ended_with() -> None:
         wait_for(never)
 
 
-def test_a_wait_for_what_the_callers_own_loop_does_is_refused_at_once() -> None:
+def test_a_wait_for_the_callers_own_loop_is_refused_at_once() -> None:
     never: concurrent.futures.Future[str] = concurrent.futures.Future()
     done: concurrent.futures.Future[str] = concurrent.futures.Future()
     done.set_result("done")
@@ -80,7 +80,7 @@ def test_a_wait_ends_when_the_loop_is_closed_meanwhile() -> None:
         wait_for(Closing(), 60, loop)
 
 
-def test_who_holds_a_lock_that_the_loop_takes_must_not_wait() -> None:
+def test_a_thread_that_holds_a_lock_of_the_loop_must_not_wait() -> None:
     before = new_lock()
     lock = new_lock()
     refuse_waiting(None)

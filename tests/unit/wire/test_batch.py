@@ -124,7 +124,7 @@ def test_aiokafka_writes_every_codec(reading: ModuleType, codec: Compression) ->
     assert reading.read_records("t", 1, theirs.build(), 0) == expected()
 
 
-def test_append_tells_how_much_the_batch_grew(batch: ModuleType) -> None:
+def test_append_returns_by_how_much_the_batch_grew(batch: ModuleType) -> None:
     builder = batch.BatchBuilder(1 << 20)
     size = batch.HEADER_BYTES
     for n, (timestamp, key, value, headers) in enumerate(RECORDS):
@@ -161,7 +161,7 @@ def test_the_first_record_always_fits(batch: ModuleType, limit: int) -> None:
 
 
 @pytest.mark.parametrize(("codec", "ratio"), [(Compression.LZ4, 0.5), (Compression.GZIP, 0.123)])
-def test_a_compressed_batch_is_filled_to_what_it_is_expected_to_come_to(
+def test_a_compressed_batch_is_filled_to_its_expected_size(
     batch: ModuleType, codec: Compression, ratio: float
 ) -> None:
     limit = 10_000
@@ -190,7 +190,7 @@ def test_without_a_codec_the_estimate_is_exact(batch: ModuleType) -> None:
     assert builder.estimate() == builder.size == len(builder.build())
 
 
-def test_the_memory_of_a_batch_grows_to_its_limit_and_ends_as_what_is_sent(
+def test_the_memory_of_a_batch_grows_to_its_limit_and_ends_as_the_built_batch(
     batch: ModuleType,
 ) -> None:
     builder = batch.BatchBuilder(100_000, Compression.LZ4)
@@ -231,7 +231,7 @@ def test_the_memory_of_a_finished_batch_serves_the_next(
 
 
 @pytest.mark.parametrize("size", [100, 200, 256, 300])
-def test_memory_that_serves_again_is_whole(batch: ModuleType, size: int) -> None:
+def test_reused_memory_is_complete(batch: ModuleType, size: int) -> None:
     pool = batch.BufferPool(size, 10_000)
     built = []
     for _ in range(3):
@@ -303,7 +303,7 @@ def test_keys_and_values_are_any_bytes(batch: ModuleType, wrap: Callable[[bytes]
         ((2**63 - 1, None, None, None), "record timestamp 9223372036854775807 is out of range"),
     ],
 )
-def test_what_cannot_be_a_record_is_refused(
+def test_invalid_records_are_refused(
     batch: ModuleType, arguments: tuple[Any, ...], complaint: str
 ) -> None:
     builder = batch.BatchBuilder(1000)
@@ -454,7 +454,7 @@ def test_a_client_may_not_send_everything(
     assert caught.value.code is ErrorCode.INVALID_RECORD
 
 
-def test_a_batch_must_fit_where_it_lies(batch: ModuleType) -> None:
+def test_a_batch_must_fit_into_its_buffer(batch: ModuleType) -> None:
     built = build(batch)
     around = b"before" + built + b"after"
     assert batch.verify(around, 6, len(built)) == batch.verify(built)
@@ -591,7 +591,7 @@ def test_more_records_claimed_than_there_are(batch: ModuleType, reading: ModuleT
         reading.read_records("t", 1, with_crc(built), 0)
 
 
-def test_the_crc_is_compared_unless_told_otherwise(batch: ModuleType, reading: ModuleType) -> None:
+def test_the_crc_is_compared_by_default(batch: ModuleType, reading: ModuleType) -> None:
     built = build(batch)
     struct.pack_into(">I", built, 17, 1)
     with pytest.raises(CorruptData, match="has CRC"):

@@ -1,4 +1,4 @@
-"""The codec against bytes written by hand, and the rules it holds declarations and values to."""
+"""The codec against bytes written by hand, and its rules for declarations and values."""
 
 from __future__ import annotations
 
@@ -480,7 +480,7 @@ def test_generated_source_is_shown_in_tracebacks() -> None:
     )
 
 
-def test_messages_compare_by_value_and_show_what_is_set() -> None:
+def test_messages_compare_by_value_and_their_repr_has_the_set_fields() -> None:
     assert Inner(number=1, words=[]) == Inner(number=1, words=[])
     assert Inner(number=1, words=[]) != Inner(number=2, words=[])
     assert Inner(number=1, words=[]) != Everything()
@@ -535,7 +535,7 @@ def test_declaration_that_breaks_a_rule_is_refused(name: str) -> None:
         exec(source, globals())
 
 
-def test_schema_says_what_was_declared() -> None:
+def test_schema_has_the_declaration() -> None:
     kind = schema(ProduceRequest)
     assert (kind.name, kind.api_key, str(kind.versions), str(kind.flexible)) == (
         "ProduceRequest",
@@ -633,7 +633,7 @@ def test_numbers_are_read_and_written_in_turns() -> None:
     ],
     ids=["structs", "numbers"],
 )
-def test_what_takes_too_much_memory_is_refused_before_it_is_made(
+def test_a_message_of_too_much_memory_is_refused_before_allocation(
     cls: type, version: int, body: bytes, field_name: str, number: int
 ) -> None:
     steps = decode_in_turns(cls, version, body)

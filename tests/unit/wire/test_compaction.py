@@ -1,4 +1,4 @@
-"""What compaction leaves of a batch.
+"""Batches after compaction.
 
 Every test runs on the compiled and on the interpreted form.
 """
@@ -186,7 +186,7 @@ class TestCompactBatch:
         data = batch((b"a", b"1"), (b"a", b"2"))
         assert compact(compaction, data, {b"a": BASE + 9}) == b""
 
-    def test_keeps_what_lies_beyond_the_end(self, compaction: ModuleType) -> None:
+    def test_keeps_records_beyond_the_end(self, compaction: ModuleType) -> None:
         data = batch((b"a", b"1"), (b"b", b"1"), (b"b", b"2"))
         kept = compact(compaction, data, {b"a": BASE + 9}, end_offset=BASE + 1)
         assert [record.offset for record in records(kept)] == [BASE + 1, BASE + 2]

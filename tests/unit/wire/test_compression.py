@@ -1,4 +1,4 @@
-"""The codecs: their framings, what others wrote, and data that lies about itself."""
+"""The codecs: their framings, other writers' data, and data with wrong lengths."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PAYLOADS = {
 @pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS)
 @pytest.mark.parametrize("level", [None, 1])
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_is_compressed_comes_back(
+def test_compressed_data_is_decompressed(
     codec: Compression, level: int | None, payload: bytes
 ) -> None:
     compressed = compress(codec, memoryview(payload), level)
@@ -121,7 +121,7 @@ def test_a_snappy_block_beyond_the_data_is_refused(tail: bytes) -> None:
         decompress(Compression.SNAPPY, compress(Compression.SNAPPY, b"whole") + tail, LIMIT)
 
 
-def test_a_snappy_block_cannot_declare_what_it_cannot_hold() -> None:
+def test_a_snappy_block_cannot_declare_an_impossible_size() -> None:
     claims_a_megabyte = b"\x80\x80\x40" + b"\x00a"
     with pytest.raises(CorruptData, match="5 bytes declare to hold 1048576"):
         decompress(Compression.SNAPPY, claims_a_megabyte, LIMIT)
@@ -136,7 +136,7 @@ def test_lz4_is_written_in_independent_blocks_of_64_kib() -> None:
     assert bytes(cramjam.lz4.decompress(compressed)) == bytes(100_000)
 
 
-def test_lz4_stores_what_does_not_shrink() -> None:
+def test_lz4_stores_incompressible_blocks() -> None:
     payload = os.urandom(70_000)
     compressed = compress(Compression.LZ4, payload)
     assert len(compressed) == len(payload) + 7 + 4 + 4 + 4

@@ -180,7 +180,7 @@ class Frames(FrameProtocol):
 
 
 def deliver(protocol: FrameProtocol, data: bytes, sizes: Callable[[], int]) -> None:
-    """Receive `data` as a loop does: at most what the protocol offers, and `sizes()`, at once."""
+    """Receive `data` as a loop does: at most the protocol's buffer, and `sizes()`, at once."""
     position = 0
     while position < len(data):
         room = protocol.get_buffer(-1)
@@ -214,7 +214,7 @@ def test_frames_arrive_whole_however_they_are_cut(sizes: list[int], seed: int) -
     assert not any(frame.readonly for frame in protocol.frames)
 
 
-def test_frame_longer_than_what_is_trusted_arrives_whole() -> None:
+def test_a_frame_longer_than_the_trusted_length_arrives_whole() -> None:
     payload = random.Random(1).randbytes(9_000_000)
     protocol = Frames()
     deliver(protocol, framed(payload) + framed(b"next"), lambda: 1_000_000)
@@ -242,7 +242,7 @@ def test_frame_that_is_too_long_or_negative_is_refused(length: int) -> None:
     assert protocol.wire.closed
 
 
-def test_no_frame_is_handed_on_after_the_connection_is_closed() -> None:
+def test_no_frame_is_passed_on_after_the_connection_is_closed() -> None:
     class OneOnly(Frames):
         def frame_received(self, frame: memoryview) -> None:
             super().frame_received(frame)

@@ -106,7 +106,7 @@ def test_a_header_that_cannot_be_right_is_an_error(
         scanner.scan(log, len(log), len(log))
 
 
-def test_a_full_scanner_goes_on_once_it_is_taken(headers: ModuleType) -> None:
+def test_a_full_scanner_continues_after_take(headers: ModuleType) -> None:
     one = make_batch(0, [0])
     log = bytearray(one * (headers.ROWS + 2))
     scanner = headers.HeaderScanner()

@@ -73,7 +73,7 @@ def headers_column(
 
 
 def ignore(share: object) -> None:
-    """What is told of a batch's end."""
+    """The settled batches."""
 
 
 def make_rows(

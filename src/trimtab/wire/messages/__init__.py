@@ -109,15 +109,16 @@ from trimtab.wire.types import MAX_INT16
 
 
 class Api(NamedTuple):
-    """One API, in the versions that are spoken.
+    """One API, in the versions that trimtab supports.
 
     Attributes:
         key: its number on the wire.
         name: Kafka's name of it.
         request: the class of the request.
         response: the class of the response.
-        min_version: the lowest version spoken.
-        max_version: the highest that is offered, and asked for unless somebody wants a later one.
+        min_version: the lowest supported version.
+        max_version: the highest version that is advertised, and that clients use unless they ask
+            for a later one.
         flexible_from: the first flexible version, whose headers have tags; beyond all versions if
             there is none.
     """
@@ -162,7 +163,7 @@ APIS: dict[int, Api] = {
         _api(ApiVersionsRequest, ApiVersionsResponse),
         _api(CreateTopicsRequest, CreateTopicsResponse),
         _api(DeleteTopicsRequest, DeleteTopicsResponse),
-        # Version 6 is unstable in Kafka 4.3: it is not offered, and clients name it to use it.
+        # Version 6 is unstable in Kafka 4.3: it is not advertised, and clients must ask for it.
         _api(InitProducerIdRequest, InitProducerIdResponse, max_version=5),
         _api(DescribeConfigsRequest, DescribeConfigsResponse),
         _api(DescribeClusterRequest, DescribeClusterResponse),
@@ -200,10 +201,10 @@ APIS: dict[int, Api] = {
         _api(ListBatchSizesRequest, ListBatchSizesResponse),
     )
 }
-"""The APIs that are spoken, by key: by our nodes, by our clients with Apache Kafka, or both."""
+"""The supported APIs by key: those of trimtab's nodes, and those its clients use with Kafka."""
 
 OWN_APIS_FROM = 32_000
-"""Keys from here on are ours: Kafka has nothing like these APIs. Its own keys are below 100."""
+"""Keys from here on are APIs of trimtab that Kafka does not have. Kafka's keys are below 100."""
 
 __all__ = [
     "APIS",

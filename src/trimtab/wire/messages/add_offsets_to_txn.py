@@ -11,7 +11,7 @@ class AddOffsetsToTxnRequest:
     """Ask the transaction coordinator to add a group, before its offsets are committed.
 
     v2 may answer PRODUCER_FENCED. v3 is flexible. v4 may answer TRANSACTION_ABORTABLE (KIP-890).
-    With transaction.version 2 TxnOffsetCommit does this by itself.
+    With transaction.version 2 this request is not needed: TxnOffsetCommit adds the group.
     """
 
     transactional_id: string

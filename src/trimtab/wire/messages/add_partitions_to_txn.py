@@ -16,12 +16,12 @@ class AddPartitionsToTxnTopic:
 
 @struct(versions="4+")
 class AddPartitionsToTxnTransaction:
-    """One transaction, and what to add to it."""
+    """One transaction, and the partitions to add to it."""
 
     transactional_id: string
     producer_id: int64
     producer_epoch: int16
-    # Whether to look only if the partitions are in the transaction (KIP-890).
+    # Whether to check only that the partitions are in the transaction (KIP-890).
     verify_only: bool = False
     topics: list[AddPartitionsToTxnTopic]
 
@@ -43,7 +43,7 @@ class AddPartitionsToTxnRequest:
 
 @struct()
 class AddPartitionsToTxnPartitionResult:
-    """What became of one partition."""
+    """The result for one partition."""
 
     partition_index: int32
     partition_error_code: int16 = 0
@@ -51,7 +51,7 @@ class AddPartitionsToTxnPartitionResult:
 
 @struct()
 class AddPartitionsToTxnTopicResult:
-    """What became of one topic's partitions."""
+    """The result for one topic's partitions."""
 
     name: string
     results_by_partition: list[AddPartitionsToTxnPartitionResult]
@@ -59,7 +59,7 @@ class AddPartitionsToTxnTopicResult:
 
 @struct(versions="4+")
 class AddPartitionsToTxnResult:
-    """What became of one transaction's partitions."""
+    """The result for one transaction's partitions."""
 
     transactional_id: string
     topic_results: list[AddPartitionsToTxnTopicResult]

@@ -1,4 +1,4 @@
-"""AllocateProducerIds (API 67): a broker takes a block of producer ids (KIP-730)."""
+"""AllocateProducerIds (API 67): a broker requests a block of producer ids (KIP-730)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trimtab.wire.types import int16, int32, int64
 
 @message(api_key=67, versions="0", flexible="0+")
 class AllocateProducerIdsRequest:
-    """Ask the controller for a block of ids that nobody else gets."""
+    """Ask the controller for a block of ids for this broker only."""
 
     broker_id: int32
     broker_epoch: int64 = -1
@@ -16,7 +16,7 @@ class AllocateProducerIdsRequest:
 
 @message(api_key=67, versions="0", flexible="0+")
 class AllocateProducerIdsResponse:
-    """The block: its first id, and how many."""
+    """The block: its first id and its length."""
 
     throttle_time_ms: int32 = 0
     error_code: int16 = 0

@@ -16,7 +16,7 @@ class AlterableConfig:
 
 @struct()
 class AlterConfigsResource:
-    """One thing and all its options; those not listed go back to their defaults."""
+    """One resource and all its options; unlisted options return to their defaults."""
 
     # 2: a topic; 4: a broker; 8: a broker's loggers; 16: client metrics; 32: a group.
     resource_type: int8
@@ -29,7 +29,7 @@ class AlterConfigsResource:
 class AlterConfigsRequest:
     """Replace options, or only check that they could be. v2 is flexible.
 
-    Deprecated since KIP-339: IncrementalAlterConfigs leaves alone what it does not name.
+    Deprecated since KIP-339: IncrementalAlterConfigs keeps the options that it does not name.
     """
 
     resources: list[AlterConfigsResource]
@@ -38,7 +38,7 @@ class AlterConfigsRequest:
 
 @struct()
 class AlterConfigsResourceResponse:
-    """What became of one resource."""
+    """The result for one resource."""
 
     error_code: int16 = 0
     error_message: string | None = field(nullable_versions="0+", default="")

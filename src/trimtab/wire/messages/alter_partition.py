@@ -8,10 +8,10 @@ from trimtab.wire.types import ZERO_UUID, int8, int16, int32, int64, uuid
 
 @struct(versions="3+")
 class BrokerState:
-    """One member of the ISR, as the leader knows it."""
+    """One member of the ISR, with the broker epoch that the leader knows."""
 
     broker_id: int32
-    # -1 to have it not checked.
+    # -1: not checked.
     broker_epoch: int64 = -1
 
 
@@ -25,7 +25,7 @@ class PartitionData:
     new_isr_with_epochs: list[BrokerState] = field(versions="3+", default_factory=list)
     # 1 while it recovers from an unclean election.
     leader_recovery_state: int8 = field(versions="1+", default=0)
-    # The one that the leader knows; another change in between makes the request fail.
+    # The one that the leader knows; the request fails if the partition has changed since.
     partition_epoch: int32
 
 
@@ -46,7 +46,7 @@ class AlterPartitionRequest:
     topics: list[TopicData]
 
 
-# Kafka calls the next two as it does the request's: PartitionData and TopicData.
+# Kafka gives the next two the names of the request's: PartitionData and TopicData.
 @struct()
 class PartitionDataResponse:
     """One partition as it is now, or the error about it."""
@@ -74,6 +74,6 @@ class AlterPartitionResponse:
     """One result per partition. v2 has more errors (KIP-841)."""
 
     throttle_time_ms: int32 = 0
-    # If it is set, there are no topics.
+    # If it is set, the topics are empty.
     error_code: int16 = 0
     topics: list[TopicDataResponse] = field(default_factory=list)

@@ -8,10 +8,10 @@ from trimtab.wire.types import int16, int32, string
 
 @struct()
 class ReassignablePartition:
-    """Where one partition is to be."""
+    """The new replicas of one partition."""
 
     partition_index: int32
-    # The preferred leader first; null to give up a move that is under way.
+    # The preferred leader first; null cancels the move.
     replicas: list[int32] | None = field(nullable_versions="0+", default=None)
 
 
@@ -25,7 +25,7 @@ class ReassignableTopic:
 
 @message(api_key=45, versions="0-1", flexible="0+")
 class AlterPartitionReassignmentsRequest:
-    """Begin moves, or give them up. v1 can forbid another replication factor (KIP-860)."""
+    """Start moves, or cancel them. v1 can forbid another replication factor (KIP-860)."""
 
     timeout_ms: int32 = 60000
     allow_replication_factor_change: bool = field(versions="1+", default=True)

@@ -16,7 +16,7 @@ class AlterReplicaLogDirTopic:
 
 @struct()
 class AlterReplicaLogDir:
-    """One directory, and what is to be in it."""
+    """One directory, and the partitions to move into it."""
 
     # Absolute.
     path: string
@@ -25,7 +25,7 @@ class AlterReplicaLogDir:
 
 @message(api_key=34, versions="1-2", flexible="2+")
 class AlterReplicaLogDirsRequest:
-    """Begin to move logs; those the broker has not yet are made there. v2 is flexible."""
+    """Start to move logs; a log that the broker lacks is created there. v2 is flexible."""
 
     dirs: list[AlterReplicaLogDir]
 

@@ -1,4 +1,4 @@
-"""ApiVersions (API 18): what the broker serves."""
+"""ApiVersions (API 18): the APIs and versions that the broker serves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from trimtab.wire.types import int16, int32, int64, string
 class ApiVersionsRequest:
     """Ask which versions of which APIs the broker serves: the first request on a connection.
 
-    v3 is flexible and adds who asks (KIP-511). v4 is ready for features whose lowest version is 0.
+    v3 is flexible and adds the client software (KIP-511). From v4 on features may have the lowest
+    version 0.
     """
 
     client_software_name: string = field(versions="3+", default="", ignorable=True)
@@ -28,7 +29,7 @@ class ApiVersion:
 
 @struct(versions="3+")
 class SupportedFeatureKey:
-    """The levels of one feature that the broker can work at."""
+    """The levels of one feature that the broker supports."""
 
     name: string
     min_version: int16
@@ -37,7 +38,7 @@ class SupportedFeatureKey:
 
 @struct(versions="3+")
 class FinalizedFeatureKey:
-    """The levels of one feature that the cluster has settled on."""
+    """The finalized levels of one feature in the cluster."""
 
     name: string
     max_version_level: int16

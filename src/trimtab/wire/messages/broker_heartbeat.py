@@ -1,4 +1,4 @@
-"""BrokerHeartbeat (API 63): a broker tells the controller that it is alive (KIP-631)."""
+"""BrokerHeartbeat (API 63): a broker shows the controller that it is alive (KIP-631)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trimtab.wire.types import int16, int32, int64, uuid
 
 @message(api_key=63, versions="0-2", flexible="0+")
 class BrokerHeartbeatRequest:
-    """Keep the lease, and say which state is wanted.
+    """Keep the lease, and request a state.
 
     v1 adds offline log directories (KIP-858); v2 cordoned ones (KIP-1066).
     """
@@ -36,5 +36,5 @@ class BrokerHeartbeatResponse:
     error_code: int16 = 0
     is_caught_up: bool = False
     is_fenced: bool = True
-    # The broker leads nothing any more: it may end.
+    # The broker leads no partitions any more, and may stop.
     should_shut_down: bool = False

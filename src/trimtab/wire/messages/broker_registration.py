@@ -1,4 +1,4 @@
-"""BrokerRegistration (API 62): a broker tells the controller that it has started (KIP-631)."""
+"""BrokerRegistration (API 62): a started broker registers with the controller (KIP-631)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Listener:
 
 @struct()
 class Feature:
-    """The levels of one feature that the broker can work at."""
+    """The levels of one feature that the broker supports."""
 
     name: string
     min_supported_version: int16
@@ -28,7 +28,7 @@ class Feature:
 
 @message(api_key=62, versions="0-4", flexible="0+")
 class BrokerRegistrationRequest:
-    """Join the cluster, fenced; heartbeats do the rest.
+    """Join the cluster, fenced; heartbeats unfence the broker.
 
     v1 was for the migration from ZooKeeper. v2 adds log directories (KIP-858); v3 the epoch before
     a clean shutdown (KIP-966). v4 no longer leaves out features whose lowest level is 0.
@@ -36,7 +36,7 @@ class BrokerRegistrationRequest:
 
     broker_id: int32
     cluster_id: string
-    # Made anew by each start of the process.
+    # Generated at every process start.
     incarnation_id: uuid
     listeners: list[Listener]
     features: list[Feature] = field(default_factory=list)
@@ -49,7 +49,7 @@ class BrokerRegistrationRequest:
 
 @message(api_key=62, versions="0-4", flexible="0+")
 class BrokerRegistrationResponse:
-    """The epoch under which the broker is known until it registers again."""
+    """The broker's epoch, valid until it registers again."""
 
     throttle_time_ms: int32 = 0
     error_code: int16 = 0

@@ -16,7 +16,7 @@ class TopicPartitions:
 
 @message(api_key=68, versions="0-1", flexible="0+")
 class ConsumerGroupHeartbeatRequest:
-    """Join with epoch 0, stay with the epoch that was given, leave with -1 or -2.
+    """Join with epoch 0, stay with the received epoch, leave with -1 or -2.
 
     v1 adds subscriptions by regular expression, and member ids made by the client.
     """
@@ -37,7 +37,7 @@ class ConsumerGroupHeartbeatRequest:
 
 @struct()
 class Assignment:
-    """What the member is to read."""
+    """The partitions that the member has to read."""
 
     topic_partitions: list[TopicPartitions]
 

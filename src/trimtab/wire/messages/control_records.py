@@ -3,8 +3,8 @@
     encode_control_record(record) ──▶ key: version 0, type (both int16); value: the body
     decode_control_record(key, value) ──▶ record
 
-They stand in control batches, and their values have no frame. Kafka writes and reads every value in
-version 0, whatever its field `version` says, which it also sets to 0.
+They are in control batches, and their values have no frame. Kafka writes and reads every value in
+version 0, and ignores the field `version`, which it sets to 0.
 
 Source: Kafka's `common/message` definitions, its `ControlRecordType` and `ControlRecordUtils`.
 """
@@ -51,7 +51,7 @@ class LeaderChangeMessage:
     version: int16 = 0
     leader_id: int32
     voters: list[Voter]
-    # Who voted for the leader.
+    # The voters that voted for the leader.
     granting_voters: list[Voter]
 
 
@@ -60,23 +60,23 @@ class SnapshotHeaderRecord:
     """The first record of a snapshot."""
 
     version: int16 = 0
-    # When the last record that the snapshot stands for was appended to the log.
+    # The append time of the last record that the snapshot covers.
     last_contained_log_timestamp: int64
 
 
 @message(api_key=4, versions="0", flexible="0+")
 class SnapshotFooterRecord:
-    """The last record of a snapshot; one without it is not whole."""
+    """The last record of a snapshot; a snapshot without it is incomplete."""
 
     version: int16 = 0
 
 
 @message(api_key=5, versions="0", flexible="0+")
 class KRaftVersionRecord:
-    """The cluster settled on a level of the feature `kraft.version` (KIP-853)."""
+    """The finalized level of the feature `kraft.version` (KIP-853)."""
 
     version: int16 = 0
-    # 1: voters can come and go.
+    # 1: voters can be added and removed.
     k_raft_version: int16
 
 
@@ -91,7 +91,7 @@ class Endpoint:
 
 @struct()
 class KRaftVersionFeature:
-    """The levels of `kraft.version` that a voter can work at."""
+    """The levels of `kraft.version` that a voter supports."""
 
     min_supported_version: int16
     max_supported_version: int16
@@ -110,7 +110,7 @@ class ReachableVoter:
 
 @message(api_key=6, versions="0", flexible="0+")
 class VotersRecord:
-    """The quorum has other voters (KIP-853)."""
+    """The new set of voters of the quorum (KIP-853)."""
 
     version: int16 = 0
     voters: list[ReachableVoter]
@@ -131,7 +131,7 @@ CONTROL_RECORDS: dict[int, type[ControlRecord]] = {
     ControlRecordType.KRAFT_VERSION: KRaftVersionRecord,
     ControlRecordType.KRAFT_VOTERS: VotersRecord,
 }
-"""The records of the quorum by their type."""
+"""The quorum's control records by type."""
 
 
 def encode_control_key(kind: int) -> bytes:
@@ -140,12 +140,12 @@ def encode_control_key(kind: int) -> bytes:
 
 
 def decode_control_key(key: BytesLike | None) -> int:
-    """The type in the key of a control record, known here or not.
+    """The type in the key of a control record, also of an unknown type.
 
-    Like Kafka, takes keys of later versions for what they begin with.
+    Like Kafka, it reads keys of later versions as keys of version 0.
 
     Raises:
-        CorruptData: it is no such key.
+        CorruptData: `key` is too short, or has a negative version.
     """
     if key is None or len(key) < _KEY.size:
         raise CorruptData(f"control record: a key of {len(key or b'')} bytes, not {_KEY.size}")
@@ -167,10 +167,10 @@ def encode_control_record(record: ControlRecord) -> tuple[bytes, bytes]:
 
 
 def decode_control_record(key: BytesLike | None, value: BytesLike | None) -> ControlRecord:
-    """The record of the quorum with this key and value.
+    """The quorum's control record with this key and value.
 
     Raises:
-        CorruptData: it is none, or of a type that is not in `CONTROL_RECORDS`.
+        CorruptData: malformed, or of a type that is not in `CONTROL_RECORDS`.
     """
     kind = decode_control_key(key)
     cls = CONTROL_RECORDS.get(kind)

@@ -1,4 +1,4 @@
-"""CreateAcls (API 30): say who may do what (KIP-140, KIP-290)."""
+"""CreateAcls (API 30): grant or deny operations to users (KIP-140, KIP-290)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class AclCreation:
 
     resource_type: int8
     resource_name: string
-    # 3: the very name.
+    # 3: exactly this name.
     resource_pattern_type: int8 = field(versions="1+", default=3)
     principal: string
     host: string
@@ -22,14 +22,14 @@ class AclCreation:
 
 @message(api_key=30, versions="1-3", flexible="2+")
 class CreateAclsRequest:
-    """Create ACLs. v1 adds pattern types, v2 is flexible, v3 knows of users."""
+    """Create ACLs. v1 adds pattern types, v2 is flexible, v3 adds users as a resource type."""
 
     creations: list[AclCreation]
 
 
 @struct()
 class AclCreationResult:
-    """What became of one ACL."""
+    """The result for one ACL."""
 
     error_code: int16 = 0
     error_message: string | None = field(nullable_versions="0+", default="")

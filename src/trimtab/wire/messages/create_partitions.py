@@ -1,4 +1,4 @@
-"""CreatePartitions (API 37): give topics more partitions (KIP-195)."""
+"""CreatePartitions (API 37): add partitions to topics (KIP-195)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from trimtab.wire.types import int16, int32, string
 
 @struct()
 class CreatePartitionsAssignment:
-    """On which brokers to put one new partition, the preferred leader first."""
+    """The brokers of one new partition, the preferred leader first."""
 
     broker_ids: list[int32]
 
 
 @struct()
 class CreatePartitionsTopic:
-    """How many partitions one topic is to have."""
+    """The new number of partitions of one topic."""
 
     name: string
     # In all, not only the new ones.
@@ -35,7 +35,7 @@ class CreatePartitionsRequest:
 
 @struct()
 class CreatePartitionsTopicResult:
-    """What became of one topic."""
+    """The result for one topic."""
 
     name: string
     error_code: int16 = 0

@@ -8,7 +8,7 @@ from trimtab.wire.types import ZERO_UUID, int8, int16, int32, string, uuid
 
 @struct()
 class CreatableReplicaAssignment:
-    """On which brokers to put one partition, the preferred leader first."""
+    """The brokers of one partition, the preferred leader first."""
 
     partition_index: int32
     broker_ids: list[int32]
@@ -27,7 +27,7 @@ class CreatableTopic:
     """One topic to create."""
 
     name: string
-    # -1 for the broker's default, and whenever assignments are given; so too the next.
+    # -1 for the broker's default, and whenever assignments are given; likewise the next.
     num_partitions: int32
     replication_factor: int16
     assignments: list[CreatableReplicaAssignment] = field(default_factory=list)
@@ -59,7 +59,7 @@ class CreatableTopicConfigs:
 
 @struct()
 class CreatableTopicResult:
-    """What became of one topic."""
+    """The result for one topic."""
 
     name: string
     topic_id: uuid = field(versions="7+", default=ZERO_UUID, ignorable=True)
@@ -67,7 +67,7 @@ class CreatableTopicResult:
     error_message: string | None = field(
         versions="1+", nullable_versions="0+", default="", ignorable=True
     )
-    # Why the configs are not shown, if they are not.
+    # Why the configs are missing, if they are.
     topic_config_error_code: int16 = field(
         versions="5+", tag=0, tagged_versions="5+", default=0, ignorable=True
     )

@@ -8,12 +8,12 @@ from trimtab.wire.types import int8, int16, int32, string
 
 @struct()
 class DeleteAclsFilter:
-    """Which ACLs."""
+    """The ACLs to delete."""
 
     resource_type_filter: int8
-    # Null matches all; so it does below.
+    # Null matches all; likewise below.
     resource_name_filter: string | None = field(nullable_versions="0+")
-    # 3: the very name.
+    # 3: exactly this name.
     pattern_type_filter: int8 = field(versions="1+", default=3)
     principal_filter: string | None = field(nullable_versions="0+")
     host_filter: string | None = field(nullable_versions="0+")
@@ -23,14 +23,14 @@ class DeleteAclsFilter:
 
 @message(api_key=31, versions="1-3", flexible="2+")
 class DeleteAclsRequest:
-    """Delete the ACLs that match. v1 adds pattern types, v2 is flexible, v3 knows of users."""
+    """Delete the ACLs that match. v1 adds pattern types, v2 is flexible, v3 adds users."""
 
     filters: list[DeleteAclsFilter]
 
 
 @struct()
 class DeleteAclsMatchingAcl:
-    """What became of one ACL."""
+    """The result for one ACL."""
 
     error_code: int16 = 0
     error_message: string | None = field(nullable_versions="0+", default="")

@@ -8,10 +8,10 @@ from trimtab.wire.types import int16, int32, int64, string
 
 @struct()
 class DeleteRecordsPartition:
-    """How much of one partition."""
+    """The records of one partition to delete."""
 
     partition_index: int32
-    # The first to stay; -1 for the high watermark.
+    # The first offset to keep; -1 for the high watermark.
     offset: int64
 
 
@@ -33,7 +33,7 @@ class DeleteRecordsRequest:
 
 @struct()
 class DeleteRecordsPartitionResult:
-    """What became of one partition."""
+    """The result for one partition."""
 
     partition_index: int32
     # The first offset that every replica still has; -1 with an error.

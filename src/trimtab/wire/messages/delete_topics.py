@@ -25,7 +25,7 @@ class DeleteTopicsRequest:
 
 @struct()
 class DeletableTopicResult:
-    """What became of one topic; the name is null if an unknown id was given."""
+    """The result for one topic; the name is null if an unknown id was given."""
 
     name: string | None = field(nullable_versions="6+")
     topic_id: uuid = field(versions="6+", default=ZERO_UUID, ignorable=True)

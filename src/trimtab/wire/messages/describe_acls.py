@@ -1,4 +1,4 @@
-"""DescribeAcls (API 29): who may do what (KIP-140, KIP-290)."""
+"""DescribeAcls (API 29): the operations granted or denied to users (KIP-140, KIP-290)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from trimtab.wire.types import int8, int16, int32, string
 
 @message(api_key=29, versions="1-3", flexible="2+")
 class DescribeAclsRequest:
-    """Ask for the ACLs that match. v1 adds pattern types, v2 is flexible, v3 knows of users."""
+    """Ask for the ACLs that match. v1 adds pattern types, v2 is flexible, v3 adds users."""
 
     resource_type_filter: int8
-    # Null matches all; so it does below.
+    # Null matches all; likewise below.
     resource_name_filter: string | None = field(nullable_versions="0+")
-    # 3: the very name.
+    # 3: exactly this name.
     pattern_type_filter: int8 = field(versions="1+", default=3)
     principal_filter: string | None = field(nullable_versions="0+")
     host_filter: string | None = field(nullable_versions="0+")

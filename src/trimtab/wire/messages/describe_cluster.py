@@ -8,7 +8,7 @@ from trimtab.wire.types import int8, int16, int32, string
 
 @message(api_key=60, versions="0-2", flexible="0+")
 class DescribeClusterRequest:
-    """Ask who is in the cluster. v1 can ask for controllers (KIP-919), v2 for fenced brokers."""
+    """Ask for the nodes of the cluster. v1 adds controllers (KIP-919), v2 fenced brokers."""
 
     include_cluster_authorized_operations: bool = False
     # 1: brokers; 2: controllers.
@@ -18,7 +18,7 @@ class DescribeClusterRequest:
 
 @struct()
 class DescribeClusterBroker:
-    """One node and where to reach it."""
+    """One node and its address."""
 
     broker_id: int32
     host: string
@@ -29,14 +29,14 @@ class DescribeClusterBroker:
 
 @message(api_key=60, versions="0-2", flexible="0+")
 class DescribeClusterResponse:
-    """The nodes of the cluster. v1 adds the endpoint type; v2 says who is fenced (KIP-1073)."""
+    """The nodes of the cluster. v1 adds the endpoint type; v2 says which are fenced (KIP-1073)."""
 
     throttle_time_ms: int32 = 0
     error_code: int16 = 0
     error_message: string | None = field(nullable_versions="0+", default=None)
     endpoint_type: int8 = field(versions="1+", default=1)
     cluster_id: string
-    # Where a broker answers in KRaft mode, any live broker's id.
+    # In a broker's answer in KRaft mode, any live broker's id.
     controller_id: int32 = -1
     brokers: list[DescribeClusterBroker]
     cluster_authorized_operations: int32 = -(2**31)

@@ -8,7 +8,7 @@ from trimtab.wire.types import int8, int16, int32, string
 
 @struct()
 class DescribeConfigsResource:
-    """One thing whose options are asked for."""
+    """One resource whose options are requested."""
 
     # 2: a topic; 4: a broker; 8: a broker's loggers; 16: client metrics; 32: a group.
     resource_type: int8
@@ -28,7 +28,7 @@ class DescribeConfigsRequest:
 
 @struct(versions="1+")
 class DescribeConfigsSynonym:
-    """Another place where the value could come from, the one in force first."""
+    """One source of the value, the effective one first."""
 
     name: string
     value: string | None = field(nullable_versions="0+")

@@ -1,4 +1,4 @@
-"""DescribeLogDirs (API 35): what lies in a broker's log directories (KIP-113)."""
+"""DescribeLogDirs (API 35): the logs in a broker's log directories (KIP-113)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DescribeLogDirsPartition:
     partition_size: int64
     # From the log's end to the high watermark; of a future log, to the end of the present one.
     offset_lag: int64
-    # It is being copied into this directory, to take the place of the log in another one.
+    # It is being copied into this directory, and will replace the log in another one.
     is_future_key: bool
 
 
@@ -54,7 +54,7 @@ class DescribeLogDirsResult:
     # Of the volume; -1 if unknown.
     total_bytes: int64 = field(versions="4+", default=-1, ignorable=True)
     usable_bytes: int64 = field(versions="4+", default=-1, ignorable=True)
-    # It takes no new logs.
+    # No new logs are placed in it.
     is_cordoned: bool = field(versions="5+", default=False, ignorable=True)
 
 
@@ -62,7 +62,7 @@ class DescribeLogDirsResult:
 class DescribeLogDirsResponse:
     """One result per directory.
 
-    v3 adds the top-level error; v4 the volume's sizes (KIP-827); v5 says what is cordoned
+    v3 adds the top-level error; v4 the volume's sizes (KIP-827); v5 cordoned directories
     (KIP-1066).
     """
 

@@ -1,4 +1,4 @@
-"""DescribeProducers (API 61): what a leader knows of a partition's producers (KIP-664)."""
+"""DescribeProducers (API 61): a leader's state of a partition's producers (KIP-664)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeQuorum (API 55): who votes on the metadata log, and how far each has come (KIP-595)."""
+"""DescribeQuorum (API 55): the voters of the metadata log, and their end offsets (KIP-595)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class PartitionData:
 
 @struct()
 class TopicData:
-    """Partitions of one topic; `__cluster_metadata` and its partition 0 are all there is."""
+    """Partitions of one topic; only partition 0 of `__cluster_metadata` exists."""
 
     topic_name: string
     partitions: list[PartitionData]
@@ -34,15 +34,15 @@ class ReplicaState:
 
     replica_id: int32
     replica_directory_id: uuid = field(versions="2+", default=ZERO_UUID)
-    # -1 if unknown; so too the next two.
+    # -1 if unknown; likewise the next two.
     log_end_offset: int64
     # By the leader's clock, in milliseconds; -1 for the leader itself.
     last_fetch_timestamp: int64 = field(versions="1+", default=-1, ignorable=True)
-    # When what it has now was the end of the leader's log; the present for the leader itself.
+    # When its end offset was the end of the leader's log; for the leader itself the present.
     last_caught_up_timestamp: int64 = field(versions="1+", default=-1, ignorable=True)
 
 
-# Kafka calls the next two as it does the request's: PartitionData and TopicData.
+# Kafka gives the next two the names of the request's: PartitionData and TopicData.
 @struct()
 class PartitionDataResponse:
     """The quorum of one partition, or the error about it."""
@@ -79,7 +79,7 @@ class Listener:
 
 @struct(versions="2+")
 class Node:
-    """One voter and where to reach it."""
+    """One voter and its addresses."""
 
     node_id: int32
     listeners: list[Listener]

@@ -15,7 +15,7 @@ class TopicRequest:
 
 @struct()
 class Cursor:
-    """Where a page begins."""
+    """The first partition of a page."""
 
     topic_name: string
     partition_index: int32

@@ -1,4 +1,4 @@
-"""DescribeTransactions (API 65): what a coordinator knows of transactional ids (KIP-664)."""
+"""DescribeTransactions (API 65): a coordinator's state of transactional ids (KIP-664)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class DescribeTransactionsRequest:
 class TopicData:
     """Partitions of one topic."""
 
-    # The key of the map that topics are in Kafka.
+    # In Kafka's definition the key of a map.
     topic: string
     partitions: list[int32]
 

@@ -1,4 +1,4 @@
-"""ElectLeaders (API 43): elect partitions' leaders anew (KIP-183)."""
+"""ElectLeaders (API 43): elect new leaders of partitions (KIP-183)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TopicPartitions:
 class ElectLeadersRequest:
     """Elect the preferred leaders. v1 adds the other kind of election (KIP-460). v2 is flexible."""
 
-    # 0: the preferred replica; 1: any live one where none is in sync, though records be lost.
+    # 0: the preferred replica; 1: any live one if none is in sync, which may lose records.
     election_type: int8 = field(versions="1+", default=0)
     # Null for all of the cluster.
     topic_partitions: list[TopicPartitions] | None = field(nullable_versions="0+")
@@ -27,7 +27,7 @@ class ElectLeadersRequest:
 
 @struct()
 class PartitionResult:
-    """What became of one partition."""
+    """The result for one partition."""
 
     partition_id: int32
     error_code: int16 = 0

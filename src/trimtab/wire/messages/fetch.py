@@ -19,7 +19,7 @@ from trimtab.wire.types import (
 
 @struct(versions="15+")
 class ReplicaState:
-    """Who fetches, if it is a follower."""
+    """The fetching replica, if it is a follower."""
 
     replica_id: int32 = -1
     replica_epoch: int64 = -1
@@ -27,17 +27,17 @@ class ReplicaState:
 
 @struct()
 class FetchPartition:
-    """Where to read in one partition, and how much."""
+    """The position to read from in one partition, and the limit in bytes."""
 
     partition: int32
-    # -1 to have the leader's epoch not checked.
+    # -1: the leader does not check its epoch.
     current_leader_epoch: int32 = field(versions="9+", default=-1, ignorable=True)
     fetch_offset: int64
-    # The epoch of the follower's last record, by which the leader finds where the logs part.
+    # The epoch of the follower's last record, by which the leader finds where their logs diverge.
     last_fetched_epoch: int32 = field(versions="12+", default=-1)
-    # Only a follower gives it.
+    # Only followers set it.
     log_start_offset: int64 = field(versions="5+", default=-1, ignorable=True)
-    # Passed over by the first batch of the first partition that has one (KIP-74).
+    # The first batch of the first partition that has one may exceed it (KIP-74).
     partition_max_bytes: int32
     replica_directory_id: uuid = field(
         versions="17+", tag=0, tagged_versions="17+", default=ZERO_UUID, ignorable=True
@@ -59,7 +59,7 @@ class FetchTopic:
 
 @struct(versions="7+")
 class ForgottenTopic:
-    """Partitions to take out of the fetch session."""
+    """Partitions to remove from the fetch session."""
 
     topic: string = field(versions="7-12", default="", ignorable=True)
     topic_id: uuid = field(versions="13+", default=ZERO_UUID, ignorable=True)
@@ -90,14 +90,14 @@ class FetchRequest:
     replica_state: ReplicaState = field(
         versions="15+", tag=1, tagged_versions="15+", default_factory=ReplicaState
     )
-    # Wait this long for min_bytes.
+    # How long the broker may wait for min_bytes.
     max_wait_ms: int32
     min_bytes: int32
-    # Of the whole response; the first batch goes out even if it is larger (KIP-74).
+    # Of the whole response; the first batch may exceed it (KIP-74).
     max_bytes: int32 = field(versions="3+", default=MAX_INT32, ignorable=True)
     # 0: all records; 1: only up to the last stable offset, with the aborted transactions listed.
     isolation_level: int8 = field(versions="4+", default=0, ignorable=True)
-    # 0 without a session, or to ask for a new one.
+    # 0 without a session, or to request a new one.
     session_id: int32 = field(versions="7+", default=0, ignorable=True)
     # 0 for the first request of a session, -1 for none.
     session_epoch: int32 = field(versions="7+", default=-1, ignorable=True)
@@ -108,7 +108,7 @@ class FetchRequest:
 
 @struct(versions="12+")
 class EpochEndOffset:
-    """The last epoch that follower and leader have in common, and where it ends."""
+    """The last epoch that follower and leader have in common, and its end offset."""
 
     epoch: int32 = -1
     end_offset: int64 = -1
@@ -116,7 +116,7 @@ class EpochEndOffset:
 
 @struct(versions="12+")
 class LeaderIdAndEpoch:
-    """Where to fetch instead."""
+    """The leader to fetch from instead."""
 
     leader_id: int32 = -1
     leader_epoch: int32 = -1
@@ -124,7 +124,7 @@ class LeaderIdAndEpoch:
 
 @struct()
 class SnapshotId:
-    """The snapshot to fetch, where the log no longer reaches back."""
+    """The snapshot to fetch if the log no longer contains the offset."""
 
     end_offset: int64 = -1
     epoch: int32 = -1
@@ -132,7 +132,7 @@ class SnapshotId:
 
 @struct(versions="4+")
 class AbortedTransaction:
-    """From where on a producer's records are to be passed over."""
+    """The offset from which a producer's records have to be skipped."""
 
     producer_id: int64
     first_offset: int64
@@ -140,12 +140,12 @@ class AbortedTransaction:
 
 @struct()
 class PartitionData:
-    """What was read from one partition."""
+    """The batches read from one partition."""
 
     partition_index: int32
     error_code: int16 = 0
     high_watermark: int64
-    # Before it every transaction is decided; -1 if unknown.
+    # All transactions before it have ended; -1 if unknown.
     last_stable_offset: int64 = field(versions="4+", default=-1, ignorable=True)
     log_start_offset: int64 = field(versions="5+", default=-1, ignorable=True)
     diverging_epoch: EpochEndOffset = field(
@@ -160,7 +160,7 @@ class PartitionData:
     aborted_transactions: list[AbortedTransaction] | None = field(
         versions="4+", nullable_versions="4+", default_factory=list, ignorable=True
     )
-    # The replica that the consumer had better read from; -1 for this one (KIP-392).
+    # The replica that the consumer should read from; -1 for this one (KIP-392).
     preferred_read_replica: int32 = field(versions="11+", default=-1)
     records: records | None = field(nullable_versions="0+", default=None)
 
@@ -186,11 +186,11 @@ class NodeEndpoint:
 
 @message(api_key=1, versions="4-18", flexible="12+")
 class FetchResponse:
-    """Batches, whole, from the one that holds the asked offset.
+    """Whole batches from the one with the requested offset on.
 
-    v4 adds what transactions need; v5 the log start offset; v7 sessions and a top-level error; v11
-    the preferred replica (KIP-392). v12 is flexible and adds the diverging epoch and the current
-    leader; v13 names topics by id; v16 adds the addresses of new leaders (KIP-951).
+    v4 adds the fields for transactions; v5 the log start offset; v7 sessions and a top-level error;
+    v11 the preferred replica (KIP-392). v12 is flexible and adds the diverging epoch and the
+    current leader; v13 names topics by id; v16 adds the addresses of new leaders (KIP-951).
     """
 
     throttle_time_ms: int32 = field(versions="1+", default=0, ignorable=True)

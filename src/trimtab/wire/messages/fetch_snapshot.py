@@ -18,20 +18,20 @@ from trimtab.wire.types import (
 
 @struct()
 class SnapshotId:
-    """The end of the log that the snapshot stands for."""
+    """The end of the log that the snapshot covers."""
 
     # The first offset that is not in the snapshot.
     end_offset: int64
-    # Of the last record that is.
+    # Of the last record that is in it.
     epoch: int32
 
 
 @struct()
 class PartitionSnapshot:
-    """Where to read in one partition's snapshot."""
+    """The position to read from in one partition's snapshot."""
 
     partition: int32
-    # -1 to have the leader's epoch not checked.
+    # -1: the leader does not check its epoch.
     current_leader_epoch: int32
     snapshot_id: SnapshotId
     # In bytes from the start of the snapshot.
@@ -65,13 +65,13 @@ class FetchSnapshotRequest:
 
 @struct()
 class LeaderIdAndEpoch:
-    """Where to fetch instead; -1 if there is no leader."""
+    """The leader to fetch from instead; -1 if there is none."""
 
     leader_id: int32 = 0
     leader_epoch: int32 = 0
 
 
-# Kafka calls the next two as it does the request's: PartitionSnapshot and TopicSnapshot.
+# Kafka gives the next two the names of the request's: PartitionSnapshot and TopicSnapshot.
 @struct()
 class PartitionSnapshotResponse:
     """A piece of one partition's snapshot."""
@@ -84,7 +84,7 @@ class PartitionSnapshotResponse:
     )
     # Of the whole snapshot, in bytes.
     size: int64 = 0
-    # Where the piece begins.
+    # The position at which the piece begins.
     position: int64 = 0
     # May end in the middle of a batch.
     unaligned_records: records
@@ -112,7 +112,7 @@ class FetchSnapshotResponse:
     """The pieces. v1 adds the addresses of leaders (KIP-853)."""
 
     throttle_time_ms: int32 = field(default=0, ignorable=True)
-    # If it is set, there are no topics.
+    # If it is set, the topics are empty.
     error_code: int16 = 0
     topics: list[TopicSnapshotResponse] = field(default_factory=list)
     node_endpoints: list[NodeEndpoint] = field(

@@ -8,10 +8,10 @@ from trimtab.wire.types import int8, int16, int32, string
 
 @struct()
 class AlterableConfig:
-    """What to do to one option."""
+    """The change of one option."""
 
     name: string
-    # 0: set; 1: delete, that is back to the default; 2: append to a list; 3: subtract from it.
+    # 0: set; 1: delete, which restores the default; 2: append to a list; 3: subtract from it.
     config_operation: int8
     # Null to delete.
     value: string | None = field(nullable_versions="0+")
@@ -19,7 +19,7 @@ class AlterableConfig:
 
 @struct()
 class AlterConfigsResource:
-    """One thing whose options change; those not listed stay."""
+    """One resource whose options change; unlisted options stay."""
 
     # 2: a topic; 4: a broker; 8: a broker's loggers; 16: client metrics; 32: a group.
     resource_type: int8
@@ -38,7 +38,7 @@ class IncrementalAlterConfigsRequest:
 
 @struct()
 class AlterConfigsResourceResponse:
-    """What became of one resource: all its changes, or none."""
+    """The result for one resource: all its changes, or none."""
 
     error_code: int16 = 0
     error_message: string | None = field(nullable_versions="0+", default="")

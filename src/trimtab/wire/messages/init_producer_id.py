@@ -10,14 +10,14 @@ from trimtab.wire.types import int16, int32, int64, string
 class InitProducerIdRequest:
     """Ask for a producer id and epoch.
 
-    v2 is flexible. v3 lets a producer go on with the id it has; v4 may answer PRODUCER_FENCED, v5
-    TRANSACTION_ABORTABLE (KIP-890). v6 is for two-phase commit (KIP-939),
-    unstable and not served here.
+    v2 is flexible. v3 lets a producer keep its id; v4 may answer PRODUCER_FENCED, v5
+    TRANSACTION_ABORTABLE (KIP-890). v6 is for two-phase commit (KIP-939), unstable
+    and not served here.
     """
 
     # Null for a producer that is only idempotent.
     transactional_id: string | None = field(nullable_versions="0+")
-    # How long a transaction may idle before it is aborted; only with a transactional id.
+    # How long a transaction may stay open before it is aborted; only with a transactional id.
     transaction_timeout_ms: int32
     producer_id: int64 = field(versions="3+", default=-1)
     producer_epoch: int16 = field(versions="3+", default=-1)

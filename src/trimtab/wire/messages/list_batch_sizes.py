@@ -1,8 +1,8 @@
-"""ListBatchSizes (API 32001): how large record batches are, without what is in them.
+"""ListBatchSizes (API 32001): the sizes of record batches, without their contents.
 
-Not one of Kafka's: our brokers serve it, and advertise it under a key that is far above all of
-Kafka's. Clients that do not know it leave it alone. A reader who bounds what it reads in bytes asks
-it, so that it need not read everything twice.
+Not an API of Kafka: trimtab's brokers serve it, and advertise it under a key far above all of
+Kafka's. Clients that do not know it ignore it. A reader that limits its batches in bytes uses it,
+so that it need not read all records twice.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from trimtab.wire.types import int16, int32, int64, string
 
 @struct()
 class ListBatchSizesPartition:
-    """What to list of one partition."""
+    """The batches to list of one partition."""
 
     partition_index: int32
-    # The first batch is the one that holds it.
+    # The first batch is the one that contains it.
     start_offset: int64
     # No batch begins here or later; -1 for the high watermark.
     end_offset: int64
-    # The list ends with the batch that makes it so many bytes.
+    # The list ends with the batch that brings the sum of sizes to this.
     max_bytes: int64
 
 
@@ -34,9 +34,9 @@ class ListBatchSizesTopic:
 
 @message(api_key=32001, versions="0", flexible="0+")
 class ListBatchSizesRequest:
-    """The sizes of the batches that lie ahead."""
+    """Ask for the sizes of the batches in ranges of offsets."""
 
-    # In the whole answer; a broker may list fewer.
+    # In the whole response; a broker may list fewer.
     max_batches: int32
     topics: list[ListBatchSizesTopic]
 
@@ -45,8 +45,8 @@ class ListBatchSizesRequest:
 class ListBatchSizesPartitionResult:
     """The batches of one partition, a number for each in all three arrays.
 
-    There may be more: who asked goes on after the last one, or at `start_offset` if the answer had
-    no room for any.
+    There may be more: the client asks again from the last one's end, or from `start_offset` if the
+    response had no room for any.
     """
 
     partition_index: int32
@@ -72,7 +72,7 @@ class ListBatchSizesTopicResult:
 
 @message(api_key=32001, versions="0", flexible="0+")
 class ListBatchSizesResponse:
-    """The batches of each partition that was asked about."""
+    """The batches of each requested partition."""
 
     throttle_time_ms: int32 = 0
     topics: list[ListBatchSizesTopicResult]

@@ -1,4 +1,4 @@
-"""ListConfigResources (API 74): what has options of its own (KIP-1142)."""
+"""ListConfigResources (API 74): the resources that have options (KIP-1142)."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from trimtab.wire.types import int8, int16, int32, int64, string
 
 @struct()
 class ListOffsetsPartition:
-    """The question about one partition."""
+    """The timestamp to look up in one partition."""
 
     partition_index: int32
     current_leader_epoch: int32 = field(versions="4+", default=-1, ignorable=True)
@@ -19,7 +19,7 @@ class ListOffsetsPartition:
 
 @struct()
 class ListOffsetsTopic:
-    """The questions about one topic."""
+    """Partitions of one topic."""
 
     name: string
     partitions: list[ListOffsetsPartition]
@@ -44,7 +44,7 @@ class ListOffsetsRequest:
 
 @struct()
 class ListOffsetsPartitionResponse:
-    """The answer for one partition; offset and timestamp are -1 where nothing was found."""
+    """The result for one partition; offset and timestamp are -1 if there is no such record."""
 
     partition_index: int32
     error_code: int16 = 0
@@ -55,7 +55,7 @@ class ListOffsetsPartitionResponse:
 
 @struct()
 class ListOffsetsTopicResponse:
-    """The answers for one topic."""
+    """The results for one topic."""
 
     name: string
     partitions: list[ListOffsetsPartitionResponse]
@@ -63,7 +63,7 @@ class ListOffsetsTopicResponse:
 
 @message(api_key=2, versions="1-11", flexible="6+")
 class ListOffsetsResponse:
-    """One offset per partition asked about.
+    """One offset per requested partition.
 
     v2 adds the throttle time; v4 the leader epoch; v5 may answer OFFSET_NOT_AVAILABLE.
     """

@@ -1,4 +1,4 @@
-"""ListPartitionReassignments (API 46): which partitions are on the move (KIP-455)."""
+"""ListPartitionReassignments (API 46): the unfinished moves of partitions (KIP-455)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ListPartitionReassignmentsTopics:
 
 @message(api_key=46, versions="0", flexible="0+")
 class ListPartitionReassignmentsRequest:
-    """Ask for the moves that are under way."""
+    """Ask for the unfinished moves."""
 
     timeout_ms: int32 = 60000
     # Null for all of the cluster.
@@ -30,7 +30,7 @@ class OngoingPartitionReassignment:
     """The move of one partition."""
 
     partition_index: int32
-    # All at present, with those that come and those that go.
+    # All present replicas, including those to add and to remove.
     replicas: list[int32]
     adding_replicas: list[int32]
     removing_replicas: list[int32]
@@ -46,7 +46,7 @@ class OngoingTopicReassignment:
 
 @message(api_key=46, versions="0", flexible="0+")
 class ListPartitionReassignmentsResponse:
-    """The moves; partitions that stay are left out."""
+    """The unfinished moves; other partitions are left out."""
 
     throttle_time_ms: int32 = 0
     error_code: int16 = 0

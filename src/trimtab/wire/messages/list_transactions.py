@@ -8,7 +8,7 @@ from trimtab.wire.types import int16, int32, int64, string
 
 @message(api_key=66, versions="0-2", flexible="0+")
 class ListTransactionsRequest:
-    """Ask a broker for the ids it coordinates; an empty filter lets everything through.
+    """Ask a broker for the ids it coordinates; an empty filter selects all.
 
     v1 filters by duration (KIP-994), v2 by a regular expression for the id (KIP-1152).
     """
@@ -33,7 +33,7 @@ class TransactionState:
 
 @message(api_key=66, versions="0-2", flexible="0+")
 class ListTransactionsResponse:
-    """The ids, and which of the states asked for there are not."""
+    """The ids, and the requested states that are unknown."""
 
     throttle_time_ms: int32 = 0
     error_code: int16 = 0

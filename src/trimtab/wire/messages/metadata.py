@@ -1,4 +1,4 @@
-"""Metadata (API 3): brokers, topics, and who leads what."""
+"""Metadata (API 3): brokers, topics, and the leaders of partitions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from trimtab.wire.schema import field, message, struct
 from trimtab.wire.types import ZERO_UUID, int16, int32, string, uuid
 
 UNKNOWN_AUTHORIZED_OPERATIONS = -(2**31)
-"""What stands for operations that were not asked for."""
+"""The value for authorized operations that were not requested."""
 
 
 @struct()
@@ -21,9 +21,9 @@ class MetadataRequestTopic:
 class MetadataRequest:
     """Ask for the brokers, and for some topics or all of them.
 
-    All topics are asked for by an empty list in v0 and by null from v1. v4 adds the say on
-    automatic creation; v8 authorized operations. v9 is flexible. v10 adds topic ids, which work
-    from v12. v11 takes the cluster's authorized operations out (DescribeCluster has them,
+    All topics are asked for by an empty list in v0 and by null from v1. v4 can forbid automatic
+    creation; v8 authorized operations. v9 is flexible. v10 adds topic ids, which work
+    from v12. v11 removes the cluster's authorized operations (DescribeCluster has them,
     KIP-700).
     """
 
@@ -35,7 +35,7 @@ class MetadataRequest:
 
 @struct()
 class MetadataResponseBroker:
-    """One live broker and where to reach it."""
+    """One live broker and its address."""
 
     node_id: int32
     host: string
@@ -45,7 +45,7 @@ class MetadataResponseBroker:
 
 @struct()
 class MetadataResponsePartition:
-    """One partition; `leader_id` is -1 if nobody leads it."""
+    """One partition; `leader_id` is -1 if it has no leader."""
 
     error_code: int16 = 0
     partition_index: int32
@@ -58,10 +58,10 @@ class MetadataResponsePartition:
 
 @struct()
 class MetadataResponseTopic:
-    """One topic, or the error about it. Without an error both name and id are there."""
+    """One topic, or the error about it. Without an error both name and id are set."""
 
     error_code: int16 = 0
-    # Null if asked for by an id that nobody knows.
+    # Null if requested by an unknown id.
     name: string | None = field(nullable_versions="12+")
     topic_id: uuid = field(versions="10+", default=ZERO_UUID, ignorable=True)
     is_internal: bool = field(versions="1+", default=False, ignorable=True)

@@ -1,4 +1,4 @@
-"""The controller's records: what the log `__cluster_metadata` is made of.
+"""The controller's records in the log `__cluster_metadata`.
 
     encode_record(record) ──▶ frame version 1, api key, version (unsigned varints), body
     decode_record(bytes)  ──▶ record
@@ -41,7 +41,7 @@ class BrokerEndpoint:
 
 @struct()
 class BrokerFeature:
-    """The levels of one feature that a broker can work at."""
+    """The levels of one feature that a broker supports."""
 
     name: string
     min_supported_version: int16
@@ -54,7 +54,7 @@ class RegisterBrokerRecord:
 
     broker_id: int32
     is_migrating_zk_broker: bool = field(versions="2+", default=False)
-    # Made anew by each start of the process.
+    # Generated at every process start.
     incarnation_id: uuid = ZERO_UUID
     broker_epoch: int64
     end_points: list[BrokerEndpoint]
@@ -70,7 +70,7 @@ class RegisterBrokerRecord:
 
 @message(api_key=1, versions="0", flexible="0+")
 class UnregisterBrokerRecord:
-    """A broker was forgotten."""
+    """A broker was unregistered."""
 
     broker_id: int32
     broker_epoch: int64
@@ -125,7 +125,7 @@ class ConfigRecord:
 
 @message(api_key=5, versions="0-2", flexible="0+")
 class PartitionChangeRecord:
-    """A partition changed; null, and -2 for the leader, stand for what did not.
+    """A partition changed; a field that did not change is null, or -2 for the leader.
 
     v1 adds directories (KIP-858), v2 eligible leaders (KIP-966).
     """
@@ -168,9 +168,9 @@ class RemoveTopicRecord:
 
 @message(api_key=12, versions="0", flexible="0+")
 class FeatureLevelRecord:
-    """The cluster settled on a level of a feature; 0 drops it.
+    """The finalized level of a feature; 0 removes it.
 
-    The log starts with the one of `metadata.version`, which says how to read the rest.
+    The first record of the log is the one of `metadata.version`, on which the others depend.
     """
 
     name: string
@@ -193,14 +193,14 @@ class ClientQuotaRecord:
 
     entity: list[EntityData]
     key: string
-    # Without meaning if it is removed.
+    # Ignored if it is removed.
     value: float64
     remove: bool = False
 
 
 @message(api_key=15, versions="0", flexible="0+")
 class ProducerIdsRecord:
-    """A block of producer ids was given to a broker."""
+    """A block of producer ids was allocated to a broker."""
 
     broker_id: int32
     broker_epoch: int64 = -1
@@ -230,24 +230,24 @@ class BrokerRegistrationChangeRecord:
 
 @message(api_key=20, versions="0", flexible="0+")
 class NoOpRecord:
-    """Nothing happened: written while nothing else is, so that the log goes on (KIP-835)."""
+    """No change: written when no other record is, so that the log keeps growing (KIP-835)."""
 
 
 @message(api_key=23, versions="0", flexible="0+")
 class BeginTransactionRecord:
-    """The records up to the end count together, or not at all (KIP-868)."""
+    """The records up to the transaction's end are applied together, or not at all (KIP-868)."""
 
     name: string | None = field(nullable_versions="0+", tag=0, tagged_versions="0+", default=None)
 
 
 @message(api_key=24, versions="0", flexible="0+")
 class EndTransactionRecord:
-    """The records since the beginning count."""
+    """Applies the records since the transaction's beginning."""
 
 
 @message(api_key=25, versions="0", flexible="0+")
 class AbortTransactionRecord:
-    """The records since the beginning do not count."""
+    """Discards the records since the transaction's beginning."""
 
     reason: string | None = field(nullable_versions="0+", tag=0, tagged_versions="0+", default=None)
 
@@ -265,7 +265,7 @@ class ControllerEndpoint:
 
 @struct()
 class ControllerFeature:
-    """The levels of one feature that a controller can work at."""
+    """The levels of one feature that a controller supports."""
 
     name: string
     min_supported_version: int16
@@ -277,7 +277,7 @@ class RegisterControllerRecord:
     """A controller joined (KIP-919)."""
 
     controller_id: int32
-    # Made anew by each start of the process.
+    # Generated at every process start.
     incarnation_id: uuid
     zk_migration_ready: bool = False
     end_points: list[ControllerEndpoint]
@@ -286,7 +286,7 @@ class RegisterControllerRecord:
 
 @message(api_key=28, versions="0", flexible="0+")
 class ClearElrRecord:
-    """Eligible leaders were forgotten (KIP-966)."""
+    """Eligible leader replicas were cleared (KIP-966)."""
 
     # Empty for all topics.
     topic_name: string
@@ -351,7 +351,7 @@ def decode_record(value: BytesLike) -> MetadataRecord:
     """The record in the value of one record of the metadata log.
 
     Raises:
-        CorruptData: it is none, or one of a type or version that is not known here.
+        CorruptData: malformed, or of a type or version that is not known here.
     """
     try:
         frame_version, position = read_unsigned_varint(value, 0)

@@ -1,4 +1,4 @@
-"""OffsetCommit (API 8): keep a consumer group's offsets."""
+"""OffsetCommit (API 8): store a consumer group's offsets."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class OffsetCommitRequestTopic:
 
 @message(api_key=8, versions="2-10", flexible="8+")
 class OffsetCommitRequest:
-    """Ask the group's coordinator to keep offsets.
+    """Ask the group's coordinator to store offsets.
 
-    Who is no member of the group commits for generation -1, which counts while the group has no
-    members. v5 removes the retention time; v6 adds the leader epoch; v7 the static member
-    (KIP-345); v8 is flexible; v9 may answer GROUP_ID_NOT_FOUND (KIP-848); v10 has topic ids in
-    place of names.
+    A client that is no member of the group commits for generation -1, which is accepted while the
+    group has no members. v5 removes the retention time; v6 adds the leader epoch; v7 the static
+    member (KIP-345); v8 is flexible; v9 may answer GROUP_ID_NOT_FOUND (KIP-848); v10 has topic ids
+    in place of names.
     """
 
     group_id: string
@@ -46,7 +46,7 @@ class OffsetCommitRequest:
 
 @struct()
 class OffsetCommitResponsePartition:
-    """Whether one partition's offset is kept."""
+    """Whether one partition's offset is stored."""
 
     partition_index: int32
     error_code: int16
@@ -54,7 +54,7 @@ class OffsetCommitResponsePartition:
 
 @struct()
 class OffsetCommitResponseTopic:
-    """Whether the offsets of one topic are kept."""
+    """Whether the offsets of one topic are stored."""
 
     name: string = field(versions="0-9", default="", ignorable=True)
     topic_id: uuid = field(versions="10+", default=ZERO_UUID, ignorable=True)

@@ -8,10 +8,10 @@ from trimtab.wire.types import int16, int32, int64, string
 
 @struct()
 class OffsetForLeaderPartition:
-    """Which epoch of one partition."""
+    """The epoch to look up in one partition."""
 
     partition: int32
-    # -1 to have the leader's epoch not checked.
+    # -1: the leader does not check its epoch.
     current_leader_epoch: int32 = field(versions="2+", default=-1, ignorable=True)
     leader_epoch: int32
 
@@ -26,7 +26,7 @@ class OffsetForLeaderTopic:
 
 @message(api_key=23, versions="2-4", flexible="4+")
 class OffsetForLeaderEpochRequest:
-    """Ask where epochs end.
+    """Ask for the end offsets of epochs.
 
     v2 adds the current leader epoch (KIP-320); v3 the replica id. v4 is flexible.
     """
@@ -38,7 +38,7 @@ class OffsetForLeaderEpochRequest:
 
 @struct()
 class EpochEndOffset:
-    """The highest epoch up to the one asked for, and where it ends; -1 if there is none."""
+    """The highest epoch up to the requested one, and its end offset; -1 if there is none."""
 
     error_code: int16 = 0
     partition: int32

@@ -28,7 +28,7 @@ class ProduceRequest:
     """Append batches to partitions that the receiver leads.
 
     v3 is the first with record batches of format 2 and a transactional id. v7 allows zstd. v9 is
-    flexible. v12 makes a transactional produce register its partitions itself (KIP-890). v13 names
+    flexible. v12 adds the partitions to the transaction (KIP-890). v13 names
     topics by id (KIP-516). Versions 0-2 are advertised for librdkafka's sake but not served
     (KAFKA-18659).
     """
@@ -43,7 +43,7 @@ class ProduceRequest:
 
 @struct(versions="8+")
 class BatchIndexAndErrorMessage:
-    """One record because of which its whole batch was refused."""
+    """One record that caused the refusal of its whole batch."""
 
     batch_index: int32
     batch_index_error_message: string | None = field(nullable_versions="8+", default=None)
@@ -51,7 +51,7 @@ class BatchIndexAndErrorMessage:
 
 @struct(versions="10+")
 class LeaderIdAndEpoch:
-    """Where to produce instead."""
+    """The leader to produce to instead."""
 
     leader_id: int32 = -1
     leader_epoch: int32 = -1
@@ -59,11 +59,11 @@ class LeaderIdAndEpoch:
 
 @struct()
 class PartitionProduceResponse:
-    """What became of one partition's batches."""
+    """The result for one partition's batches."""
 
     index: int32
     error_code: int16 = 0
-    # The offset that the first record got.
+    # The offset of the first record.
     base_offset: int64
     # -1 if the topic keeps the producer's timestamps.
     log_append_time_ms: int64 = field(versions="2+", default=-1, ignorable=True)
@@ -100,9 +100,9 @@ class NodeEndpoint:
 
 @message(api_key=0, versions="3-13", flexible="9+")
 class ProduceResponse:
-    """Where the batches went, or why they did not.
+    """The offsets of the batches, or the errors.
 
-    v5 adds the log start offset; v8 the records at fault (KIP-467); v10 the leader to go to
+    v5 adds the log start offset; v8 the records at fault (KIP-467); v10 the new leader
     (KIP-951). v13 names topics by id.
     """
 

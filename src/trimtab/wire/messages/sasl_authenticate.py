@@ -1,4 +1,4 @@
-"""SaslAuthenticate (API 36): one step of an authentication, as the mechanism words it."""
+"""SaslAuthenticate (API 36): one step of an authentication, in the mechanism's own bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SaslAuthenticateRequest:
 class SaslAuthenticateResponse:
     """The broker's bytes of one step, or why it refuses.
 
-    v1 adds the time after which the client must authenticate anew (KIP-368). v2 is flexible.
+    v1 adds the time after which the client must authenticate again (KIP-368). v2 is flexible.
     """
 
     error_code: int16 = 0

@@ -15,7 +15,7 @@ class SaslHandshakeRequest:
 
 @message(api_key=17, versions="0-1")
 class SaslHandshakeResponse:
-    """Whether the mechanism will do, and which ones the broker has."""
+    """Whether the broker accepts the mechanism, and the ones that it supports."""
 
     error_code: int16 = 0
     mechanisms: list[string] = field(default_factory=list)

@@ -27,10 +27,10 @@ class TxnOffsetCommitRequestTopic:
 
 @message(api_key=28, versions="0-5", flexible="3+")
 class TxnOffsetCommitRequest:
-    """Ask the group's coordinator to keep offsets until the transaction ends.
+    """Ask the group's coordinator to commit offsets when the transaction commits.
 
-    v2 adds the leader epoch. v3 is flexible and adds the member, so that one which was left behind
-    by a rebalance is refused (KIP-447). v4 may answer TRANSACTION_ABORTABLE. v5, to be used with
+    v2 adds the leader epoch. v3 is flexible and adds the member, so that a former member is refused
+    after a rebalance (KIP-447). v4 may answer TRANSACTION_ABORTABLE. v5, to be used with
     transaction.version 2 only, adds the group to the transaction too (KIP-890).
     """
 
@@ -46,7 +46,7 @@ class TxnOffsetCommitRequest:
 
 @struct()
 class TxnOffsetCommitResponsePartition:
-    """What became of one partition's offset."""
+    """The result for one partition's offset."""
 
     partition_index: int32
     error_code: int16 = 0
@@ -54,7 +54,7 @@ class TxnOffsetCommitResponsePartition:
 
 @struct()
 class TxnOffsetCommitResponseTopic:
-    """What became of one topic's offsets."""
+    """The result for one topic's offsets."""
 
     name: string
     partitions: list[TxnOffsetCommitResponsePartition]

@@ -1,4 +1,4 @@
-"""UnregisterBroker (API 64): forget a broker that will not come back (KIP-631)."""
+"""UnregisterBroker (API 64): remove a broker that will not come back (KIP-631)."""
 
 from __future__ import annotations
 

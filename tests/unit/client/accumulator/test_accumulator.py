@@ -33,7 +33,7 @@ MakeView = Callable[..., TopicView]
 
 @dataclass
 class Bench:
-    """An accumulator, and what a sender would do with it."""
+    """An accumulator, with the calls of a sender."""
 
     accumulator: Accumulator
     wakes: list[None]
@@ -311,7 +311,7 @@ def test_round_robin_spreads_each_record_also_across_full_batches(
     assert by_partition == {0: 20, 1: 20}
 
 
-def test_used_memory_is_what_waits(make_bench: Callable[..., Bench]) -> None:
+def test_used_memory_is_that_of_waiting_batches(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench()
     for _ in range(50):
         bench.send(b"x" * 100)
@@ -359,7 +359,9 @@ def test_the_sender_is_woken_for_a_first_record_and_for_a_complete_batch(
     assert queue.head_is_complete
 
 
-def test_a_delivery_tells_where_its_record_is(make_bench: Callable[..., Bench]) -> None:
+def test_a_delivery_has_the_partition_and_offset_of_its_record(
+    make_bench: Callable[..., Bench],
+) -> None:
     bench = make_bench(leaders=(0,))
     deliveries = [bench.send(b"x", timestamp=40 + i) for i in range(3)]
     (batch,) = bench.take_all()
@@ -381,7 +383,7 @@ def test_the_time_of_a_record_is_the_logs_where_the_log_gives_it(
     assert delivery.result() == RecordMetadata("topic", 0, 5, 99)
 
 
-def test_an_offset_that_nobody_told_is_minus_one(make_bench: Callable[..., Bench]) -> None:
+def test_an_unknown_offset_is_minus_one(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(leaders=(0,))
     bench.send(b"x")
     delivery = bench.send(b"x")
@@ -389,7 +391,7 @@ def test_an_offset_that_nobody_told_is_minus_one(make_bench: Callable[..., Bench
     assert delivery.result().offset == -1
 
 
-def test_a_delivery_raises_what_its_batch_ended_with(make_bench: Callable[..., Bench]) -> None:
+def test_a_delivery_raises_the_error_of_its_batch(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(leaders=(0,))
     delivery = bench.send(b"x")
     bench.accumulator.fail(bench.take_all()[0], Unavailable("nobody there"))
@@ -425,7 +427,7 @@ def test_a_callback_that_raises_is_reported_and_stops_no_other(
     assert [type(error) for error in bench.callback_errors] == [ZeroDivisionError]
 
 
-def test_a_delivery_can_be_awaited_by_many_and_given_up_by_some(
+def test_many_can_await_a_delivery_and_some_can_be_cancelled(
     make_bench: Callable[..., Bench],
 ) -> None:
     bench = make_bench(leaders=(0,))
@@ -447,7 +449,7 @@ def test_a_delivery_can_be_awaited_by_many_and_given_up_by_some(
     assert asyncio.run(run()).offset == 3
 
 
-def test_what_is_put_back_goes_before_what_came_later(make_bench: Callable[..., Bench]) -> None:
+def test_a_batch_that_is_put_back_precedes_later_batches(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(leaders=(0,), batch_size=200)
     for _ in range(4):
         bench.send(b"x" * 150)
@@ -462,7 +464,7 @@ def test_what_is_put_back_goes_before_what_came_later(make_bench: Callable[..., 
     assert list(queue.in_flight) == []
 
 
-def test_a_batch_that_waits_can_be_given_up(make_bench: Callable[..., Bench]) -> None:
+def test_a_waiting_batch_can_fail(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(leaders=(0,))
     delivery = bench.send(b"x")
     (queue,) = bench.busy_queues()
@@ -530,7 +532,7 @@ def test_header_bytes_count_towards_a_turn(make_bench: Callable[..., Bench]) -> 
 # memory: the line
 
 
-def test_who_waits_for_memory_is_served_in_order_and_nobody_overtakes(
+def test_senders_that_wait_for_memory_get_it_in_order(
     make_bench: Callable[..., Bench],
 ) -> None:
     bench = make_bench(leaders=(0,), batch_size=1000, buffer_memory=3000)
@@ -566,7 +568,7 @@ def test_a_place_that_is_left_unused_is_the_next_ones(make_bench: Callable[..., 
     assert second.served.done()
 
 
-def test_an_interrupt_where_a_place_is_served_leaves_nobody_in_line(
+def test_an_interrupt_while_memory_is_reserved_leaves_no_sender_waiting(
     make_bench: Callable[..., Bench],
 ) -> None:
     bench = make_bench(leaders=(0,), batch_size=1000, buffer_memory=1000)
@@ -621,7 +623,7 @@ def test_send_can_be_refused_for_a_while(make_bench: Callable[..., Bench]) -> No
 
 
 class Scripted:
-    """A partitioner that gives turns in the order it is told, and notes what it is asked."""
+    """A partitioner that gives turns in a given order, and records its calls."""
 
     turns_by_batch = False
 
@@ -674,7 +676,7 @@ def test_an_eager_partitioner_is_asked_when_the_turn_ends(make_bench: Callable[.
         assert bench.accumulator.topic("topic").current == len(turns) - 1
 
 
-def test_a_partitioner_that_wants_to_know_of_new_batches_is_asked_again(
+def test_a_partitioner_with_on_new_batch_is_asked_again(
     make_bench: Callable[..., Bench],
 ) -> None:
     class Told:
@@ -769,7 +771,7 @@ def test_rows_go_where_sends_would(
 
 @pytest.mark.parametrize("kind", ["turns", "keys", "partitions", "each"])
 @pytest.mark.parametrize("count", [1, 2, 7, 300])
-def test_the_sender_is_told_of_rows_as_of_sends(
+def test_rows_wake_the_sender_as_sends_do(
     make_bench: Callable[..., Bench], in_form: Callable[[str], ModuleType], kind: str, count: int
 ) -> None:
     form = in_form("trimtab.wire.rows_cy")
@@ -831,7 +833,7 @@ def test_a_row_that_cannot_be_sent_is_named(
     assert sum(batch.count for batch in bench.take_all()) == 2
 
 
-# topics that come and go
+# topics that are added and forgotten
 
 
 def test_a_topic_that_is_not_used_is_forgotten_and_its_queues_are_kept(

@@ -1,4 +1,4 @@
-"""`send` as it is compiled: what it takes, what it leaves to the faces, how it bounds a record."""
+"""`send`, compiled: its arguments, its waits, and its bound for a record's size."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def accumulator(in_form: Callable[[str], ModuleType], make_view: Callable[..., T
         on_callback_error=lambda error: pytest.fail(str(error)),
     )
     made.update_topic(make_view((0,)))
-    # Placement is the accumulator's side that the intake knows.
+    # The intake uses only the accumulator's base class `Placement`.
     assert isinstance(made, in_form("trimtab.client.accumulator.placement_cy").Placement)
     return made
 
@@ -55,7 +55,7 @@ def test_send_takes_whatever_is_bytes(form: ModuleType, accumulator: Any, kind: 
     assert (second.value, second.key, second.timestamp) == (None, b"key", 8)
 
 
-def test_what_must_wait_is_left_to_the_face(form: ModuleType, accumulator: Any) -> None:
+def test_a_send_that_must_wait_is_left_to_the_producer(form: ModuleType, accumulator: Any) -> None:
     record = ("elsewhere", b"v", b"k", None, 3, 9, print)
 
     class Face(form.Intake):  # type: ignore[name-defined, misc]
@@ -70,7 +70,7 @@ def test_what_must_wait_is_left_to_the_face(form: ModuleType, accumulator: Any) 
     assert asyncio.run(AsyncFace(accumulator).send(*record)) == record
 
 
-def test_a_face_that_forgot_its_init_is_told(form: ModuleType) -> None:
+def test_a_producer_without_init_raises_an_error(form: ModuleType) -> None:
     def run(face: Any) -> None:
         sent = face.send("topic", b"x")
         asyncio.run(sent)
@@ -86,7 +86,7 @@ def test_a_face_that_forgot_its_init_is_told(form: ModuleType) -> None:
             run(Forgetful())
 
 
-def test_an_event_loop_gets_its_turn_after_so_many_bytes(
+def test_send_lets_the_event_loop_run_after_a_number_of_bytes(
     form: ModuleType, accumulator: Any
 ) -> None:
     turns: list[int] = []
@@ -105,7 +105,7 @@ def test_an_event_loop_gets_its_turn_after_so_many_bytes(
     assert 262_144 // 1000 <= turns[1] < 310
 
 
-def test_a_thread_hands_over_after_so_many_bytes_and_not_before(
+def test_send_lets_the_sender_run_after_a_number_of_bytes_and_not_before(
     form: ModuleType, accumulator: Any
 ) -> None:
     handed_over: list[int] = []

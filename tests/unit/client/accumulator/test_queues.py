@@ -1,4 +1,4 @@
-"""What a record's handle tells, also after a split, and what brokers are known to carry."""
+"""Deliveries, also after a split, and the load of brokers."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_deliveries_and_callbacks_follow_their_records_through_a_split(
     batch = take(accumulator)
     future = accumulator.future_of(batch)
     accumulator.split(batch)
-    assert future.done()  # who waits looks again
+    assert future.done()  # waiters look again
     assert not any(delivery.done() for delivery in deliveries)
     first, second, third = (take(accumulator) for _ in range(3))
     accumulator.complete(second, 71, -1)
@@ -129,7 +129,7 @@ def test_deliveries_and_callbacks_follow_their_records_through_a_split(
     assert accumulator.used == 0
 
 
-def test_a_waiter_that_was_split_goes_on_waiting(make_accumulator: MakeAccumulator) -> None:
+def test_a_wait_for_a_split_batch_continues(make_accumulator: MakeAccumulator) -> None:
     accumulator = make_accumulator()
     send(accumulator)
     delivery = send(accumulator)
@@ -144,7 +144,7 @@ def test_a_waiter_that_was_split_goes_on_waiting(make_accumulator: MakeAccumulat
     assert found == [9]
 
 
-def test_each_who_raises_a_batchs_error_raises_one_of_their_own(
+def test_each_delivery_raises_its_own_copy_of_the_error(
     make_accumulator: MakeAccumulator,
 ) -> None:
     accumulator = make_accumulator()
@@ -197,7 +197,9 @@ def test_callbacks_of_a_batch_run_in_the_order_of_its_records(
     assert seen == list(range(1000, 1500))
 
 
-def test_a_callback_is_told_what_send_returned(make_accumulator: MakeAccumulator) -> None:
+def test_a_callback_gets_a_delivery_equal_to_that_of_send(
+    make_accumulator: MakeAccumulator,
+) -> None:
     accumulator = make_accumulator(batch_size=100_000)
     seen: list[Any] = []
     others: list[Any] = []
@@ -236,7 +238,7 @@ def test_loads_are_those_of_the_leaders(
     assert loads() == [(1, size, 0, 0), (2, 2 * size, 0, 0)]
     batch = take(accumulator, 1)
     assert loads() == [(1, size, 0, 0), (1, size, 1, size)]
-    # The leader moves: what waits goes along, what is in flight is still the old one's.
+    # The leader moves: waiting batches count for the new one, batches in flight for the old one.
     accumulator.update_topic(make_view((0, 0, 1)))
     assert loads() == [(2, 2 * size, 0, 0), (1, size, 1, size)]
     accumulator.put_back(batch)

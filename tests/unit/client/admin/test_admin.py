@@ -27,7 +27,7 @@ def admin(cluster: Cluster) -> Iterator[Admin]:
 
 
 class TestCreatePartitions:
-    def test_wherever_the_cluster_puts_them_or_where_it_is_told(self, admin: Admin) -> None:
+    def test_at_the_clusters_choice_or_at_given_brokers(self, admin: Admin) -> None:
         admin.create_topic("grows", partitions=1)
         admin.create_partitions("grows", 3, validate_only=True)
         assert admin.describe_topics(["grows"])["grows"].partition_count == 1
@@ -128,7 +128,9 @@ class TestReassignments:
         view = admin.describe_topics(["moves"])["moves"]
         assert [partition.replicas for partition in view.partitions] == [(2,), (1,)]
 
-    def test_are_listed_while_they_last_and_given_up(self, admin: Admin, cluster: Cluster) -> None:
+    def test_are_listed_until_they_end_and_can_be_cancelled(
+        self, admin: Admin, cluster: Cluster
+    ) -> None:
         admin.create_topic("slow", assignment={0: [0]})
         # Nothing is copied at one byte a second, once the first response has used it up.
         admin.alter_configs("broker", "", {"follower.replication.throttled.rate": 1})

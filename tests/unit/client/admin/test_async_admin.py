@@ -57,7 +57,7 @@ def cluster(world: World) -> ScriptedCluster:
 
 
 class Creator:
-    """Creates what it is asked for, unless it exists or `code` refuses it."""
+    """Creates requested topics, unless they exist or `code` refuses them."""
 
     def __init__(self, cluster: ScriptedCluster, code: ErrorCode = ErrorCode.NONE) -> None:
         self.cluster = cluster
@@ -137,7 +137,7 @@ def test_internal_topics_are_listed_on_request(world: World, cluster: ScriptedCl
     world.run(scenario())
 
 
-def test_an_unknown_topic_is_said_at_once(world: World, cluster: ScriptedCluster) -> None:
+def test_an_unknown_topic_is_an_error_at_once(world: World, cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         async with await admin_of(cluster) as admin:
             with pytest.raises(BrokerError, match="topic nope: UNKNOWN_TOPIC_OR_PARTITION"):
@@ -348,7 +348,7 @@ def test_each_leader_is_asked_for_the_offsets_of_its_partitions(
     world.run(scenario())
 
 
-def test_offsets_are_looked_up_anew_where_leadership_moved(
+def test_offsets_are_looked_up_again_after_leadership_moved(
     world: World, cluster: ScriptedCluster
 ) -> None:
     old, new = cluster.brokers[0], cluster.brokers[1]
@@ -374,7 +374,7 @@ def test_offsets_are_looked_up_anew_where_leadership_moved(
     world.run(scenario())
 
 
-def test_offsets_ask_for_what_makes_sense(world: World, cluster: ScriptedCluster) -> None:
+def test_invalid_arguments_for_offsets_are_refused(world: World, cluster: ScriptedCluster) -> None:
     cluster.brokers[0].versions[ApiKey.LIST_OFFSETS] = (1, 6)
 
     async def scenario() -> None:

@@ -39,7 +39,7 @@ def test_all_partitions_come_whatever_the_page(admin: Admin, page_size: int) -> 
     }
 
 
-def test_no_topics_are_nobodys(admin: Admin) -> None:
+def test_no_topics_have_no_eligible_leaders(admin: Admin) -> None:
     assert admin.eligible_leaders([]) == {}
 
 

@@ -130,7 +130,7 @@ def test_no_ids_are_described_without_a_request(bank: Bank) -> None:
     assert bank.asked(ApiKey.DESCRIBE_TRANSACTIONS) == []
 
 
-def test_who_takes_an_id_over_aborts_what_it_has_open(bank: Bank) -> None:
+def test_taking_over_an_id_aborts_its_open_transaction(bank: Bank) -> None:
     bank.script[ApiKey.INIT_PRODUCER_ID] = [ErrorCode.CONCURRENT_TRANSACTIONS]
     bank.is_open = True
     found = ask(bank, lambda admin: admin.fence_producers(["orders"]))

@@ -92,7 +92,7 @@ def test_a_leader_that_has_moved_is_asked_for_again(world: World, cluster: Scrip
     world.run(scenario())
 
 
-def test_who_answers_is_heard_although_another_does_not(
+def test_one_leaders_answer_counts_although_another_is_silent(
     world: World, cluster: ScriptedCluster
 ) -> None:
     async def scenario() -> None:

@@ -161,7 +161,7 @@ def test_an_empty_partition_keeps_its_position_in_the_order() -> None:
     assert order(fetches_of(plan)) == [A, C, B]
 
 
-def test_the_next_fetch_waits_for_the_reader_and_then_goes_on_where_the_last_ended() -> None:
+def test_the_next_fetch_waits_for_the_reader_and_continues_where_the_last_ended() -> None:
     plan = reading(A, B)
     fetched, _ = receive(plan, fetches_of(plan), data_of(A, batch(0, b"1", b"2", b"3")), data_of(B))
     assert fetches_of(plan) == []

@@ -1,4 +1,4 @@
-"""The built-in logic: equal turns, queues, unavailable brokers, racks, and what a turn costs."""
+"""The built-in logic: equal turns, queues, unavailable brokers, racks, and the cost of a turn."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_one_record_of_many_quanta_is_paid_back(make_view: MakeView) -> None:
 
 
 @pytest.mark.kip(794)
-def test_what_everybody_owes_is_forgiven_at_once(make_view: MakeView) -> None:
+def test_debts_of_all_partitions_are_reduced_at_once(make_view: MakeView) -> None:
     """With batch.size=0 a quantum is one byte, and every record owes hundreds of turns."""
     random = CountingRandom(7)
     partitioner = BuiltInPartitioner(BuiltInOptions(1), random)
@@ -151,7 +151,7 @@ def test_a_turn_of_a_gibibyte_is_as_long_as_it_says(make_view: MakeView) -> None
 
 
 @pytest.mark.kip(794)
-def test_a_view_that_says_the_same_does_not_begin_the_round_anew(make_view: MakeView) -> None:
+def test_an_equal_view_does_not_begin_a_new_round(make_view: MakeView) -> None:
     partitioner = uniform()
     turns = [partitioner.next_turn(make_view([0, 1, 2, 3]), -1, 0, LOAD)[0] for _ in range(40)]
     assert all(set(turns[i : i + 4]) == {0, 1, 2, 3} for i in range(0, 40, 4))
@@ -221,7 +221,7 @@ def test_a_partition_never_used_has_an_empty_queue(make_view: MakeView) -> None:
 
 @pytest.mark.kip(794)
 def test_load_is_that_of_now(make_view: MakeView) -> None:
-    """D8: a queue that grows counts with the next turn, so nobody is run down."""
+    """D8: a queue that grows counts with the next turn, so no broker is overloaded."""
     view, queued = make_view(range(4)), Counter[int]()
     partitioner, load = adaptive(), ScriptedLoad(queued)
     for _ in range(400):
@@ -245,7 +245,7 @@ def test_unavailable_brokers_get_nothing_while_others_are_there(make_view: MakeV
 
 
 @pytest.mark.kip(794)
-def test_the_queue_of_an_unavailable_broker_is_nobodys(make_view: MakeView) -> None:
+def test_the_queue_of_an_unavailable_broker_does_not_count(make_view: MakeView) -> None:
     """D2: partition 0 is left out with 5 batches; 1 has none and 2 has one: 2 to 1."""
     view = make_view([0, 1, 2])
     load = ScriptedLoad({0: 5, 2: 1}, left_out=frozenset({0}))
@@ -301,7 +301,7 @@ def test_a_turn_ends_with_its_leader(make_view: MakeView) -> None:
     assert partitioner.may_stay(make_view([-1, -1]), 0, LOAD)
     assert not partitioner.may_stay(view, 1, ScriptedLoad(left_out=frozenset({1})))
     assert partitioner.may_stay(view, 1, ScriptedLoad(left_out=frozenset({0, 1})))
-    assert not partitioner.may_stay(view, 2, LOAD)  # the topic was made anew, with fewer
+    assert not partitioner.may_stay(view, 2, LOAD)  # the topic was created again, with fewer
 
 
 # racks: KIP-1123
@@ -324,7 +324,7 @@ FALL_BACKS = [
     ([0, 1, 2], ["a", "c", None], frozenset(), {0, 1, 2}),  # no leader in the rack
     ([0, -1, 2], ["a", None, "b"], frozenset(), {2}),  # the only one left in the rack
     ([0, -1], ["a", None], frozenset(), {0}),  # those of the rack have no leader
-    ([-1, -1], [None, None], frozenset(), {0, 1}),  # nobody has
+    ([-1, -1], [None, None], frozenset(), {0, 1}),  # no partition has
     ([0, 1, 2], ["a", "b", "b"], frozenset({1}), {2}),  # one of the rack is unavailable
     ([0, 1, 2], ["a", "b", "b"], frozenset({1, 2}), {0}),  # all of the rack are
     ([0, 1, 2], ["a", "b", "b"], frozenset({0, 1, 2}), {1, 2}),  # everybody is

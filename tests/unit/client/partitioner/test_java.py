@@ -18,7 +18,7 @@ MakeView = Callable[..., TopicView]
 
 @dataclass
 class Load:
-    """What the accumulator tells: waiting batches of each partition that was ever used."""
+    """The accumulator's load: waiting batches of each partition that was used."""
 
     queued: dict[int, int]
     late: frozenset[int] = frozenset()
@@ -89,7 +89,7 @@ def test_until_every_partition_was_used_load_does_not_count(make_view: MakeView)
     assert observe(twin, make_view([0, 1, 2, 3]), Load({0: 5, 1: 1, 2: 0})) is None
 
 
-def test_equal_queues_need_no_table_unless_somebody_is_left_out(make_view: MakeView) -> None:
+def test_equal_queues_need_no_table_unless_a_partition_is_excluded(make_view: MakeView) -> None:
     twin = partitioner()
     assert observe(twin, make_view([0, 1, 2]), Load({0: 2, 1: 2, 2: 2})) is None
     table = observe(twin, make_view([0, 1, 2]), Load({0: 2, 1: 2, 2: 2}, frozenset({0})))

@@ -1,4 +1,4 @@
-"""Turns by what they cost in time: slow, silent and returning brokers, racks, and no herd."""
+"""Turns by their expected latency: slow, silent and returning brokers, racks, and no herd."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_drain_rate_of_small_requests_does_not_make_a_burst_look_long(
 
 
 def test_no_herd(make_view: MakeView) -> None:
-    """The cheapest of ten does not get everything: what it is given counts with the next turn."""
+    """The cheapest of ten does not get all turns: its own load counts with the next turn."""
     view = make_view(range(10))
     load = load_of(view, 0.001, *[0.020] * 9)
     partitioner, chosen = by_latency(), Counter[int]()
@@ -116,7 +116,7 @@ def test_a_short_turn_owes_what_it_takes_beyond_a_whole_one(make_view: MakeView)
     assert (first, 0) in turns
 
 
-def test_all_slow_alike_get_whole_turns(make_view: MakeView) -> None:
+def test_equally_slow_brokers_get_whole_turns(make_view: MakeView) -> None:
     view = make_view([0, 1])
     partitioner, load = by_latency(), load_of(view, 0.2, 0.2)
     assert {partitioner.next_turn(view, -1, 0, load) for _ in range(4)} == {(0, 0), (1, 0)}
@@ -158,7 +158,7 @@ def test_a_broker_that_takes_nothing_is_left(make_view: MakeView) -> None:
     assert take_turns(by_latency(), view, 1000, load)[0] == 500
 
 
-def test_what_was_slow_is_tried_again(make_view: MakeView) -> None:
+def test_a_broker_that_was_slow_is_tried_again(make_view: MakeView) -> None:
     view = make_view([0, 1])
     partitioner, load = by_latency(), load_of(view, 3.0, 0.001)
     slow = chance(partitioner, view, load)[0]
@@ -175,7 +175,7 @@ def test_what_was_slow_is_tried_again(make_view: MakeView) -> None:
     assert slow == 0.5
 
 
-def test_who_comes_back_starts_slowly(make_view: MakeView) -> None:
+def test_a_broker_that_returns_starts_slowly(make_view: MakeView) -> None:
     view, gone = make_view([0, 1]), make_view([-1, 1])
     partitioner, load = by_latency(), load_of(view, 0.001, 0.001)
     take_turns(partitioner, view, 2, load)
@@ -203,7 +203,7 @@ def test_an_unavailable_broker_is_left_out_and_comes_back_slowly(make_view: Make
     assert take_turns(partitioner, view, 100, load)[0] <= 5
 
 
-def test_who_leads_first_does_not_start_slowly(make_view: MakeView) -> None:
+def test_a_broker_that_leads_for_the_first_time_does_not_start_slowly(make_view: MakeView) -> None:
     view = make_view([0, 1, 2])
     assert take_turns(by_latency(), view, 9, load_of(view, 0.0, 0.0, 0.0)) == {0: 3, 1: 3, 2: 3}
 
@@ -238,12 +238,12 @@ def test_the_rack_comes_first_until_it_is_clearly_worse(make_view: MakeView) -> 
 
 
 @pytest.mark.kip(1123)
-def test_only_what_is_too_much_spills_over(make_view: MakeView) -> None:
+def test_only_the_excess_spills_over(make_view: MakeView) -> None:
     view = make_view([0, 1], ["a", "b"])
     partitioner, load = by_latency("a"), load_of(view, 0.001, 0.001)
     near, chosen = load.nodes[0], Counter[int]()
     near.drain_rate = 1e6
-    for _ in range(2000):  # 16 KB come every 10 ms, and the rack takes 10 KB of them
+    for _ in range(2000):  # 16 KB are sent every 10 ms, and the rack can accept 10 KB of them
         turn, _ = partitioner.next_turn(view, -1, 0, load)
         chosen[turn] += 1
         if turn == 0:
@@ -257,7 +257,7 @@ def test_only_what_is_too_much_spills_over(make_view: MakeView) -> None:
 
 
 @pytest.mark.kip(1123)
-def test_weights_tell_of_the_rack(make_view: MakeView) -> None:
+def test_weights_name_the_rack(make_view: MakeView) -> None:
     view = make_view([0, 1], ["a", "b"])
     assert by_latency("a").weigh(view, load_of(view, 0.001, 0.001)) == {
         0: (1.0, None),

@@ -1,4 +1,4 @@
-"""Partitioners that are asked for each record, KIP-480's, and what the options come to."""
+"""Per-record partitioners, KIP-480's, and the partitioner for each combination of options."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_round_robin_visits_every_partition_in_turn(make_view: MakeView) -> None
     partitioner = RoundRobinPartitioner()
     chosen = [partitioner.partition(make_view([0, 1, 2]), None, b"") for _ in range(7)]
     assert chosen == [0, 1, 2, 0, 1, 2, 0]
-    assert not hasattr(partitioner, "on_new_batch")  # KAFKA-9965: nobody makes it count twice
+    assert not hasattr(partitioner, "on_new_batch")  # KAFKA-9965: it counts once
 
 
 def test_round_robin_leaves_out_partitions_without_a_leader(make_view: MakeView) -> None:
@@ -221,7 +221,7 @@ def test_a_partitioner_is_loaded_by_its_path(
         (f"{__name__}:Needy", "cannot be made without arguments"),
     ],
 )
-def test_what_is_no_partitioner_is_refused(name: str, complaint: str) -> None:
+def test_an_object_that_is_no_partitioner_is_refused(name: str, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
         make(partitioner_class=name)
 
@@ -236,7 +236,7 @@ def test_what_is_no_partitioner_is_refused(name: str, complaint: str) -> None:
         ("uniform_sticky", StickyPartitioner, True),
     ],
 )
-def test_names_that_nothing_is_said_about(
+def test_options_without_a_warning(
     caplog: pytest.LogCaptureFixture, name: str, kind: type, ignores_keys: bool
 ) -> None:
     maker = make(partitioner_class=name)
@@ -361,7 +361,7 @@ def test_rack_awareness_without_a_rack_is_an_error_where_it_is_javas(
 
 
 @pytest.mark.kip(1123)
-def test_the_rack_is_handed_on(make_view: MakeView) -> None:
+def test_the_rack_is_passed_on(make_view: MakeView) -> None:
     partitioner = make(partitioner_rack_aware=True, client_rack="b")()
     assert isinstance(partitioner, BuiltInPartitioner)
     view = make_view([0, 1, 2], ["a", "b", "c"])

@@ -50,7 +50,7 @@ in_both_modes = pytest.mark.parametrize("mode", MODES)
 
 
 def waiting(*queued: int, late: Iterable[int] = ()) -> ScriptedLoad:
-    """A topic with so many batches in the queue of each partition, all used before."""
+    """A topic with a number of batches in each partition's queue, all used before."""
     return ScriptedLoad(dict(enumerate(queued)), left_out=frozenset(late))
 
 
@@ -86,7 +86,7 @@ class Turns:
 
 
 class Bench:
-    """A real accumulator; nobody sends what it holds unless the test takes it.
+    """A real accumulator; its batches are not sent unless the test takes them.
 
     Args:
         leaders, racks: of the topic's partitions.
@@ -150,7 +150,7 @@ class Bench:
         self.accumulator.publish_load(nodes)
 
     def take_all(self, partitions: Iterable[int] | None = None) -> list[Any]:
-        """Take what waits, of these partitions; and it is acknowledged."""
+        """Take the waiting batches of these partitions, and acknowledge them."""
         taken = []
         for partition in range(len(self.topic.queues)) if partitions is None else partitions:
             queue = self.topic.queues[partition]
@@ -346,7 +346,7 @@ def test_case_9_and_10_queues_and_late_brokers_of_a_real_accumulator(mode: str) 
         bench.send(128)
         assert Counter(bench.send_many(28, 128)) == {0: 14, 1: 2, 2: 12}
     else:
-        # Its load is that of now: what a turn adds is taken away again.
+        # Its load is current: the test removes the batches that a turn adds.
         chosen: Counter[int] = Counter()
         for _ in range(14_000):
             partition = bench.send(128)
@@ -458,7 +458,7 @@ def test_case_13_each_partition_gets_one_full_batch() -> None:
 
 
 @pytest.mark.kip(480)
-def test_case_13_a_batch_begun_in_the_sticky_partition_turns_it_whoever_begins_it() -> None:
+def test_case_13_any_new_batch_in_the_sticky_partition_ends_its_turn() -> None:
     """By key and by number, as `KafkaProducer.doSend` of 2.4 to 3.2."""
     batch_size = 61 + record_bytes(20)
     bench = Bench("kip", [0, 1, 2], batch_size, partitioner=StickyPartitioner(Random(3)))
@@ -477,7 +477,7 @@ def test_case_13_a_batch_begun_in_the_sticky_partition_turns_it_whoever_begins_i
 
 
 @pytest.mark.kip(480)
-def test_case_13_a_partitioner_of_old_is_told_of_every_new_batch() -> None:
+def test_case_13_on_new_batch_is_called_for_every_new_batch() -> None:
     told: list[int] = []
 
     class Old(RoundRobinPartitioner):
@@ -719,7 +719,7 @@ def test_case_18_d1_load_counts_in_the_rack(mode: str) -> None:
 
 @pytest.mark.kip(794)
 @in_both_modes
-def test_case_18_d2_who_is_left_out_leaves_nothing_behind(mode: str) -> None:
+def test_case_18_d2_an_excluded_partition_leaves_no_queue_length_behind(mode: str) -> None:
     partitioner = make_partitioner(mode)
     view = view_of([0, 1, 2])
     load = waiting(5, 0, 1, late={0})

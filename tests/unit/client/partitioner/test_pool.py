@@ -1,4 +1,4 @@
-"""The draw of a turn: KIP-794's weights at any number of partitions, and what a draw costs."""
+"""The draw of a turn: KIP-794's weights at any number of partitions, and the cost of a draw."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_bytes_are_in_proportion_whatever_turns_take_beyond_their_quantum() -> N
     assert [produced[p] for p in range(100)] == pytest.approx(expected, rel=0.03)
 
 
-def test_what_all_owe_is_forgiven_in_proportion_to_their_weights() -> None:
+def test_debts_are_reduced_in_proportion_to_the_weights() -> None:
     """Records of a thousand quanta each: bytes stay 1 to 4."""
     view, load = view_of([0, 1]), ScriptedLoad({0: 3})
     partitioner = BuiltInPartitioner(BuiltInOptions(1), Random(3))
@@ -191,7 +191,7 @@ def test_lengths_that_change_are_summed_as_if_read_again(data: st.DataObject) ->
 
 
 def test_a_queue_that_grew_and_shrank_counts_in_every_pool() -> None:
-    """Brokers become unavailable and come back: what changed in between is known."""
+    """Brokers become unavailable and return: changes in between are known."""
     view, load = view_of([0, 1, 2], ["a", "b", "b"]), ScriptedLoad(queued := {0: 4})
     partitioner = partitioner_of()
     for left_out in (frozenset[int](), frozenset({0}), frozenset({1})):
@@ -206,7 +206,7 @@ def test_a_queue_that_grew_and_shrank_counts_in_every_pool() -> None:
     assert [weights[p].probability for p in range(3)] == [0.0, 0.8, 0.2]
 
 
-def test_a_partition_beyond_the_pool_s_view_is_nobodys() -> None:
+def test_a_partition_beyond_the_pools_view_is_not_in_it() -> None:
     """The topic was made again, with fewer; its old queues may still shrink."""
     pool = Pool(view_of([0, 1]), [0, 1], Random(1))
     queues = pool.weigh_queues(ScriptedLoad())

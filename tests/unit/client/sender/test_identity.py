@@ -1,6 +1,6 @@
 """Sequence numbers and epochs, without a cluster: a partition is a log that checks them as Kafka's.
 
-How an identity is got, and what becomes of records, is in `test_sender.py`.
+`test_sender.py` tests how an identity is obtained, and the outcome of records.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def test_after_a_refusal_one_goes_alone_and_before_those_behind_it() -> None:
     assert third.base_sequence == 3
 
 
-def test_an_answer_to_what_was_sent_before_a_refusal_proves_nothing() -> None:
-    """Else five more are stored behind one that is stored in truth, which nobody knows again."""
+def test_an_answer_to_a_batch_sent_before_a_refusal_proves_nothing() -> None:
+    """Otherwise five more would be stored behind a stored batch, which the broker then forgets."""
     identity, queue = made(), Queue()
     proven(identity, queue)
     doubted, behind, _ = fill(queue, 1, 1, 1)
@@ -136,7 +136,7 @@ def test_an_answer_to_what_was_sent_before_a_refusal_proves_nothing() -> None:
     assert identity.may_send(queue)
 
 
-def test_a_numbered_batch_waits_for_what_overtook_it() -> None:
+def test_a_numbered_batch_waits_for_batches_that_overtook_it() -> None:
     identity, queue = made(), Queue()
     proven(identity, queue)
     first, second, third = fill(queue, 1, 1, 1)
@@ -149,7 +149,7 @@ def test_a_numbered_batch_waits_for_what_overtook_it() -> None:
     assert identity.may_send(queue)
 
 
-def test_what_is_lost_begins_the_partition_anew_and_no_other() -> None:
+def test_a_lost_batch_restarts_only_its_partition() -> None:
     identity, queue, other = made(), Queue(), Queue(partition=1)
     proven(identity, queue)
     proven(identity, other)
@@ -189,7 +189,7 @@ def test_what_was_sent_behind_a_loss_is_sent_again_under_its_number_as_it_may_be
     assert send(identity, queue) == (7, 1, 0)
 
 
-def test_what_was_never_sent_is_no_loss() -> None:
+def test_a_batch_that_was_never_sent_is_no_loss() -> None:
     identity, queue = made(), Queue()
     proven(identity, queue)
     (unsent,) = fill(queue, 1)
@@ -225,7 +225,7 @@ def test_out_of_order_behind_an_earlier_one_is_no_cause_to_restart() -> None:
     assert send(identity, queue) == (7, 0, 1)
 
 
-def test_earlier_is_told_across_the_end_of_the_numbers() -> None:
+def test_earlier_batches_are_recognized_across_the_wrap_of_numbers() -> None:
     identity, queue = made(), Queue()
     proven(identity, queue)
     identity._sequences[queue].next = 2**31 - 1
@@ -305,7 +305,7 @@ def test_epochs_that_are_used_up_take_another_producer_id(monkeypatch: pytest.Mo
     assert send(identity, other) == (7, LAST_EPOCH, 1), "nothing was lost here"
 
 
-def test_a_topic_that_was_forgotten_goes_on_with_its_numbers() -> None:
+def test_a_topic_that_was_forgotten_continues_its_numbers() -> None:
     """From 0 again they would look like duplicates to the broker, and be dropped as stored."""
     identity = made()
     proven(identity, Queue("topic", 3))
@@ -314,7 +314,7 @@ def test_a_topic_that_was_forgotten_goes_on_with_its_numbers() -> None:
     assert send(identity, again) == (7, 0, 1)
 
 
-def test_renewing_begins_everything_anew() -> None:
+def test_renewing_restarts_every_partition() -> None:
     identity, queue = made(), Queue()
     proven(identity, queue)
     (waiting,) = fill(queue, 1)
@@ -372,7 +372,7 @@ class _Broker:
 
 
 def _ask(*answers: object) -> tuple[Any, list[object]]:
-    """What an identity is, and what it told the sender, when brokers answer so."""
+    """An identity and its calls to the sender, after these answers of brokers."""
     from trimtab.sim.world import World
     from trimtab.wire.messages.init_producer_id import InitProducerIdResponse
 
@@ -417,7 +417,7 @@ def test_a_producer_id_is_asked_for_until_it_is_had() -> None:
         BrokerError(ErrorCode.UNSUPPORTED_VERSION, "serves InitProducerId not at all"),
     ],
 )
-def test_a_producer_id_that_is_refused_fails_what_waits(answer: object) -> None:
+def test_a_refused_producer_id_fails_the_waiting_batches(answer: object) -> None:
     identity, told = _ask(answer)
     assert not identity.producer_id >= 0
     error, _ = told

@@ -53,7 +53,7 @@ def test_another_producer_ends_it_and_may_say_so_twice(bank: Bank, commit: bool)
     async def scenario() -> None:
         async with bank.producer(linger_ms=1000) as producer:
             prepared = await prepare(producer)
-        assert bank.decisions == []  # closing left it as it was
+        assert bank.decisions == []  # closing did not change it
         kept = PreparedTransaction.parse(str(prepared))
         for _ in range(3):
             async with stranger(bank) as other:
@@ -136,7 +136,7 @@ def test_once_prepared_nothing_is_possible_but_to_end_it(bank: Bank) -> None:
     assert bank.committed == {OTHER: [b"3"]}
 
 
-def test_only_what_was_begun_for_that_is_prepared(bank: Bank) -> None:
+def test_only_a_transaction_begun_with_two_phase_is_prepared(bank: Bank) -> None:
     async def scenario() -> None:
         async with bank.producer() as producer:
             await producer.init_transactions()
@@ -200,7 +200,7 @@ def test_its_offsets_are_committed_with_it(bank: Bank) -> None:
 
 
 @pytest.mark.parametrize("answer", [HANG_UP, ErrorCode.CONCURRENT_TRANSACTIONS, "moved"])
-def test_who_ends_it_asks_again_until_the_answer_comes(bank: Bank, answer: object) -> None:
+def test_ending_it_is_retried_until_the_coordinator_answers(bank: Bank, answer: object) -> None:
     async def scenario() -> None:
         async with bank.producer() as producer:
             prepared = await prepare(producer)
@@ -215,7 +215,7 @@ def test_who_ends_it_asks_again_until_the_answer_comes(bank: Bank, answer: objec
     assert bank.decisions == [True]
 
 
-def test_without_an_answer_it_says_what_is_the_matter_and_may_be_repeated(bank: Bank) -> None:
+def test_without_an_answer_the_error_has_the_cause_and_the_call_may_be_repeated(bank: Bank) -> None:
     async def scenario() -> None:
         async with bank.producer() as producer:
             prepared = await prepare(producer)
@@ -238,7 +238,9 @@ def test_without_an_answer_it_says_what_is_the_matter_and_may_be_repeated(bank: 
 
 
 @pytest.mark.parametrize("how", ["expired", "taken over"])
-def test_what_the_coordinator_has_aborted_cannot_be_committed(bank: Bank, how: str) -> None:
+def test_a_transaction_that_the_coordinator_aborted_cannot_be_committed(
+    bank: Bank, how: str
+) -> None:
     async def scenario() -> None:
         async with bank.producer() as producer:
             prepared = await prepare(producer)
@@ -258,10 +260,10 @@ def test_what_the_coordinator_has_aborted_cannot_be_committed(bank: Bank, how: s
     assert bank.committed == {}
 
 
-# who one is
+# identities
 
 
-def test_another_process_goes_on_as_who_took_the_id(bank: Bank) -> None:
+def test_another_process_resumes_the_identity(bank: Bank) -> None:
     async def scenario() -> None:
         async with bank.producer() as first:
             identity = await first.init_transactions()
@@ -280,7 +282,7 @@ def test_another_process_goes_on_as_who_took_the_id(bank: Bank) -> None:
     assert len(bank.asked(ApiKey.INIT_PRODUCER_ID)) == 1
 
 
-def test_who_goes_on_as_another_leaves_on_closing_what_may_be_anothers(bank: Bank) -> None:
+def test_closing_a_resumed_producer_leaves_the_transaction_open(bank: Bank) -> None:
     async def scenario() -> None:
         async with bank.producer() as first:
             identity = await first.init_transactions()
@@ -298,7 +300,7 @@ def test_who_goes_on_as_another_leaves_on_closing_what_may_be_anothers(bank: Ban
     assert bank.committed == {TOPIC: [b"1"], OTHER: [b"2"]}
 
 
-def test_who_goes_on_under_an_old_identity_is_fenced_and_fences_nobody(bank: Bank) -> None:
+def test_a_producer_with_an_old_identity_is_fenced_and_fences_none(bank: Bank) -> None:
     async def scenario() -> None:
         async with bank.producer() as first:
             old = await first.init_transactions()
@@ -409,11 +411,11 @@ def test_version_6_is_not_offered() -> None:
     assert APIS[ApiKey.INIT_PRODUCER_ID].max_version == 5
 
 
-# what is written down
+# the text form
 
 
 @pytest.mark.parametrize("name", ["orders", "a:b:c", "dépôt/1", " "])
-def test_what_is_written_down_is_read_back(name: str) -> None:
+def test_the_text_of_a_prepared_transaction_is_parsed_back(name: str) -> None:
     prepared = PreparedTransaction(name, 2**63 - 1, 2**15 - 1, is_empty=True)
     assert PreparedTransaction.parse(str(prepared)) == prepared
     assert PreparedTransaction(*json.loads(json.dumps(prepared))) == prepared

@@ -110,7 +110,7 @@ def test_a_queue_that_is_due_and_comes_back_off_leaves_the_line() -> None:
     assert schedule.due_brokers == [0]
 
 
-def test_whoever_found_no_room_is_first_in_the_next_request() -> None:
+def test_a_queue_that_found_no_room_is_first_in_the_next_request() -> None:
     schedule = made()
     for name in "abcde":
         queue = filled(name, complete=True)
@@ -141,7 +141,7 @@ def test_a_queue_that_is_held_is_due_again_when_it_is_reviewed_or_all_are_releas
     assert serve(schedule, 0, 0.0) == "first"
 
 
-def test_a_queue_whose_batches_are_gone_is_due_no_more() -> None:
+def test_a_queue_whose_batches_are_gone_is_no_longer_due() -> None:
     schedule = made()
     for state in ("due", "lingers", "held"):
         queue = filled(complete=state != "lingers")

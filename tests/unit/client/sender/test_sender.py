@@ -1,4 +1,4 @@
-"""The producer's way to the brokers and back, against brokers that do as they are told."""
+"""The producer with scripted brokers: requests, responses and their order."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_full_batch_does_not_linger(desk: Desk) -> None:
     desk.world.run(run())
 
 
-def test_only_so_many_requests_are_in_flight(desk: Desk) -> None:
+def test_the_requests_in_flight_are_limited(desk: Desk) -> None:
     async def run() -> None:
         async with desk.producer(linger_ms=0, max_in_flight_requests_per_connection=3) as producer:
             await (await producer.send("topic", b"x", partition=0))
@@ -100,7 +100,7 @@ def test_a_leader_that_moved_is_found(desk: Desk, code: ErrorCode) -> None:
 
 
 def test_order_survives_refusals_with_five_in_flight(desk: Desk) -> None:
-    """Every seventh batch is refused once; what was under way behind it comes out of order."""
+    """Every seventh batch is refused once; the batches in flight behind it arrive out of order."""
     desk.refuse = lambda _, count, __: (
         ErrorCode.NOT_ENOUGH_REPLICAS if count % 7 == 3 else ErrorCode.NONE
     )
@@ -143,7 +143,7 @@ def test_a_connection_that_breaks_loses_and_doubles_nothing(desk: Desk) -> None:
     assert desk.stored[TopicPartition("topic", 0)] == [b"%d" % i for i in range(100)]
 
 
-def test_what_was_under_way_when_a_connection_broke_keeps_its_order(desk: Desk) -> None:
+def test_batches_in_flight_on_a_broken_connection_keep_their_order(desk: Desk) -> None:
     """Without idempotence nothing but the order of putting back keeps it."""
     answer = desk.cluster.brokers[0].answers[ApiKey.PRODUCE]
     asked = [0]
@@ -165,7 +165,7 @@ def test_what_was_under_way_when_a_connection_broke_keeps_its_order(desk: Desk) 
     assert desk.stored[TopicPartition("topic", 0)] == [b"%d" % i for i in range(6)]
 
 
-def test_a_batch_that_is_given_up_takes_no_other_with_it(desk: Desk) -> None:
+def test_a_failed_batch_does_not_fail_others(desk: Desk) -> None:
     desk.refuse = lambda _, count, __: ErrorCode.INVALID_RECORD if count == 2 else ErrorCode.NONE
 
     async def run() -> None:
@@ -199,7 +199,7 @@ def test_a_broker_that_cannot_be_produced_to_is_named(desk: Desk) -> None:
     desk.world.run(run())
 
 
-def test_a_batch_that_is_too_large_says_what_to_raise(desk: Desk) -> None:
+def test_a_too_large_batch_names_the_options_to_raise(desk: Desk) -> None:
     desk.refuse = lambda *_: ErrorCode.MESSAGE_TOO_LARGE
 
     async def run() -> None:
@@ -212,7 +212,7 @@ def test_a_batch_that_is_too_large_says_what_to_raise(desk: Desk) -> None:
     desk.world.run(run())
 
 
-def test_after_a_batch_is_given_up_the_producer_begins_a_new_sequence(desk: Desk) -> None:
+def test_after_a_batch_failed_the_producer_begins_a_new_sequence(desk: Desk) -> None:
     desk.refuse = lambda _, count, __: ErrorCode.INVALID_RECORD if count == 1 else ErrorCode.NONE
 
     async def run() -> None:
@@ -227,7 +227,7 @@ def test_after_a_batch_is_given_up_the_producer_begins_a_new_sequence(desk: Desk
     assert desk.epochs == [0, 1]
 
 
-def test_what_nobody_takes_is_given_up_in_time(desk: Desk) -> None:
+def test_a_batch_that_no_broker_accepts_fails_in_time(desk: Desk) -> None:
     async def run() -> None:
         async with desk.producer(delivery_timeout_ms=3000, request_timeout_ms=1000) as producer:
             await producer.partitions_for("topic")
@@ -242,7 +242,7 @@ def test_what_nobody_takes_is_given_up_in_time(desk: Desk) -> None:
     desk.world.run(run())
 
 
-def test_without_acknowledgements_nobody_waits(desk: Desk) -> None:
+def test_without_acknowledgements_deliveries_do_not_wait(desk: Desk) -> None:
     async def run() -> None:
         async with desk.producer(acks="0", linger_ms=0) as producer:
             metadata = await (await producer.send("topic", b"x", partition=0))
@@ -265,7 +265,7 @@ def test_send_waits_for_buffer_memory_and_drops_nothing(desk: Desk) -> None:
     assert desk.stored[TopicPartition("topic", 0)] == [b"%100d" % i for i in range(500)]
 
 
-def test_send_gives_up_waiting_for_buffer_memory(desk: Desk) -> None:
+def test_send_stops_waiting_for_buffer_memory(desk: Desk) -> None:
     desk.cluster.brokers[0].answers[ApiKey.PRODUCE] = lambda _: NO_ANSWER
 
     async def run() -> None:
@@ -327,7 +327,7 @@ def test_a_broker_that_takes_nothing_is_unavailable_until_it_takes_again(desk: D
     desk.world.run(run())
 
 
-def test_closing_sends_what_waits(desk: Desk) -> None:
+def test_closing_sends_the_waiting_batches(desk: Desk) -> None:
     async def run() -> None:
         async with desk.producer(linger_ms=60_000) as producer:
             await producer.send("topic", b"x", partition=0)
@@ -339,7 +339,7 @@ def test_closing_sends_what_waits(desk: Desk) -> None:
     assert desk.stored[TopicPartition("topic", 0)] == [b"x"]
 
 
-def test_closing_in_time_fails_what_is_not_acknowledged(desk: Desk) -> None:
+def test_closing_in_time_fails_unacknowledged_batches(desk: Desk) -> None:
     desk.cluster.brokers[0].answers[ApiKey.PRODUCE] = lambda _: NO_ANSWER
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""Batches that are stored although nobody said so, in virtual time. Found by the fault runs.
+"""Batches that are stored but not acknowledged, in virtual time. Found by the fault runs.
 
 `tests/simulation/test_producer_faults.py` meets them by chance.
 """
@@ -63,7 +63,7 @@ def test_what_was_stored_behind_a_batch_that_is_given_up_is_not_stored_again(des
 
 
 def test_no_more_is_sent_behind_a_batch_than_its_broker_knows_again(desk: Desk) -> None:
-    """Five: stored, doubted, and five stored behind it, it would be out of order, and go anew."""
+    """Five: a stored batch without answer, with five stored behind it, would be out of order."""
     broker = desk.cluster.brokers[0]
     doubts: list[object] = []
 

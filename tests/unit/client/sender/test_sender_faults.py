@@ -113,7 +113,7 @@ def test_the_new_leader_gets_nothing_while_the_old_one_has_not_answered(desk: De
             await producer.flush()
 
     desk.world.run(run())
-    # The second was stored by the old leader, whose answer was lost: its number tells.
+    # The old leader stored the second, and its answer was lost: its sequence number shows that.
     assert desk.stored[ZERO] == [b"first", b"second", b"third"]
 
 
@@ -329,7 +329,7 @@ def test_delivery_timeout_ends_what_is_in_flight_and_later_records_go_on(desk: D
     assert desk.producer_ids == 1
 
 
-def test_silence_is_said_to_be_silence(desk: Desk) -> None:
+def test_a_broker_that_does_not_answer_is_named_as_such(desk: Desk) -> None:
     desk.cluster.brokers[0].answers[ApiKey.PRODUCE] = lambda _: NO_ANSWER
 
     async def run() -> None:
@@ -400,7 +400,7 @@ def test_a_broker_that_throttles_gets_nothing_for_so_long_and_others_do(desk: De
 
 @pytest.mark.kip(951)
 def test_a_leader_that_the_answer_names_is_asked_without_back_off(desk: Desk) -> None:
-    """Metadata goes on naming the old one; the new one is a broker that was not known before."""
+    """Metadata still names the old leader; the new one is a broker that was not known before."""
     third = desk.cluster.broker(2)
     third.answers[ApiKey.PRODUCE] = lambda request: desk.produce(2, request)
     hidden = desk.cluster.brokers.pop(2)
@@ -471,7 +471,7 @@ def test_batches_that_are_too_large_are_split_and_keep_their_order(
     assert max(count for *_, count in desk.batches) > largest
 
 
-def test_a_flush_waits_for_the_parts_of_what_was_split(desk: Desk) -> None:
+def test_a_flush_waits_for_the_parts_of_a_split_batch(desk: Desk) -> None:
     desk.refuse_records = lambda count: ErrorCode.MESSAGE_TOO_LARGE if count > 1 else NOTHING
 
     async def run() -> None:
@@ -484,10 +484,10 @@ def test_a_flush_waits_for_the_parts_of_what_was_split(desk: Desk) -> None:
     assert desk.stored[ZERO] == values(10)
 
 
-# who is sent when
+# the order of batches
 
 
-def test_whoever_found_no_room_in_a_request_is_first_in_the_next(desk: Desk) -> None:
+def test_a_partition_that_found_no_room_is_first_in_the_next_request(desk: Desk) -> None:
     desk.cluster.leaders["topic"] = [0] * 5
 
     async def run() -> None:
@@ -540,7 +540,7 @@ def test_a_flush_ends_the_lingering(desk: Desk) -> None:
     desk.world.run(run())
 
 
-def test_credentials_that_are_refused_fail_what_waits_at_once(
+def test_refused_credentials_fail_the_waiting_batches_at_once(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run() -> None:
@@ -564,12 +564,12 @@ def test_credentials_that_are_refused_fail_what_waits_at_once(
     desk.world.run(run())
 
 
-# what it tells
+# loads and metrics
 
 
 @pytest.mark.kip(794)
 def test_idle_time_makes_no_broker_unavailable_but_by_javas_rule(desk: Desk) -> None:
-    """After ten minutes' silence the connection is opened anew: that takes a moment (D4)."""
+    """After ten idle minutes the connection is opened again, which takes a moment (D4)."""
     seen: list[frozenset[int]] = []
 
     async def run() -> None:
@@ -675,7 +675,7 @@ def test_a_brokers_rate_is_the_same_with_several_requests_under_way(desk: Desk) 
 
 
 class Recorder:
-    """Metrics that note what they are told."""
+    """Metrics that record their calls."""
 
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
@@ -687,7 +687,7 @@ class Recorder:
         return sum(1 for what, *_ in self.told if what == name)
 
 
-def test_each_event_is_told_to_the_metrics(desk: Desk) -> None:
+def test_each_event_is_recorded_in_the_metrics(desk: Desk) -> None:
     desk.refuse = lambda _, count, __: {
         2: ErrorCode.NOT_ENOUGH_REPLICAS,
         4: ErrorCode.MESSAGE_TOO_LARGE,
@@ -714,7 +714,7 @@ def test_each_event_is_told_to_the_metrics(desk: Desk) -> None:
     assert [facts for name, *facts in recorder.told if name == "throttled"] == [[0.0]] * 6
 
 
-def test_what_is_dropped_is_what_waits_and_was_chosen(desk: Desk) -> None:
+def test_only_chosen_waiting_batches_are_dropped(desk: Desk) -> None:
     async def run() -> None:
         async with desk.producer(linger_ms=1000) as producer:
             kept = await producer.send("topic", b"kept", partition=0)
@@ -841,9 +841,7 @@ def test_whatever_happens_nothing_is_lost_doubled_or_out_of_order(desk: Desk, se
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_is_acknowledged_is_stored_once_also_when_others_are_given_up(
-    desk: Desk, seed: int
-) -> None:
+def test_acknowledged_records_are_stored_once_also_if_others_fail(desk: Desk, seed: int) -> None:
     disturb(desk, seed, 0.4)
 
     async def run() -> list[bytes]:

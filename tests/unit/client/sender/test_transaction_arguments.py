@@ -1,4 +1,4 @@
-"""Arguments of a transaction's calls: what is wrong is refused before anything is sent."""
+"""Arguments of a transaction's calls: wrong ones are refused before a request is sent."""
 
 from __future__ import annotations
 

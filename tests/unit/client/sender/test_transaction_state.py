@@ -1,4 +1,4 @@
-"""Which call is allowed when, and what an error means (`client/sender/transaction_state.py`)."""
+"""Allowed calls by state, and the effect of errors (`client/sender/transaction_state.py`)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CAUSE = Unavailable("broker 0 did not answer")
 
 
 def lifecycle_in(state: State) -> Lifecycle:
-    """One that has come to a state by the shortest way there is."""
+    """A lifecycle that has reached a state by the shortest path."""
     ways: list[list[State]] = [[State.UNINITIALIZED]]
     for way in ways:
         if way[-1] is state:
@@ -66,7 +66,7 @@ def test_only_the_ways_in_the_table_can_be_gone(state: State, target: State) -> 
 
 @pytest.mark.parametrize("state", State, ids=lambda state: state.name)
 @pytest.mark.parametrize("call", CALLS)
-def test_a_call_is_allowed_or_told_what_is_due(state: State, call: str) -> None:
+def test_a_call_is_allowed_or_its_error_names_the_due_call(state: State, call: str) -> None:
     lifecycle = lifecycle_in(state)
     if call in ALLOWED.get(state, set()):
         lifecycle.check(call)
@@ -111,7 +111,7 @@ def test_an_error_is_forgotten_with_its_transaction() -> None:
         (ErrorCode.ILLEGAL_GENERATION, False, False),
     ],
 )
-def test_what_is_fatal(code: ErrorCode, to_produce: bool, from_coordinator: bool) -> None:
+def test_fatal_errors(code: ErrorCode, to_produce: bool, from_coordinator: bool) -> None:
     error = BrokerError(code)
     assert is_fatal_to_produce(error) is to_produce
     assert is_fatal_from_coordinator(error) is from_coordinator

@@ -55,7 +55,7 @@ async def begin(producer: AsyncProducer) -> None:
 # commit and abort
 
 
-def test_what_was_committed_is_seen_and_what_was_aborted_is_not(bank: Bank) -> None:
+def test_committed_records_are_read_and_aborted_ones_are_not(bank: Bank) -> None:
     async def scenario() -> None:
         async with bank.producer() as producer:
             await producer.init_transactions()
@@ -158,7 +158,7 @@ def test_a_transaction_follows_the_cluster_to_version_2_but_ends_as_it_began(old
     assert older.committed == {TOPIC: [b"old", b"new"]}
 
 
-def test_an_empty_transaction_asks_nobody(bank: Bank) -> None:
+def test_an_empty_transaction_sends_no_request(bank: Bank) -> None:
     async def scenario() -> None:
         async with bank.producer() as producer:
             await begin(producer)
@@ -194,7 +194,7 @@ def test_only_the_partition_that_is_used_is_added(older: Bank) -> None:
     assert set(used) == {0, 1}
 
 
-def test_an_abort_drops_what_was_not_sent(bank: Bank) -> None:
+def test_an_abort_drops_unsent_batches(bank: Bank) -> None:
     async def scenario() -> None:
         async with bank.producer(linger_ms=1000) as producer:
             await begin(producer)
@@ -208,7 +208,7 @@ def test_an_abort_drops_what_was_not_sent(bank: Bank) -> None:
     assert bank.asked(ApiKey.PRODUCE) == []
 
 
-def test_version_1_waits_with_the_abort_for_what_may_be_stored(older: Bank) -> None:
+def test_version_1_aborts_only_after_the_answers_to_all_sent_batches(older: Bank) -> None:
     """A batch that came after the end of its transaction would stay without one."""
     older.script[ApiKey.PRODUCE] = [HANG_UP]
 
@@ -242,7 +242,7 @@ def test_version_2_ends_at_once_as_nothing_late_can_harm(newer: Bank) -> None:
     assert asked == [ApiKey.PRODUCE, ApiKey.END_TXN]
 
 
-def test_version_2_gives_up_at_once_what_comes_back_unstored(newer: Bank) -> None:
+def test_version_2_fails_batches_at_once_that_come_back_unstored(newer: Bank) -> None:
     newer.script[ApiKey.PRODUCE] = [ErrorCode.NOT_ENOUGH_REPLICAS]
 
     async def scenario() -> None:
@@ -290,7 +290,7 @@ def test_a_batch_that_is_split_stays_in_its_transaction(bank: Bank) -> None:
     assert len(bank.asked(ApiKey.PRODUCE)) > 2
 
 
-def test_what_is_split_in_a_failed_transaction_is_dropped(newer: Bank) -> None:
+def test_a_batch_split_in_a_failed_transaction_is_dropped(newer: Bank) -> None:
     newer.cluster.leaders["topic"] = [0, 0]
 
     async def scenario() -> None:
@@ -353,7 +353,7 @@ def test_a_commit_that_failed_says_so_before_the_rest_is_settled(older: Bank) ->
     older.run(scenario)
 
 
-def test_a_topic_that_is_created_anew_takes_the_transaction_with_it(bank: Bank) -> None:
+def test_recreating_a_topic_fails_its_transaction(bank: Bank) -> None:
     async def scenario() -> None:
         async with bank.producer() as producer:
             await begin(producer)
@@ -400,7 +400,7 @@ def test_a_coordinator_that_moves_is_found_again(bank: Bank) -> None:
     ],
     ids=str,
 )
-def test_what_passes_is_waited_for(bank: Bank, code: object) -> None:
+def test_retriable_errors_are_waited_out(bank: Bank, code: object) -> None:
     script = bank.script
     for api in (ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.END_TXN):
         script[api] = [code, code]
@@ -530,7 +530,7 @@ def test_a_newer_producer_fences_the_older(bank: Bank) -> None:
 
 
 def test_the_leader_of_a_fenced_producer_leaves_the_verdict_to_the_coordinator(bank: Bank) -> None:
-    """KIP-588: INVALID_PRODUCER_EPOCH is a reason to abort; that says who is fenced."""
+    """KIP-588: INVALID_PRODUCER_EPOCH is a reason to abort, which shows whether it is fenced."""
 
     async def scenario() -> None:
         async with bank.producer() as old, bank.producer() as new:
@@ -739,7 +739,7 @@ def test_calls_at_the_wrong_time_name_the_right_one(newer: Bank) -> None:
     newer.run(scenario)
 
 
-def test_a_call_that_timed_out_goes_on_and_may_be_repeated(bank: Bank) -> None:
+def test_a_call_that_timed_out_continues_and_may_be_repeated(bank: Bank) -> None:
     async def scenario() -> None:
         async with bank.producer(max_block_ms=1000) as producer:
             bank.script[ApiKey.FIND_COORDINATOR] = [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 4
@@ -820,7 +820,7 @@ def test_an_abort_gives_up_offsets_and_partitions_that_were_not_taken(bank: Bank
     assert bank.offsets == {}
 
 
-def test_closing_aborts_what_is_open(bank: Bank) -> None:
+def test_closing_aborts_an_open_transaction(bank: Bank) -> None:
     async def scenario() -> None:
         async with bank.producer() as producer:
             await begin(producer)
@@ -859,7 +859,7 @@ def test_a_cluster_without_transactions_says_so_at_once() -> None:
         bank.run(scenario)
 
 
-def test_whoever_waits_is_told_that_the_producer_was_closed(bank: Bank) -> None:
+def test_waiting_calls_raise_when_the_producer_is_closed(bank: Bank) -> None:
     async def scenario() -> None:
         bank.script[ApiKey.END_TXN] = [NO_ANSWER]
         async with bank.producer() as producer:

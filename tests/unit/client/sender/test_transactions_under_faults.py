@@ -53,7 +53,7 @@ ENDING: dict[ApiKey, list[object]] = {
 
 @pytest.mark.parametrize("level", [1, 2], ids=["version-1", "version-2"])
 @pytest.mark.parametrize("seed", range(10))
-def test_whatever_happens_exactly_what_was_committed_is_seen(level: int, seed: int) -> None:
+def test_under_faults_exactly_the_committed_records_are_read(level: int, seed: int) -> None:
     expected: dict[TopicPartition, list[bytes | None]] = {TOPIC: [], OTHER: []}
     positions: dict[TopicPartition, int] = {}
     fatal: list[TransactionError] = []
