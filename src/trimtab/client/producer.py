@@ -590,8 +590,8 @@ class AsyncProducer(AsyncIntake):
         if asyncio.get_running_loop() is not loop:
             state = "closed" if loop.is_closed() else "another one"
             raise UsageError(
-                f"an AsyncProducer belongs to the event loop it was made on, and that is {state}: "
-                "make one on each loop, or use a Producer, which every thread may use"
+                f"an AsyncProducer belongs to the loop it was created on, and that is {state}: "
+                "create one on each loop, or use a Producer, which every thread may use"
             )
         return self._core
 

@@ -217,7 +217,7 @@ class Core:
         self._call_on_loop(self.metrics.memory_exhausted)
         return Unavailable(
             f"the buffer memory is full (buffer.memory={self._buffer_memory}) and nothing was freed"
-            f" for {self.max_block:g} s (max.block.ms): the brokers take less than is sent"
+            f" for {self.max_block:g} s (max.block.ms): the brokers accept less than is sent"
         )
 
     def has_waited(self, since: float) -> None:
@@ -236,7 +236,7 @@ class Core:
             batches = self.accumulator.incomplete_batches()
             raise Unavailable(
                 f"flush: {sum(batch.count for batch in batches)} records are not acknowledged after"
-                f" {timeout:g} s; they go on being sent for up to delivery.timeout.ms"
+                f" {timeout:g} s; the producer keeps sending them for up to delivery.timeout.ms"
             ) from None
 
     async def purge(self) -> int:
@@ -300,8 +300,8 @@ class Core:
             count = sum(batch.lost for batch in lost)
             if is_open:
                 logger.warning(
-                    "%s was never closed: its open transaction was not committed, %d records that"
-                    " waited are given up",
+                    "%s was never closed: its open transaction was not committed, and %d unsent"
+                    " records are lost",
                     self._name,
                     count,
                 )
@@ -330,9 +330,9 @@ class Core:
         """Make every call fail, in a process forked from the producer's: its loop is not here."""
         self.accumulator.abandon(
             UsageError(
-                "this producer was made before the process was forked, and works in the process"
-                " that made it alone; make producers after the fork, or start processes with the"
-                " 'spawn' method"
+                "this producer was created before the process was forked, and works only in the"
+                " process that created it; create producers after the fork, or start processes with"
+                " the 'spawn' method"
             )
         )
 

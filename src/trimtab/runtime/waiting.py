@@ -32,18 +32,18 @@ def refuse_waiting(loop: asyncio.AbstractEventLoop | None) -> None:
         is_on_loop = False
     if is_on_loop:
         raise UsageError(
-            "waiting here would stop the event loop that the client itself runs on, and so never"
-            " end: in a coroutine `await` it; from a delivery callback, where it would stop every"
-            " client of this process, hand it to another thread, by a queue or an executor"
+            "waiting here would block the event loop that the client itself runs on, and so never"
+            " end: in a coroutine `await` it; in a delivery callback, where it would block every"
+            " client of this process, pass the work to another thread, by a queue or an executor"
         )
     # `valuerefs` copies the list at once, as other threads add and remove locks meanwhile.
     locks = [reference() for reference in _locks.valuerefs()]
     if any(lock is not None and lock._is_owned() for lock in locks):
         raise UsageError(
             "a partitioner is called while its producer is locked, and a signal handler may be:"
-            " waiting there would stop every client of this process for ever. A partitioner must"
-            " find out before, or on another thread, what it needs to know; a signal handler must"
-            " raise, as sys.exit does, or set a flag, and leave flush and close to the program"
+            " waiting there would block every client of this process for ever. A partitioner must"
+            " not wait: fetch its data earlier, or on another thread. A signal handler must raise,"
+            " as sys.exit does, or set a flag, and leave flush and close to the program"
         )
 
 

@@ -65,7 +65,7 @@ def _refuse(name: str, length: int) -> NoReturn:
 
 
 def _corrupt(name: str, length: int) -> NoReturn:
-    raise CorruptData(f"{name} has the length {length}, which cannot be")
+    raise CorruptData(f"{name} has the length {length}, which is impossible")
 
 
 def _corrupt_tags(name: str, count: int) -> NoReturn:

@@ -419,7 +419,7 @@ def test_an_asynchronous_producer_is_refused_on_another_loop(cluster: Cluster) -
                 lambda: producer.partitions_for("elsewhere"),
                 lambda: producer.init_transactions(),
             ):
-                with pytest.raises(UsageError, match=f"made on, and that is {state}: make one"):
+                with pytest.raises(UsageError, match=f"created on, and that is {state}: create"):
                     await call()
             with pytest.raises(UsageError, match="or use a Producer"):
                 producer.purge()

@@ -350,9 +350,7 @@ def test_an_open_transaction_is_aborted_and_logged(caplog: pytest.LogCaptureFixt
         bank.run(scenario)
         assert bank.decisions in ([], [False])
         assert all(not values for values in bank.committed.values())
-    assert "its open transaction was not committed, 5 records that waited are given up" in (
-        caplog.text
-    )
+    assert "its open transaction was not committed, and 5 unsent records are lost" in (caplog.text)
 
 
 def test_closing_unattended_ends_in_time_and_counts_records_of_split_batches_too(

@@ -93,7 +93,7 @@ def test_a_wait_that_would_not_end_is_refused_at_once(cluster: Cluster, where: s
         delivery.result(30)
         producer.flush(30)
         expected = {
-            "callback": "from a delivery callback, where it would stop every client",
+            "callback": "in a delivery callback, where it would block every client",
             "partitioner": "a partitioner is called while its producer is locked",
         }[where]
         assert len(said) == len(calls)

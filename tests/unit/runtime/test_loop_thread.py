@@ -95,7 +95,7 @@ def test_run_refuses_the_loop_thread_itself():
         async def stop() -> None:
             thread.stop()
 
-        with pytest.raises(UsageError, match="in a coroutine `await` it; from a delivery callback"):
+        with pytest.raises(UsageError, match="in a coroutine `await` it; in a delivery callback"):
             thread.run(nest())
         with pytest.raises(UsageError, match="from the thread that started it"):
             thread.run(stop())

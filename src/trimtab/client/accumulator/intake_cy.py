@@ -79,7 +79,7 @@ class Intake:
         return delivery
 
     def __len__(self) -> int:
-        """How many records were sent and are neither acknowledged nor given up."""
+        """How many records were sent and are neither acknowledged nor failed."""
         return 0 if self._placement is None else self._placement.unacknowledged
 
     def __bool__(self) -> bool:
@@ -134,7 +134,7 @@ class AsyncIntake:
         return delivery
 
     def __len__(self) -> int:
-        """How many records were sent and are neither acknowledged nor given up."""
+        """How many records were sent and are neither acknowledged nor failed."""
         return 0 if self._placement is None else self._placement.unacknowledged
 
     def __bool__(self) -> bool:

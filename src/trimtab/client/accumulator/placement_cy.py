@@ -583,7 +583,7 @@ class Placement:
     @cython.cfunc
     @cython.locals(queue=PartitionQueue)
     def _follow_up(self, topic_queues: TopicQueues, batch: Batch, is_new: cython.bint) -> Any:
-        """After records were appended to a batch: close it if full, tell the sender, end the turn.
+        """After records were appended to a batch: close it if full, wake the sender, end the turn.
 
         Called last, because waking the sender lets other threads run.
         """

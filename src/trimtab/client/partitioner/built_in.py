@@ -207,7 +207,7 @@ def weigh(
         if leader < 0:
             return "it has no leader"
         if leader in unavailable and options.is_adaptive:
-            return f"broker {leader} takes nothing (partitioner.availability.timeout.ms)"
+            return f"broker {leader} accepts no batches (partitioner.availability.timeout.ms)"
         return f"broker {leader} is not in rack {options.rack} (partitioner.rack.aware)"
 
     return {

@@ -783,7 +783,7 @@ def _read_refusal(
     if code in _TOO_LARGE:
         message = (
             f"a record of {batch.size} bytes, its batch's header included, is larger than the topic"
-            " takes; raise the topic's max.message.bytes, or the brokers' message.max.bytes, and"
+            " accepts; raise the topic's max.message.bytes, or the brokers' message.max.bytes, and"
             " this producer's max.request.size if that is smaller"
         )
     elif answer.record_errors:

@@ -518,8 +518,8 @@ class Transactions(Identity):
         pending = self._pending
         if pending is not None and self._lifecycle.cause is None:
             raise UsageError(
-                f"{call}(): nobody has seen yet how {pending.call}() ended; call {pending.call}()"
-                " again to wait for that"
+                f"{call}(): the outcome of {pending.call}() is not known yet; call {pending.call}()"
+                " again to wait for it"
             )
         self._lifecycle.check(call)
 
