@@ -312,9 +312,9 @@ class Cluster:
         for broker_id, port in enumerate(self._ports):
             self._brokers[broker_id] = await self._open_broker(broker_id, port)
         members = list(self._brokers.values())
-        await _all(member.broker.start(*member.address) for member in members)
+        await _run_all(member.broker.start(*member.address) for member in members)
         everything = controller.controller.journal.end_offset
-        await _all(member.broker.metadata.reach(everything) for member in members)
+        await _run_all(member.broker.metadata.reach(everything) for member in members)
         for broker_id, member in self._brokers.items():
             self._watch(broker_id, member)
         self._bound = {broker_id: each.address[1] for broker_id, each in self._brokers.items()}
@@ -354,7 +354,7 @@ class Cluster:
     async def _start_broker(self, broker_id: int) -> None:
         if broker_id not in self._bound:
             raise UsageError(f"broker={broker_id}: brokers are 0 to {self._count - 1}")
-        await self._let_go(broker_id)  # after a failure it may still be closing
+        await self._stop_watching(broker_id)  # after a failure it may still be closing
         member = await self._open_broker(broker_id, self._bound[broker_id])
         try:
             await member.broker.start(*member.address)
@@ -378,7 +378,7 @@ class Cluster:
 
         self._watchers[broker_id] = asyncio.ensure_future(watch())
 
-    async def _let_go(self, broker_id: int) -> _Member | None:
+    async def _stop_watching(self, broker_id: int) -> _Member | None:
         """Stop watching a broker, and remove it; None if it has failed and is closed."""
         member = self._brokers.pop(broker_id, None)
         watcher = self._watchers.pop(broker_id, None)
@@ -389,18 +389,21 @@ class Cluster:
         return member
 
     async def _stop_broker(self, broker_id: int) -> None:
-        member = await self._let_go(broker_id)
+        member = await self._stop_watching(broker_id)
         if member is not None:
             await member.broker.close()
 
     async def _kill_broker(self, broker_id: int) -> None:
-        member = await self._let_go(broker_id)
+        member = await self._stop_watching(broker_id)
         if member is not None:
             member.broker.abort()
             member.storage.close()
 
     async def _close(self) -> None:
-        found = [await self._let_go(broker_id) for broker_id in {**self._brokers, **self._watchers}]
+        found = [
+            await self._stop_watching(broker_id)
+            for broker_id in {**self._brokers, **self._watchers}
+        ]
         members = [member for member in found if member is not None]
         controller, self._controller = self._controller, None
         temporary, self._temporary = self._temporary, None
@@ -465,7 +468,7 @@ class _Member(NamedTuple):
     address: tuple[str, int]
 
 
-async def _all(each: Iterable[Coroutine[Any, Any, None]]) -> None:
+async def _run_all(each: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Run them concurrently; if one fails, cancel the others and wait for them to end."""
     tasks = [asyncio.ensure_future(one) for one in each]
     try:

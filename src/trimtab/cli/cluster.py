@@ -189,7 +189,7 @@ def _supervise(programs: Sequence[Program], logs: str, brokers: int) -> None:
             is_ready = False
             while not signals.count:
                 if not is_ready and supervisor.serves:
-                    is_ready = _print_if_ready(supervisor.said, brokers)
+                    is_ready = _print_if_ready(supervisor.first_lines, brokers)
                 supervisor.turn(_QUIET_S if is_ready or not supervisor.serves else _ASK_AGAIN_S)
             _say("stopping")
         finally:

@@ -484,16 +484,16 @@ def producer_options(
             custom = named.pop(name)
             break
     options = Options(PRODUCER, named)
-    _settle_idempotence(options)
-    _settle_delivery_timeout(options)
+    _adjust_idempotence(options)
+    _adjust_delivery_timeout(options)
     return options, custom
 
 
-_MOST_IN_FLIGHT = 5
+_MAX_IN_FLIGHT = 5
 """With idempotence a broker remembers the last five batches of a producer and partition."""
 
 
-def _settle_idempotence(options: Options) -> None:
+def _adjust_idempotence(options: Options) -> None:
     transactional_id = cast(str | None, options["transactional.id"])
     if transactional_id == "":
         raise UsageError(
@@ -514,27 +514,27 @@ def _settle_idempotence(options: Options) -> None:
     acks, retries = options.text("acks"), options.integer("retries")
     in_flight = options.integer("max.in.flight.requests.per.connection")
     if options.flag("enable.idempotence"):
-        hindrance = ""
+        requirement = ""
         if acks not in ("all", "-1"):
-            hindrance = f"acks=all, acks is {acks}"
+            requirement = f"acks=all, acks is {acks}"
         elif retries == 0:
-            hindrance = "retries of at least 1, retries is 0"
-        if hindrance and "enable.idempotence" in options.given:
+            requirement = "retries of at least 1, retries is 0"
+        if requirement and "enable.idempotence" in options.given:
             raise UsageError(
-                f"enable.idempotence=true needs {hindrance}; correct that, or set"
+                f"enable.idempotence=true needs {requirement}; correct that, or set"
                 " enable.idempotence=false"
             )
-        if hindrance:
+        if requirement:
             options.adjust("enable.idempotence", False)
             if transactional_id is not None:
                 raise UsageError(
-                    f"transactional.id={transactional_id!r} needs {hindrance}; correct that, or"
+                    f"transactional.id={transactional_id!r} needs {requirement}; correct that, or"
                     " leave transactional.id out"
                 )
-        elif in_flight > _MOST_IN_FLIGHT:
+        elif in_flight > _MAX_IN_FLIGHT:
             raise UsageError(
                 "enable.idempotence=true needs max.in.flight.requests.per.connection of at most"
-                f" {_MOST_IN_FLIGHT}, it is {in_flight}; lower it or set enable.idempotence=false"
+                f" {_MAX_IN_FLIGHT}, it is {in_flight}; lower it or set enable.idempotence=false"
             )
     elif transactional_id is not None:
         raise UsageError(
@@ -543,7 +543,7 @@ def _settle_idempotence(options: Options) -> None:
         )
 
 
-def _settle_delivery_timeout(options: Options) -> None:
+def _adjust_delivery_timeout(options: Options) -> None:
     linger, request = options.integer("linger.ms"), options.integer("request.timeout.ms")
     delivery = options.integer("delivery.timeout.ms")
     if delivery >= linger + request:

@@ -86,7 +86,7 @@ class Producer(Intake):
             self._core = self._thread.run(start())
             self._thread.entrust(self, name, self._core.close_unattended)
         except BaseException:
-            self._thread.give_up()
+            self._thread.release_soon()
             raise
         super().__init__(self._core.accumulator)
 
@@ -94,7 +94,7 @@ class Producer(Intake):
 
     def _hand_over(self) -> None:
         if not self._thread.is_current:
-            self._core.await_look()
+            self._core.let_sender_run()
 
     def _send_when_possible(
         self,

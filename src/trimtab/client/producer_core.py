@@ -93,8 +93,8 @@ class Core:
         self._closed: asyncio.Future[Any] = self.loop.create_future()
         self._looks = 0
         self._woken_at_look = -1
-        self._is_awaited = False
-        self._looked = new_gate()
+        self._is_thread_waiting = False
+        self._look_done = new_gate()
         self._call_soon = (
             self.loop.call_soon if isinstance(lock, NoLock) else self.loop.call_soon_threadsafe
         )
@@ -174,18 +174,18 @@ class Core:
     def _woken(self) -> None:
         self._looks += 1
         self.sender.look()
-        if self._is_awaited:
-            self._is_awaited = False
+        if self._is_thread_waiting:
+            self._is_thread_waiting = False
             # The waiting thread may have timed out, or not yet have begun: then it is open already.
-            if self._looked.locked():
-                self._looked.release()
+            if self._look_done.locked():
+                self._look_done.release()
 
-    def await_look(self) -> None:
+    def let_sender_run(self) -> None:
         """Let the loop's thread run until it has looked at the queues, or HAND_OVER_SECONDS."""
-        if not self._is_awaited:
-            self._is_awaited = True
+        if not self._is_thread_waiting:
+            self._is_thread_waiting = True
             self._wake()
-            self._looked.acquire(True, HAND_OVER_SECONDS)
+            self._look_done.acquire(True, HAND_OVER_SECONDS)
 
     # waits of send
 

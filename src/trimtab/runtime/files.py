@@ -66,7 +66,7 @@ class DirectoryStorage:
 
     def list(self, path: str) -> Sequence[str]:
         try:
-            return self._with_room(lambda: os.listdir(self._absolute(path)))
+            return self._with_free_descriptor(lambda: os.listdir(self._absolute(path)))
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -74,7 +74,7 @@ class DirectoryStorage:
 
     def delete(self, path: str) -> None:
         try:
-            self._with_room(lambda: _delete_tree(self._absolute(path)))
+            self._with_free_descriptor(lambda: _delete_tree(self._absolute(path)))
         except FileNotFoundError:
             return
         except OSError as error:
@@ -89,7 +89,7 @@ class DirectoryStorage:
     def read_file(self, path: str) -> bytes | None:
         absolute = self._absolute(path)
         try:
-            with self._with_room(lambda: open(absolute, "rb", buffering=0)) as file:
+            with self._with_free_descriptor(lambda: open(absolute, "rb", buffering=0)) as file:
                 return file.readall()
         except FileNotFoundError:
             return None
@@ -116,7 +116,7 @@ class DirectoryStorage:
             os.replace(temporary, absolute)
             if durable:
                 parent = os.path.dirname(absolute)
-                self._with_room(
+                self._with_free_descriptor(
                     lambda: self._flush_parents([absolute]) if new_parents else _flush_path(parent)
                 )
         except OSError as error:
@@ -185,7 +185,7 @@ class DirectoryStorage:
     def _absolute(self, path: str) -> str:
         return f"{self.root}/{path}"
 
-    def _admit(self, file: _DirectoryFile) -> None:
+    def _register_open_file(self, file: _DirectoryFile) -> None:
         """Close files until one more may be open, and add `file` as the most recently used."""
         while len(self._open_files) >= self._max_open_files:
             next(iter(self._open_files)).close()
@@ -197,7 +197,7 @@ class DirectoryStorage:
         except OSError as error:
             if error.errno not in _NO_DESCRIPTOR:
                 raise
-            return self._with_room(lambda: os.open(absolute, flags, 0o600))
+            return self._with_free_descriptor(lambda: os.open(absolute, flags, 0o600))
 
     def _open_with_parents(self, absolute: str, flags: int) -> tuple[int, bool]:
         """The descriptor, and whether directories had to be created for it."""
@@ -214,7 +214,7 @@ class DirectoryStorage:
         if self._lock is not None and not _is_at(self._lock, self._absolute(LOCK_FILE)):
             raise FileNotFoundError(ENOENT, os.strerror(ENOENT), self.root)
 
-    def _with_room(self, act: Callable[[], T]) -> T:
+    def _with_free_descriptor(self, act: Callable[[], T]) -> T:
         """Call `act`, which needs a descriptor; if there is none, close files and repeat."""
         while True:
             try:
@@ -290,7 +290,7 @@ class _DirectoryFile:
         if self._size < 0:
             self._size = self.size
         try:
-            descriptor = self._use(create=not self._exists)
+            descriptor = self._open_descriptor(create=not self._exists)
             written = os.write(descriptor, data)
             if written < len(data):
                 _write(descriptor, memoryview(data)[written:])
@@ -314,7 +314,7 @@ class _DirectoryFile:
 
     def read(self, position: int, size: int) -> bytes:
         try:
-            return os.pread(self._use(create=False), size, position)
+            return os.pread(self._open_descriptor(create=False), size, position)
         except FileNotFoundError as error:
             if self._exists:
                 raise _translate(self._path, "read", error) from error
@@ -324,7 +324,7 @@ class _DirectoryFile:
 
     def truncate(self, size: int) -> None:
         try:
-            os.ftruncate(self._use(create=False), size)
+            os.ftruncate(self._open_descriptor(create=False), size)
         except FileNotFoundError as error:
             if size:
                 raise _translate(self._path, f"truncate to {size} bytes", error) from error
@@ -336,11 +336,11 @@ class _DirectoryFile:
         if not self._storage.durable:
             return
         try:
-            os.fsync(self._use(create=False))
+            os.fsync(self._open_descriptor(create=False))
             if not self._is_linked:  # perhaps created by a killed process, or renamed
                 storage = self._storage
                 absolute = storage._absolute(self._path)
-                storage._with_room(lambda: storage._flush_parents([absolute]))
+                storage._with_free_descriptor(lambda: storage._flush_parents([absolute]))
                 self._is_linked = True
         except FileNotFoundError as error:
             if self._exists:
@@ -356,7 +356,7 @@ class _DirectoryFile:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
 
-    def _use(self, create: bool) -> int:
+    def _open_descriptor(self, create: bool) -> int:
         storage = self._storage
         if self._descriptor >= 0:
             storage._open_files.move_to_end(self)
@@ -370,7 +370,7 @@ class _DirectoryFile:
                 raise
             descriptor, _ = storage._open_with_parents(absolute, flags | os.O_CREAT)
             self._is_linked = False
-        storage._admit(self)
+        storage._register_open_file(self)
         self._descriptor = descriptor
         self._exists = True
         return descriptor

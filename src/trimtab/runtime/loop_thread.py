@@ -194,7 +194,7 @@ class LoopThread:
         if self._release():
             self._engine.stop()
 
-    def give_up(self) -> None:
+    def release_soon(self) -> None:
         """Release this hold like `stop`, but on any thread and without waiting for the end."""
         if not self._engine.is_forked and self._release():
             self._engine.begin_to_stop()
@@ -203,7 +203,7 @@ class LoopThread:
         """Release this hold; returns whether it was the last."""
         if self._finalizer is not None:
             self._finalizer.detach()
-        return guarded(_shared_lock, self._engine.let_go, self)
+        return guarded(_shared_lock, self._engine.remove_hold, self)
 
     def _drop(self) -> None:
         """The client was garbage-collected. Takes no lock: any thread may run this, and may already
@@ -227,7 +227,7 @@ class LoopThread:
 
     async def _end(self, timeout: float | None) -> None:
         await self._close_client(timeout)
-        self.give_up()
+        self.release_soon()
 
     async def _close_client(self, timeout: float | None) -> None:
         assert self._close is not None
@@ -284,7 +284,7 @@ class _Engine:
     def is_forked(self) -> bool:
         return self.pid != os.getpid()
 
-    def let_go(self, hold: LoopThread) -> bool:
+    def remove_hold(self, hold: LoopThread) -> bool:
         """Remove a hold; returns whether it was the last. Under `_shared_lock`."""
         self.holds.discard(hold)
         self.entrusted.discard(hold)
@@ -433,15 +433,17 @@ def _bind_to_shared(hold: LoopThread) -> None:
     hold._bind(_shared)
 
 
-_heirs: weakref.WeakKeyDictionary[object, Callable[[Any], object]] = weakref.WeakKeyDictionary()
+_fork_callbacks: weakref.WeakKeyDictionary[object, Callable[[Any], object]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
-def call_in_forked_child(heir: object, function: Callable[[Any], object]) -> None:
-    """Call `function(heir)` in every process forked from this one, as long as `heir` exists.
+def call_in_forked_child(target: object, function: Callable[[Any], object]) -> None:
+    """Call `function(target)` in every process forked from this one, as long as `target` exists.
 
     It runs before `fork` returns there. No other thread exists, and locks may be held for ever.
     """
-    _heirs[heir] = function
+    _fork_callbacks[target] = function
 
 
 def _begin_as_child() -> None:
@@ -450,8 +452,8 @@ def _begin_as_child() -> None:
     _shared = None
     _shared_lock = threading.RLock()
     _running.clear()
-    for heir, function in list(_heirs.items()):
-        function(heir)
+    for target, function in list(_fork_callbacks.items()):
+        function(target)
 
 
 os.register_at_fork(after_in_child=_begin_as_child)

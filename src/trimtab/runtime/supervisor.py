@@ -70,11 +70,11 @@ class _Running:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.process: subprocess.Popen[bytes] | None = None
-        self.said: str | None = None
+        self.first_line: str | None = None
         self.began = 0.0
         self.due: float | None = 0.0
         self.delay = RestartDelay()
-        self.heard = b""
+        self.output = b""
 
 
 class Supervisor:
@@ -83,7 +83,7 @@ class Supervisor:
     Args:
         programs: the programs.
         logs: an existing directory for their logs.
-        say: called with a sentence about each event.
+        report: called with a sentence about each event.
         now: seconds that never go back.
     """
 
@@ -91,20 +91,22 @@ class Supervisor:
         self,
         programs: Sequence[Program],
         logs: str,
-        say: Callable[[str], None],
+        report: Callable[[str], None],
         now: Callable[[], float] = monotonic_clock,
     ) -> None:
         self._logs = logs
-        self._say = say
+        self._report = report
         self._now = now
         self._all = [_Running(program) for program in programs]
         self._selector = selectors.DefaultSelector()
         self._has_served = False
 
     @property
-    def said(self) -> dict[str, str]:
+    def first_lines(self) -> dict[str, str]:
         """The first output line of each program that serves, by name."""
-        return {each.program.name: each.said for each in self._all if each.said is not None}
+        return {
+            each.program.name: each.first_line for each in self._all if each.first_line is not None
+        }
 
     @property
     def pids(self) -> dict[str, int]:
@@ -114,7 +116,7 @@ class Supervisor:
     @property
     def serves(self) -> bool:
         """Whether all of them serve."""
-        return all(each.said is not None for each in self._all)
+        return all(each.first_line is not None for each in self._all)
 
     def log_of(self, name: str) -> str:
         """The path of a program's log."""
@@ -160,7 +162,7 @@ class Supervisor:
                 self._select(left_s, ending=True)
             for each in members:
                 if each.process is not None and not at_once():
-                    self._say(
+                    self._report(
                         f"{each.program.name} did not end within {STOP_SECONDS:g} s and is killed; "
                         f"its log: {self.log_of(each.program.name)}"
                     )
@@ -186,22 +188,22 @@ class Supervisor:
     def _select(self, timeout_s: float, ending: bool = False) -> None:
         for key, _ in self._selector.select(timeout_s):
             if isinstance(key.data, _Running):
-                self._hear(key.data, ending)
+                self._read_output(key.data, ending)
 
-    def _hear(self, each: _Running, ending: bool) -> None:
+    def _read_output(self, each: _Running, ending: bool) -> None:
         assert each.process is not None
         assert each.process.stdout is not None
-        heard = os.read(each.process.stdout.fileno(), 4096)
-        if not heard:
-            self._bury(each, ending)
-        elif each.said is None:
-            each.heard += heard
-            line, newline, _ = each.heard.partition(b"\n")
+        output = os.read(each.process.stdout.fileno(), 4096)
+        if not output:
+            self._handle_end(each, ending)
+        elif each.first_line is None:
+            each.output += output
+            line, newline, _ = each.output.partition(b"\n")
             if newline:
-                each.said = line.decode("utf-8", "replace")
+                each.first_line = line.decode("utf-8", "replace")
                 self._has_served = self._has_served or self.serves
 
-    def _bury(self, each: _Running, ending: bool) -> None:
+    def _handle_end(self, each: _Running, ending: bool) -> None:
         code = self._reap(each)
         if ending:
             return
@@ -209,17 +211,17 @@ class Supervisor:
         how = _describe_end(code)
         if not self._has_served and code > 0:
             raise Unavailable(
-                f"{name} {how}: {self._last_words(name)}; its log: {self.log_of(name)}"
+                f"{name} {how}: {self._last_log_line(name)}; its log: {self.log_of(name)}"
             )
         delay_s = each.delay.next(self._now() - each.began)
         each.due = self._now() + delay_s
         again = f"in {delay_s:g} s" if delay_s else "at once"
-        self._say(f"{name} {how}, it is started again {again}; its log: {self.log_of(name)}")
+        self._report(f"{name} {how}, it is started again {again}; its log: {self.log_of(name)}")
 
     def _reap(self, each: _Running) -> int:
         """Wait for the end of a process that has closed its output; returns its exit code."""
         process, each.process = each.process, None
-        each.said, each.heard = None, b""
+        each.first_line, each.output = None, b""
         assert process is not None
         assert process.stdout is not None
         self._selector.unregister(process.stdout)
@@ -236,7 +238,7 @@ class Supervisor:
             each.process.kill()
             self._reap(each)
 
-    def _last_words(self, name: str) -> str:
+    def _last_log_line(self, name: str) -> str:
         """The last line of a program's log."""
         with open(self.log_of(name), "rb") as log:
             log.seek(0, os.SEEK_END)

@@ -15,7 +15,7 @@ from trimtab.runtime.clock import monotonic_clock
 
 T = TypeVar("T")
 
-_LISTEN_S = 0.1
+_MAX_WAIT_S = 0.1
 """The longest single wait of a thread, in which it may miss a signal."""
 
 
@@ -71,7 +71,7 @@ def wait_for(
     end = inf if timeout is None else monotonic_clock() + timeout
     while True:
         try:
-            return future.result(max(0.0, min(_LISTEN_S, end - monotonic_clock())))
+            return future.result(max(0.0, min(_MAX_WAIT_S, end - monotonic_clock())))
         except TimeoutError:
             if future.done():
                 return future.result()  # it raised TimeoutError itself, or ended just now

@@ -240,7 +240,7 @@ def test_flush_and_result(cluster: Cluster) -> None:
 def test_a_thread_that_lets_the_sender_run(cluster: Cluster) -> None:
     with Producer(cluster.bootstrap_servers, linger_ms=0, batch_size=1000) as producer:
         producer.send("t", b"x").result(20)
-        assert sweep(producer._core.await_look, lambda: verify(producer)) >= 5
+        assert sweep(producer._core.let_sender_run, lambda: verify(producer)) >= 5
 
 
 def test_close_and_construction_of_a_producer(cluster: Cluster) -> None:

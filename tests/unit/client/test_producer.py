@@ -502,9 +502,9 @@ def test_a_look_after_its_waiter_gave_up_opens_the_way_once(silent: str) -> None
 
     async def look_twice() -> None:
         for _ in range(2):  # the first is for a waiter that has gone, the second for none
-            core._is_awaited = True
+            core._is_thread_waiting = True
             core._woken()
 
     producer._thread.run(look_twice())
-    assert core._looked.acquire(False)
+    assert core._look_done.acquire(False)
     producer.close(timeout=0)

@@ -208,7 +208,7 @@ def test_producers_that_are_dropped_deliver_and_hold_nothing(cluster: Cluster) -
     create(cluster, "dropped")
     wait_until_ended("trimtab-clients")
     gc.collect()
-    held, before = descriptors(), (threading.active_count(), len(loop_thread._heirs))
+    held, before = descriptors(), (threading.active_count(), len(loop_thread._fork_callbacks))
     cores: weakref.WeakSet[Core] = weakref.WeakSet()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ResourceWarning)
@@ -229,7 +229,7 @@ def test_producers_that_are_dropped_deliver_and_hold_nothing(cluster: Cluster) -
     wait_until_ended("trimtab-clients")
     gc.collect()
     assert len(cores) == 0
-    assert (threading.active_count(), len(loop_thread._heirs)) == before
+    assert (threading.active_count(), len(loop_thread._fork_callbacks)) == before
     # The cluster is of this process, too, and sees its connections end a moment later.
     assert descriptors() < held + 20
 

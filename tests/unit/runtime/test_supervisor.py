@@ -54,7 +54,7 @@ def test_all_are_started_and_heard_and_end_with_it(tmp_path: Path) -> None:
         assert not supervisor.serves
         turn_until(supervisor, lambda: supervisor.serves)
         pids = supervisor.pids
-        assert supervisor.said == {name: f"ready {pid}" for name, pid in pids.items()}
+        assert supervisor.first_lines == {name: f"ready {pid}" for name, pid in pids.items()}
     assert [is_gone(pid) for pid in pids.values()] == [True, True]
     assert told == []
 

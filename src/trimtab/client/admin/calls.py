@@ -13,7 +13,7 @@ from trimtab.wire.messages.metadata import MetadataResponse
 
 T = TypeVar("T")
 
-_ASK_ANOTHER_CONTROLLER: Final = (ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+_REFUSED_FOR_NOW: Final = (ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
 
 
 class FinalError(Exception):
@@ -122,14 +122,14 @@ class Calls:
             ) from None
 
 
-def must_ask_again(error: BrokerError) -> bool:
+def may_be_sent_again(error: BrokerError) -> bool:
     """Whether a change was refused with an error after which it can be sent again."""
-    return error.code in _ASK_ANOTHER_CONTROLLER
+    return error.code in _REFUSED_FOR_NOW
 
 
 def raise_change_error(error: BrokerError | None) -> None:
     """Raise the error of a change, if any; final unless it can be sent again."""
-    if error is not None and must_ask_again(error):
+    if error is not None and may_be_sent_again(error):
         raise error
     if error is not None:
         raise FinalError(error)

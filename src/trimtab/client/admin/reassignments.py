@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from trimtab.client.admin.answers import Reassignment, ReassignmentsRefused
-from trimtab.client.admin.calls import Calls, check, must_ask_again, raise_change_error, read_error
+from trimtab.client.admin.calls import (
+    Calls,
+    check,
+    may_be_sent_again,
+    raise_change_error,
+    read_error,
+)
 from trimtab.client.network.connections import ApiKey
 from trimtab.errors import BrokerError
 from trimtab.records import TopicPartition
@@ -67,7 +73,7 @@ async def alter_reassignments(
                     result.error_message,
                     f"partition {partition.topic}-{partition.partition}",
                 )
-                if error is not None and must_ask_again(error):
+                if error is not None and may_be_sent_again(error):
                     again.append(error)
                     continue
                 wanted.pop(partition, None)

@@ -10,7 +10,7 @@ from trimtab.client.admin.calls import (
     Calls,
     FinalError,
     check,
-    must_ask_again,
+    may_be_sent_again,
     raise_change_error,
     read_error,
     unknown_topic,
@@ -93,7 +93,7 @@ async def create_topics(calls: Calls, topics: Iterable[NewTopic], validate_only:
         again: list[BrokerError] = []
         for result in response.topics:
             error = read_error(result.error_code, result.error_message, f"topic {result.name}")
-            if error is not None and must_ask_again(error):
+            if error is not None and may_be_sent_again(error):
                 again.append(error)
                 continue
             wanted.pop(result.name, None)

@@ -101,17 +101,17 @@ class BuiltInPartitioner:
             return only, 0
         draw = self._drawer(pool, load)
         quantum = self._options.quantum
-        swallowed = 0
+        skipped = 0
         while True:
             chosen = draw()
             owed = self._owed.pop(chosen, 0)
             if owed < quantum:
                 return chosen, owed
             self._owed[chosen] = owed - quantum
-            swallowed += 1
-            if swallowed == len(pool):
-                swallowed = 0
-                self._forgive(pool, self._weights(pool, load))
+            skipped += 1
+            if skipped == len(pool):
+                skipped = 0
+                self._reduce_debts(pool, self._weights(pool, load))
 
     def may_stay(self, view: TopicView, partition: int, load: TopicLoad) -> bool:
         return partition in self._pool(view, load)
@@ -123,31 +123,33 @@ class BuiltInPartitioner:
 
     def _pool(self, view: TopicView, load: TopicLoad) -> Pool:
         """The partitions that may be chosen now."""
-        return self._reachable(view, load, near=self._options.rack is not None)
+        return self._reachable(view, load, prefer_rack=self._options.rack is not None)
 
-    def _reachable(self, view: TopicView, load: TopicLoad, near: bool) -> Pool:
-        """The partitions whose leader is available; with `near`, only those of the client's rack if
-        there are any."""
+    def _reachable(self, view: TopicView, load: TopicLoad, prefer_rack: bool) -> Pool:
+        """The partitions whose leader is available; with `prefer_rack`, only those of the client's
+        rack if there are any."""
         if view is not self._view:
-            self._look_at(view)
-        unavailable = load.unavailable() if self._options.is_adaptive else _NONE
-        pool = self._pools.get((unavailable, near))
+            self._update_view(view)
+        unavailable = load.unavailable() if self._options.is_adaptive else _NO_BROKERS
+        pool = self._pools.get((unavailable, prefer_rack))
         if pool is None:
             if len(self._pools) == _POOLS_KEPT:
                 del self._pools[next(iter(self._pools))]
-            pool = self._pools[unavailable, near] = self._choose_pool(view, unavailable, near)
+            pool = self._pools[unavailable, prefer_rack] = self._choose_pool(
+                view, unavailable, prefer_rack
+            )
         return pool
 
-    def _look_at(self, view: TopicView) -> None:
+    def _update_view(self, view: TopicView) -> None:
         known = self._view
         if known is None or known.leaders != view.leaders or known.racks != view.racks:
             self._pools.clear()
         self._view = view
 
-    def _choose_pool(self, view: TopicView, unavailable: frozenset[int], near: bool) -> Pool:
+    def _choose_pool(self, view: TopicView, unavailable: frozenset[int], prefer_rack: bool) -> Pool:
         if not view.available:
             return Pool(view, range(view.partition_count), self._random)
-        in_rack = [p for p in view.available if near and view.racks[p] == self._options.rack]
+        in_rack = [p for p in view.available if prefer_rack and view.racks[p] == self._options.rack]
         reachable = [p for p in in_rack if view.leaders[p] not in unavailable]
         if reachable:
             return Pool(view, reachable, self._random, is_near=True)
@@ -160,23 +162,23 @@ class BuiltInPartitioner:
         """The function that draws a partition for this turn."""
         if not self._options.is_adaptive:
             return pool.draw
-        self._catch_up(load)
+        self._apply_resized(load)
         return partial(pool.draw_by_queue, pool.weigh_queues(load))
 
     def _weights(self, pool: Pool, load: TopicLoad) -> Sequence[float]:
         """The weights of the pool's partitions."""
         if not self._options.is_adaptive:
             return [1] * len(pool)
-        self._catch_up(load)
+        self._apply_resized(load)
         return pool.weigh_queues(load).weights()
 
-    def _catch_up(self, load: TopicLoad) -> None:
+    def _apply_resized(self, load: TopicLoad) -> None:
         for partition in load.take_resized():
             length = load.queued_batches(partition)
             for pool in self._pools.values():
                 pool.resize(partition, length)
 
-    def _forgive(self, pool: Pool, weights: Sequence[float]) -> None:
+    def _reduce_debts(self, pool: Pool, weights: Sequence[float]) -> None:
         """Reduce all debts at once, by whole quanta, in proportion to the weights."""
         quantum = self._options.quantum
         shared = min(
@@ -188,7 +190,7 @@ class BuiltInPartitioner:
                 self._owed[partition] -= int(shared * weight) * quantum
 
 
-_NONE: frozenset[int] = frozenset()
+_NO_BROKERS: frozenset[int] = frozenset()
 
 
 def weigh(

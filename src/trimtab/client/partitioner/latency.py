@@ -95,44 +95,44 @@ class LatencyPartitioner(BuiltInPartitioner):
         super().__init__(options, random)
         self._brokers: dict[int, _Broker] = {}
         self._leaders: frozenset[int] = frozenset()
-        self._left_out: frozenset[int] = frozenset()
+        self._unavailable: frozenset[int] = frozenset()
         self._table: _Table | None = None
         self._shortened = 0
         self._bar = PROMPT
-        self._looked: dict[bool, tuple[int, int]] = {}
+        self._last_cheapest: dict[bool, tuple[int, int]] = {}
 
     def next_turn(
         self, view: TopicView, previous: int, overshoot: int, load: TopicLoad
     ) -> tuple[int, int]:
         self._bar = math.inf  # until there is a choice
         chosen, owed = super().next_turn(view, previous, max(0, overshoot - self._shortened), load)
-        used_up = self._options.quantum - 1 if self._is_dear(chosen, load) else owed
+        used_up = self._options.quantum - 1 if self._is_expensive(chosen, load) else owed
         self._shortened = used_up - owed
         return chosen, used_up
 
     def may_stay(self, view: TopicView, partition: int, load: TopicLoad) -> bool:
-        if partition not in self._reachable(view, load, near=False):
+        if partition not in self._reachable(view, load, prefer_rack=False):
             return False
         node = load.node(partition)
         return node is None or self._cost(node, load.now()) <= TOLERANCE * self._bar
 
-    def _look_at(self, view: TopicView) -> None:
+    def _update_view(self, view: TopicView) -> None:
         leaders = frozenset(view.leaders) - {NO_LEADER}
         if self._view is not None:
             for node_id in leaders - self._leaders:
                 self._broker(node_id).is_away = True
         self._leaders = leaders
-        super()._look_at(view)
+        super()._update_view(view)
 
     def _pool(self, view: TopicView, load: TopicLoad) -> Pool:
         unavailable = load.unavailable()
-        if unavailable != self._left_out:
+        if unavailable != self._unavailable:
             for node_id in unavailable:
                 self._broker(node_id).is_away = True
-            self._left_out = unavailable
+            self._unavailable = unavailable
         pool = super()._pool(view, load)
         if pool.is_near:
-            everywhere = self._reachable(view, load, near=False)
+            everywhere = self._reachable(view, load, prefer_rack=False)
             if len(everywhere) > len(pool):
                 now = load.now()
                 least = max(PROMPT, self._cheapest(everywhere, load, now))
@@ -140,7 +140,7 @@ class LatencyPartitioner(BuiltInPartitioner):
                     return everywhere
         return pool
 
-    def _is_dear(self, partition: int, load: TopicLoad) -> bool:
+    def _is_expensive(self, partition: int, load: TopicLoad) -> bool:
         """Whether its leader's cost is beyond the bar or unmeasured, if there was a choice."""
         node = load.node(partition)
         if node is None or self._bar == math.inf:
@@ -155,11 +155,11 @@ class LatencyPartitioner(BuiltInPartitioner):
                 chosen = pool.draw()
                 if self._random.random() < chance(chosen):
                     return chosen
-            return self._draw_among_dear(pool, chance)
+            return self._draw_by_chances(pool, chance)
 
         return draw
 
-    def _draw_among_dear(self, pool: Pool, chance: Chance) -> int:
+    def _draw_by_chances(self, pool: Pool, chance: Chance) -> int:
         """If few draws are accepted: draw by the chances of all brokers, computed now and then."""
         table = self._table
         if table is None or table.pool is not pool or table.draws_left == 0:
@@ -193,9 +193,9 @@ class LatencyPartitioner(BuiltInPartitioner):
         """The lowest cost among the pool's brokers; of many, among the last cheapest and a few."""
         brokers = pool.by_leader
         if len(brokers) > _FEW:
-            best, looked = self._looked.get(pool.is_near, (brokers[0][0], 0))
-            candidates = [led[0] for led in brokers[looked : looked + _FEW]]
-            looked = looked + _FEW if looked + _FEW < len(brokers) else 0
+            best, start = self._last_cheapest.get(pool.is_near, (brokers[0][0], 0))
+            candidates = [led[0] for led in brokers[start : start + _FEW]]
+            start = start + _FEW if start + _FEW < len(brokers) else 0
             if best in pool:
                 candidates.append(best)
         else:
@@ -206,7 +206,7 @@ class LatencyPartitioner(BuiltInPartitioner):
             if node is not None and (cost := self._cost(node, now)) < least:
                 best, least = partition, cost
         if len(brokers) > _FEW:
-            self._looked[pool.is_near] = best, looked
+            self._last_cheapest[pool.is_near] = best, start
         return 0.0 if least == math.inf else least
 
     def _cost(self, node: NodeLoad, now: float) -> float:

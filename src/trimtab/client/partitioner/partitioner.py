@@ -285,7 +285,7 @@ _ALIASES = {
     "UniformStickyPartitioner": "UniformStickyPartitioner",
     f"{_JAVA}UniformStickyPartitioner": "UniformStickyPartitioner",
 }
-_OF_THE_BUILT_IN = (
+_BUILT_IN_OPTIONS = (
     "partitioner.adaptive.partitioning.enable",
     "partitioner.adaptive.signal",
     "partitioner.availability.timeout.ms",
@@ -294,7 +294,7 @@ _OF_THE_BUILT_IN = (
     "partitioner.rack.aware",
     "partitioner.rack.aware.strict",
 )
-_OF_ADAPTIVE = ("partitioner.adaptive.signal", "partitioner.availability.timeout.ms")
+_ADAPTIVE_OPTIONS = ("partitioner.adaptive.signal", "partitioner.availability.timeout.ms")
 
 
 def make_partitioner(options: Options, custom: object | None, random: Random) -> PartitionerMaker:
@@ -315,7 +315,7 @@ def make_partitioner(options: Options, custom: object | None, random: Random) ->
     if custom is None and name is None:
         return _make_built_in(options, rack, random)
     _warn_without_effect(
-        options, _OF_THE_BUILT_IN, "partitioner.class is set, and they are for the built-in logic"
+        options, _BUILT_IN_OPTIONS, "partitioner.class is set, and they are for the built-in logic"
     )
     if custom is None:
         match _ALIASES.get(cast(str, name)):
@@ -335,7 +335,7 @@ def make_partitioner(options: Options, custom: object | None, random: Random) ->
                 )
                 return PartitionerMaker(lambda: StickyPartitioner(random), ignores_keys=True)
         custom = _load(cast(str, name))
-    return _adopt(custom, options)
+    return _wrap_custom(custom, options)
 
 
 def _make_built_in(options: Options, rack: str | None, random: Random) -> PartitionerMaker:
@@ -349,7 +349,7 @@ def _make_built_in(options: Options, rack: str | None, random: Random) -> Partit
         )
     if not is_adaptive:
         _warn_without_effect(
-            options, _OF_ADAPTIVE, "partitioner.adaptive.partitioning.enable is false"
+            options, _ADAPTIVE_OPTIONS, "partitioner.adaptive.partitioning.enable is false"
         )
     ignores_keys = options.flag("partitioner.ignore.keys")
     # Imported here because they import this module, and so that a producer loads only its own.
@@ -436,7 +436,7 @@ def _load(path: str) -> object:
     return found
 
 
-def _adopt(custom: object, options: Options) -> PartitionerMaker:
+def _wrap_custom(custom: object, options: Options) -> PartitionerMaker:
     """A user's partitioner, created and configured; it serves all topics."""
     if isinstance(custom, type):
         try:

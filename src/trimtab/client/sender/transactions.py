@@ -114,7 +114,7 @@ _TWO_PHASE_INIT = 6
 """In this version InitProducerId can request transactions without time limit (KIP-939)."""
 _NO_TIMEOUT_MS = 2**31 - 1
 
-_MARKERS_TAKE = 0.003
+_MARKER_WRITE_SECONDS = 0.003
 """Seconds that brokers usually need to write a transaction's markers. A producer that begins the
 next one earlier under `transaction.version` 2 has to wait for 20 ms (KIP-890,
 `add.partitions.to.txn.retry.backoff.ms`)."""
@@ -210,12 +210,12 @@ class Transactions(Identity):
         self._markers_written_at = -math.inf
         self._pending: _Pending | None = None
         self._offset_commits: list[_OffsetCommit] = []
-        self._enlisting: asyncio.Task[None] | None = None
+        self._adding: asyncio.Task[None] | None = None
         self._flushing: asyncio.Task[None] | None = None
         self._forget_transaction()
 
     def _forget_transaction(self) -> None:
-        self._enlisted: set[PartitionQueue] = set()
+        self._added: set[PartitionQueue] = set()
         self._wanted: dict[PartitionQueue, None] = {}
         # Whether the coordinator may know of the transaction, and whether it certainly does.
         self._may_have_begun = False
@@ -248,7 +248,7 @@ class Transactions(Identity):
         before = NO_PRODUCER_ID, -1
         if after is not None:
             before = self._checked_own(after).numbers
-        await self._conclude(INIT, lambda: self._init(*before))
+        await self._run_call(INIT, lambda: self._init(*before))
         return ProducerIdentity(self.transactional_id, self.producer_id, self.producer_epoch)
 
     async def resume(self, identity: ProducerIdentity) -> None:
@@ -292,13 +292,13 @@ class Transactions(Identity):
         self._is_two_phase = two_phase or self._options.timeout is None
         is_version_2 = self._coordinator.feature("transaction.version") >= 2
         if is_version_2 and not self._is_two_phase and self._is_epoch_used:
-            await self._leave_epoch()
+            await self._renew_epoch()
             self._check(BEGIN)
         self._in_version_2 = is_version_2 and not self._is_two_phase
         self.last_produce_version = None if self._in_version_2 else _OLDER_PRODUCE
         self._move(State.IN_TRANSACTION)
 
-    async def _leave_epoch(self) -> None:
+    async def _renew_epoch(self) -> None:
         """Get a new epoch after a transaction of the older protocol.
 
         Otherwise a leader that has not yet written the last transaction's marker would add the next
@@ -364,7 +364,7 @@ class Transactions(Identity):
                 f"{PREPARE}(): the transaction was not begun for that; begin it with"
                 " begin_transaction(two_phase=True)"
             )
-        await self._conclude(PREPARE, self._prepare)
+        await self._run_call(PREPARE, self._prepare)
         return self._prepared()
 
     def _prepared(self) -> PreparedTransaction:
@@ -387,7 +387,7 @@ class Transactions(Identity):
             Unavailable: not done within `max.block.ms`; may be repeated.
             UsageError: no transaction is open.
         """
-        await self._conclude(COMMIT, self._commit)
+        await self._run_call(COMMIT, self._commit)
 
     async def abort(self) -> None:
         """Drop the unsent records, and abort the transaction.
@@ -397,7 +397,7 @@ class Transactions(Identity):
             Unavailable: not done within `max.block.ms`; may be repeated.
             UsageError: no transaction is open.
         """
-        await self._conclude(ABORT, self._abort)
+        await self._run_call(ABORT, self._abort)
 
     @property
     def is_open(self) -> bool:
@@ -423,8 +423,8 @@ class Transactions(Identity):
         tasks = [commit.task for commit in self._offset_commits]
         if self._pending is not None:
             tasks.append(self._pending.task)
-        if self._enlisting is not None:
-            tasks.append(self._enlisting)
+        if self._adding is not None:
+            tasks.append(self._adding)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -439,18 +439,18 @@ class Transactions(Identity):
         if not super().may_send(queue):
             return False
         if self.state in _OPEN:
-            if queue in self._enlisted:
+            if queue in self._added:
                 return True
             if self._in_version_2:
                 if not self._may_have_begun and self._loop.time() < self._markers_written_at:
                     self._loop.call_at(self._markers_written_at, self.wake)
                     return False
-                self._enlisted.add(queue)
+                self._added.add(queue)
                 return True
             self._wanted[queue] = None
-            if self._enlisting is None or self._enlisting.cancelled():
+            if self._adding is None or self._adding.cancelled():
                 # A task begins after the sender has looked at every queue.
-                self._enlisting = self._loop.create_task(self._enlist())
+                self._adding = self._loop.create_task(self._add_wanted_partitions())
             return False
         if self.state in _FAILED:
             if not self._is_to_be_dropped(queue.batches[0]):
@@ -492,7 +492,7 @@ class Transactions(Identity):
             self._must_raise_epoch = True
 
     def recreated(self, queue: PartitionQueue) -> None:
-        if self.state in _OPEN and queue in self._enlisted:
+        if self.state in _OPEN and queue in self._added:
             self._must_raise_epoch = True
             self._fail(
                 Unavailable(
@@ -547,7 +547,7 @@ class Transactions(Identity):
 
     # the work of the calls
 
-    async def _conclude(self, call: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _run_call(self, call: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do a call's work, or wait for it if an earlier call has begun it."""
         pending = self._pending
         if pending is None or pending.call != call:
@@ -587,12 +587,12 @@ class Transactions(Identity):
 
     async def _prepare(self) -> None:
         self._move(State.PREPARING)
-        await self._settle_all(State.PREPARING)
+        await self._wait_for_answers(State.PREPARING)
         self._move(State.PREPARED)
 
     async def _commit(self) -> None:
         self._move(State.COMMITTING)
-        await self._settle_all(State.COMMITTING)
+        await self._wait_for_answers(State.COMMITTING)
         if self._may_have_begun:
             try:
                 await self._end(commits=True)
@@ -606,11 +606,11 @@ class Transactions(Identity):
         cause = self._lifecycle.cause
         self._move(State.ABORTING)
         self._drop()
-        if self._enlisting is not None:
-            await asyncio.wait([self._enlisting])
+        if self._adding is not None:
+            await asyncio.wait([self._adding])
         await self._finish_offset_commits()
         await self._flush()
-        self._check_still(State.ABORTING)
+        self._check_state(State.ABORTING)
         try:
             # A coordinator that has expired the producer refuses to end its transaction.
             is_forgotten = (
@@ -627,14 +627,14 @@ class Transactions(Identity):
         self._forget_transaction()
         self._move(State.READY)
 
-    async def _settle_all(self, state: State) -> None:
+    async def _wait_for_answers(self, state: State) -> None:
         """Wait until all batches and offsets of the transaction are answered.
 
         Raises TransactionError if the state is then another one.
         """
         await self._flush()
         await self._finish_offset_commits()
-        self._check_still(state)
+        self._check_state(state)
 
     async def _flush(self) -> None:
         """Wait until every batch is acknowledged or has failed, or the transaction has failed."""
@@ -653,7 +653,7 @@ class Transactions(Identity):
         if commits:
             await asyncio.wait([commit.task for commit in commits])
 
-    def _check_still(self, state: State) -> None:
+    def _check_state(self, state: State) -> None:
         if self.state is not state:
             raise self._lifecycle.failure()
 
@@ -729,7 +729,7 @@ class Transactions(Identity):
                 self._must_raise_epoch = True
                 return
             raise
-        self._markers_written_at = self._loop.time() + _MARKERS_TAKE
+        self._markers_written_at = self._loop.time() + _MARKER_WRITE_SECONDS
         self._is_epoch_used = not self._in_version_2
         if response.producer_id != NO_PRODUCER_ID:
             self.renew(response.producer_id, response.producer_epoch)
@@ -737,7 +737,7 @@ class Transactions(Identity):
 
     # adding partitions and offsets to the transaction
 
-    async def _enlist(self) -> None:
+    async def _add_wanted_partitions(self) -> None:
         """Add the partitions whose first batch waits, until there are none left."""
         try:
             while self._wanted and self.state in _OPEN:
@@ -753,7 +753,7 @@ class Transactions(Identity):
                 )
                 self._has_begun = True
                 for queue in asked:
-                    self._enlisted.add(queue)
+                    self._added.add(queue)
                     self._wanted.pop(queue, None)
                 self.wake()
         except TransactionError:
@@ -764,7 +764,7 @@ class Transactions(Identity):
             if cause is not error:
                 raise
         finally:
-            self._enlisting = None
+            self._adding = None
 
     def _add_partitions(self, queues: Collection[PartitionQueue]) -> AddPartitionsToTxnRequest:
         topics: dict[str, list[int]] = {}
@@ -866,7 +866,7 @@ class _MemberUnsupported(BrokerError):
 
 
 def _refusal_of_partitions(response: AddPartitionsToTxnResponse) -> Verdict:
-    return _worst(
+    return _most_severe(
         [
             (error_code(result.partition_error_code), f"{topic.name}-{result.partition_index}")
             for topic in response.results_by_topic_v3_and_below
@@ -876,7 +876,7 @@ def _refusal_of_partitions(response: AddPartitionsToTxnResponse) -> Verdict:
 
 
 def _refusal_of_offsets(response: TxnOffsetCommitResponse) -> Verdict:
-    return _worst(
+    return _most_severe(
         [
             (error_code(result.error_code), f"the offset of {topic.name}-{result.partition_index}")
             for topic in response.topics
@@ -885,7 +885,7 @@ def _refusal_of_offsets(response: TxnOffsetCommitResponse) -> Verdict:
     )
 
 
-def _worst(results: Collection[Verdict]) -> Verdict:
+def _most_severe(results: Collection[Verdict]) -> Verdict:
     """The most severe result: an error that is not retriable, else a retriable one, else
     OPERATION_NOT_ATTEMPTED, which only says that another item was refused."""
 

@@ -158,7 +158,7 @@ def test_a_partition_that_is_not_known_is_waited_for(
     make_view: MakeView,
     in_form: Callable[[str], ModuleType],
 ) -> None:
-    """`append` takes nothing until the view has it; neither is a row, nor what stands in line."""
+    """`append` accepts nothing until the view has it, and neither do rows or waiting senders."""
     accumulator = make_bench().accumulator
     form = in_form("trimtab.wire.rows_cy")
     rows = rows_of(form, [b"1", b"2"], lambda share: None, partitions=[0, 3])

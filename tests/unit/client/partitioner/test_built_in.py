@@ -250,7 +250,7 @@ def test_the_queue_of_an_unavailable_broker_does_not_count(make_view: MakeView) 
     view = make_view([0, 1, 2])
     load = ScriptedLoad({0: 5, 2: 1}, left_out=frozenset({0}))
     assert adaptive().weigh(view, load) == {
-        0: (0.0, "broker 0 takes nothing (partitioner.availability.timeout.ms)"),
+        0: (0.0, "broker 0 accepts no batches (partitioner.availability.timeout.ms)"),
         1: (pytest.approx(2 / 3), None),
         2: (pytest.approx(1 / 3), None),
     }

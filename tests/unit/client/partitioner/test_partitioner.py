@@ -217,7 +217,7 @@ def test_a_partitioner_is_loaded_by_its_path(
             "cannot be loaded: .*has no attribute 'Nothing'",
         ),
         (".partitioner:Nothing", "is not known"),
-        ("trimtab.client.partitioner.partitioner:_OF_ADAPTIVE", "is not a partitioner"),
+        ("trimtab.client.partitioner.partitioner:_ADAPTIVE_OPTIONS", "is not a partitioner"),
         (f"{__name__}:Needy", "cannot be made without arguments"),
     ],
 )

@@ -697,7 +697,7 @@ def test_case_17_a_slow_broker_gets_no_more_than_its_share(mode: str) -> None:
 @pytest.mark.kip(1123)
 @in_both_modes
 def test_case_18_d1_load_counts_in_the_rack(mode: str) -> None:
-    """Three racks, two brokers in ours: broker 0 takes nothing, broker 1 everything at once."""
+    """Three racks, two brokers in ours: broker 0 accepts no batches, broker 1 all at once."""
     bench = Bench(mode, [0, 1, 2, 3], 128, racks=["near", "near", "far", "farther"], rack="near")
     chosen: Counter[int] = Counter()
     for _ in range(400):
