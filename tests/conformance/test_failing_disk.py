@@ -203,4 +203,4 @@ def test_the_other_brokers_take_over_and_no_record_is_lost(
             assert lost == []
         log = (tmp_path / "data" / "logs" / f"broker-{SICK}.log").read_text()
         assert "CRITICAL" in log
-        assert "the log directory has failed, and this broker ends" in log
+        assert "the log directory has failed; this broker stops" in log

@@ -199,7 +199,7 @@ def test_a_broker_with_a_full_disk_ends_and_records_wait_until_it_is_back() -> N
         values = read_values(broker.address)
         told = _log_of(broker)
     assert "File too large" in told
-    assert "the log directory has failed, and this broker ends" in told
+    assert "the log directory has failed; this broker stops" in told
     assert sorted(ledger) == list(range(4_000))
     assert {number: values[offset] for number, offset in ledger.items()} == {
         number: number for number in range(4_000)

@@ -1,4 +1,4 @@
-"""One broker: its address, its replicas, and what it knows of the cluster.
+"""One broker: its listener, its replicas, and its image of the cluster's metadata.
 
 controller's log ─▶ MetadataFollower ─▶ replay ─▶ image ─▶ partitions to lead and to follow
 """
@@ -54,7 +54,7 @@ from trimtab.wire.messages.metadata_records import (
 )
 
 _SLICE = 100
-"""Partitions that are opened, or dropped, before others have their turn."""
+"""Partitions that are opened or dropped before other tasks run."""
 
 _REPLAYED_AT_ONCE = 1000
 _SHUTDOWN_TIMEOUT_S = 5.0
@@ -64,26 +64,26 @@ _log = logging.getLogger(__name__)
 
 
 class Broker:
-    """Serves the partitions that the cluster's metadata says it leads, and follows others.
+    """Leads and follows the partitions that the cluster's metadata assigns to it.
 
-    `bind`, then `start`.
+    Call `bind`, then `start`.
 
     Args:
-        broker_id: its number, which it keeps.
-        cluster_id: of the cluster it belongs to.
+        broker_id: the same at every start.
+        cluster_id: the id of its cluster.
         storage: the directory of its logs.
         controller: host and port of the controller.
         options: broker options (`trimtab.config.BROKER`), dotted or in snake case.
         now_ms: wall time in milliseconds.
-        random: makes up the identities of a new directory and of this life, and sessions.
+        random: draws the ids of a new log directory, of this incarnation and of fetch sessions.
 
     Attributes:
-        failed: set once it cannot go on, and has been aborted.
+        failed: set once it cannot continue and has been aborted.
 
     Raises:
-        StorageError: the directory of its logs cannot be read.
-        UsageError: an option that is unknown or does not fit; the directory is in use, or belongs
-            to another broker or cluster.
+        StorageError: the log directory cannot be read.
+        UsageError: an option is unknown or has a bad value; the directory is in use, or belongs to
+            another broker or cluster.
     """
 
     def __init__(
@@ -152,18 +152,18 @@ class Broker:
 
     @property
     def epoch(self) -> int:
-        """Of this life of the broker; -1 before the controller has registered it."""
+        """The broker epoch; -1 before the controller has registered this broker."""
         return self.lifecycle.epoch
 
     @property
     def controller_id(self) -> int:
-        """Whom Metadata names as the controller: this broker, which passes requests on."""
+        """The controller id in Metadata responses: this broker, which forwards requests."""
         return self.id
 
     # -- life
 
     async def bind(self, host: str, port: int) -> int:
-        """Bind the address, without serving yet; the port that was bound (for `port` 0).
+        """Bind the address, without serving yet; returns the port, as `port` may be 0.
 
         Raises:
             OSError: the address is taken.
@@ -173,13 +173,13 @@ class Broker:
         return bound
 
     async def start(self, host: str, port: int) -> None:
-        """Join the cluster under this address; on return clients are served.
+        """Join the cluster with this address; clients are served when this returns.
 
-        Waits for the controller as long as it takes.
+        Waits without limit for the controller.
 
         Raises:
             CorruptData: the controller's log cannot be replayed, or is not the one that this broker
-                has followed before: nothing was changed.
+                has followed before; no file of the broker was changed.
             StorageError: the disk failed.
             UsageError: the controller refuses this broker.
         """
@@ -203,7 +203,7 @@ class Broker:
         following.add_done_callback(self._metadata_ended)
 
     def _give_address(self, name: str, host: str, port: int) -> None:
-        """Have an option say where this broker is, unless it was given and says so already."""
+        """Set an address option to this broker's address, unless it was given."""
         if not self.given.get(name):
             self.given[name] = (f"PLAINTEXT://{format_address(host, port)}",)
 
@@ -220,13 +220,13 @@ class Broker:
         await self.metadata.reach(self.epoch + 1)
         async with self._replaying:
             await self._carry_out_all()
-            if self._failure is None:  # or what was not opened would look like a stray
+            if self._failure is None:  # otherwise logs that were not opened would count as strays
                 self._set_aside_strays()
         if self._failure is not None:
             raise self._failure
         if self.logs.previous_epoch >= 0 and (self.logs.has_lost or self._offline):
-            # Nobody may lead for what this broker has had before (KIP-966).
-            _log.error("a log lacks what was written to it broker=%d", self.id)
+            # This broker must not be elected for records that it has lost (KIP-966).
+            _log.error("a log has lost records or cannot be opened broker=%d", self.id)
             await self.lifecycle.register_with_loss()
             self.logs.begin_life(self.epoch)
             await self.metadata.reach(self.epoch + 1)
@@ -246,7 +246,7 @@ class Broker:
             if interval_s:
                 self._tasks.append(asyncio.create_task(self._repeat(interval_s, look_after)))
         await self.lifecycle.unfenced.wait()
-        # So that our clients are told of us, too. An operator may unregister a broker at any time.
+        # So that Metadata responses include this broker. An operator may unregister it any time.
         while (own := self.image.brokers.get(self.id)) is None or own.fenced:
             await self.metadata.advance()
 
@@ -254,8 +254,8 @@ class Broker:
         try:
             for directory in self.logs.set_aside_strays(self._offline):
                 _log.warning(
-                    "set aside a log that the cluster does not know; delete it if nobody misses "
-                    "it broker=%d directory=%s",
+                    "set aside the log of a partition that the cluster does not have here; delete "
+                    "it if nobody needs it broker=%d directory=%s",
                     self.id,
                     directory,
                 )
@@ -264,14 +264,14 @@ class Broker:
             self.disk_failed(error)
 
     def _interval_s(self, option: str) -> float:
-        """0 for never."""
+        """The interval in seconds; 0 for never."""
         interval_ms = cast(int, self.config[option])
         return interval_ms / 1000 if 0 < interval_ms < config.INT_MAX else 0
 
     def _metadata_ended(self, task: asyncio.Future[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
             _log.critical(
-                "cannot follow the controller any more broker=%d",
+                "cannot replay the controller's log any more broker=%d",
                 self.id,
                 exc_info=task.exception(),
             )
@@ -279,10 +279,10 @@ class Broker:
             self.failed.set()
 
     async def close(self, hand_over: bool = True) -> None:
-        """Leave the cluster, close the connections after what is written to them, and the logs.
+        """Leave the cluster, send the pending responses, close the connections and the logs.
 
         Args:
-            hand_over: have the controller move away what this broker leads first (controlled
+            hand_over: first have the controller move the leaders to other brokers (controlled
                 shutdown).
 
         Raises:
@@ -292,7 +292,7 @@ class Broker:
             await asyncio.gather(self._giving_up, *self._tasks, return_exceptions=True)
             await self._proposals.close()
             await self._replication.close()
-            self._storage.close()  # and not the logs: nothing may say that they are in order
+            self._storage.close()  # not the logs: they must not be marked as closed cleanly
             return
         if hand_over and self._carries_out and self.config["controlled.shutdown.enable"]:
             await self.lifecycle.shut_down(_SHUTDOWN_TIMEOUT_S)
@@ -311,11 +311,11 @@ class Broker:
             self._note_replayed(durable=True)
             self.logs.close(self.epoch)
         else:
-            # The logs may not have been looked at, so nothing may say that they are in order.
+            # The logs may not have been opened, so they must not be marked as closed cleanly.
             self._storage.close()
 
     def abort(self) -> None:
-        """End at once, as a process does that is killed: nothing is written or said any more."""
+        """Stop at once, like a killed process: write no file and send nothing."""
         self.lifecycle.abort()
         if self._giving_up is not None:
             self._giving_up.cancel()
@@ -328,20 +328,20 @@ class Broker:
             link.close()
 
     def disk_failed(self, error: StorageError) -> None:
-        """A file could not be read or written. Unless that passes, the log directory has failed,
-        and with it this broker, which has no other: it acknowledges nothing more, has the
-        controller give its partitions other leaders, and has failed (Kafka's
+        """A file could not be read or written. If `error.fails_directory`, the log directory has
+        failed, and so has this broker, which has no other directory: it acknowledges nothing more,
+        reports to the controller, so that other brokers become leaders, and sets `failed` (Kafka's
         `ReplicaManager.handleLogDirFailure`)."""
         if self._failure is not None or not error.fails_directory:
             return
         self._failure = error
         _log.critical(
-            "the log directory has failed, and this broker ends broker=%d directory=%s error=%s",
+            "the log directory has failed; this broker stops broker=%d directory=%s error=%s",
             self.id,
             cast("tuple[str, ...] | None", self.config["log.dirs"]) or "",
             error,
         )
-        # Not within this call: it may be about to answer somebody.
+        # Later, as the caller may still have to answer a request.
         self._giving_up = asyncio.ensure_future(self._give_up(error))
 
     async def _give_up(self, error: StorageError) -> None:
@@ -356,8 +356,10 @@ class Broker:
         try:
             if self.epoch >= 0:
                 await self.lifecycle.give_up(is_lost)
-        except PeerLost as lost:  # it finds out when nobody listens at this broker's address
-            _log.warning("cannot tell the controller broker=%d error=%s", self.id, lost)
+        except PeerLost as lost:  # it notices when this broker's address refuses connections
+            _log.warning(
+                "cannot report the failure to the controller broker=%d error=%s", self.id, lost
+            )
         finally:
             for link in self._links:
                 link.close()
@@ -366,7 +368,7 @@ class Broker:
     # -- the cluster's metadata
 
     async def replay(self, records: list[Any]) -> None:
-        """Learn what the controller decided; partitions are there when this returns."""
+        """Replay the controller's records; their partitions are open when this returns."""
         async with self._replaying:
             await self._replay(records)
 
@@ -399,8 +401,9 @@ class Broker:
         topics: dict[str, None],
         brokers: dict[int, None],
     ) -> None:
-        """Replay what belongs together, and note what it is about. Others get their turn within
-        the partitions of a new topic, which nobody sees before it is whole."""
+        """Replay the records of one decision into the image, and collect the partitions, topics and
+        brokers that they change. Other tasks run in between only while a new topic's partitions are
+        replayed; the image hides the topic until all of them are there."""
         is_new = False
         for number, record in enumerate(records, 1):
             kind = type(record)
@@ -438,7 +441,7 @@ class Broker:
                 brokers[record.broker_id] = None
 
     async def replay_snapshot(self, records: list[Any]) -> None:
-        """Learn everything anew: what has changed since the last record is carried out."""
+        """Replace the image by a snapshot, and apply the differences to the partitions."""
         async with self._replaying:
             await self._replay_snapshot(records)
 
@@ -479,7 +482,7 @@ class Broker:
                 await asyncio.sleep(0)
 
     def _place(self, topic: TopicImage, registration: PartitionRegistration) -> None:
-        """Lead, follow or drop one partition, as the controller says."""
+        """Lead, follow or drop one partition, as the controller decided."""
         key = (topic.name, registration.id)
         partition = self.partitions.get(key)
         if self.id not in registration.replicas:
@@ -512,7 +515,7 @@ class Broker:
             return None
         if log.latest_epoch > registration.leader_epoch and not log.has_confirmed_epoch:
             _log.error(
-                "the last batch has a leader epoch that never was: it is damaged broker=%d "
+                "the last batch is damaged: its leader epoch is above the controller's broker=%d "
                 "partition=%s-%d epoch=%d",
                 self.id,
                 *key,
@@ -520,7 +523,7 @@ class Broker:
             )
             log.forget_epochs_after(registration.leader_epoch)
         if log.latest_epoch > registration.leader_epoch:
-            self._carries_out = False  # nothing of this run is to be kept
+            self._carries_out = False  # so that `close` writes nothing to the logs
             raise refuse_other_history(
                 self.id,
                 f"the log of {topic.name}-{registration.id} has leader epoch {log.latest_epoch}, "
@@ -554,7 +557,7 @@ class Broker:
         try:
             self.logs.delete_log(*key)
         except StorageError as error:
-            # The metadata no longer knows it: a topic of the same name gets rid of it.
+            # The metadata does not have it any more; a new topic of the same name will remove it.
             _log.error(
                 "cannot delete a log broker=%d partition=%s-%d error=%s", self.id, *key, error
             )
@@ -563,7 +566,7 @@ class Broker:
     # -- options
 
     def _topic_config(self, topic: str) -> tuple[dict[str, config.Value], LogConfig]:
-        """Every option of a topic, as it counts on this broker, and those of its logs."""
+        """The effective options of a topic on this broker, and of its logs."""
         last = self._last_topic_config
         if last is None or last[0] != topic:  # partitions come topic by topic
             values = config.resolve_topic(self.config, self.image.configs(CONFIG_TOPIC, topic))
@@ -572,7 +575,7 @@ class Broker:
         return last[1], last[2]
 
     def _configure(self) -> None:
-        """Take over what was changed for all brokers, or for this one."""
+        """Apply the options that were set for all brokers, or for this one."""
         self._last_topic_config = None
         self.config = config.resolve(
             self.given,
@@ -593,13 +596,14 @@ class Broker:
                 partition.log.config = log_config
                 partition.configure(values)
 
-    # -- what handlers ask
+    # -- called by handlers
 
     def find_replica(self, topic: str, index: int) -> Partition:
-        """A partition that this broker has, whoever leads it.
+        """This broker's replica of a partition, whichever broker leads it.
 
         Raises:
-            Refused: nobody has it, others have it, or its disk has failed.
+            Refused: the partition does not exist, this broker has no replica of it, or the log or
+                its directory has failed.
         """
         partition = self.partitions.get((topic, index))
         if partition is not None and self._failure is None:
@@ -615,7 +619,7 @@ class Broker:
         """A partition that this broker leads.
 
         Raises:
-            Refused: nobody has it, another broker leads it, or its disk has failed.
+            Refused: as `find_replica`, or another broker leads it.
         """
         partition = self.find_replica(topic, index)
         if partition.leadership is None:
@@ -625,8 +629,8 @@ class Broker:
     def find_leader(
         self, topic: str, index: int
     ) -> tuple[int, int, BrokerRegistration | None] | None:
-        """Who leads a partition, its leader epoch, and where that broker is; None if nobody has
-        the partition."""
+        """A partition's leader id, leader epoch, and the leader's registration; None if the
+        partition does not exist."""
         image = self.image.topics.get(topic)
         if image is None or not 0 <= index < len(image.partitions):
             return None
@@ -634,10 +638,10 @@ class Broker:
         return partition.leader, partition.leader_epoch, self.image.brokers.get(partition.leader)
 
     async def next_producer_id(self) -> int:
-        """A producer id that was never given out before.
+        """A producer id that no producer has been given before.
 
         Raises:
-            PeerLost: the controller is away.
+            PeerLost: the controller cannot be reached, or refuses.
         """
         while (producer_id := next(self._producer_ids, None)) is None:
             block = await self.controller.insist(
@@ -651,24 +655,25 @@ class Broker:
         return producer_id
 
     def leads_too_fast(self) -> bool:
-        """Whether throttled followers have had what `leader.replication.throttled.rate` allows."""
+        """Whether throttled followers got more than `leader.replication.throttled.rate` from this
+        broker."""
         rate = cast(int, self.config["leader.replication.throttled.rate"])
         return self._sent_throttled.is_exceeded(rate, self.time())
 
     def note_sent_throttled(self, size: int) -> None:
-        """So many bytes go to a throttled follower."""
+        """Count `size` bytes sent to a throttled follower."""
         self._sent_throttled.record(size, self.time())
 
     def note_taken_throttled(self, size: int) -> None:
-        """So many bytes were taken as a throttled follower."""
+        """Count `size` bytes received as a throttled follower."""
         self._taken_throttled.record(size, self.time())
 
     def follows_too_fast(self) -> bool:
-        """Whether this broker has had what `follower.replication.throttled.rate` allows it."""
+        """Whether this broker received more than `follower.replication.throttled.rate`."""
         rate = cast(int, self.config["follower.replication.throttled.rate"])
         return self._taken_throttled.is_exceeded(rate, self.time())
 
-    # -- what partitions ask
+    # -- called by partitions (`Host`)
 
     @property
     def lag_limit_s(self) -> float:
@@ -678,7 +683,7 @@ class Broker:
         return self._loop.time()
 
     def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether that broker, in that life, may be in an ISR."""
+        """Whether that broker, with that broker epoch, may be in an ISR."""
         registration = self.image.brokers.get(broker_id)
         return (
             registration is not None
@@ -690,8 +695,9 @@ class Broker:
         self._proposals.submit(partition)
 
     def choose_replica(self, partition: Partition, rack: str, offset: int) -> int:
-        """The leader if it is in the consumer's rack or no replica there has the offset; otherwise
-        the one there that is furthest (Kafka's `RackAwareReplicaSelector`, KIP-392)."""
+        """The id of the in-sync replica in the consumer's rack that has `offset` and the highest
+        log end offset; -1 for the leader, if it is in that rack or there is no such replica
+        (Kafka's `RackAwareReplicaSelector`, KIP-392)."""
         selector = cast("str | None", self.config["replica.selector.class"])
         if not selector or not selector.endswith("RackAwareReplicaSelector"):
             return -1
@@ -719,7 +725,7 @@ class Broker:
             try:
                 await look_after()
             except (StorageError, CorruptData) as error:
-                _log.error("cannot look after the logs broker=%d error=%s", self.id, error)
+                _log.error("log maintenance failed broker=%d error=%s", self.id, error)
                 if isinstance(error, StorageError):
                     self.disk_failed(error)
 
@@ -732,7 +738,7 @@ class Broker:
         self._note_replayed(durable=False)
 
     def _note_replayed(self, durable: bool) -> None:
-        """Keep how far the controller's log has been followed."""
+        """Write the last replayed metadata batch to disk, unless that is there already."""
         noted = self.metadata.last, durable
         if noted not in (self._noted, (self._noted[0], False)):
             write_replayed(self._storage, *noted)
@@ -750,7 +756,7 @@ class Broker:
                 if partition.log.log_start_offset != start:
                     partition.tell_changed()
                     if not partition.is_leader:
-                        self._replication.follow(partition)  # so that the leader hears of it
+                        self._replication.follow(partition)  # to report its log start offset
 
     async def _compact(self) -> None:
         if self.config["log.cleaner.enable"]:

@@ -1,4 +1,4 @@
-"""How a broker asks the controller: one connection, made again whenever it is lost."""
+"""A broker's connection to the controller, opened again whenever it is lost."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ _MAX_BACKOFF_S = 1.0
 
 
 class ControllerLink:
-    """A connection to the controller, for one purpose: what waits there holds up nothing else.
+    """A connection to the controller for one kind of request, so that a slow request delays no
+    others.
 
     Args:
-        host: the controller's.
-        port: the controller's.
-        client_id: says in the controller's log who asks.
+        host: the controller's host.
+        port: the controller's port.
+        client_id: names the sender in the controller's log.
     """
 
     def __init__(self, host: str, port: int, client_id: str) -> None:
@@ -29,24 +30,24 @@ class ControllerLink:
         self._connecting: asyncio.Task[Peer] | None = None
 
     async def ask(self, request: object, timeout_s: float, version: int | None = None) -> Any:
-        """The controller's response, in the newest version unless one is given.
+        """Send a request, in the newest version unless one is given; returns the response.
 
         Raises:
-            PeerLost: it is away, or does not answer within the time; whether it carried out the
-                request is not known.
+            PeerLost: the controller cannot be reached, or does not answer in time; it may have
+                carried out the request.
         """
         try:
             async with asyncio.timeout(timeout_s):
                 return await (await self._connect()).ask(request, version)
         except TimeoutError as error:
-            self.close()  # Its answer would be taken for that to a later request.
+            self.close()  # a late response would be taken for that to the next request
             raise PeerLost(
                 f"the controller at {self._host}:{self._port} does not answer within {timeout_s} s"
             ) from error
 
     async def insist(self, request: object, timeout_s: float) -> Any:
-        """Like `ask`, but a controller that is away is asked again until the time is over. Only
-        for what may be carried out twice."""
+        """Like `ask`, but send the request again while the controller is lost, until the time is
+        over. Only for requests that may be carried out twice."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
         backoff_s = _FIRST_BACKOFF_S
@@ -60,7 +61,7 @@ class ControllerLink:
             backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
 
     async def ask_when_there(self, request: object, timeout_s: float, version: int) -> Any:
-        """Like `ask`, but wait for a controller that is away; what was sent is not sent again."""
+        """Like `ask`, but wait until the controller can be reached. A request is sent once only."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
         backoff_s = _FIRST_BACKOFF_S
@@ -69,7 +70,7 @@ class ControllerLink:
                 async with asyncio.timeout_at(deadline_s):
                     await self._connect()
             except TimeoutError as error:
-                raise PeerLost("the controller is away") from error
+                raise PeerLost("the controller cannot be reached") from error
             except PeerLost:
                 if loop.time() + backoff_s >= deadline_s:
                     raise
@@ -79,12 +80,12 @@ class ControllerLink:
             backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
 
     def close(self) -> None:
-        """Close the connection; the next request makes another."""
+        """Close the connection; the next request opens another."""
         connecting, self._connecting = self._connecting, None
         if connecting is not None:
             connecting.cancel()
             if connecting.done() and not connecting.cancelled() and not connecting.exception():
-                connecting.result().close()  # made, but nobody has taken it yet
+                connecting.result().close()  # connected, but not yet stored in `_peer`
         if self._peer is not None:
             self._peer.close()
             self._peer = None

@@ -1,5 +1,5 @@
-"""Responses that wait for followers: Produce with acks=all until its batches are on every replica
-in sync, DeleteRecords until the records are gone from every living one."""
+"""Responses that wait for followers: Produce with acks=all, until every in-sync replica has the
+batches; DeleteRecords, until every live replica has deleted the records."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from trimtab.errors import ErrorCode
 
 
 class DelayedResponse:
-    """The response to one request, some parts of which hold only later.
+    """The response to one request, some partitions of which must wait.
+
+    A part is the response for one partition.
 
     Args:
-        response: as it is if all goes well.
-        refuse: called with a part that does not hold, to put the code in.
+        response: the response if all parts succeed.
+        refuse: called with a part that fails and the error code to write into it.
 
     Attributes:
-        answer: the response, once every part of it is known.
+        answer: resolves to the response once all parts are settled.
     """
 
     __slots__ = ("_missing", "_refuse", "_response", "_timer", "answer")
@@ -33,11 +35,11 @@ class DelayedResponse:
         self.answer.add_done_callback(self._stop)
 
     def hold(self, part: Any) -> None:
-        """There is no answer before this part has been settled."""
+        """Do not answer before this part is settled."""
         self._missing[id(part)] = part
 
     def settle(self, part: Any, code: ErrorCode) -> None:
-        """A part holds, or is refused; nothing if it is too late."""
+        """A part has succeeded (NONE) or failed; ignored after the time-out."""
         if self._missing.pop(id(part), None) is None:
             return
         if code is not ErrorCode.NONE:
@@ -45,10 +47,10 @@ class DelayedResponse:
         self._answer()
 
     def start(self, timeout_s: float) -> None:
-        """The parts are all there: answer when each is settled.
+        """All parts have been added: answer when each is settled.
 
         Args:
-            timeout_s: after which REQUEST_TIMED_OUT is the code of what still does not hold.
+            timeout_s: after this time unsettled parts fail with REQUEST_TIMED_OUT.
         """
         self._timer = asyncio.get_running_loop().call_later(timeout_s, self._time_out)
         self._answer()

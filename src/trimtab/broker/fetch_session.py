@@ -1,17 +1,17 @@
-"""What a fetch asks for, and what the broker remembers of it until the next one (KIP-227).
+"""Fetch sessions: the partitions of a client's fetches, kept between requests (KIP-227).
 
     FetchSessionCache ──▶ FetchSession ──▶ FetchSlot: one partition ◀──watches── Partition
                                │
                                └──▶ DelayedFetch, while a fetch waits
 
-A fetch that names all its partitions makes a `FetchSession`. Without a session on the wire it
-lives as long as that one request; otherwise the cache keeps it, and the client's next requests
-name only what is to be different.
+A full fetch (one that names all its partitions) creates a `FetchSession`. If the client wants no
+session, the object lives as long as that request. Otherwise the cache keeps it, and the client's
+next requests name only the partitions to add, change or remove.
 
-An idle partition costs nothing: a slot that has something to say is in its session's `ready` set,
-and a fetch looks at those alone, in the session's order. Every slot that is not ready watches its
-partition. Once it is ready it need not be told again, so it stops watching when it is told and no
-fetch waits: a client that is gone costs a partition one call, not one for each append.
+An idle partition costs nothing. A slot whose partition may have changed is in the session's `ready`
+set, and a fetch reads only the ready slots, in the session's order. Every slot that is not ready
+watches its partition. When the partition notifies it and no fetch waits, the slot becomes ready and
+stops watching: a client that is gone costs a partition one call, not one for each append.
 
 Kafka's `FetchSession`, `FetchContext` and `FetchSessionCacheShard` are the specification.
 """
@@ -44,41 +44,41 @@ if TYPE_CHECKING:
 
 NO_SESSION = 0
 FINAL_EPOCH = -1
-"""Of a request that names all its partitions and wants no session."""
+"""Epoch of a full fetch that wants no session."""
 INITIAL_EPOCH = 0
-"""Of a request that names all its partitions and wants a new session."""
+"""Epoch of a full fetch that wants a new session."""
 
 UNCHECKED = -2
 
 MAX_PARTITIONS = 500_000
-"""Partitions of all sessions together: some 200 MB."""
+"""Partitions of all sessions together at most: about 200 MB."""
 
 EVICTABLE_AFTER_S = 120.0
-"""How long a session is idle until any other may take its place, and how old until a bigger one
-may (Kafka's `MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS`)."""
+"""A session idle for longer may be evicted for any other; one created longer ago, for a bigger one
+(Kafka's `MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS`)."""
 
 _TOPIC_IDS_SINCE = 13
 _REPLICA_STATE_SINCE = 15
 _FOLLOWERS_SINCE = 11
 
 PASSED_AT_ONCE = 150
-"""Partitions that a fetch looks at between two steps."""
+"""Partitions that a fetch reads before other requests are served."""
 
 _by_rank = attrgetter("rank")
 
 
 class Reader:
-    """Who fetches, and what he may see (Kafka's `FetchParams`).
+    """Who fetches, and which replicas and offsets it may read (Kafka's `FetchParams`).
 
     Attributes:
         replica_id: the follower's broker id; negative for a consumer.
         broker_epoch: the follower's; -1 if it does not say.
         rack: the consumer's; empty if it has none.
-        is_follower: reads up to the log's end, not only what is committed.
-        needs_leader: is served by the leader alone. A consumer that knows preferred replicas
-            (KIP-392) is served by any.
-        find: the partition to read, by topic and index; raises `Refused` if this broker does not
-            have it, or not for this reader.
+        is_follower: reads up to the log end offset, not only up to the high watermark.
+        needs_leader: is served by the leader only. A consumer that supports preferred replicas
+            (KIP-392) is served by any replica.
+        find: returns the partition to read, by topic and index; raises `Refused` if this broker
+            has no replica of it, or must lead it for this reader and does not.
     """
 
     __slots__ = (
@@ -107,7 +107,7 @@ class Reader:
         )
 
     def is_like(self, other: Reader) -> bool:
-        """Whether both may see the same."""
+        """Whether both may read the same replicas and offsets."""
         return (
             self.replica_id == other.replica_id
             and self.broker_epoch == other.broker_epoch
@@ -116,7 +116,8 @@ class Reader:
         )
 
     def is_throttled(self, partition: Partition) -> bool:
-        """Whether a follower gets nothing of it now: replication has used up its quota (KIP-73)."""
+        """Whether this follower gets no records of a throttled partition now, because the leader's
+        replication quota is used up (KIP-73)."""
         return (
             self.is_follower
             and partition.throttles(self.replica_id)
@@ -124,23 +125,24 @@ class Reader:
         )
 
     def note_sent(self, partition: Partition, size: int) -> None:
-        """So many bytes of it go out to whom it fetches for."""
+        """Count `size` bytes sent to this follower against the replication quota."""
         if self.is_follower and partition.throttles(self.replica_id):
             self._broker.note_sent_throttled(size)
 
 
 class FetchSlot:
-    """One partition of a fetch: what is asked of it, and what was last answered.
+    """One partition of a fetch: the client's latest request for it, and the latest response.
 
     Attributes:
-        topic: the topic's name, or its id if the session goes by ids.
-        wanted: as the client last gave it.
-        rank: its place in the session's order, the smallest first.
-        partition: what it watches, or did; None if there is none here.
-        high_watermark, log_start_offset: as last answered; -1 if with an error, or never.
-        checked_epoch: the leader epoch in which the offset was held against the log, and the
-            follower's progress noted; `UNCHECKED` if it is new, or the partition has changed.
-        stays_ready: whether the pass that read it last left something to say.
+        topic: the topic's name, or its id if the session uses topic ids.
+        wanted: the fetch offset and limits that the client sent last.
+        rank: its place in the session's order; the smallest rank is served first.
+        partition: the replica that was found last; None if there is none on this broker.
+        high_watermark, log_start_offset: as last answered; -1 if never, or with an error.
+        checked_epoch: the leader epoch in which the fetch offset was checked against the log and
+            the follower's progress recorded; `UNCHECKED` if it must be checked again.
+        stays_ready: whether the next response has something to say about it even if the partition
+            does not change: more records, or an error.
     """
 
     __slots__ = (
@@ -168,20 +170,21 @@ class FetchSlot:
         self.checked_epoch = UNCHECKED
         self.stays_ready = False
 
-    # What its partition tells it
+    # Called by its partition
 
     def appended(self, partition: Partition) -> None:
-        """A follower has something to read."""
+        """The log end offset has moved: a follower has something to read."""
         if self.session.reader.is_follower:
             self._wake(partition, partition.log.log_end_offset)
 
     def committed(self, partition: Partition) -> None:
-        """A consumer has something to read; a follower is told of it when it is answered."""
+        """The high watermark has moved: a consumer has something to read. A follower does not stop
+        waiting for it; its next response has the new value."""
         is_follower = self.session.reader.is_follower
         self._wake(partition, NO_OFFSET if is_follower else partition.high_watermark)
 
     def changed(self, partition: Partition) -> None:
-        """Whatever has changed, the next answer says it."""
+        """The log start offset or the replica's role has changed: end the wait and check again."""
         self.checked_epoch = UNCHECKED
         waiting = self.session.waiting
         if waiting is not None:
@@ -195,7 +198,7 @@ class FetchSlot:
         if waiting is None:
             partition.watchers.pop(self, None)
             self.stays_ready = True
-            if session.is_between_steps:  # of a pass, which may have been here already
+            if session.is_between_steps:  # the pass may have read this slot already
                 session.is_stirred = True
         elif self.wanted.fetch_offset < end_offset and not session.reader.is_throttled(partition):
             if waiting.min_bytes <= 1:
@@ -203,10 +206,11 @@ class FetchSlot:
             else:
                 waiting.count(self, self.available(partition, end_offset))
 
-    # What a fetch does with it
+    # Called by a fetch
 
     def available(self, partition: Partition, end_offset: int) -> int:
-        """How many bytes it adds to `min_bytes`: no more than it could be given at a time."""
+        """Bytes that count towards `min_bytes`: those up to `end_offset`, but no more than
+        `partition_max_bytes`."""
         wanted = self.wanted
         available = partition.bytes_between(wanted.fetch_offset, end_offset)
         return min(available, wanted.partition_max_bytes)
@@ -223,16 +227,16 @@ class FetchSession:
 
     Attributes:
         id: `NO_SESSION` until the cache keeps it.
-        epoch: of the request that is expected next.
+        epoch: the session epoch that the next request must have.
         reader: who fetches.
-        uses_topic_ids: whether its topics go by id, as from Fetch version 13 on.
+        uses_topic_ids: whether requests name topics by id, as from Fetch version 13 on.
         slots: by topic and partition.
-        ready: the slots that have, or may have, something to say.
-        waiting: the fetch that waits for these partitions.
-        is_kept: whether it is in the cache. Then its slots watch their partitions all the time.
+        ready: the slots whose partitions have changed, or may have, since the last response.
+        waiting: the fetch that waits for these partitions; None while there is none.
+        is_kept: whether it is in the cache; then its slots also watch between requests.
         is_watching: whether slots that are read watch their partitions.
-        is_between_steps: while a pass over its slots gives others their turn.
-        is_stirred: whether a slot has been told of something then.
+        is_between_steps: while a pass over its slots is interrupted by other requests.
+        is_stirred: whether a partition notified a slot during such an interruption.
         created_s, used_s: the loop's time when the cache took it, and when it was last used.
     """
 
@@ -272,8 +276,8 @@ class FetchSession:
         self._most_ready = 0
 
     def name(self, topics: Iterable[FetchTopic], pace: Pace) -> Steps[None]:
-        """Partitions that a request names: the new ones go to the tail, the others keep their
-        place. One that is named twice is where it is first, with what is said last."""
+        """Add or update the partitions that a request names. New ones go to the tail, the others
+        keep their place. A partition named twice has the first place and the last values."""
         slots = self.slots
         ready = self.ready
         for each in topics:
@@ -295,7 +299,7 @@ class FetchSession:
         self._most_ready = max(self._most_ready, len(ready))
 
     def forget(self, topics: Iterable[ForgottenTopic], pace: Pace) -> Steps[None]:
-        """Partitions that a request takes out."""
+        """Remove the partitions that a request names as forgotten."""
         for each in topics:
             topic = each.topic_id if self.uses_topic_ids else each.topic
             if pace.spend():
@@ -309,7 +313,8 @@ class FetchSession:
                     self.ready.discard(slot)
 
     def read_for(self, reader: Reader) -> None:
-        """Who sends the next request: one who sees something else has to be told of everything."""
+        """Set who sends the next request. If it may read other replicas or offsets than the
+        previous reader, all partitions become ready."""
         if not reader.is_like(self.reader):
             for slot in self.slots.values():
                 slot.checked_epoch = UNCHECKED
@@ -323,7 +328,7 @@ class FetchSession:
         if len(ready) > self._most_ready:
             self._most_ready = len(ready)
         elif len(ready) < self._most_ready // 8:
-            # A set keeps the room of those that have left, and is walked with it.
+            # A set does not shrink when elements leave, and iteration visits the empty places.
             self.ready = ready = set(ready)
             self._most_ready = len(ready)
         # The set itself may change between two steps.
@@ -337,8 +342,8 @@ class FetchSession:
                 slot.partition.watchers[slot] = None
 
     def begin(self, session_id: int, now_s: float) -> None:
-        """The cache keeps it, under this id. What is not ready begins to watch when the slot is
-        answered."""
+        """The cache keeps the session under this id. Slots that are not ready begin to watch their
+        partitions in `answered`."""
         self.id = session_id
         self.epoch = INITIAL_EPOCH + 1
         self.is_kept = self.is_watching = True
@@ -347,8 +352,8 @@ class FetchSession:
     def answered(
         self, slot: FetchSlot, high_watermark: int, log_start_offset: int, has_records: bool
     ) -> None:
-        """What the client is told of a slot. One that gave records goes to the tail, so that each
-        gets its turn, whatever the limits (KAFKA-12330)."""
+        """Note the values sent for a slot. A slot that sent records goes to the tail, so that no
+        partition starves when responses are limited in size (KAFKA-12330)."""
         slot.high_watermark = high_watermark
         slot.log_start_offset = log_start_offset
         if has_records:
@@ -360,7 +365,7 @@ class FetchSession:
                 slot.partition.watchers[slot] = None
 
     def close(self) -> None:
-        """The end: stop watching. A fetch that waits is answered, with what is there."""
+        """Stop watching. A waiting fetch is answered with the records available now."""
         self.is_kept = False
         if self.is_watching:
             self.is_watching = False
@@ -369,7 +374,7 @@ class FetchSession:
         if self.waiting is not None:
             self.waiting.complete()
         else:
-            # Slots and session refer to each other: left like that, only the collector frees them.
+            # Break the cycle between slots and session; otherwise only the collector frees them.
             self.slots.clear()
             self.ready.clear()
 
@@ -379,27 +384,27 @@ class FetchSessionCache:
 
     Args:
         slots: sessions at most (`max.incremental.fetch.session.cache.slots`).
-        random: makes up their ids.
-        partitions: that all of them may have together: what a session has is kept in memory,
-            also partitions that nobody knows.
+        random: draws their ids.
+        partitions: partitions of all sessions together at most. Unknown partitions count too, as
+            they also take memory.
     """
 
     def __init__(self, slots: int, random: Random, partitions: int = MAX_PARTITIONS) -> None:
         self._limit = slots
         self._most_partitions = partitions
         self._random = random
-        # The one that was used last is the last.
+        # Ordered by last use; the most recently used session is last.
         self._sessions: dict[int, FetchSession] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def resume(self, session_id: int, epoch: int, version: int, now_s: float) -> FetchSession:
-        """The session that a request continues. It is expected to go on with the next epoch.
+        """The session that a request continues; its next request must have the next epoch.
 
         Raises:
-            Refused: there is no such session, the request is not the one that is expected, or it
-                goes by ids where the session goes by names.
+            Refused: there is no such session, the epoch is not the expected one, or only one of
+                request and session uses topic ids.
         """
         session = self._sessions.get(session_id)
         if session is None:
@@ -412,12 +417,13 @@ class FetchSessionCache:
         session.used_s = now_s
         self._sessions[session_id] = self._sessions.pop(session_id)
         if session.waiting is not None:
-            # It came over another connection, and its client has given it up: an epoch too late.
+            # This request came over another connection: the client has given up the waiting one,
+            # which will be answered with INVALID_FETCH_SESSION_EPOCH.
             session.waiting.complete()
         return session
 
     def keep(self, session: FetchSession, now_s: float) -> bool:
-        """Keep a new session under an id of its own, if there is a place for it."""
+        """Keep a new session under an id of its own; False if the cache is full."""
         while len(self._sessions) >= self._limit or not self._has_room(session):
             if not self._evict(session, now_s):
                 return False
@@ -433,23 +439,27 @@ class FetchSessionCache:
         return taken + len(session.slots) <= self._most_partitions
 
     def check_size(self, session: FetchSession) -> None:
-        """A session has got more partitions. If all have too many now, this one is the one to go:
-        its client begins again, and may have to do without."""
+        """Remove this session, which has grown, if all sessions have too many partitions together.
+        Its client starts a new session, which may not be kept."""
         if session.is_kept and sum([len(each.slots) for each in self._sessions.values()]) > (
             self._most_partitions
         ):
             self.remove(session.id)
 
     def remove(self, session_id: int) -> None:
-        """Close a session, if there is such a one."""
+        """Close a session, if it exists."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             session.close()
 
     def _evict(self, newcomer: FetchSession, now_s: float) -> bool:
-        """Make room. What has been idle for long goes first; then the least valuable session does
-        if the newcomer is worth more, by Kafka's rules: a follower's is worth more than a
-        consumer's, and a bigger one more than one which has had its time."""
+        """Evict one session for a new one; False if none may be evicted (Kafka's rules).
+
+        The least recently used session goes if it is idle for `EVICTABLE_AFTER_S`. Otherwise the
+        smallest candidate goes if the new session is at least as big; followers' sessions rank
+        above consumers'. Candidates are sessions older than `EVICTABLE_AFTER_S` and, if the new
+        session is a follower's, all consumers' sessions.
+        """
         if not self._sessions:
             return False
         oldest = next(iter(self._sessions.values()))
@@ -457,7 +467,7 @@ class FetchSessionCache:
             self.remove(oldest.id)
             return True
         follows = newcomer.reader.is_follower
-        # A look at every session, in the rare case that there are more than the cache may keep.
+        # Scans all sessions, which is rare: only when the cache is full.
         candidates = (
             (session.reader.is_follower, len(session.slots), session.id)
             for session in self._sessions.values()

@@ -1,9 +1,10 @@
-"""Proposals of ISRs on their way to the controller: one request at a time, with all that there are.
+"""Sends proposed ISRs to the controller: one AlterPartition request at a time, with all that wait.
 
-An ISR that is granted counts once the metadata says so; in Kafka it does with the answer. The
-controller judged it by `min.insync.replicas` as it was then, and whoever left may be trusted as one
-that lacks nothing committed (KIP-966): so the leader must not go by the new ISR with an older
-`min.insync.replicas`. In the log of metadata the two are in order.
+The leader uses a granted ISR only when it replays it from the metadata log; Kafka's leader uses it
+as soon as the response arrives. The difference matters for eligible leader replicas (KIP-966). The
+controller decides, by `min.insync.replicas` at that moment, whether a replica that left is still
+known to have everything committed. The leader must not commit with the new ISR and an older
+`min.insync.replicas`; the metadata log has both changes in order.
 
 Source: Kafka's `AlterPartitionManager` (KIP-497).
 """
@@ -44,12 +45,12 @@ _log = logging.getLogger(__name__)
 
 
 class IsrProposals:
-    """Asks the controller for the ISRs that leaders propose.
+    """Asks the controller for the ISRs that this broker's leaders propose.
 
     Args:
-        broker_id: this broker's.
-        broker_epoch: gives this broker's epoch.
-        link: to the controller.
+        broker_id: this broker's id.
+        broker_epoch: returns this broker's current epoch.
+        link: the connection to the controller.
     """
 
     def __init__(
@@ -62,19 +63,19 @@ class IsrProposals:
         self._task: asyncio.Task[None] | None = None
 
     def submit(self, partition: Partition) -> None:
-        """Ask for what this partition's leadership proposes."""
+        """Queue this partition's proposal (`leadership.proposal`)."""
         self._proposing[partition] = None
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._send_all())
 
     def abort(self) -> None:
-        """Ask for nothing more, from this moment on."""
+        """Drop all proposals and send nothing more."""
         self._proposing.clear()
         if self._task is not None:
             self._task.cancel()
 
     async def close(self) -> None:
-        """Ask for nothing more."""
+        """Like `abort`, and wait for the request under way to end."""
         self.abort()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
@@ -94,7 +95,7 @@ class IsrProposals:
             except PeerLost:
                 response = None
             if response is None or response.error_code:
-                # Whether it was carried out is not known; asked again, the answer tells.
+                # Whether the controller applied the request is not known: send it again.
                 unanswered = [partition for partition, _ in sent.values()]
                 self._proposing = {**dict.fromkeys(unanswered), **self._proposing}
                 await asyncio.sleep(_BACKOFF_S)
@@ -144,8 +145,8 @@ class IsrProposals:
                 if leadership is not None and leadership.proposal is proposal:
                     partition.isr_refused()
             elif data.error_code:
-                # Something else has changed the partition: the metadata will say what. Until then
-                # the proposal counts, as it may have been carried out when it was sent before.
+                # The partition has changed, and the metadata log will bring the change. Until then
+                # keep the proposal: an earlier copy of the request may have been applied.
                 _log.info(
                     "the controller refused an ISR partition=%s error=%s",
                     partition,

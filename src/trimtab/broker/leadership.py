@@ -1,10 +1,11 @@
-"""What a leader knows of its followers: how far each is, who is in sync, what is committed.
+"""A leader's view of its followers: the offset each has reached, the ISR, the high watermark.
 
     follower fetches from offset o: it has everything before o
-        ─▶ high watermark = the least of the ISR ─▶ acks=all answered, consumers woken
+        ─▶ high watermark = lowest offset in the ISR ─▶ answer acks=all, wake consumers
 
-The leader proposes every change of the ISR to the controller and goes by the larger set until the
-metadata has it, so that what it calls committed is on every replica that may be elected.
+The leader proposes every change of the ISR to the controller. Until the metadata log has it, the
+leader commits by the larger of the two sets: committed records are on every replica that may be
+elected.
 
 Source: Kafka's `Partition`, `Replica` and `CommittedPartitionState`; KIP-497, KIP-903, KIP-966.
 """
@@ -26,13 +27,15 @@ ANY_EPOCH = -1
 
 
 class Follower:
-    """One follower, as far as its fetches tell.
+    """One follower, as known from its fetches.
 
     Attributes:
-        end_offset: it has everything before this; `UNKNOWN_OFFSET` until it has fetched.
-        log_start_offset: and nothing before this, as far as it has told.
-        caught_up_s: when it last had everything, by the loop's clock.
-        broker_epoch: of the broker that fetched; `ANY_EPOCH` if it did not say.
+        end_offset: the follower's log end offset; `UNKNOWN_OFFSET` until it has fetched.
+        log_start_offset: the follower's log start offset; `UNKNOWN_OFFSET` until it has fetched.
+        caught_up_s: when it last had the leader's whole log, by the loop's clock.
+        broker_epoch: the epoch of the broker that fetched; `ANY_EPOCH` if the fetch had none.
+        fetched_s: when it fetched last.
+        leader_end_offset: the leader's log end offset at that fetch.
     """
 
     __slots__ = (
@@ -53,7 +56,7 @@ class Follower:
         self.leader_end_offset = UNKNOWN_OFFSET
 
     def fetched(self, offset: int, broker_epoch: int, leader_end_offset: int, now_s: float) -> None:
-        """It asked for what follows `offset`, when the leader's log ended where it says."""
+        """It fetched from `offset` while the leader's log ended at `leader_end_offset`."""
         if offset >= leader_end_offset:
             self.caught_up_s = now_s
         elif offset >= self.leader_end_offset:
@@ -69,16 +72,16 @@ class Follower:
 
 
 class Proposal(NamedTuple):
-    """An ISR that the leader has asked for, and the partition epoch it goes by."""
+    """An ISR that the leader has asked for, and the partition epoch that it is based on."""
 
     isr: tuple[int, ...]
     partition_epoch: int
 
 
 class Wait(NamedTuple):
-    """Someone who waits until everything before `offset` is committed, or gone.
+    """A request that waits until all records before `offset` are committed, or deleted.
 
-    `done` is told whether it is: False if this broker does not lead any more.
+    `done` is called with True then, or with False once this broker leads no more.
     """
 
     offset: int
@@ -89,13 +92,16 @@ class Leadership:
     """One leader epoch of one partition, on the broker that leads it.
 
     Args:
-        is_eligible: whether a broker of this id and epoch may be in an ISR: it lives, and is not
-            about to end.
+        is_eligible: whether a broker with this id and broker epoch may be in an ISR: it is alive
+            and not shutting down.
 
     Attributes:
-        isr: as the controller knows it.
-        proposal: the change that is on its way to the controller, if any.
-        start_offset: where the epoch begins in the log.
+        followers: by broker id.
+        isr: the ISR according to the metadata log.
+        proposal: the ISR that the controller has been asked for; None if there is none.
+        start_offset: the log end offset when this epoch began.
+        waits: requests that wait for a commit, by ascending offset.
+        deletions: requests that wait for a deletion.
     """
 
     __slots__ = (
@@ -133,14 +139,14 @@ class Leadership:
         self.update(broker_id, registration, now_s)
 
     def update(self, broker_id: int, registration: PartitionRegistration, now_s: float) -> None:
-        """The controller has changed replicas or ISR within this epoch."""
+        """Apply replicas and ISR that the controller has changed within this epoch."""
         self.isr = registration.isr
         self.proposal = None
         if registration.replicas != self.replicas:
             self.replicas = registration.replicas
             followers = self.followers
             self.followers = {
-                # Whoever is in sync has until the limit to prove it; the others are behind.
+                # A member of the ISR has until the lag limit to fetch; the others count as behind.
                 each: followers.get(each) or Follower(now_s if each in self.isr else float("-inf"))
                 for each in registration.replicas
                 if each != broker_id
@@ -152,14 +158,14 @@ class Leadership:
 
     @property
     def maximal_isr(self) -> tuple[int, ...]:
-        """Everybody who is in sync as far as the controller may already know."""
+        """The larger of the current and the proposed ISR: either may be the controller's."""
         if self.proposal is None or len(self.proposal.isr) < len(self.isr):
             return self.isr
         return self.proposal.isr
 
     @property
     def effective_min_isr(self) -> int:
-        """How many replicas must be in sync for acks=all: no more than there are."""
+        """Replicas that must be in sync for acks=all: `min.insync.replicas`, or all there are."""
         return min(self._min_isr, len(self.replicas))
 
     @property
@@ -167,8 +173,9 @@ class Leadership:
         return len(self.isr) < self.effective_min_isr
 
     def committed_offset(self, now_s: float, lag_limit_s: float) -> int:
-        """Up to where every replica has everything that may be elected, or is about to be
-        in sync; the old high watermark while too few are in sync (KIP-966)."""
+        """The offset up to which records are committed: every replica that is in the ISR, or has
+        caught up enough to join it, has them. Stays at the high watermark while fewer than
+        `min.insync.replicas` are in sync (KIP-966)."""
         log = self._log
         if self.is_under_min_isr:
             return log.high_watermark
@@ -188,7 +195,8 @@ class Leadership:
         return max(offset, log.high_watermark)
 
     def can_join(self, broker_id: int) -> bool:
-        """Whether a follower has what an in-sync replica must have, and may become one."""
+        """Whether a follower may join the ISR: it has all committed records and has reached this
+        epoch, its broker is eligible, and no proposal is pending."""
         follower = self.followers[broker_id]
         return (
             self.proposal is None
@@ -199,11 +207,11 @@ class Leadership:
         )
 
     def propose(self, isr: tuple[int, ...], partition_epoch: int) -> None:
-        """Go by another ISR as far as that is safe, until the controller has answered."""
+        """Note a proposed ISR; `maximal_isr` counts it at once if it is larger."""
         self.proposal = Proposal(isr, partition_epoch)
 
     def lagging(self, now_s: float, lag_limit_s: float) -> Iterable[int]:
-        """Those of the ISR that have been behind for too long."""
+        """The members of the ISR that have been behind for longer than the limit."""
         end = self._log.log_end_offset
         return [
             broker_id
@@ -216,20 +224,20 @@ class Leadership:
         """Call `done` once everything before `offset` is committed."""
         waits = self.waits
         if waits and offset < waits[-1].offset:
-            # Of a batch that was sent again: what was appended after it may be waited for already.
+            # A duplicate of a batch: requests may already wait for batches appended after it.
             insort(waits, Wait(offset, done), key=attrgetter("offset"))
         else:
             waits.append(Wait(offset, done))
 
     def release(self, high_watermark: int) -> None:
-        """Tell those who wait for what is committed now."""
+        """Answer the requests whose records are committed now."""
         waits = self.waits
         while waits and waits[0].offset <= high_watermark:
             waits.popleft().done(True)
 
     @property
     def low_watermark(self) -> int:
-        """The first offset that any living replica still has, or may have."""
+        """The lowest log start offset of the live replicas."""
         offset = self._log.log_start_offset
         for broker_id, follower in self.followers.items():
             if self._is_eligible(broker_id, ANY_EPOCH):
@@ -237,11 +245,12 @@ class Leadership:
         return offset
 
     def wait_for_deletion(self, offset: int, done: Callable[[bool], None]) -> None:
-        """Call `done` once no living replica has anything before `offset`."""
+        """Call `done` once no live replica has a record before `offset`."""
         self.deletions.append(Wait(offset, done))
 
     def release_deletions(self) -> None:
-        """Tell those who wait for what is gone now; when followers have moved, or brokers gone."""
+        """Answer the requests whose records are deleted now. Called when a follower's log start
+        offset has moved, or a broker has gone."""
         if not self.deletions:
             return
         low_watermark = self.low_watermark
@@ -251,7 +260,7 @@ class Leadership:
             wait.done(True)
 
     def resign(self) -> None:
-        """Tell everybody who waits that this broker leads no more."""
+        """Fail all waiting requests: this broker leads no more."""
         waits = [*self.waits, *self.deletions]
         self.waits.clear()
         self.deletions.clear()

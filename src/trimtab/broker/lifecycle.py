@@ -1,7 +1,7 @@
-"""A broker's life as the controller sees it: registered, unfenced, alive, shutting down (KIP-631).
+"""A broker's registration and heartbeats (KIP-631).
 
 register ─▶ replay the log up to the registration ─▶ heartbeats ─▶ unfenced
-                                                         └─ close: leave in good order
+                                                         └─ close: controlled shutdown
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ class Lifecycle:
     """Registers a broker and keeps it registered.
 
     Args:
-        broker_id: this broker's.
-        cluster_id: of the cluster that it belongs to.
-        link: to the controller; used for nothing else, as the controller takes its end for the
-            broker's.
-        metadata_offset: gives the offset of the last metadata record that was replayed.
+        broker_id: this broker's id.
+        cluster_id: the id of its cluster.
+        link: to the controller, for these requests only: when the connection breaks, the controller
+            checks whether the broker has died.
+        metadata_offset: returns the offset of the last metadata record that was replayed.
         log_dirs: ids of the broker's log directories.
         heartbeat_s: time between two heartbeats.
-        random: makes up the identity of this incarnation.
+        random: draws the incarnation id.
 
     Attributes:
-        epoch: under which the controller knows this broker.
-        unfenced: set while clients may be served.
+        epoch: the broker epoch that the controller assigned; `NOT_REGISTERED` before.
+        unfenced: set while the controller says that this broker may serve clients.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class Lifecycle:
         self.unfenced = asyncio.Event()
 
     async def register(self, host: str, port: int, rack: str | None, previous_epoch: int) -> None:
-        """Register, however long the controller may be away.
+        """Register; waits until the controller can be reached.
 
         Args:
             previous_epoch: this broker's epoch before it was closed cleanly, otherwise -1.
 
         Raises:
-            UsageError: the controller refuses for good.
+            UsageError: the controller belongs to another cluster.
         """
         self._listener = (host, port)
         self._rack = rack
@@ -118,22 +118,22 @@ class Lifecycle:
             backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
 
     async def register_with_loss(self) -> None:
-        """Register again, before `start`, as a broker whose logs lack what was written to them:
-        the controller takes it out of all ISRs and ELRs.
+        """Register again, before `start`, as a broker that has lost records: the controller
+        removes it from all ISRs and ELRs.
 
         Raises:
-            UsageError: the controller refuses for good.
+            UsageError: the controller belongs to another cluster.
         """
         self._incarnation_id = self._random.randbytes(16)
         await self.register(*self._listener, self._rack, NOT_REGISTERED)
 
     def start(self) -> None:
-        """Send heartbeats from now on: everything up to the registration has been replayed."""
+        """Begin to send heartbeats. The metadata up to the registration must have been replayed."""
         self._beating = asyncio.ensure_future(self._beat())
 
     async def shut_down(self, timeout_s: float) -> None:
-        """Tell the controller, and wait until it has moved away what this broker leads; no longer
-        than the time-out, or until the controller is away."""
+        """Controlled shutdown: wait until the controller has moved the leaders away, `timeout_s`
+        are over, or the controller is lost."""
         await self.stop()
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
@@ -149,14 +149,14 @@ class Lifecycle:
             await asyncio.sleep(_BACKOFF_S)
 
     async def give_up(self, is_lost: bool) -> None:
-        """Tell the controller, once, that nothing is served here any more, before it finds out.
+        """Report to the controller, once, that this broker has stopped serving.
 
         Args:
-            is_lost: whether the log directory may lack what was written to it (KIP-858: it is
-                offline); otherwise the broker is only fenced, and stays eligible.
+            is_lost: whether the log directory may have lost records, and is reported offline
+                (KIP-858); otherwise the broker is only fenced, and may still be elected (ELR).
 
         Raises:
-            PeerLost: the controller is away.
+            PeerLost: the controller cannot be reached.
         """
         await self.stop()
         request = self._heartbeat()
@@ -172,7 +172,7 @@ class Lifecycle:
             self._beating = None
 
     def abort(self) -> None:
-        """Send nothing more, from this moment on."""
+        """Stop the heartbeats without waiting."""
         if self._beating is not None:
             self._beating.cancel()
 
@@ -188,7 +188,7 @@ class Lifecycle:
                     ErrorCode.STALE_BROKER_EPOCH,
                     ErrorCode.BROKER_ID_NOT_REGISTERED,
                 ):
-                    # Unregistered while it was away, or somebody else took the id for a while.
+                    # An operator unregistered this broker, or another one registered its id.
                     self.unfenced.clear()
                     await self.register(*self._listener, self._rack, NOT_REGISTERED)
                     wait_s = 0

@@ -1,12 +1,12 @@
-"""Follows the controller's log: every record of `__cluster_metadata`, in order, into the broker.
+"""Fetches the controller's log and replays every record of `__cluster_metadata` in the broker.
 
     fetch from the offset after the last record replayed ─▶ records ─▶ Broker.replay
     the log no longer begins there                       ─▶ snapshot ─▶ Broker.replay_snapshot
 
-The offset of a fetch tells the controller how far this broker is.
+The fetch offset tells the controller how much this broker has replayed.
 
-The last batch that was replayed, in this run of the broker or the one before, must be in the
-controller's log: it is compared when the broker starts, and whenever the controller was away.
+The last batch that this broker replayed, before or after its start, must be in the controller's
+log. It is compared at the start, and whenever the connection to the controller was lost.
 """
 
 from __future__ import annotations
@@ -44,42 +44,43 @@ _log = logging.getLogger(__name__)
 
 
 class Replica(Protocol):
-    """Who replays."""
+    """The broker that replays the records."""
 
     @property
     def id(self) -> int: ...
 
     async def replay(self, records: list[Any]) -> None:
-        """Learn what the controller decided."""
+        """Replay the records of the controller's log."""
 
     async def replay_snapshot(self, records: list[Any]) -> None:
-        """Learn everything anew."""
+        """Replace everything that was replayed by the records of a snapshot."""
 
 
 class MetadataFollower:
     """Keeps a broker's image of the cluster up to date.
 
     Args:
-        last: what was replayed last before this run.
+        last: the last batch that was replayed before the broker started.
 
     Attributes:
-        next_offset: of the record that is replayed next.
-        last: the batch that was replayed last.
+        next_offset: the offset of the next record to replay.
+        last: the last batch that was replayed.
     """
 
     def __init__(self, replica: Replica, link: ControllerLink, last: Replayed = NOTHING) -> None:
         self.last = last
         self._replica = replica
         self._link = link
-        self._is_compared = True  # at first the whole log comes, and the batch with it
+        self._is_compared = True  # the first fetch starts at offset 0, so the batch comes anyway
         self._changed: list[tuple[int, asyncio.Future[None]]] = []
         self.next_offset = 0
 
     async def run(self) -> None:
-        """Follow until cancelled.
+        """Fetch and replay until cancelled.
 
         Raises:
-            CorruptData: what the controller sends cannot be replayed: this broker must not go on.
+            CorruptData: the controller's records cannot be replayed, or its log lacks the last
+                batch that this broker replayed: the broker must stop.
         """
         backoff_s = _BACKOFF_S
         while True:
@@ -87,8 +88,8 @@ class MetadataFollower:
                 await self._fetch()
                 backoff_s = _BACKOFF_S
             except PeerLost as error:
-                # Brokers go on serving with what they know.
-                _log.debug("controller is away broker=%d error=%s", self._replica.id, error)
+                # Brokers continue to serve with the metadata they have.
+                _log.debug("controller is lost broker=%d error=%s", self._replica.id, error)
                 self._is_compared = not self.next_offset or self.last == NOTHING
                 await asyncio.sleep(backoff_s)
                 backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
@@ -101,7 +102,7 @@ class MetadataFollower:
             await reached
 
     async def advance(self) -> None:
-        """Return once more has been replayed than until now."""
+        """Return once at least one more record has been replayed."""
         await self.reach(self.next_offset + 1)
 
     async def _fetch(self) -> None:
@@ -131,7 +132,7 @@ class MetadataFollower:
             raise PeerLost(f"the controller answers with error {response.error_code}")
         (data,) = response.responses[0].partitions
         if data.snapshot_id.end_offset >= 0 and not self._is_compared:
-            self._is_compared = True  # the batch is in a snapshot by now: nothing to compare with
+            self._is_compared = True  # a snapshot has replaced the batch, so it cannot be compared
         elif data.snapshot_id.end_offset >= 0:
             await self._fetch_snapshot(data.snapshot_id.end_offset, data.snapshot_id.epoch)
         elif data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE or (
@@ -172,7 +173,7 @@ class MetadataFollower:
             if response.error_code or not response.topics:
                 raise PeerLost(f"the controller answers with error {response.error_code}")
             (piece,) = response.topics[0].partitions
-            if piece.error_code:  # A newer one has taken its place.
+            if piece.error_code:  # a newer snapshot has replaced it
                 raise PeerLost(f"the controller answers with error {piece.error_code}")
             content += piece.unaligned_records
             if len(content) >= piece.size:
@@ -197,9 +198,10 @@ class MetadataFollower:
             position += header.size
 
     def _compare(self, header: BatchHeader) -> None:
-        """
+        """Compare a batch with the last one replayed, if they are at the same offset.
+
         Raises:
-            CorruptData: where this batch is, this broker has replayed another one.
+            CorruptData: this broker has replayed another batch there.
         """
         last = self.last
         if header.base_offset <= last.base_offset < header.next_offset:
@@ -223,7 +225,7 @@ class MetadataFollower:
 
 
 async def _collect(records: Iterable[T]) -> list[T]:
-    """All of them; others have their turn in between, as there may be tens of thousands."""
+    """All records as a list; lets other tasks run, as there may be tens of thousands."""
     collected: list[T] = []
     rest = iter(records)
     while part := list(islice(rest, _SLICE)):

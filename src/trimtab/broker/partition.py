@@ -1,11 +1,11 @@
-"""One replica of a partition: what may be appended to it and what may be read from it.
+"""One replica of a partition: its role, and the rules for appends and reads.
 
     leader:    append ─▶ log ─▶ followers fetch ─▶ high watermark ─▶ consumers, acks=all
     follower:  append_replicated ─▶ log; the high watermark is the leader's
 
-A producer's batch is judged by its header alone, in the order and with the codes of Kafka's
-`UnifiedLog` and `LogValidator`; no record is opened, except for a topic that is compacted, where
-every record must have a key. So the timestamps that are checked are the batch's first and largest.
+A producer's batch is checked by its header alone, in the order and with the error codes of Kafka's
+`UnifiedLog` and `LogValidator`. Only the header's first and largest timestamps are checked. Records
+are decoded only for a compacted topic, where every record must have a key.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _ALL = -1
 _NO_EPOCH = -1
 
 MAX_AT_FAULT = 10_000
-"""Records of a refused batch that are named: a batch of few bytes may hold millions."""
+"""Records of a refused batch that the response names at most: a small batch may hold millions."""
 
 
 class Refused(Exception):
-    """A batch or a read that this partition refuses. Becomes a code in the response.
+    """This partition refuses a batch or a read. Becomes an error code in the response.
 
     Attributes:
-        at_fault: the records because of which the batch is refused, by their places in it
-            (KIP-467): the first `MAX_AT_FAULT` of them.
-        is_wrong_time: where they are not known yet: whether a record's time makes it one of them.
-            `Partition.find_times` looks for them.
+        at_fault: the indexes, within the batch, of the records that break a rule (KIP-467): the
+            first `MAX_AT_FAULT` of them.
+        is_wrong_time: set when a timestamp breaks a rule: whether a given timestamp does.
+            `Partition.find_times` finds the records with it.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class Refused(Exception):
 
 
 class Appended(NamedTuple):
-    """Where a batch is. `log_append_time` is -1 where the producer's own times count.
+    """Where a batch was stored. `log_append_time` is -1 if the topic keeps the producer's times.
 
-    It is committed once the high watermark has reached `next_offset`.
+    The batch is committed once the high watermark reaches `next_offset`.
     """
 
     base_offset: int
@@ -80,20 +80,20 @@ class Appended(NamedTuple):
 
 
 class Watcher(Protocol):
-    """Who is told of what happens to a partition. It must not act within the call."""
+    """Notified of changes to a partition. A callback may only note the change and act later."""
 
     def appended(self, partition: Partition) -> None:
-        """The log's end has moved."""
+        """The log end offset has moved."""
 
     def committed(self, partition: Partition) -> None:
         """The high watermark has moved."""
 
     def changed(self, partition: Partition) -> None:
-        """The log's start has moved, or the replica has another role, or is gone."""
+        """The log start offset has moved, or the replica has another role or was removed."""
 
 
 class Host(Protocol):
-    """What a partition asks of the broker it is on."""
+    """What a partition needs from its broker."""
 
     @property
     def id(self) -> int: ...
@@ -106,13 +106,13 @@ class Host(Protocol):
         """The loop's clock, in seconds."""
 
     def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether that broker, in that life, may be in an ISR."""
+        """Whether that broker, with that broker epoch, may be in an ISR."""
 
     def propose_isr(self, partition: Partition) -> None:
-        """Ask the controller for the ISR that `partition.leadership.proposal` has."""
+        """Ask the controller for the ISR in `partition.leadership.proposal`."""
 
     def choose_replica(self, partition: Partition, rack: str, offset: int) -> int:
-        """Whom a consumer in this rack had better read from; -1 for the leader."""
+        """The id of the replica that a consumer in this rack should read; -1 for the leader."""
 
 
 class Partition:
@@ -123,12 +123,13 @@ class Partition:
         now_ms: wall time in milliseconds.
 
     Attributes:
-        registration: what the controller says of the partition.
+        registration: the partition's leader, epochs, replicas and ISR, as the controller last
+            decided.
         is_compacted: whether every record must have a key.
-        leadership: what only a leader knows; None on a follower.
-        is_throttled: whether, as a follower that is not in sync, it takes no more than
-            `follower.replication.throttled.rate` allows.
-        watchers: told of what happens here, in the order in which they came.
+        leadership: the leader's state; None on a follower.
+        is_throttled: whether `follower.replication.throttled.rate` limits this replica while it
+            follows and is not in sync.
+        watchers: notified of changes, in the order in which they registered.
     """
 
     __slots__ = (
@@ -177,7 +178,7 @@ class Partition:
         return f"{self.topic}-{self.index}"
 
     def configure(self, config: Mapping[str, Value]) -> None:
-        """The topic's options have changed; those of the log are the log's."""
+        """Apply the topic's options, except those that the log reads itself."""
         self._max_message_bytes = cast(int, config["max.message.bytes"])
         self._after_ms = cast(int, config["message.timestamp.after.max.ms"])
         self._before_ms = cast(int, config["message.timestamp.before.max.ms"])
@@ -209,18 +210,18 @@ class Partition:
 
     @property
     def high_watermark(self) -> int:
-        """Everything before it is committed."""
+        """Records before this offset are committed."""
         return self.log.high_watermark
 
     # -- roles
 
     def lead(self, registration: PartitionRegistration) -> None:
-        """The controller says that this broker leads, in this epoch and with this ISR."""
+        """Lead, as the controller decided, with this leader epoch and ISR."""
         before = self.registration
         leadership = self.leadership
         stays = leadership is not None and before.leader_epoch == registration.leader_epoch
         if stays and registration.partition_epoch <= before.partition_epoch:
-            return  # nothing new; what is proposed still is
+            return  # nothing new; a pending ISR proposal stays
         self.registration = registration
         now_s = self._host.time()
         if stays:
@@ -237,14 +238,14 @@ class Partition:
                 now_s,
             )
             if leadership is not None:
-                # It leads on, so nothing is cut off: who waits, waits on.
+                # This broker led before too, so nothing is truncated: requests keep waiting.
                 self.leadership.waits = leadership.waits
                 self.leadership.deletions = leadership.deletions
             self.tell_changed()
         self.raise_high_watermark()
 
     def follow(self, registration: PartitionRegistration) -> None:
-        """The controller says that another broker leads, or none."""
+        """Follow: the controller decided that another broker leads, or none."""
         before, self.registration = self.registration, registration
         leadership, self.leadership = self.leadership, None
         if leadership is not None:
@@ -253,29 +254,29 @@ class Partition:
             self.tell_changed()
 
     def retire(self) -> None:
-        """This broker has the partition no more."""
+        """This broker does not host the partition any more."""
         leadership, self.leadership = self.leadership, None
         if leadership is not None:
             leadership.resign()
         self.tell_changed()
 
     def tell_changed(self) -> None:
-        """Have every fetch that waits here look again."""
+        """Have every fetch that watches this partition check it again."""
         for watcher in tuple(self.watchers):
             watcher.changed(self)
 
-    # -- the leader appends, and learns how far its followers are
+    # -- the leader appends, and tracks its followers
 
     def append(self, records: memoryview, allows_zstd: bool, acks: int = 1) -> Appended:
         """Append the one batch of a client's produce request.
 
-        Its offset and leader epoch are stamped in place. If the topic is compacted, `check_keys`
-        has been there before. A batch that an idempotent producer sent
-        before is not stored again; the answer says where it is.
+        Base offset and leader epoch are written into `records`. If the topic is compacted, the
+        caller must have called `check_keys`. A duplicate from an idempotent producer is not stored
+        again; the result has the offsets of the stored batch.
 
         Raises:
-            Refused: the batch breaks a rule, too few replicas are in sync for acks=all (-1), or
-                this broker does not lead.
+            Refused: the batch breaks a rule, fewer than `min.insync.replicas` are in sync and acks
+                is all (-1), or this broker does not lead.
             StorageError: the disk failed.
         """
         leadership = self.leadership
@@ -310,7 +311,7 @@ class Partition:
         if followers:
             now_s = self._host.time()
             for broker_id, follower in followers.items():
-                # It was up to date until now. Of one that is out of sync that is not known.
+                # It had caught up until now. Of a follower that is out of sync that is not known.
                 if follower.end_offset == end and broker_id in isr:
                     follower.caught_up_s = now_s
         for watcher in tuple(self.watchers):
@@ -322,20 +323,22 @@ class Partition:
     def follower_fetched(
         self, replica_id: int, broker_epoch: int, offset: int, log_start_offset: int
     ) -> None:
-        """A follower asks for what comes after `offset`: it has everything before.
+        """A follower fetched from `offset`, so it has everything before it.
 
         Raises:
-            Refused: it has no replica of this partition, or this broker does not lead.
+            Refused: the broker is not a replica of this partition or fetched with an old broker
+                epoch, or this broker does not lead.
         """
         leadership = self.leadership
         if leadership is None:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         follower = leadership.followers.get(replica_id)
         if follower is None:
-            # The metadata of one of us is behind; Kafka has the follower ask again, too.
+            # The metadata of one of the two brokers is behind. With this code the follower tries
+            # again, as in Kafka.
             raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH)
         if ANY_EPOCH != broker_epoch < follower.broker_epoch:
-            # Of an earlier life of that broker, which may have lost since what it had then.
+            # Sent before that broker restarted; it may have lost records since.
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         host = self._host
         log = self.log
@@ -350,7 +353,7 @@ class Partition:
             self.raise_high_watermark()
 
     def raise_high_watermark(self) -> None:
-        """Commit what every replica in sync has."""
+        """Raise the high watermark as far as every in-sync replica has the log."""
         leadership = self.leadership
         if leadership is None:
             return
@@ -367,8 +370,8 @@ class Partition:
                 watcher.committed(self)
 
     def review_isr(self) -> None:
-        """Propose an ISR without those that have been behind for too long, or with those that may
-        join; to be called every now and then, and when brokers come or go."""
+        """Propose an ISR without the followers that lag, or else with those that may join. Called
+        periodically, and when brokers come or go."""
         leadership = self.leadership
         if leadership is None:
             return
@@ -385,7 +388,7 @@ class Partition:
         joining = [
             each
             for each, follower in leadership.followers.items()
-            # Without a fetch, one that lags would be taken out again.
+            # A follower that lags would be removed again by the next review.
             if leadership.can_join(each) and not follower.lags(end, now_s, host.lag_limit_s)
         ]
         if joining:
@@ -399,25 +402,25 @@ class Partition:
         self._host.propose_isr(self)
 
     def isr_refused(self) -> None:
-        """The controller has not carried out the proposal."""
+        """Drop the proposal: the controller did not apply it."""
         if self.leadership is not None:
             self.leadership.proposal = None
             self.raise_high_watermark()
 
-    # -- the follower appends what the leader has
+    # -- the follower appends the leader's batches
 
     def append_replicated(
         self, records: memoryview, high_watermark: int, log_start_offset: int
     ) -> int:
-        """Append batches as the leader sent them; the log's end after it.
+        """Append batches as the leader sent them; returns the log end offset afterwards.
 
         Args:
-            records: whole batches, or nothing.
+            records: whole batches, or empty.
             high_watermark: the leader's.
             log_start_offset: the leader's.
 
         Raises:
-            CorruptData: a batch is damaged, or does not follow what is there.
+            CorruptData: a batch is damaged, or does not continue the log.
             StorageError: the disk failed.
         """
         log = self.log
@@ -431,8 +434,8 @@ class Partition:
                 position += header.size
             first = headers[0]
             if first.base_offset < log.log_end_offset == log.log_start_offset < first.next_offset:
-                # The leader's log begins within a batch, as DeleteRecords may have it, and this
-                # one is empty: it takes the batch whole, and still begins where it did.
+                # This log is empty, and the leader's begins within a batch, as DeleteRecords may
+                # leave it: store the whole batch, and keep the log start offset.
                 log.restart_at(first.base_offset)
             log.append_replicated(records, headers)
         end = log.log_end_offset
@@ -451,12 +454,12 @@ class Partition:
         return end
 
     def truncate_to_leader(self, leader_epoch: int, leader_end_offset: int) -> int:
-        """Cut off what the leader does not have; the log's end after it.
+        """Truncate what the leader does not have; returns the log end offset afterwards.
 
         Args:
-            leader_epoch: the leader's latest epoch up to the one this log ends with; -1 if the
-                leader has none.
-            leader_end_offset: where that epoch ends in the leader's log.
+            leader_epoch: the leader's latest epoch that is not above this log's last one; -1 if
+                the leader has none.
+            leader_end_offset: the offset where that epoch ends in the leader's log.
 
         Source: Kafka's `AbstractFetcherThread.getOffsetTruncationState`.
         """
@@ -476,10 +479,10 @@ class Partition:
     # -- reading
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """Whether the client means this leader: an epoch of -1 means any (KIP-320).
+        """Compare the client's leader epoch with this one's; -1 matches any (KIP-320).
 
         Raises:
-            Refused: the client knows an older or a newer one.
+            Refused: the client's epoch is older or newer.
         """
         leader_epoch = self.registration.leader_epoch
         if current_leader_epoch < 0 or current_leader_epoch == leader_epoch:
@@ -497,11 +500,11 @@ class Partition:
         max_read_bytes: int | None = None,
     ) -> BytesLike | StoredBytes:
         """Whole batches from the one that holds `offset`, up to `end_offset` (the high watermark
-        if None). What may be more than `max_read_bytes` is left on disk until it is sent.
+        if None). A read that may exceed `max_read_bytes` stays on disk until it is sent.
 
         Raises:
-            Refused: OFFSET_OUT_OF_RANGE, it lies before the log's start or beyond its end.
-            CorruptData: what is stored is damaged.
+            Refused: OFFSET_OUT_OF_RANGE, `offset` is before the log's start or beyond its end.
+            CorruptData: a stored batch is damaged.
             StorageError: the disk failed.
         """
         log = self.log
@@ -513,17 +516,17 @@ class Partition:
         return log.read(offset, max_bytes, min_one, end, max_read_bytes)
 
     def bytes_between(self, offset: int, end_offset: int) -> int:
-        """Bytes of log between two offsets; an upper bound."""
+        """An upper bound of the log's bytes between two offsets."""
         if offset >= end_offset:
             return 0
         return self.log.bytes_between(offset, end_offset)
 
     def diverging_epoch(self, last_fetched_epoch: int, offset: int) -> tuple[int, int] | None:
-        """The latest epoch that a replica's log and this one may have in common, and where it
-        ends here; None if this log goes on where that one ends.
+        """The latest epoch that the reader's log and this one may share, and its end offset here;
+        None if the logs do not diverge before `offset`.
 
         Raises:
-            Refused: OFFSET_OUT_OF_RANGE, this log knows nothing of that epoch.
+            Refused: OFFSET_OUT_OF_RANGE, this log does not know the epoch.
         """
         log = self.log
         if last_fetched_epoch == log.latest_epoch and offset <= log.log_end_offset:
@@ -536,25 +539,26 @@ class Partition:
         return None
 
     def preferred_replica(self, rack: str, offset: int) -> int:
-        """Whom a consumer in this rack had better read from; -1 to read here (KIP-392)."""
+        """The id of the replica that a consumer in this rack should read; -1 for this one
+        (KIP-392)."""
         if self.leadership is None or not rack:
             return -1
         return self._host.choose_replica(self, rack, offset)
 
     def throttles(self, replica_id: int) -> bool:
-        """Whether a follower is sent no more than `leader.replication.throttled.rate` allows: one
-        that is not in sync, so that nothing waits for it."""
+        """Whether `leader.replication.throttled.rate` limits what this follower gets. Followers in
+        sync are never throttled, as acks=all waits for them."""
         leadership = self.leadership
         return (
             self._throttles_leader and leadership is not None and replica_id not in leadership.isr
         )
 
     def delete_records_before(self, offset: int) -> int:
-        """Drop what lies before an offset, or before the high watermark for -1; the new start.
+        """Delete records before an offset (-1: the high watermark); returns the log start offset.
 
         Raises:
-            Refused: beyond the high watermark, compaction alone deletes here, or this broker does
-                not lead.
+            Refused: the offset is beyond the high watermark, the topic is only compacted, or this
+                broker does not lead.
         """
         if self.leadership is None:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -573,7 +577,8 @@ class Partition:
         try:
             header = verify(records, is_client_batch=True)
         except CorruptBatch as error:
-            # Sending it again would mend damage, but makes nothing whole.
+            # CORRUPT_MESSAGE makes clients retry, which helps after damage on the way, but not if
+            # the client built an incomplete batch.
             code = ErrorCode.INVALID_RECORD if is_cut_short(records, 0) else error.code
             raise Refused(code, f"{self}: {error}") from error
         if header.size != len(records):
@@ -609,7 +614,7 @@ class Partition:
         return header
 
     def _check_timestamps(self, header: BatchHeader) -> None:
-        """By the header alone: the first record's time, and the largest of all."""
+        """Check the first record's timestamp and the batch's largest: those in the header."""
         now = self._now_ms()
         if header.max_timestamp - now > self._after_ms:
             raise Refused(
@@ -627,8 +632,8 @@ class Partition:
             )
 
     def find_times(self, records: memoryview, is_wrong: Callable[[int], bool]) -> Steps[list[int]]:
-        """The records of a refused batch with such times, as far as it can be read. Yields where
-        others should have their turn."""
+        """The indexes of a refused batch's records whose timestamps are wrong, as far as it can be
+        decoded. Yields where other requests may be served."""
         header = read_header(records, 0)
         base = header.base_timestamp
         found: list[int] = []
@@ -645,16 +650,16 @@ class Partition:
                 if len(found) >= MAX_AT_FAULT:
                     break
         except CorruptData:
-            pass  # the batch is refused anyway, and none of its records is blamed for it
+            pass  # the batch is refused anyway
         return found[:MAX_AT_FAULT]
 
     def check_keys(self, records: memoryview, allows_zstd: bool) -> Steps[None]:
-        """That every record of a batch for a compacted topic has a key: what `append` leaves to
-        its caller, as it may take long. Yields where others should have their turn.
+        """Check that every record of a batch for a compacted topic has a key. `append` does not, as
+        this may take long. Yields where other requests may be served.
 
         Raises:
-            Refused: one has none; the batch breaks another rule, or unpacks to too much. Producers
-                split a batch that is refused as MESSAGE_TOO_LARGE (KIP-126).
+            Refused: a record has no key, the batch breaks another rule, or decompresses to more
+                than the limit (MESSAGE_TOO_LARGE: producers then split the batch, KIP-126).
         """
         header = self._check_batch(records, allows_zstd)
         keyless: list[int] = []
@@ -671,7 +676,7 @@ class Partition:
         except TooLarge as error:
             raise Refused(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"{self}: {error} of a compacted topic; send smaller ones.",
+                f"{self}: {error} of a compacted topic; send smaller batches.",
             ) from error
         except CorruptData as error:
             raise Refused(ErrorCode.CORRUPT_MESSAGE, f"{self}: {error}") from error

@@ -1,8 +1,8 @@
-"""Fetches that wait until there is enough to answer them with (Kafka's `DelayedFetch`).
+"""Fetches that wait for `min_bytes` (Kafka's `DelayedFetch`).
 
-A partition tells those who watch it what has happened to it; nobody polls. When enough has come
-together, the time is up, or a partition goes away, the fetch reads anew from the beginning: it is
-answered with what is there at that moment.
+Nothing polls: partitions notify the slots that watch them, and the slots count bytes here. When
+`min_bytes` are available, the time is up, or a partition goes away, the fetch reads all its
+partitions again and answers with the records available at that moment.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 class DelayedFetch:
-    """One fetch that waits.
+    """One waiting fetch.
 
     Args:
-        max_wait_s: how long at most.
-        min_bytes: how many bytes are enough.
-        counted: those that are there already, by the watcher that reads them.
-        answer: makes the response; called once, unless the fetch is given up.
-        run: runs what is left of that when it takes long (`Turns.run`).
-        give_up: called if nobody wants the response any more: its connection is lost.
+        max_wait_s: how long to wait at most.
+        min_bytes: bytes that complete the fetch.
+        counted: bytes available already, by the watcher that reads them.
+        answer: builds the response in steps; called once, unless the fetch is given up.
+        run: runs the remaining steps if the first one does not finish (`Turns.run`).
+        give_up: called if the connection is lost and the response is not needed any more.
 
     Attributes:
-        response: the response, when it is there.
+        response: resolves to the response.
     """
 
     __slots__ = (
@@ -68,14 +68,15 @@ class DelayedFetch:
         self.response.add_done_callback(self._end)
 
     def count(self, watcher: Watcher, size: int) -> None:
-        """So many bytes are there for a watcher, in all."""
+        """Set the number of bytes available to a watcher; complete the fetch if they suffice."""
         self._total += size - self._counted.get(watcher, 0)
         self._counted[watcher] = size
         if self._total >= self.min_bytes:
             self.complete()
 
     def complete(self) -> None:
-        """Answer soon, whatever is there: after the request that led to it has been answered."""
+        """Answer with the records available, in the loop's next iteration: the request that caused
+        this, such as a Produce, is answered first."""
         if not self._is_due:
             self._is_due = True
             self._timer.cancel()

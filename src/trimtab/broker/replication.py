@@ -1,13 +1,14 @@
-"""A follower: fetches from each leader, in one session, all partitions that it follows there.
+"""The follower's side of replication: one fetch session per leader, for all partitions led there.
 
     Fetch (replica id, session) ─▶ leader ─▶ batches ─▶ Partition.append_replicated ─▶ next Fetch
 
-- A fetch names only the partitions whose offset has changed since the last one (KIP-227), so what
-  is idle costs nothing. The leader serves them in an order that rotates; here those that brought
-  something go to the end as well, so that a new session goes on where the old one ended (KIP-74).
-- The logs part where the leader says so (`diverging_epoch`, KIP-595): what follows is cut off.
-- What cannot be fetched now is tried again a little later, alone; a leader that cannot be reached,
-  with all its partitions.
+- A fetch names only the partitions whose offset has changed since the last one (KIP-227), so idle
+  partitions cost nothing. The leader rotates the order in which it serves partitions. Here, too,
+  partitions that received records move to the end, so that a new session continues the rotation
+  (KIP-74).
+- If the logs diverge, the leader says where (`diverging_epoch`, KIP-595); the follower truncates.
+- A partition that cannot be fetched is retried on its own after a backoff. If the leader cannot be
+  reached, all its partitions wait.
 
 Source: Kafka's `AbstractFetcherThread`, `ReplicaFetcherThread` and `FetchSessionHandler`.
 """
@@ -45,14 +46,20 @@ _FIRST_BACKOFF_S = 0.02
 _LATEST = -1
 _EARLIEST = -2
 _MOST_AT_ONCE = 2000
-"""Partitions that one request names: more would hold up what else the leader serves."""
+"""Partitions that one request names at most: more would delay other requests at the leader."""
 _MAX_SESSION_EPOCH = 2**31 - 1
 
 _log = logging.getLogger(__name__)
 
 
 class _Followed:
-    """One partition, as its fetcher sees it. `asked_offset` is what was last asked for."""
+    """One followed partition, and its state in the fetcher.
+
+    Attributes:
+        asked_offset: the offset that was fetched from last.
+        in_session: whether the leader's fetch session has the partition.
+        delay: the timer that ends a backoff; None while there is none.
+    """
 
     __slots__ = ("asked_offset", "backoff_s", "delay", "in_session", "partition")
 
@@ -65,7 +72,7 @@ class _Followed:
 
 
 class Replication:
-    """The partitions that this broker follows, each with the broker that leads it."""
+    """The partitions that this broker follows, and one fetcher for each leader."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -73,7 +80,7 @@ class Replication:
         self._leaders: dict[Partition, int] = {}
 
     def follow(self, partition: Partition) -> None:
-        """Fetch from the leader that the partition's registration names, from now on."""
+        """Fetch the partition from the leader that its registration names."""
         leader = partition.registration.leader
         if self._leaders.get(partition) != leader:
             self.leave(partition)
@@ -87,7 +94,7 @@ class Replication:
         fetcher.add(partition)
 
     def leave(self, partition: Partition) -> None:
-        """Fetch it no more."""
+        """Stop fetching the partition."""
         leader = self._leaders.pop(partition, None)
         if leader is not None:
             fetcher = self._fetchers[leader]
@@ -97,13 +104,13 @@ class Replication:
                 fetcher.stop()
 
     def moved(self, leader: int) -> None:
-        """A broker has another address, or a new life."""
+        """Reconnect to a leader that has another address or has restarted."""
         fetcher = self._fetchers.get(leader)
         if fetcher is not None:
             fetcher.reconnect()
 
     def abort(self) -> list[asyncio.Task[None]]:
-        """Fetch nothing more, from this moment on; the tasks that end."""
+        """Stop all fetchers at once; returns their tasks, which are about to end."""
         fetchers, self._fetchers = self._fetchers, {}
         self._leaders.clear()
         for fetcher in fetchers.values():
@@ -111,15 +118,15 @@ class Replication:
         return [fetcher.task for fetcher in fetchers.values()]
 
     async def close(self) -> None:
-        """Fetch nothing more."""
+        """Stop all fetchers, and wait until they have ended."""
         await asyncio.gather(*self.abort(), return_exceptions=True)
 
 
 class ReplicaFetcher:
-    """One session with one leader: a fetch at a time.
+    """Fetches from one leader, in one session, one request at a time.
 
     Attributes:
-        followed: the partitions, in the order in which a new session names them.
+        followed: the partitions, in the order in which a new session will name them.
         task: runs until `stop`.
     """
 
@@ -138,18 +145,18 @@ class ReplicaFetcher:
         self.task = asyncio.ensure_future(self._run())
 
     def add(self, partition: Partition) -> None:
-        """Fetch this partition too, or in its new epoch."""
+        """Fetch this partition too, or fetch it with its new leader epoch."""
         key = (partition.topic_id, partition.index)
         followed = self.followed.get(key)
         if followed is None:
             followed = self.followed[key] = _Followed(partition)
-            # In the session still, if it is to be forgotten with the next fetch.
+            # The session still has it if the next fetch was about to forget it.
             followed.in_session = self._forgotten.pop(key, _ABSENT) is None
         self._stop_waiting(followed)
         self._touch(followed)
 
     def remove(self, partition: Partition) -> None:
-        """Fetch it no more."""
+        """Stop fetching the partition."""
         key = (partition.topic_id, partition.index)
         followed = self.followed.pop(key, None)
         if followed is None:
@@ -160,13 +167,13 @@ class ReplicaFetcher:
             self._forgotten[key] = None
 
     def reconnect(self) -> None:
-        """The leader is somewhere else, or another: begin anew."""
+        """Close the connection; the next fetch opens another one, with a new session."""
         self._backoff_s = _FIRST_BACKOFF_S
         if self._peer is not None:
             self._peer.close()
 
     def stop(self) -> None:
-        """End; nothing is fetched after this."""
+        """Stop fetching at once."""
         self.task.cancel()
         for followed in self.followed.values():
             self._stop_waiting(followed)
@@ -188,7 +195,7 @@ class ReplicaFetcher:
                     self._leader,
                     error,
                 )
-            except Exception:  # a fault of ours must not leave replicas behind for good, unheard
+            except Exception:  # a bug must not stop replication silently
                 _log.exception("cannot fetch broker=%d leader=%d", self._broker.id, self._leader)
             if self._peer is not None:
                 self._peer.close()
@@ -230,7 +237,7 @@ class ReplicaFetcher:
             await self._wanted.wait()
         response = await self._ask(self._request())
         if response.error_code:
-            # The leader knows the session no more, or refuses it: the next one is another.
+            # The leader has dropped or refuses the session: begin a new one.
             known = response.error_code in (
                 ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
                 ErrorCode.INVALID_FETCH_SESSION_EPOCH,
@@ -254,13 +261,15 @@ class ReplicaFetcher:
                 if followed is not None:
                     await self._take(followed, data)
                     if data.diverging_epoch.end_offset >= 0:
-                        await asyncio.sleep(0)  # a cut waits for the disk, others for us
+                        await asyncio.sleep(0)  # truncating blocks on the disk: let others run
         if self._has_deleted:
             try:
                 self._broker.logs.checkpoint_starts()  # the next fetch tells the leader
             except StorageError as error:
                 _log.error(
-                    "cannot note what was deleted broker=%d error=%s", self._broker.id, error
+                    "cannot checkpoint log start offsets broker=%d error=%s",
+                    self._broker.id,
+                    error,
                 )
                 self._broker.disk_failed(error)
 
@@ -312,7 +321,7 @@ class ReplicaFetcher:
         self._forgotten.clear()
         return FetchRequest(
             replica_state=ReplicaState(replica_id=broker.id, replica_epoch=broker.epoch),
-            # Nobody is waited for as long as there is more to ask.
+            # No wait while further partitions are to be named.
             max_wait_ms=0 if self._changed else cast(int, config["replica.fetch.wait.max.ms"]),
             min_bytes=cast(int, config["replica.fetch.min.bytes"]),
             max_bytes=cast(int, config["replica.fetch.response.max.bytes"]),
@@ -323,10 +332,11 @@ class ReplicaFetcher:
         )
 
     async def _take(self, followed: _Followed, data: PartitionData) -> None:
-        """Do what the leader's answer for one partition says."""
+        """Apply the leader's response for one partition."""
         partition = followed.partition
         if followed.asked_offset != partition.log.log_end_offset:
-            # Taken away and given back while the fetch was under way: it is about another log.
+            # The log changed during the fetch, for example because the partition was removed and
+            # added again: the response does not fit it.
             self._touch(followed)
             return
         code = data.error_code
@@ -337,15 +347,14 @@ class ReplicaFetcher:
                     before = end, _ = partition.log.log_end_offset, partition.log.latest_epoch
                     now = partition.truncate_to_leader(diverging.epoch, diverging.end_offset)
                     _log.info(
-                        "cut off what the leader does not have broker=%d partition=%s from=%d "
-                        "to=%d",
+                        "truncated the log to the leader's broker=%d partition=%s from=%d to=%d",
                         self._broker.id,
                         partition,
                         end,
                         now,
                     )
                     if (now, partition.log.latest_epoch) == before:
-                        self._wait(followed)  # the leader would say the same again at once
+                        self._wait(followed)  # the leader would give the same response again
                     else:
                         self._touch(followed)
                     return
@@ -358,7 +367,7 @@ class ReplicaFetcher:
                 )
                 if (partition.log.log_start_offset, partition.log.cuts) != before:
                     self._has_deleted = True
-                    self._touch(followed)  # the leader waits to hear that the records are gone
+                    self._touch(followed)  # the leader's DeleteRecords waits for this log start
                 if records:
                     if self._is_throttled(partition):
                         self._broker.note_taken_throttled(len(records))
@@ -372,7 +381,7 @@ class ReplicaFetcher:
                 return
         except CorruptData as error:
             _log.error(
-                "cannot append what the leader sent broker=%d partition=%s error=%s",
+                "cannot append the leader's records broker=%d partition=%s error=%s",
                 self._broker.id,
                 partition,
                 error,
@@ -388,7 +397,8 @@ class ReplicaFetcher:
         return partition.is_throttled and self._broker.id not in partition.registration.isr
 
     async def _restart(self, followed: _Followed) -> None:
-        """The leader's log does not have our end: it begins later, or has lost what we have."""
+        """This log's end is outside the leader's log. Truncate to the leader's end if it is
+        beyond it; otherwise delete the log and restart at the leader's start."""
         partition = followed.partition
         log = partition.log
         epoch = partition.leader_epoch
@@ -407,7 +417,7 @@ class ReplicaFetcher:
         else:
             log.restart_at(leader_start)
         _log.info(
-            "begins anew within the leader's log broker=%d partition=%s from=%d to=%d",
+            "moved the log's end into the leader's log broker=%d partition=%s from=%d to=%d",
             self._broker.id,
             partition,
             end,
@@ -417,7 +427,7 @@ class ReplicaFetcher:
         self._touch(followed)
 
     async def _ask_offset(self, partition: Partition, epoch: int, timestamp: int) -> int | None:
-        """An end of the leader's log; None if it does not say."""
+        """The leader's start or end offset (ListOffsets); None if it answers with an error."""
         wanted = ListOffsetsPartition(
             partition_index=partition.index, current_leader_epoch=epoch, timestamp=timestamp
         )
@@ -432,12 +442,13 @@ class ReplicaFetcher:
         return None if answer.error_code else cast(int, answer.offset)
 
     def _touch(self, followed: _Followed) -> None:
-        """Name it in the next fetch."""
+        """Name the partition in the next fetch."""
         self._changed[followed] = None
         self._wanted.set()
 
     def _wait(self, followed: _Followed) -> None:
-        """Leave it out for a while: so it neither fills responses nor holds up the others."""
+        """Take the partition out of the session for a backoff, so that its errors do not end every
+        fetch at once."""
         key = (followed.partition.topic_id, followed.partition.index)
         if self.followed.get(key) is not followed or followed.delay is not None:
             return

@@ -1,4 +1,4 @@
-"""How many bytes a second replication may take for throttled replicas (KIP-73).
+"""The byte rate of throttled replication, measured against a limit (KIP-73).
 
 Source: Kafka's `ReplicationQuotaManager` and `Rate`, with its 11 samples of a second.
 """
@@ -13,7 +13,7 @@ _SAMPLE_S = 1.0
 
 
 class ReplicationQuota:
-    """The bytes of the last seconds, against a limit that may change."""
+    """Bytes of the last 11 seconds. The limit is given with each question, as it may change."""
 
     __slots__ = ("_samples", "_total")
 
@@ -22,7 +22,7 @@ class ReplicationQuota:
         self._total = 0
 
     def record(self, size: int, now_s: float) -> None:
-        """So many bytes went over the wire now."""
+        """Count `size` bytes sent or received now."""
         sample = int(now_s / _SAMPLE_S)
         self._total += size
         if self._samples and self._samples[-1][0] == sample:
@@ -30,7 +30,7 @@ class ReplicationQuota:
         self._samples.append((sample, size))
 
     def is_exceeded(self, limit: int, now_s: float) -> bool:
-        """Whether more than `limit` bytes a second went by lately."""
+        """Whether the average of the last 11 seconds exceeds `limit` bytes a second."""
         oldest = int(now_s / _SAMPLE_S) - _SAMPLES + 1
         while self._samples and self._samples[0][0] < oldest:
             self._total -= self._samples.popleft()[1]
@@ -38,5 +38,5 @@ class ReplicationQuota:
 
 
 def lists_replica(throttled: Sequence[str], partition: int, broker_id: int) -> bool:
-    """Whether a list of throttled replicas, `partition:broker` each or `*`, has this one."""
+    """Whether a list of throttled replicas (`partition:broker`, or `*` for all) has this one."""
     return "*" in throttled or f"{partition}:{broker_id}" in throttled

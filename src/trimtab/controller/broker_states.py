@@ -1,7 +1,7 @@
-"""Brokers that come, stay in touch, fall silent and go (KIP-631, KIP-841, KIP-966).
+"""Decisions about brokers: registration, fencing, shutdown (KIP-631, KIP-841, KIP-966).
 
     registered, fenced ─▶ caught up: unfenced ─▶ in controlled shutdown ─▶ fenced, may end
-            ▲                    │ out of touch
+            ▲                    │ session ended
             └────────────────────┘
 
 Source: Kafka's `ClusterControlManager` and `BrokerHeartbeatManager`.
@@ -43,17 +43,17 @@ from trimtab.wire.messages.unregister_broker import (
 
 _IN_CONTROLLED_SHUTDOWN = 1
 _MOST_NAMED = 1000
-"""Listeners, features or directories of one broker: they are written to the log as one record."""
+"""Listeners, features or directories of one broker at most, as one record contains them all."""
 
 _log = logging.getLogger(__name__)
 
 
 class Progress(NamedTuple):
-    """How far brokers have replayed the metadata log: soft state, as offsets of the next record.
+    """How far brokers have replayed the metadata log, as offsets of the next record.
 
     Attributes:
-        shutdown_offset: the end of the decision that moved this broker's leaders away.
-        lowest_active: the least that any active broker has.
+        shutdown_offset: the offset after the records that moved this broker's leaders away.
+        lowest_active: the lowest offset of all active brokers.
     """
 
     shutdown_offset: int
@@ -61,7 +61,7 @@ class Progress(NamedTuple):
 
 
 def is_current(image: ClusterImage, broker_id: int, epoch: int) -> bool:
-    """Whether this is the broker's epoch; otherwise it gets STALE_BROKER_EPOCH."""
+    """Whether `epoch` is the broker's current epoch; if not, it gets STALE_BROKER_EPOCH."""
     broker = image.brokers.get(broker_id)
     return broker is not None and broker.epoch == epoch
 
@@ -76,12 +76,13 @@ def decide_registration(
 ) -> Decision:
     """BrokerRegistration: a new incarnation gets a new epoch, and begins fenced.
 
-    The one before it is out of all ISRs. If it did not end cleanly, of which the new one has the
-    proof in its epoch, its logs may lack records, and it is out of the ELRs, too.
+    It is removed from all ISRs. If the previous incarnation did not close cleanly, its logs may
+    have lost records, and it is removed from the ELRs, too. It closed cleanly if
+    `previous_broker_epoch` is its epoch.
 
     Args:
-        next_offset: of the record that is decided next.
-        is_taken: whether another incarnation of the broker is still in touch.
+        next_offset: the offset of the next record in the journal.
+        is_taken: whether another incarnation of the broker is still connected.
     """
     code = _check_registration(image, request, cluster_id, is_taken)
     if code is not ErrorCode.NONE:
@@ -138,7 +139,7 @@ def _check_registration(
 def decide_heartbeat(
     image: ClusterImage, rules: TopicRules, request: BrokerHeartbeatRequest, progress: Progress
 ) -> Decision:
-    """BrokerHeartbeat: the state that the broker is in from now on."""
+    """BrokerHeartbeat: the broker's new state."""
     broker = image.brokers.get(request.broker_id)
     if broker is None or broker.epoch != request.broker_epoch:
         return Decision([], BrokerHeartbeatResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
@@ -146,7 +147,7 @@ def decide_heartbeat(
     records: list[Any] = []
     is_fenced, ends = broker.fenced, False
     if not set(broker.log_dirs).isdisjoint(request.offline_log_dirs):
-        # KIP-858: of its one directory. What is in it may be less than it has acknowledged.
+        # KIP-858: the broker's only directory. It may have lost acknowledged records.
         _log.warning("a log directory has failed broker=%d epoch=%d", broker.id, broker.epoch)
         records = remove_for_good(image, rules, broker.id)
         if not broker.fenced:
@@ -181,14 +182,14 @@ def decide_heartbeat(
 
 
 def fence(image: ClusterImage, rules: TopicRules, broker: BrokerRegistration) -> list[Any]:
-    """A broker that is out of touch: leaders elsewhere, and the fence."""
+    """Fence a broker: remove it from the ISRs and elect other leaders."""
     return [*remove_from_isrs(image, rules, broker.id), _change_record(broker, fenced=FENCE)]
 
 
 def decide_unregistration(
     image: ClusterImage, rules: TopicRules, request: UnregisterBrokerRequest
 ) -> Decision:
-    """UnregisterBroker: a broker that will not come back is in no ISR and ELR any more."""
+    """UnregisterBroker: remove a broker, and its replicas from all ISRs and ELRs."""
     broker = image.brokers.get(request.broker_id)
     if broker is None:
         return Decision(

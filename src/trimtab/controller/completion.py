@@ -1,4 +1,4 @@
-"""When the reassignment of a partition is done, and what is left of the partition then."""
+"""When the reassignment of a partition is complete, and its replicas and ISR afterwards."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trimtab.metadata.image import PartitionRegistration
 
 
 class Completion(NamedTuple):
-    """A partition whose reassignment is done: nothing is added or removed any more."""
+    """Replicas and ISR of a partition after its reassignment."""
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -18,11 +18,11 @@ class Completion(NamedTuple):
 def complete_reassignment(
     partition: PartitionRegistration, isr: Sequence[int]
 ) -> Completion | None:
-    """The partition without the replicas to remove, if enough of the others are in sync; None if
-    they are not, or nothing is being reassigned.
+    """Replicas and ISR without the removed replicas, if enough of the others are in sync; None if
+    not, or if the partition is not being reassigned.
 
-    Those that are added must all be in sync. Of those that stay some may be behind, as they were
-    before; but not where the reassignment leaves fewer replicas: whom it takes away may be needed.
+    All added replicas must be in sync. If the reassignment removes more replicas than it adds, all
+    remaining replicas must be; otherwise the old ones among them need not be.
     The rules are those of Kafka 4.3's `PartitionReassignmentReplicas.maybeCompleteReassignment`.
     """
     if not partition.is_reassigning:

@@ -1,10 +1,10 @@
-"""Decisions about options that change while the cluster runs: of topics, of one broker, of all.
+"""Decisions about dynamic options of topics, brokers, groups and client metrics subscriptions.
 
-IncrementalAlterConfigs (KIP-339) says what to do to single options, AlterConfigs (KIP-133) what all
-of them shall be. Answers and their order of checks are those of Kafka: what its brokers check
-before they pass a request on (`ConfigAdminManager`), then what its controller checks
-(`ConfigurationControlManager`). Brokers' options that nobody knows are taken, as they may be a
-plugin's. What differs: any broker may be asked about any other.
+IncrementalAlterConfigs (KIP-339) changes single options of a resource, AlterConfigs (KIP-133)
+replaces all of them. Error codes and the order of checks are Kafka's: first the checks of its
+brokers before they forward a request (`ConfigAdminManager`), then those of its controller
+(`ConfigurationControlManager`). Unknown options of brokers are accepted, as they may be a plugin's.
+Unlike in Kafka, any broker accepts changes of any other broker's options.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SET = 0
 DELETE = 1
 APPEND = 2
 SUBTRACT = 3
-"""What IncrementalAlterConfigs does to an option, as `AlterConfigOp.OpType` numbers it."""
+"""Operations of IncrementalAlterConfigs, numbered as in `AlterConfigOp.OpType`."""
 
 _ALL_BROKERS = ""
 _BROKER_LOGGER = 8
@@ -78,7 +78,7 @@ class _Config(Protocol):
 
 
 class _Resource(Protocol):
-    """What both requests say of a thing whose options change."""
+    """A resource with changed options, in either request."""
 
     @property
     def resource_type(self) -> int: ...
@@ -93,7 +93,7 @@ class _Resource(Protocol):
 R = TypeVar("R", bound=_Resource)
 
 Texts = Mapping[str, str]
-"""Options by their names, as the metadata has them."""
+"""Option values by name, as texts, as in the metadata."""
 
 
 def decide_incremental_alter_configs(
@@ -103,12 +103,12 @@ def decide_incremental_alter_configs(
     controller_id: int,
     whole: Whole | None = None,
 ) -> Decision:
-    """Change the options that are named, of each resource all of them or none.
+    """Change the named options; of each resource all of them or none.
 
     Args:
-        broker_config: the static broker options, all of them, for what topics inherit.
+        broker_config: all static broker options; topics inherit from them.
         controller_id: may have options of its own, like a broker.
-        whole: what it shares with the other parts of a large request.
+        whole: state shared with the other parts of a large request.
     """
 
     def plan(
@@ -149,12 +149,12 @@ def decide_alter_configs(
     controller_id: int,
     whole: Whole | None = None,
 ) -> Decision:
-    """Replace all options of each resource; those that are not named go back to their defaults.
+    """Replace all options of each resource; options that are not named get their defaults.
 
     Args:
-        broker_config: the static broker options, all of them, for what topics inherit.
+        broker_config: all static broker options; topics inherit from them.
         controller_id: may have options of its own, like a broker.
-        whole: what it shares with the other parts of a large request.
+        whole: state shared with the other parts of a large request.
     """
     changes = _Changes(image, broker_config, controller_id, whole or Whole())
     responses = [
@@ -181,7 +181,7 @@ def decide_alter_configs(
 def _operate(
     resource_type: int, config: incremental_alter_configs.AlterableConfig, texts: dict[str, str]
 ) -> None:
-    """Do what is asked for to one option."""
+    """Apply an operation to one option in `texts`."""
     operation, name = config.config_operation, config.name
     if operation == DELETE:
         texts.pop(name, None)
@@ -226,10 +226,10 @@ def _words(text: str) -> list[str]:
 
 
 class _Changes:
-    """What one request changes.
+    """Decides the resources of one request, one after the other.
 
     Attributes:
-        records: of what has been decided so far.
+        records: the records of the decisions so far.
     """
 
     def __init__(
@@ -253,11 +253,11 @@ class _Changes:
         plan: Callable[[R, Texts], dict[str, str]],
         find_nulls: Callable[[R], list[str]],
     ) -> list[tuple[R, ErrorCode, str | None]]:
-        """What becomes of each resource.
+        """Alter each resource; returns its error code and message.
 
         Args:
-            plan: what a resource's options shall be, from what they are.
-            find_nulls: names of the options that lack a value.
+            plan: returns a resource's new options, from the resource and its old options.
+            find_nulls: returns the names of options that lack a value.
         """
         times = self._whole.count((each.resource_type, each.resource_name) for each in resources)
         results: list[tuple[R, ErrorCode, str | None]] = []
@@ -320,7 +320,7 @@ class _Changes:
             and (text := _normalize(table, option, after.get(option))) != before.get(option)
         ]
         if any(record.name == MIN_ISR for record in records):
-            # Who is eligible under one minimum need not have all that is committed under another.
+            # ELR members are only known to have records committed under the old minimum.
             records.append(ClearElrRecord(topic_name=name if kind == CONFIG_TOPIC else ""))
         if self._whole.records + len(records) > MAX_RECORDS:
             raise Refusal(
@@ -370,7 +370,7 @@ class _Changes:
             try:
                 values[option] = BROKER[option].check(text, "broker")
             except UsageError as error:
-                # Kafka says so of its own options.
+                # Kafka answers INVALID_REQUEST; INVALID_CONFIG is for trimtab's own options.
                 is_ours = option in (PER_BROKER, PER_CLUSTER)
                 code = ErrorCode.INVALID_CONFIG if is_ours else ErrorCode.INVALID_REQUEST
                 raise Refusal(code, str(error)) from error
@@ -391,7 +391,7 @@ class _Changes:
         _warn(BROKER, f"broker={name or 'all'}", values)
         if unknown:  # their values may be secrets
             _log.warning(
-                "configs are kept but nobody knows them broker=%s count=%d first=%.100r",
+                "unknown configs are kept broker=%s count=%d first=%.100r",
                 name or "all",
                 len(unknown),
                 unknown[0],
@@ -399,7 +399,7 @@ class _Changes:
 
 
 def _check_unserved(kind: int, name: str, after: Texts) -> None:
-    """Options of a group or of a subscription to clients' metrics."""
+    """Check the options of a group or of a client metrics subscription, which have no effect."""
     table = _TABLES[kind]
     if not name:
         what = (
@@ -433,7 +433,7 @@ def _check_broker_name(name: str) -> None:
 
 
 def _normalize(table: OptionTable, name: str, text: str | None) -> str | None:
-    """A checked value as every value of its meaning is written; what is not known as it is."""
+    """The canonical text of a checked value; an unknown option's value is returned unchanged."""
     return text if text is None or name not in table else write(table[name].check(text))
 
 

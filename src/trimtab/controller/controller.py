@@ -1,9 +1,10 @@
-"""The controller of a cluster: one, without a quorum.
+"""The controller of a cluster: a single one, without a quorum.
 
-    request ─▶ decide ─▶ records ─▶ journal, image ─▶ on disk ─▶ brokers have it ─▶ answer
+    request ─▶ decide ─▶ records ─▶ journal, image ─▶ on disk ─▶ brokers replay ─▶ answer
 
-What is decided is plain functions of the image; this puts them together with the journal and with
-what is known of brokers that is not written down: who is in touch, and how far each has come.
+Decisions are plain functions of the image, in other modules. This module connects them with the
+journal and with the state that is only in memory: the brokers' sessions, and the offset up to which
+each broker has replayed the metadata log.
 """
 
 from __future__ import annotations
@@ -93,13 +94,15 @@ from trimtab.wire.messages.unregister_broker import (
 
 T = TypeVar("T")
 Answer = Coroutine[Any, Any, T]
-"""Of what is decided when the method returns; the answer may be given when this does."""
+"""The coroutine of a response: the decision is made when the method returns; the response may be
+sent when the coroutine returns it."""
 
 PRODUCER_ID_BLOCK = 1000
-"""Producer ids that a broker gets at a time (KIP-730)."""
+"""Producer ids in one block for a broker (KIP-730)."""
 
 MAX_REACH_S = 1.0
-"""How long an answer waits for brokers at most, so that one of them cannot hold up everybody."""
+"""Time that a response waits for brokers to replay at most, so that a slow one delays it only so
+long."""
 
 _FEATURES = {METADATA_VERSION: METADATA_LEVEL, ELR_VERSION: 1}
 
@@ -107,25 +110,25 @@ _log = logging.getLogger(__name__)
 
 
 class Controller:
-    """Decides about brokers, topics, leaders and producer ids. Lives on the running loop.
+    """Decides about brokers, topics, leaders and producer ids. Runs on the current loop.
 
-    Opening it replays the journal and begins a new epoch; `start` lets its clocks run. Methods
-    named like requests decide at once and return what awaits the answer.
+    The constructor replays the journal and begins a new epoch; `start` starts the timers. Methods
+    named like requests decide at once, and return a coroutine of the response.
 
     Args:
-        storage: the directory that holds the journal.
-        node_id: its own.
-        cluster_id: that brokers must name.
+        storage: the directory with the journal.
+        node_id: its node id.
+        cluster_id: the cluster id that brokers must register with.
         given: the broker options (`trimtab.config.BROKER`) that were set.
         now_ms: wall time in milliseconds.
-        random: for topic ids and where placement starts.
+        random: for topic ids and placement.
         probe: see `trimtab.controller.sessions`.
 
     Attributes:
-        journal: `journal.on_failure` must end this controller.
-        feed: what followers fetch.
-        rejections: how often `max.broker.partitions` and `max.partitions` have refused a topic or a
-            partition.
+        journal: set `journal.on_failure` to a function that stops this controller.
+        feed: serves the metadata log to brokers.
+        rejections: by option, how often `max.broker.partitions` and `max.partitions` have refused a
+            topic or a partition.
 
     Raises:
         CorruptData: the journal is damaged before its end.
@@ -167,13 +170,13 @@ class Controller:
 
     @property
     def image(self) -> ClusterImage:
-        """What has been decided, also what is not on disk yet."""
+        """The image with all decisions, including those not on disk yet."""
         return self.journal.image
 
     # Life
 
     async def start(self) -> None:
-        """Write what every cluster begins with, and let time count from now on."""
+        """Write the feature levels if they are missing, and start session and upkeep timers."""
         self._commit(
             [
                 FeatureLevelRecord(name=name, feature_level=level)
@@ -193,7 +196,7 @@ class Controller:
         await self.journal.reach(self.journal.next_offset)
 
     async def close(self) -> None:
-        """Decide nothing more; what was decided goes to disk."""
+        """Stop deciding, and wait until all decisions are on disk."""
         self._sessions.close()
         for task in self._upkeep:
             task.cancel()
@@ -201,7 +204,7 @@ class Controller:
         await self.journal.close()
 
     def abort(self) -> None:
-        """End at once, as a process does that is killed."""
+        """Stop at once, like a killed process."""
         self._sessions.close()
         for task in self._upkeep:
             task.cancel()
@@ -229,7 +232,7 @@ class Controller:
     def heartbeat(
         self, request: BrokerHeartbeatRequest, connection: object = None
     ) -> Answer[BrokerHeartbeatResponse]:
-        """BrokerHeartbeat. `connection` is what `lose` will be told of."""
+        """BrokerHeartbeat. Call `lose` with the same `connection` when it is lost."""
         broker_id = request.broker_id
         if is_current(self.image, broker_id, request.broker_epoch):
             self._sessions.touch(broker_id, request.broker_epoch, connection)
@@ -250,7 +253,7 @@ class Controller:
         return answer
 
     def lose(self, connection: object) -> None:
-        """A connection on which heartbeats may have come is gone."""
+        """A connection that may have carried heartbeats is lost."""
         self._sessions.lost(connection)
 
     def unregister_broker(
@@ -266,7 +269,7 @@ class Controller:
     def allocate_producer_ids(
         self, request: AllocateProducerIdsRequest
     ) -> Answer[AllocateProducerIdsResponse]:
-        """AllocateProducerIds: a block that nobody else gets, across restarts too."""
+        """AllocateProducerIds: a block of ids that no other broker gets, even after restarts."""
         if not is_current(self.image, request.broker_id, request.broker_epoch):
             response = AllocateProducerIdsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
             return self._carry_out(Decision([], response))
@@ -283,8 +286,8 @@ class Controller:
 
     # Partitions
 
-    # Of a request that is cut, these methods decide a part and return its response, which nobody
-    # is told before `reach` (`large_requests.py`).
+    # For a request decided in parts, these methods decide one part and return its response. The
+    # merged response may only be sent after `reach` (`large_requests.py`).
 
     def alter_partition(
         self, request: AlterPartitionRequest, whole: Whole | None = None
@@ -295,14 +298,14 @@ class Controller:
     def elect_leaders(
         self, request: ElectLeadersRequest, whole: Whole | None = None
     ) -> Answer[ElectLeadersResponse]:
-        """ElectLeaders: brokers know the new leaders before the answer."""
+        """ElectLeaders: brokers replay the new leaders before the response is sent."""
         decision = decide_elections(self.image, self._rules, request)
         return self._carry_out(decision, request.timeout_ms, whole)
 
     def alter_partition_reassignments(
         self, request: AlterPartitionReassignmentsRequest, whole: Whole | None = None
     ) -> Answer[AlterPartitionReassignmentsResponse]:
-        """AlterPartitionReassignments: begun, not done."""
+        """AlterPartitionReassignments: the response says that they have begun."""
         decision = decide_alter_reassignments(
             self.image, self._rules, self._allowance(), request, whole
         )
@@ -320,7 +323,7 @@ class Controller:
     def create_topics(
         self, request: CreateTopicsRequest, whole: Whole | None = None
     ) -> Answer[CreateTopicsResponse]:
-        """CreateTopics: brokers have the new partitions before the answer."""
+        """CreateTopics: brokers open the new partitions before the response is sent."""
         allowance = self._allowance(request.validate_only, whole)
         decision = decide_create(self.image, request, self._given, allowance, self._random, whole)
         return self._carry_out(decision, request.timeout_ms, whole)
@@ -328,7 +331,7 @@ class Controller:
     def delete_topics(
         self, request: DeleteTopicsRequest, whole: Whole | None = None
     ) -> Answer[DeleteTopicsResponse]:
-        """DeleteTopics: brokers know before the answer."""
+        """DeleteTopics: brokers replay the deletion before the response is sent."""
         enabled = bool(self._config["delete.topic.enable"])
         decision = decide_delete(self.image, request, enabled, whole)
         return self._carry_out(decision, request.timeout_ms, whole)
@@ -336,7 +339,7 @@ class Controller:
     def create_partitions(
         self, request: CreatePartitionsRequest, whole: Whole | None = None
     ) -> Answer[CreatePartitionsResponse]:
-        """CreatePartitions: brokers have the new partitions before the answer."""
+        """CreatePartitions: brokers open the new partitions before the response is sent."""
         allowance = self._allowance(request.validate_only, whole)
         decision = decide_create_partitions(self.image, request, allowance, self._random, whole)
         return self._carry_out(decision, request.timeout_ms, whole)
@@ -344,7 +347,7 @@ class Controller:
     def alter_configs(
         self, request: AlterConfigsRequest, whole: Whole | None = None
     ) -> Answer[AlterConfigsResponse]:
-        """AlterConfigs: brokers know before the answer."""
+        """AlterConfigs: brokers replay the change before the response is sent."""
         return self._configure(
             decide_alter_configs(self.image, request, self._config, self.node_id, whole), whole
         )
@@ -352,7 +355,7 @@ class Controller:
     def incremental_alter_configs(
         self, request: IncrementalAlterConfigsRequest, whole: Whole | None = None
     ) -> Answer[IncrementalAlterConfigsResponse]:
-        """IncrementalAlterConfigs: brokers know before the answer."""
+        """IncrementalAlterConfigs: brokers replay the change before the response is sent."""
         return self._configure(
             decide_incremental_alter_configs(
                 self.image, request, self._config, self.node_id, whole
@@ -361,11 +364,11 @@ class Controller:
         )
 
     def limits(self) -> PartitionLimits:
-        """The limits on replicas, as they count now."""
+        """The current limits on replicas."""
         return PartitionLimits.read(self.image, self._config, self.node_id)
 
     def limit_usage(self) -> LimitUsage:
-        """What is used of them, as it is now."""
+        """The current replica counts, beside the limits."""
         counts = self.image.counts
         brokers = {*self.image.brokers, *(broker for broker in counts.on if counts.on[broker])}
         return LimitUsage(
@@ -376,8 +379,8 @@ class Controller:
         )
 
     def _allowance(self, validate_only: bool = False, whole: Whole | None = None) -> Allowance:
-        """What a request may still have: for a part of one, what the parts before have left."""
-        if whole is None or not validate_only:  # what was granted before is in the image
+        """The allowance of a request, or what earlier parts of it have left."""
+        if whole is None or not validate_only:  # replicas granted to earlier parts are in the image
             return Allowance(self.image, self.limits(), self.rejections)
         if whole.allowance is None:
             whole.allowance = Allowance(self.image, self.limits(), self.rejections)
@@ -401,7 +404,7 @@ class Controller:
         limit_s = MAX_REACH_S if decision.records else 0
         return self._respond(decision.response, limit_s, whole)
 
-    # How decisions come about
+    # Committing decisions
 
     def _commit(self, records: list[Any]) -> None:
         if records:
@@ -411,8 +414,8 @@ class Controller:
     def _carry_out(
         self, decision: Decision, reach_ms: int = 0, whole: Whole | None = None
     ) -> Answer[Any]:
-        """The answer, for whoever awaits it: also one that changes nothing may tell of what is
-        not on disk yet."""
+        """Commit the records; returns the coroutine of the response. It waits for the disk even if
+        there are no records, as the response may depend on decisions that are not on disk yet."""
         self._commit(decision.records)
         limit_s = min(reach_ms / 1000, MAX_REACH_S) if decision.records else 0
         return self._respond(decision.response, limit_s, whole)
@@ -424,7 +427,7 @@ class Controller:
         return response  # type: ignore[no-any-return]
 
     def reach(self, response: Any, whole: Whole) -> Answer[Any]:
-        """The response to a request that was decided in parts, when it may be told."""
+        """The response to a request decided in parts, once it may be sent."""
         return self._answer(response, self.journal.next_offset, whole.reach_s)
 
     async def _answer(self, response: Any, offset: int, limit_s: float) -> Any:
@@ -445,7 +448,7 @@ class Controller:
         return None if broker is None else (broker.host, broker.port)
 
     def _forget(self, broker_id: int) -> None:
-        """What is known of an incarnation that is no more."""
+        """Drop the state of an ended incarnation of a broker."""
         self._sessions.drop(broker_id)
         self._shutdown_offsets.pop(broker_id, None)
         self.feed.forget(broker_id)
@@ -458,7 +461,7 @@ class Controller:
         self._shutdown_offsets.pop(broker_id, None)
         self._commit(fence(self.image, self._rules, broker))
 
-    # From time to time
+    # Periodic upkeep
 
     def _repeat(self, interval_s: float, look_after: Callable[[], Awaitable[None]]) -> None:
         async def repeat() -> None:

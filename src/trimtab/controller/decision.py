@@ -1,4 +1,4 @@
-"""What deciding leads to: records, and what to answer once they are on disk."""
+"""The result of a decision: metadata records, and the response to send once they are on disk."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ if TYPE_CHECKING:
     from trimtab.controller.partition_limits import Allowance
 
 MAX_RECORDS = 10_000
-"""Records that one request may lead to, as in Kafka (`MAX_RECORDS_PER_USER_OP`)."""
+"""Records that one request may create at most, as in Kafka (`MAX_RECORDS_PER_USER_OP`)."""
 
 
 class Decision(NamedTuple):
-    """What to write down and, once it is written, what to answer."""
+    """Records to append to the journal, and the response to send once they are on disk."""
 
     records: list[Any]
     response: Any
 
 
 class Refusal(Exception):
-    """One thing that a request asks for cannot be had. Never leaves this room."""
+    """One part of a request is refused. Becomes an error code in the response, and is not raised to
+    callers of this package."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -32,15 +33,15 @@ class Refusal(Exception):
 
 
 class Whole:
-    """A request as a whole, which is decided at once or in parts: what the parts share.
+    """The state that the parts of a request share, which is decided at once or in parts.
 
     Attributes:
         is_cut: whether it is decided in parts.
-        times: how often it names each thing.
-        records: how many it has led to so far, those of `validate_only` included.
-        allowance: what it may still have, if its parts write nothing down.
-        taken: names of topics that it has created so far, as they collide with others.
-        reach_s: how long its answer waits for brokers.
+        times: how often the request names each topic or resource.
+        records: records created so far, including those of `validate_only`.
+        allowance: the replicas still allowed, if the parts write no records (`validate_only`).
+        taken: names of the topics created so far, by their collision keys.
+        reach_s: how long the response waits for brokers to replay.
     """
 
     __slots__ = ("allowance", "is_cut", "reach_s", "records", "taken", "times")
@@ -54,7 +55,8 @@ class Whole:
         self.reach_s = 0.0
 
     def count(self, names: Iterable[Hashable]) -> Counter[Hashable]:
-        """How often each of its things is named. If it is cut, that has been counted before."""
+        """How often the request names each topic or resource. In a request decided in parts they
+        have been counted before."""
         if not self.is_cut:
             self.times.update(names)
         return self.times

@@ -1,16 +1,17 @@
-"""Who leads a partition, who is in its ISR, and who is eligible: one change of it, worked out.
+"""Computes one change of a partition: its leader, its ISR, and its eligible leader replicas (ELR).
 
-    what is wanted ─▶ reassignment completed? ─▶ ELR ─▶ election ─▶ record, or None
+    wanted change ─▶ reassignment complete? ─▶ ELR ─▶ election ─▶ record, or None
 
-Nothing is read but the arguments. The rules are those of Kafka's `PartitionChangeBuilder` with
-eligible leader replicas (KIP-966) switched on, as Kafka 4.1 has it for new clusters:
+The functions depend only on their arguments. The rules are those of Kafka's
+`PartitionChangeBuilder` with eligible leader replicas (KIP-966), as in new clusters of Kafka 4.1:
 
-- While the ISR has fewer members than `min.insync.replicas`, nothing can be committed without those
-  that left it: they stay eligible (ELR), and one of them may lead once the ISR is empty.
-- The last leader is noted when a partition loses its leader. If neither ISR nor ELR has anyone,
-  it, and nobody else, leads again once it is back, as whatever it still has is the best there is.
-- Whoever is elected from outside of ISR and ELR may have lost records: it is alone in the ISR and
-  recovers (KIP-704).
+- While the ISR has fewer members than `min.insync.replicas`, nothing is committed. So the replicas
+  that left it still have all committed records: they are in the ELR, and one of them may be elected
+  if the ISR is empty.
+- When a partition loses its leader, the last leader is recorded. If ISR and ELR are both empty,
+  only the last leader may be elected when it is back, as no other log is more complete.
+- A replica elected from outside ISR and ELR may have lost records: it becomes the only member of
+  the ISR, in state RECOVERING (KIP-704).
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from trimtab.wire.messages.metadata_records import PartitionChangeRecord
 
 
 class Election(Enum):
-    """Who may be elected.
+    """Which replicas may be elected.
 
     Attributes:
-        ONLINE: a live member of the ISR, or of the ELR if the ISR is empty; the leader stays if it
-            is one.
-        PREFERRED: the same, but the first of the replicas, if it is one, comes before the leader.
-        UNCLEAN: as `ONLINE`, and if there is none, any live replica, though records be lost.
+        ONLINE: a live member of the ISR, or of the ELR if the ISR is empty; the current leader
+            stays if it is one.
+        PREFERRED: the same, but the preferred leader, if it is one, replaces the current leader.
+        UNCLEAN: as `ONLINE`; if there is none, any live replica, although records may be lost.
     """
 
     ONLINE = "online"
@@ -52,15 +53,16 @@ def change_partition(
     election: Election = Election.ONLINE,
     lost: Collection[int] = (),
 ) -> PartitionChangeRecord | None:
-    """The change that a partition goes through, or None if it stays as it is.
+    """The record that changes a partition as wanted, with the election that follows; None if
+    nothing changes.
 
     Args:
-        partition: as it is.
-        wanted: the same with the ISR, replicas, adding and removing replicas, and leader recovery
-            state that it is to have; its leader, epochs and eligible leaders do not matter.
+        partition: the current state.
+        wanted: the partition with the wanted ISR, replicas, adding and removing replicas, and
+            leader recovery state; its leader, epochs and ELR are ignored.
         is_active: whether a broker may lead.
-        min_isr: `min.insync.replicas`; more than there are replicas counts as all of them.
-        lost: brokers whose logs may lack records after a crash: not eligible.
+        min_isr: `min.insync.replicas`; capped at the number of replicas.
+        lost: brokers whose logs may have lost records in a crash: not eligible.
     """
     replicas, isr = wanted.replicas, wanted.isr
     adding, removing = wanted.adding_replicas, wanted.removing_replicas
@@ -82,12 +84,12 @@ def change_partition(
             isr, elr = (leader,), ()
             state = RECOVERING
         elif leader in elr:
-            # A minimum that was lowered meanwhile may let it commit alone: then the others lag.
+            # If `min_isr` was lowered to 1, the new leader commits alone, and the others may lag.
             others = tuple(replica for replica in elr if replica != leader)
             isr, elr = (leader,), others if enough > 1 else ()
 
-    # A leader that is chosen again hears of it by its epoch: replicas that were taken away must
-    # no longer be heard.
+    # Also elect the same leader again if replicas were removed: the new leader epoch makes it drop
+    # the removed followers.
     elects = leader != partition.leader or not _contains(replicas, partition.replicas)
     last_known_elr = partition.last_known_elr
     if elects and leader != NO_LEADER:
@@ -120,7 +122,8 @@ def _eligible(
     isr: tuple[int, ...],
     lost: Collection[int],
 ) -> tuple[int, ...]:
-    """The ELR beside an ISR: who was eligible or in sync before, and has not lost its records."""
+    """The ELR for an ISR: replicas outside it that were in the ELR or the ISR before and have not
+    lost records."""
     candidates = sorted({*partition.elr, *partition.isr})
     return tuple(
         each for each in candidates if each in replicas and each not in isr and each not in lost

@@ -1,7 +1,7 @@
 """AlterPartition: a leader asks for another ISR (KIP-497, KIP-841, KIP-903).
 
-A leader that is out of date is told so, by the code that says what it missed. An ISR that has all
-the replicas of a reassignment completes it, and may so cost the leader its place.
+If the leader's metadata is out of date, the error code says what it missed. An ISR with all the
+added replicas of a reassignment completes it; that may remove the leader itself.
 
 Source: Kafka's `ReplicationControlManager.alterPartition`.
 """
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 def decide_isr_changes(
     image: ClusterImage, rules: TopicRules, request: AlterPartitionRequest
 ) -> Decision:
-    """Each partition on its own; the whole request is refused if the broker's epoch is stale."""
+    """Decide each partition on its own; a stale broker epoch refuses the whole request."""
     broker = image.brokers.get(request.broker_id)
     if broker is None or broker.epoch != request.broker_epoch:
         return Decision([], AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
@@ -101,7 +101,8 @@ def _alter(
         records.append(record)
         partition = partition.merge(record)
         if record.leader not in (NO_LEADER_CHANGE, leader):
-            # It completes a reassignment that takes the leader away: an error and yet a change.
+            # The change completes a reassignment that removes the leader. It is committed, although
+            # the response has an error code.
             return _refuse(data, ErrorCode.NEW_LEADER_ELECTED)
     return PartitionDataResponse(
         partition_index=partition.id,
@@ -124,7 +125,7 @@ def _check(
         data.leader_epoch > partition.leader_epoch
         or data.partition_epoch > partition.partition_epoch
     ):
-        return ErrorCode.NOT_CONTROLLER  # it knows more than this controller
+        return ErrorCode.NOT_CONTROLLER  # the leader has newer metadata than this controller
     if data.leader_epoch < partition.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
     if leader != partition.leader:

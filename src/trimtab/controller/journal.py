@@ -1,18 +1,18 @@
-"""The controller's journal: the log `__cluster_metadata-0`, and the image that it adds up to.
+"""The controller's journal: the log `__cluster_metadata-0`, and the image replayed from it.
 
-    append ─▶ image ─┐ at once                     ┌─▶ followers
-                     └▶ one batch, one fsync ─▶ end offset ─▶ answers
+    append ─▶ image ─┐ at once                     ┌─▶ brokers
+                     └▶ one batch, one fsync ─▶ end offset ─▶ responses
 
-What is decided while the disk is busy goes there together, as one batch with one fsync: so a batch
-is on disk before the next is written, and only the last one can be torn. The image runs ahead of
-the disk; nobody is told of what it knows before it is there, and if the disk fails the controller
-must end, as nothing can take a decision back.
+Records that are appended during an fsync are written together afterwards, as one batch with one
+fsync. So a batch is on disk before the next is written, and only the last one can be torn. The
+image is ahead of the disk: responses and brokers get records only after they are on disk. If the
+disk fails the controller must stop, as the image cannot be rolled back.
 
-In the directory, in Kafka's formats, so that `DumpLogSegments --cluster-metadata-decoder` reads it:
+Files, in Kafka's formats; `DumpLogSegments --cluster-metadata-decoder` can read them:
 
-    <base offset>.log                  batches; a new file is begun with every snapshot
-    <end offset>-<epoch>.checkpoint    the newest two snapshots; the log goes back to the older one
-    quorum-state                       the epoch: each start of the controller is a new one
+    <base offset>.log                  batches; every snapshot begins a new file
+    <end offset>-<epoch>.checkpoint    the newest two snapshots; the log begins at the older one
+    quorum-state                       the epoch, incremented by each start of the controller
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ _log = logging.getLogger(__name__)
 
 
 class Journal:
-    """An append-only sequence of metadata records. `Journal.open` makes one.
+    """An append-only log of metadata records. Use `Journal.open`.
 
     Attributes:
-        image: what the records add up to, those included that are not on disk yet.
-        epoch: of this start of the controller.
-        next_offset: of the record that is appended next.
+        image: all records replayed, including those not on disk yet.
+        epoch: the leader epoch of this run of the controller.
+        next_offset: the offset of the next record.
         end_offset: every record before it is on disk.
-        failure: what made it unusable, if anything has.
-        on_failure: called once if the disk fails, or a decision does not fit the image: nothing may
-            be answered after that.
+        failure: the error that made the journal unusable; None if there was none.
+        on_failure: called once if the disk fails, or records contradict the image. It must stop the
+            controller: no request may be answered afterwards.
     """
 
     def __init__(
@@ -92,15 +92,15 @@ class Journal:
         now_ms: Callable[[], int],
         snapshot_bytes: int,
     ) -> Journal:
-        """The journal in a storage, empty if there is none, in a new epoch.
+        """Open the journal in a storage, or an empty one, and begin a new epoch.
 
-        A last batch that was not written whole is cut off, and what follows a damaged snapshot is
-        taken from the one before it and the log.
+        A torn last batch is truncated. A damaged snapshot is replaced by the one before it and the
+        log.
 
         Args:
-            node_id: of the controller, for the files.
+            node_id: the controller's id, written to `quorum-state`.
             now_ms: wall time in milliseconds.
-            snapshot_bytes: of log, after which a snapshot is due.
+            snapshot_bytes: bytes of log after which a snapshot is taken.
 
         Raises:
             CorruptData: a batch before the last one is damaged, or a part of the log is missing.
@@ -116,11 +116,11 @@ class Journal:
         """Replay the records into the image, and begin to write them.
 
         Returns:
-            The offset after them: `reach` it before anybody is told.
+            The offset after them; wait for it with `reach` before answering.
 
         Raises:
-            UsageError: one of them cannot be encoded; none is appended.
-            CorruptData: one of them does not fit the image; the journal has failed.
+            UsageError: a record cannot be encoded; none is appended.
+            CorruptData: a record contradicts the image; the journal has failed.
         """
         if self.failure is not None:
             raise self.failure
@@ -130,7 +130,7 @@ class Journal:
             for record in decided:
                 self.image.replay(record)
         except BaseException as error:
-            self._fail(error)  # half a decision cannot be taken back either
+            self._fail(error)  # some records may have been replayed, and cannot be rolled back
             raise
         self._pending += values
         self.next_offset += len(decided)
@@ -139,7 +139,7 @@ class Journal:
         return self.next_offset
 
     async def reach(self, offset: int) -> None:
-        """Return once every record before `offset` is on disk, those not yet decided too.
+        """Return once every record before `offset` is on disk, even if it is not appended yet.
 
         Raises:
             StorageError: the disk failed.
@@ -155,7 +155,7 @@ class Journal:
                 self._waiting.pop(reached, None)
 
     async def close(self) -> None:
-        """Write what is still to be written, and close the files."""
+        """Write the pending records, and close the files."""
         if self._snapshotter is not None:
             self._snapshotter.cancel()
             await asyncio.gather(self._snapshotter, return_exceptions=True)
@@ -165,7 +165,7 @@ class Journal:
             segment.close()
 
     def abort(self) -> None:
-        """Write nothing more, from this moment on."""
+        """Stop writing at once."""
         for task in (self._snapshotter, self._writer):
             if task is not None:
                 task.cancel()
@@ -210,7 +210,7 @@ class Journal:
 
     @property
     def start_offset(self) -> int:
-        """Of the oldest record that can be read; whoever needs older ones takes the snapshot."""
+        """The offset of the oldest record in the log; older ones are only in the snapshot."""
         return self._segments[0].base_offset
 
     @property
@@ -219,11 +219,11 @@ class Journal:
         return self._snapshots[-1] if self._snapshots else None
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Whole batches as they are on disk, from the one that holds `offset`.
+        """Whole batches as they are on disk, from the one that holds `offset` on.
 
         Args:
-            offset: from the start offset to the end offset, where there is nothing to read.
-            max_bytes: passed over by the first batch.
+            offset: between start and end offset; at the end offset the result is empty.
+            max_bytes: limits the result, but the first batch may be larger.
         """
         if offset >= self.end_offset:
             return b""
@@ -233,7 +233,7 @@ class Journal:
     def read_snapshot(
         self, snapshot: SnapshotId, position: int, max_bytes: int
     ) -> tuple[bytes, int] | None:
-        """A piece of a snapshot, and the size of all of it; None if there is no such snapshot."""
+        """A piece of a snapshot, and the whole snapshot's size; None if it does not exist."""
         if snapshot not in self._snapshots:
             return None
         file = self._storage.open(f"{DIRECTORY}/{snapshot.name}")
@@ -248,7 +248,7 @@ class Journal:
         return self._unsnapshotted_bytes >= self._snapshot_bytes and self._snapshotter is None
 
     def _begin_snapshot(self, image: ClusterImage) -> None:
-        """Of the image at the end offset, where the next file of the log begins."""
+        """Begin a snapshot of the image at the end offset, and a new file of the log there."""
         self._unsnapshotted_bytes = 0
         self._segments.append(Segment(self._storage, DIRECTORY, self.end_offset))
         snapshot = SnapshotId(self.end_offset, self.epoch)
@@ -263,7 +263,7 @@ class Journal:
                 image.records(), snapshot, self._last_timestamp_ms, self._now_ms()
             ):
                 file.append(batch)
-                await asyncio.sleep(0)  # others have their turn
+                await asyncio.sleep(0)  # let other tasks run
             file.close()
             await self._storage.flush([path + _PART])
             self._storage.rename(path + _PART, path)
@@ -271,16 +271,16 @@ class Journal:
             self._snapshots.append(snapshot)
             self._drop_what_snapshots_hold()
         except StorageError as error:
-            # The log is whole: the next snapshot may succeed.
+            # No harm is done: the log has all records, and the next snapshot may succeed.
             _log.error("no snapshot was taken end_offset=%d error=%s", snapshot.end_offset, error)
         finally:
             self._snapshotter = None
 
     def _drop_what_snapshots_hold(self) -> None:
-        """The log before the older snapshot goes, and older snapshots.
+        """Delete all snapshots but the newest two, and the log before the older of the two.
 
-        The newest one alone would do. With the older one, and the log from there, followers that
-        are a little behind need no snapshot, and a damaged snapshot is not the end.
+        The older one is kept so that brokers that are a little behind need no snapshot, and a
+        damaged newest snapshot can be replaced.
         """
         if len(self._snapshots) < _SNAPSHOTS_KEPT:
             return
@@ -322,7 +322,7 @@ class Journal:
                 for record in read_snapshot(self._storage.read_file(path) or b""):
                     image.replay(record)
             except CorruptData as error:
-                _log.error("a snapshot is damaged, and left out path=%s error=%s", path, error)
+                _log.error("a snapshot is damaged and not used path=%s error=%s", path, error)
                 self._storage.rename(path, path + ".damaged")
                 self._snapshots.pop()
                 continue
@@ -366,7 +366,7 @@ class Journal:
         content = self._storage.read_file(_STATE)
         if content is not None:
             epoch = _read_epoch(content)
-            if self.epoch > epoch:  # each start of a controller writes it before anything else
+            if self.epoch > epoch:  # impossible: each start writes this file first
                 raise CorruptData(
                     f"{_STATE} has epoch {epoch}, and the log epoch {self.epoch}; restore the "
                     "file from a copy"

@@ -1,4 +1,4 @@
-"""One file of the controller's journal: batches, end to end."""
+"""One file of the controller's journal, with batches one after the other."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _log = logging.getLogger(__name__)
 
 
 class Segment:
-    """One file, and where its batches are.
+    """One file, with an index of its batches in memory.
 
     Attributes:
-        base_offset: of its first record.
-        flushed_size: bytes that are on disk for certain, and may be read.
+        base_offset: the offset of its first record.
+        flushed_size: bytes that have been fsynced, and may be read.
     """
 
     __slots__ = ("_entries", "_file", "_storage", "base_offset", "flushed_size", "path", "size")
@@ -41,14 +41,14 @@ class Segment:
         self._entries: list[tuple[int, int]] = []
 
     def append(self, batch: bytes | bytearray, base_offset: int) -> None:
-        """Write a batch at the end. It may be read once `flushed_size` says so."""
+        """Append a batch. It may be read once `flushed_size` includes it."""
         self._file.append(batch)
         self._index(base_offset, self.size)
         self.size += len(batch)
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Whole batches from the one that holds `offset`, which this file has; the first one even
-        if it is larger than `max_bytes`."""
+        """Whole batches from the one that holds `offset`, which must be in this file. The first one
+        is returned even if it is larger than `max_bytes`."""
         position = self._entries[bisect_right(self._entries, (offset, self.size)) - 1][1]
         while True:
             header = read_header(self._file.read(position, _MIN_BATCH_BYTES))
@@ -61,10 +61,10 @@ class Segment:
         return data[:whole]
 
     def recover(self, is_last: bool) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Every batch. A torn tail of the log's last file is cut off.
+        """Every batch. Truncates a torn tail, if this is the log's last file.
 
         Raises:
-            CorruptData: a batch is damaged that was on disk once.
+            CorruptData: a batch is damaged, other than by a torn last write.
         """
         data = memoryview(self._file.read(0, self._file.size))
         offset = self.base_offset
@@ -78,7 +78,7 @@ class Segment:
                         f"{self.path} at byte {self.size}: {error}; restore the file from a copy"
                     ) from error
                 _log.warning(
-                    "cut off a torn tail path=%s at=%d bytes=%d", self.path, self.size, len(rest)
+                    "truncated a torn tail path=%s at=%d bytes=%d", self.path, self.size, len(rest)
                 )
                 self._file.truncate(self.size)
                 break
@@ -91,7 +91,7 @@ class Segment:
             offset = header.next_offset
             self.size += header.size
             yield header, rest[: header.size]
-        # The last batch may be there without having been flushed.
+        # The last batch may not have been fsynced before the crash.
         self._file.flush()
         self.flushed_size = self.size
 
@@ -108,7 +108,7 @@ class Segment:
 
 
 def _has_batch(data: memoryview) -> bool:
-    """Whether a whole batch follows a damaged one: then the damage is not that of a torn write."""
+    """Whether a whole batch follows a damaged one, which excludes a torn last write."""
     content = bytes(data)
     found = content.find(_MAGIC, _MAGIC_AT + 1)
     while found >= 0:

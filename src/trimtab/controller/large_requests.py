@@ -1,9 +1,9 @@
-"""Requests about very many things, decided a part at a time.
+"""Decides large requests in parts.
 
-A large request is cut into parts, each of which is decided and appended to the journal by itself,
-and others have their turn between two of them. What concerns all of it is shared by the parts
-(`Whole`): what it names twice, how many records it leads to, and what `validate_only` has granted.
-It is answered once, when all of it is on disk and known to the brokers.
+A request about many topics or resources is cut into parts. Each part is decided and appended to
+the journal on its own, and other requests are served between two parts. The parts share a `Whole`:
+duplicate names, the number of records, and the replicas granted with `validate_only`. The request
+is answered once, when all its parts are on disk and replayed by the brokers.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from trimtab.errors import ErrorCode
 from trimtab.server.turns import Steps
 
 AT_ONCE = 50
-"""What is decided between two turns: some milliseconds."""
+"""Topics or resources that are decided in one step: some milliseconds of work."""
 _COUNTED_AT_ONCE = 4000
 _PARTITIONS_A_TOPIC = 20
 
 Decide = Callable[[Any, Whole], Any]
-"""Decides about a request. If `Whole.is_cut`, what it returns is the response, which is not to be
-sent before `Reach`; else it is what awaits the response."""
+"""Decides a request. Returns the coroutine of the response; if `Whole.is_cut`, the part's response,
+which may only be sent after `Reach`."""
 Reach = Callable[[Any, Whole], Coroutine[Any, Any, Any]]
-"""Awaits that what was decided may be told: the response, and the request that it answers."""
+"""Returns a response once its decisions are on disk and replayed by the brokers."""
 
 
 class Parts(NamedTuple):
-    """Which arrays of a request and of its response belong together.
+    """The names of the arrays of a request, and of the matching arrays of its response.
 
     Attributes:
-        asked: of the request.
-        answered: of the response.
-        asked_inner: of an element that is asked about; none if it stands for one thing.
-        answered_inner: of an element of the answer.
-        name: what an element must not share with another of the request.
-        answers_once: whether what is named twice is answered once, at its first place.
-        partitions: that an element asks for; twenty of them are as much work as a topic.
+        asked: the request's array.
+        answered: the response's array.
+        asked_inner: the array within an element of `asked`; empty if there is none.
+        answered_inner: the array within an element of `answered`.
+        name: returns an element's name, which must be unique in the request.
+        answers_once: whether a duplicate name gets one result, at its first place.
+        partitions: returns the partitions that an element asks for; 20 cost as much as a topic.
     """
 
     asked: str
@@ -50,7 +50,7 @@ class Parts(NamedTuple):
     partitions: Callable[[Any], int] = lambda element: 0
 
     def size(self, element: Any) -> int:
-        """How many things it stands for."""
+        """The cost of an element, in topics or resources."""
         inner = len(getattr(element, self.asked_inner, None) or ())
         return 1 + inner + self.partitions(element) // _PARTITIONS_A_TOPIC
 
@@ -58,7 +58,8 @@ class Parts(NamedTuple):
 def decide_in_parts(
     decide: Decide, reach: Reach, parts: Parts, request: Any
 ) -> Steps[Coroutine[Any, Any, Any]] | Coroutine[Any, Any, Any]:
-    """What awaits the answer to a request, after it has been decided: at once if it is small."""
+    """Decide a request: at once if it is small, else in steps. Returns the coroutine of the
+    response."""
     elements = getattr(request, parts.asked)
     if not elements or (
         len(elements) <= AT_ONCE and sum(map(parts.size, elements)) - len(elements) <= AT_ONCE
@@ -88,7 +89,7 @@ def _decide(
 
 
 def _cut(elements: list[Any], parts: Parts, whole: Whole) -> Iterator[list[Any]]:
-    """The elements, some at a time; none where very many were only named again."""
+    """The elements in parts. A part is empty if very many elements were only duplicates."""
     part: list[Any] = []
     size = 0
     answered: set[Hashable] = set()
@@ -123,14 +124,14 @@ def _cut_inner(element: Any, inner: str) -> Iterator[Any]:
 
 
 def _with(message: Any, name: str, things: list[Any]) -> Any:
-    """The message with other things in one of its arrays."""
+    """A copy of the message with other elements in one of its arrays."""
     changed = copy(message)
     setattr(changed, name, things)
     return changed
 
 
 def _add(response: Any, answer: Any, parts: Parts) -> None:
-    """Put the answer about a part behind what has been answered before."""
+    """Append the results of a part's response to the response so far."""
     if getattr(response, "error_code", answer) == ErrorCode.NONE:
         response.error_code = answer.error_code
     whole: list[Any] = getattr(response, parts.answered)

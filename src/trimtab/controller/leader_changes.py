@@ -1,4 +1,4 @@
-"""Leaders and ISRs where brokers come and go, and leaders elected on request and from time to time.
+"""Changes of leaders and ISRs: when brokers come and go, on request, and periodically.
 
 Source: Kafka's `ReplicationControlManager`.
 """
@@ -35,14 +35,16 @@ _log = logging.getLogger(__name__)
 
 
 def active_brokers(image: ClusterImage) -> set[int]:
-    """Who may lead and join ISRs. For look-ups: sets have no order to go by."""
+    """The brokers that may lead and join ISRs. Use the set for look-ups only, not for iteration,
+    as its order is not defined."""
     return {broker.id for broker in image.brokers.values() if broker.is_active}
 
 
 def remove_from_isrs(image: ClusterImage, rules: TopicRules, broker_id: int) -> list[Any]:
-    """A broker that is out of touch, or about to end, leaves all ISRs and leads nothing.
+    """Remove a fenced or stopping broker from all ISRs and from leadership.
 
-    It stays eligible where the ISR becomes too small (KIP-966): its log is whole.
+    Where the ISR becomes smaller than `min.insync.replicas`, it joins the ELR, as its log is
+    complete (KIP-966).
     """
     return _change(
         image,
@@ -54,7 +56,7 @@ def remove_from_isrs(image: ClusterImage, rules: TopicRules, broker_id: int) -> 
 
 
 def remove_for_good(image: ClusterImage, rules: TopicRules, broker_id: int) -> list[Any]:
-    """A broker whose logs may lack records, or that is forgotten, leaves all ISRs and ELRs."""
+    """Remove a broker that may have lost records, or is unregistered, from all ISRs and ELRs."""
     return _change(
         image,
         rules,
@@ -66,7 +68,7 @@ def remove_for_good(image: ClusterImage, rules: TopicRules, broker_id: int) -> l
 
 
 def elect_where_missing(image: ClusterImage, rules: TopicRules, broker_id: int) -> list[Any]:
-    """A broker that is back in touch leads what nobody leads, if it may."""
+    """Elect leaders for partitions without one that have a replica on an unfenced broker."""
     return _change(
         image,
         rules,
@@ -76,9 +78,9 @@ def elect_where_missing(image: ClusterImage, rules: TopicRules, broker_id: int) 
 
 
 def review_eligible(image: ClusterImage, rules: TopicRules) -> list[Any]:
-    """Nobody is eligible beside an ISR that is large enough, as those others may lag behind it.
+    """Clear the ELR where the ISR has `min.insync.replicas`, as ELR members may lag behind then.
 
-    For the start of a controller, whose static `min.insync.replicas` may be another than before.
+    Called at the start of a controller, whose static `min.insync.replicas` may have changed.
     """
     partitions = [
         (topic, partition)
@@ -90,7 +92,7 @@ def review_eligible(image: ClusterImage, rules: TopicRules) -> list[Any]:
 
 
 def balance_leaders(image: ClusterImage, rules: TopicRules) -> list[Any]:
-    """Up to `MAX_ELECTIONS` partitions go back to their preferred leaders."""
+    """Elect the preferred leaders of up to `MAX_ELECTIONS` partitions."""
     active = active_brokers(image)
     records: list[Any] = []
     for topic in image.topics.values():
@@ -114,7 +116,7 @@ def balance_leaders(image: ClusterImage, rules: TopicRules) -> list[Any]:
 
 
 def elect_unclean_where_missing(image: ClusterImage, rules: TopicRules) -> list[Any]:
-    """Leaders for partitions that have none, where an unclean election is allowed."""
+    """Elect leaders for partitions without one, where unclean elections are allowed."""
     partitions = [
         each for each in image.partitions_without_leader() if rules.allows_unclean(each[0].name)
     ]
@@ -122,8 +124,8 @@ def elect_unclean_where_missing(image: ClusterImage, rules: TopicRules) -> list[
 
 
 def name_partitions(image: ClusterImage, request: ElectLeadersRequest) -> ElectLeadersRequest:
-    """The request with the partitions that it is about: if it names none, those of the cluster
-    where something is to be done."""
+    """The request with its partitions. If it names none, all partitions of the cluster that need
+    an election."""
     election = _ELECTIONS.get(request.election_type)
     if request.topic_partitions is not None or election is None:
         return request
@@ -215,7 +217,7 @@ def _change(
     removed: int = _NOBODY,
     lost: tuple[int, ...] = (),
 ) -> list[Any]:
-    """The changes of these partitions, without `removed` in their ISRs."""
+    """The change records of these partitions, with `removed` taken out of their ISRs."""
     is_active = active.__contains__
     records: list[Any] = []
     name = None

@@ -1,7 +1,7 @@
-"""Serves the metadata log and its snapshots to followers, and knows how far each has come.
+"""Serves the metadata log and its snapshots to brokers, and tracks how far each has replayed it.
 
-A follower fetches from the offset after the last record that it has replayed: what it asks for
-tells what it has done. Its fetch waits until there is more.
+A broker fetches from the offset after the last record that it has replayed, so its fetch offset
+tells how far it is. The fetch waits until there are more records.
 
 Source: KIP-595, KIP-630; the leader's side of Kafka's `KafkaRaftClient`.
 """
@@ -39,12 +39,12 @@ _log = logging.getLogger(__name__)
 
 
 class Position(NamedTuple):
-    """How far a follower is.
+    """How far a broker has replayed the log.
 
     Attributes:
-        offset: it has replayed every record before this.
-        fetched_ms: when it last asked, wall time.
-        caught_up_ms: when that was the end of the log; -1 for never.
+        offset: the broker has replayed every record before this.
+        fetched_ms: when it last fetched, wall time.
+        caught_up_ms: when it last fetched at the end of the log; -1 for never.
     """
 
     offset: int
@@ -53,10 +53,10 @@ class Position(NamedTuple):
 
 
 class MetadataFeed:
-    """The followers' side of a journal.
+    """Serves a journal to brokers.
 
     Attributes:
-        positions: of every follower that has fetched, by broker id.
+        positions: by broker id, of every broker that has fetched.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class MetadataFeed:
         self.positions: dict[int, Position] = {}
 
     def position(self, broker_id: int) -> int:
-        """Every record before this has been replayed by the broker; 0 if nothing is known."""
+        """The broker has replayed every record before this; 0 if it has not fetched yet."""
         position = self.positions.get(broker_id)
         return 0 if position is None else position.offset
 
@@ -86,20 +86,20 @@ class MetadataFeed:
         self.check()
 
     def forget(self, broker_id: int) -> None:
-        """A broker has begun anew, or is gone."""
+        """Remove the position of a broker that has restarted or gone."""
         self.positions.pop(broker_id, None)
         self.check()
 
     def check(self) -> None:
-        """Whoever waits for brokers looks again."""
+        """Have every `reach` check its brokers' positions again."""
         self._moved.set()
         self._moved.clear()
 
     async def reach(
         self, offset: int, brokers: Callable[[], Iterable[int]], limit_s: float
     ) -> None:
-        """Return once all these brokers have replayed every record before `offset`, or when the
-        time is up."""
+        """Return once all these brokers have replayed every record before `offset`, or after
+        `limit_s`."""
         try:
             async with asyncio.timeout(limit_s):
                 while any(self.position(broker) < offset for broker in brokers()):
@@ -110,7 +110,8 @@ class MetadataFeed:
     # Fetch
 
     def fetch(self, request: FetchRequest) -> FetchResponse | Awaitable[FetchResponse]:
-        """At once if there is something to say; else when there is, or after `max_wait_ms`."""
+        """Answer at once if there are records or an error; else wait for records, `max_wait_ms` at
+        most."""
         if request.cluster_id not in (None, self._cluster_id):
             return FetchResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, responses=[])
         if not _names_one(request.topics):
@@ -164,7 +165,7 @@ class MetadataFeed:
         if data.error_code:
             return data
         if asked.fetch_offset > journal.end_offset:
-            # It has what this controller lost: nothing that is said here can put that right.
+            # The broker has replayed records that this controller has lost.
             data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
         elif asked.fetch_offset < journal.start_offset:
             snapshot = journal.snapshot
@@ -239,5 +240,5 @@ class MetadataFeed:
 
 
 def _names_one(topics: list[Any]) -> bool:
-    """Whether a request is about one partition, as every one of a follower is."""
+    """Whether a request names exactly one partition, as brokers' requests do."""
     return len(topics) == 1 and len(topics[0].partitions) == 1

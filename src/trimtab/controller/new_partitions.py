@@ -1,6 +1,7 @@
-"""Decisions about more partitions for topics that there are (CreatePartitions, KIP-195).
+"""Decisions about adding partitions to existing topics (CreatePartitions, KIP-195).
 
-Answers and their order of checks are those of Kafka's `ReplicationControlManager.createPartitions`.
+Error codes and the order of checks are those of Kafka's
+`ReplicationControlManager.createPartitions`.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ def decide_create_partitions(
 ) -> Decision:
     """Add partitions to each topic that can have them; with `validate_only` write nothing.
 
-    Unlike Kafka, which writes what fits of it, a request for more than `MAX_RECORDS` partitions
-    adds none of those that are too many for one topic.
+    A topic whose partitions would exceed `MAX_RECORDS` in the request gets none; Kafka writes as
+    many records as fit.
 
     Args:
-        whole: what it shares with the other parts of a large request.
+        whole: state shared with the other parts of a large request.
     """
     whole = whole or Whole()
     times = whole.count(topic.name for topic in request.topics)
@@ -119,6 +120,6 @@ def _extend(
 
 
 def _replication_factor(topic: TopicImage) -> int:
-    """Of the first partition, as it will be once a reassignment of it is done."""
+    """The first partition's replication factor, without replicas that a reassignment removes."""
     first = topic.partitions[0]
     return sum(broker not in first.removing_replicas for broker in first.replicas)

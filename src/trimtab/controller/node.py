@@ -1,4 +1,4 @@
-"""The controller as a node of the cluster: a listener before it, and what answers its requests."""
+"""The controller as a node of the cluster: its listener, and the handlers of its requests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _UNLIMITED = {"max.connections": config.INT_MAX, "max.connections.per.ip": confi
 _FETCH_SINCE = 12
 _NODES_SINCE = 2
 _NOT_HERE = (EADDRNOTAVAIL, EAFNOSUPPORT)
-"""This machine has no address of that kind: a name may have others."""
+"""The machine has no address of this family; the host name may have others."""
 
 _NAME = attrgetter("name")
 _CREATION = Parts(
@@ -71,11 +71,11 @@ _log = logging.getLogger(__name__)
 
 
 async def is_refused(host: str, port: int) -> bool:
-    """Whether a connection to this address is refused: nobody listens there."""
+    """Whether a connection to this address is refused, so that no process listens there."""
     loop = asyncio.get_running_loop()
     refused = False
     try:
-        # One by one, as several failures come out of `create_connection` as none of them.
+        # One address at a time: `create_connection` would merge several errors into another one.
         for *_, address in await loop.getaddrinfo(host, port, type=_STREAM):
             try:
                 async with asyncio.timeout(_PROBE_TIMEOUT_S):
@@ -96,27 +96,27 @@ async def is_refused(host: str, port: int) -> bool:
 
 
 class ControllerNode:
-    """A controller that listens: `listen`, then `start`, and `close` in the end.
+    """A controller with a listener. Call `listen`, then `start`, and `close` at the end.
 
     Args:
-        node_id: unlike that of any broker.
-        cluster_id: that brokers must name when they register.
+        node_id: different from the ids of all brokers.
+        cluster_id: the cluster id that brokers must register with.
         storage: the directory of its journal, which it locks and closes.
         options: broker options (`trimtab.config.BROKER`), dotted or in snake case.
         now_ms: wall time in milliseconds.
-        random: for topic ids and where placement starts.
-        probe: tells whether a broker's address refuses connections.
+        random: for topic ids and placement.
+        probe: checks whether a broker's address refuses connections.
 
     Attributes:
-        controller: who decides.
-        listener: its connections.
-        failed: set once the disk has failed. All connections are closed by then, and nothing is
-            answered any more: close the node, and start another when the disk is well.
+        controller: makes the decisions.
+        listener: its listener.
+        failed: set once the disk has failed. All connections are closed, and no request is served:
+            close the node, and start another when the disk works again.
 
     Raises:
         CorruptData: the journal is damaged before its end.
         StorageError: the disk failed.
-        UsageError: an option that is unknown or does not fit; the directory is in use.
+        UsageError: an option is unknown or has a bad value; the directory is in use.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class ControllerNode:
         self.listener = Listener(node_id, self._handlers(), {**self.config, **_UNLIMITED})
 
     async def listen(self, host: str, port: int) -> int:
-        """Bind the address, without serving yet; the port that was bound (for `port` 0).
+        """Bind the address, without serving yet; returns the port, as `port` may be 0.
 
         Raises:
             OSError: the address is taken.
@@ -162,23 +162,23 @@ class ControllerNode:
         return self._address[1]
 
     async def start(self, advertised: tuple[str, int] | None = None) -> None:
-        """Serve brokers from now on.
+        """Begin to serve brokers.
 
         Args:
-            advertised: host and port that others are told, if not those it listens on.
+            advertised: host and port for other nodes, if not those it listens on.
         """
         self._address = advertised or self._address
         await self.controller.start()
         await self.listener.start()
 
     async def close(self) -> None:
-        """Close the connections and, when what was decided is on disk, the journal."""
+        """Close the connections, and the journal once all decisions are on disk."""
         await self.listener.close()
         await self.controller.close()
         self._storage.close()
 
     def abort(self) -> None:
-        """End at once, as a process does that is killed: nothing is written or said any more."""
+        """Stop at once, like a killed process: write no file and send nothing."""
         self.listener.abort()
         self.controller.abort()
 

@@ -1,12 +1,13 @@
-"""Limits on replicas, per broker and for the cluster, and what is left of them (KIP-578).
+"""Limits on replicas, per broker and for the cluster (KIP-578).
 
-`max.broker.partitions` and `max.partitions` both count replicas. A request is judged topic by
-topic, and what it has been granted counts for the rest of it. Whoever is over a limit already
-keeps what there is; deleting, shrinking and cancelling are always possible.
+`max.broker.partitions` and `max.partitions` both count replicas. A request is checked topic by
+topic; replicas granted to its first topics count for the next. If a limit is exceeded already,
+existing replicas stay; deletions, reassignments to fewer replicas and cancellations are always
+allowed.
 
-Where the proposal leaves gaps: a partition on the move counts on every broker that it is on
-meanwhile; `max.partitions` holds for a reassignment only if it ends with more replicas than there
-were; 0 means that there are to be no new ones.
+Where the KIP leaves gaps: during a reassignment a partition counts on all its brokers, old and new;
+`max.partitions` limits a reassignment only if it ends with more replicas than before; 0 allows no
+new replicas.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ PER_CLUSTER = "max.partitions"
 
 _UNLIMITED = config.LONG_MAX
 _MOST_SHOWN = 10
-"""Brokers that a message lists."""
+"""Brokers that an error message lists at most."""
 
 
 class PartitionLimits(NamedTuple):
-    """The most replicas on each broker, and on all of them."""
+    """The maximum number of replicas on each broker, and on all brokers."""
 
     per_broker: int
     per_cluster: int
@@ -49,11 +50,11 @@ class PartitionLimits(NamedTuple):
     def read(
         cls, image: ClusterImage, given: Mapping[str, Value], controller_id: int
     ) -> PartitionLimits:
-        """The limits as they count now.
+        """The limits in force: the value set for the controller's own id, else for all brokers,
+        else the static one in `given`.
 
-        What was set for the controller itself, which decides, comes first; then what was set for
-        all brokers; then what it was given. What was set for another broker does not count ("only
-        the value that applies to the broker handling the request").
+        Values set for other brokers are ignored, as the controller decides ("only the value that
+        applies to the broker handling the request").
         """
         values = config.resolve(
             given,
@@ -64,12 +65,12 @@ class PartitionLimits(NamedTuple):
 
 
 class LimitUsage(NamedTuple):
-    """What is used of the limits.
+    """Replica counts beside the limits.
 
     Attributes:
-        replicas: of each broker that is registered, or has some.
-        total: of all brokers.
-        rejections: how often each limit has refused something.
+        replicas: by broker id, for each broker that is registered or has replicas.
+        total: replicas of all brokers.
+        rejections: how often each limit has refused a topic or a partition.
     """
 
     limits: PartitionLimits
@@ -79,7 +80,8 @@ class LimitUsage(NamedTuple):
 
 
 def is_ignored(record: ConfigRecord, controller_id: int) -> bool:
-    """Whether it sets a limit for one broker that does not decide about any."""
+    """Whether the record sets a limit for a single broker other than the controller, which has no
+    effect."""
     return (
         record.resource_type == CONFIG_BROKER
         and record.name in (PER_BROKER, PER_CLUSTER)
@@ -89,14 +91,15 @@ def is_ignored(record: ConfigRecord, controller_id: int) -> bool:
 
 
 class Allowance:
-    """What one request may still have.
+    """The replicas that one request may still create.
 
-    Its methods raise `Refusal` with POLICY_VIOLATION where there is no room: nothing is granted
-    then. The message has both limits, what was asked for, what would fit, and what brokers have.
+    If a limit is exceeded, the methods raise `Refusal` with POLICY_VIOLATION and grant nothing. The
+    message has both limits, the replicas asked for, how many partitions would fit, and the
+    brokers' replica counts.
 
     Args:
-        limits: as they were when the request came.
-        rejections: how often each limit has refused something; counted on.
+        limits: the limits when the request came.
+        rejections: how often each limit has refused something; incremented here.
     """
 
     def __init__(
@@ -114,12 +117,13 @@ class Allowance:
         factor: int,
         random: Random,
     ) -> list[list[int]]:
-        """Replicas of so many new partitions, each on `factor` brokers.
+        """Place new partitions with `factor` replicas each; returns their broker ids.
 
-        Where there are not enough others, brokers that are fenced follow; they never lead.
+        If there are fewer live brokers than `factor`, fenced brokers get followers; they never get
+        the preferred leader.
 
         Args:
-            brokers: at least `factor`, of which at least one is not fenced.
+            brokers: at least `factor`, at least one of them not fenced.
         """
         is_limited = topic not in INTERNAL_TOPICS
         rooms = [self._room(each, is_limited) for each in brokers if not each.fenced]
@@ -144,8 +148,8 @@ class Allowance:
         return assignment
 
     def check(self, topic: str, assignment: Sequence[Sequence[int]]) -> None:
-        """Replicas of new partitions as a person has put them: only the brokers that are named
-        matter."""
+        """Check new partitions with a manual assignment: only the limits of the named brokers and
+        of the cluster count."""
         if topic not in INTERNAL_TOPICS:
             partitions, factor = len(assignment), len(assignment[0])
             what = _describe(topic, partitions, factor)
@@ -158,8 +162,7 @@ class Allowance:
     def check_move(
         self, topic: str, before: PartitionRegistration, after: PartitionRegistration
     ) -> None:
-        """A partition that is to be elsewhere. On the way it is on its old brokers and on its new
-        ones."""
+        """Check a reassignment. While it is under way, old and new replicas count."""
         if topic in INTERNAL_TOPICS:
             return
         added = set(after.replicas) - set(before.replicas)

@@ -1,25 +1,28 @@
-"""Which brokers get the replicas of new partitions: an assignment whenever there is one.
+"""Chooses brokers for the replicas of new partitions; finds an assignment whenever one exists.
 
-    how many replicas each broker gets ─▶ how many each rack ─▶ one partition after the other
+    a quota of replicas for each rack and broker ─▶ one partition after the other
 
-Room is a hard limit, racks and levelness are wishes: first every partition has its replicas on
-distinct brokers with room; then on as many racks as can be; then brokers get the same number each,
-as far as they have room, and lead the same share of what they get.
+Goals, in this order. The first is a hard limit, the others are pursued as far as possible:
 
-KIP-578 would go round the brokers and skip those that are full, which fails where one broker is
-left with room for two replicas of a partition, while others were filled that could have waited.
-Here quotas come first, and each step keeps the rest feasible:
+- The replicas of a partition are on distinct brokers, and no broker gets more than its room.
+- A partition's replicas are on as many racks as possible.
+- All brokers end with the same number of replicas, as far as they have room.
+- Every broker is the preferred leader of the same share of its new replicas.
 
-1. With `u` the room of a broker, but no more than there are partitions, it is feasible exactly if
-   the `u` add up to partitions x factor: write each broker as often as its quota in a row, and give
-   the position j to partition j modulo partitions. No run is longer than a round, so no partition
-   gets a broker twice.
-2. No partition has more than k replicas in a rack, where k is the least number for which the racks
-   have room (k = 1: every partition is on `factor` racks); a rack's quota lies between what it can
-   take with k - 1 and with k in each partition.
-3. With j partitions left, a partition takes from each rack the j-th part of what is left of its
-   quota, rounded down, and one more from those racks where the remainder is largest; within a rack
-   from the brokers with the most left. So nobody has more than j - 1 left afterwards.
+KIP-578 proposes to go round the brokers and skip full ones. That fails if at the end only one
+broker has room, for two replicas of the same partition. Here quotas are computed first, and each
+step keeps the rest feasible:
+
+1. Let `u` be the room of a broker, capped at the number of partitions. An assignment exists exactly
+   if the sum of `u` is at least partitions x factor. Proof: list each broker as often as its quota,
+   and give position j of the list to partition j modulo partitions. No quota exceeds the number of
+   partitions, so no partition gets a broker twice.
+2. No partition has more than k replicas in a rack, where k is the smallest number for which the
+   racks have room (k = 1: every partition is on `factor` racks). A rack's quota is between the
+   room it has for k - 1 replicas of each partition and the room for k.
+3. With j partitions left, a partition takes from each rack 1/j of the rack's remaining quota,
+   rounded down, and one more from the racks with the largest remainders; within a rack, from the
+   brokers with the largest remaining quotas. Afterwards no broker has more than j - 1 left.
 """
 
 from __future__ import annotations
@@ -34,12 +37,12 @@ _HARDLY = 1e-9
 
 
 class Room(NamedTuple):
-    """One broker, as placement sees it.
+    """The room of one broker.
 
     Attributes:
-        replicas: how many it has already.
-        leaders: how many of them are the preferred leaders of their partitions.
-        free: how many more it may get.
+        replicas: replicas that it has already.
+        leaders: replicas of these that are preferred leaders.
+        free: replicas that it may still get.
     """
 
     id: int
@@ -50,7 +53,7 @@ class Room(NamedTuple):
 
 
 class NoRoom(Exception):
-    """So many partitions cannot be placed. `most` says how many can."""
+    """Not all partitions can be placed; `most` is the number that can."""
 
     def __init__(self, most: int) -> None:
         super().__init__(f"at most {most} can be placed")
@@ -60,21 +63,21 @@ class NoRoom(Exception):
 def place(rooms: Sequence[Room], partitions: int, factor: int, random: Random) -> list[list[int]]:
     """Broker ids per partition, the preferred leader first.
 
-    Ends whatever it is given: it does one step for each replica, and then moves a leader at most
-    once for each that a broker has too many.
+    The run time is bounded: one step for each replica, then at most one move for each leader that a
+    broker has too many or too few.
 
     Args:
-        rooms: each broker once; one that has more than it may get has no room.
+        rooms: each broker once; a negative `free` counts as 0.
         factor: replicas of each partition.
 
     Raises:
         NoRoom: there is no such assignment.
-        ValueError: less than one replica or partition, or a broker twice.
+        ValueError: `factor` or `partitions` is less than 1, or a broker is given twice.
     """
     if factor < 1 or partitions < 1:
         raise ValueError(f"{partitions} partitions x {factor} replicas: place at least one of each")
     if len({room.id for room in rooms}) < len(rooms):
-        raise ValueError("a broker is there twice; give each once, with the room that it has")
+        raise ValueError("a broker is given twice; give each once, with all of its room")
     rooms = [room if room.free >= 0 else room._replace(free=0) for room in rooms]
     if sum(min(room.free, partitions) for room in rooms) < partitions * factor:
         raise NoRoom(count_placeable(rooms, partitions, factor))
@@ -83,7 +86,7 @@ def place(rooms: Sequence[Room], partitions: int, factor: int, random: Random) -
 
 
 def count_placeable(rooms: Iterable[Room], partitions: int, factor: int) -> int:
-    """How many of so many partitions there is room for."""
+    """The largest number of partitions, up to `partitions`, that can be placed."""
     free = [max(0, room.free) for room in rooms]
     fits, too_many = 0, partitions + 1
     while too_many - fits > 1:
@@ -96,11 +99,11 @@ def count_placeable(rooms: Iterable[Room], partitions: int, factor: int) -> int:
 
 
 class _Rack:
-    """One rack: what is left of its quota, and of that of each of its brokers.
+    """One rack, with the remaining quotas of the rack and of its brokers.
 
     Attributes:
-        left: replicas that the rack has still to get.
-        heap: its brokers, the one with the most left first: (-left, chance, index).
+        left: the rack's remaining quota of replicas.
+        heap: its brokers by remaining quota, the largest first: (-left, chance, index).
     """
 
     __slots__ = ("heap", "left", "rooms")
@@ -111,7 +114,8 @@ class _Rack:
         self.heap: list[tuple[int, float, int]] = []
 
     def take(self, count: int, replicas: list[int], chance: Callable[[], float]) -> None:
-        """Give a partition so many replicas here, on the brokers with the most left."""
+        """Append `count` brokers of this rack to a partition's replicas: those with the largest
+        remaining quotas."""
         self.left -= count
         heap = self.heap
         if count == 1:
@@ -133,9 +137,9 @@ class _Rack:
 
 
 def _divide(rooms: Sequence[Room], partitions: int, factor: int, random: Random) -> list[_Rack]:
-    """The racks, with what each of them and each of their brokers is to get."""
+    """The racks, with the quotas of racks and brokers."""
     by_rack: dict[str | None, list[Room]] = {}
-    # Who has the fewest comes first wherever not everybody can get one more; then chance decides.
+    # Where not all brokers can get one more replica, those with the fewest come first, else chance.
     for room in sorted(rooms, key=lambda room: (room.replicas, random.random())):
         by_rack.setdefault(room.rack, []).append(room)
     racks = [_Rack(each) for each in by_rack.values()]
@@ -148,7 +152,7 @@ def _divide(rooms: Sequence[Room], partitions: int, factor: int, random: Random)
     most = [min(capacity, most_each * partitions) for capacity in capacities]
 
     def quotas(level: int) -> list[int]:
-        """Of each rack, if its brokers were filled up to a level as far as its bounds allow."""
+        """Each rack's quota if its brokers get up to `level` replicas, within the rack's bounds."""
         return [
             min(high, max(low, _fill(rack.rooms, partitions, level)))
             for rack, low, high in zip(racks, least, most, strict=True)
@@ -162,7 +166,7 @@ def _divide(rooms: Sequence[Room], partitions: int, factor: int, random: Random)
         else:
             too_high = middle
     shares = quotas(level)
-    # What is left is less than a level: single replicas, for those who have the fewest.
+    # The rest does not suffice for one more replica on all: give it to brokers with the fewest.
     steps = [above - here for above, here in zip(quotas(level + 1), shares, strict=True)]
     takers = sorted(
         (room.replicas, random.random(), index)
@@ -183,13 +187,14 @@ def _divide(rooms: Sequence[Room], partitions: int, factor: int, random: Random)
 
 
 def _fill(rooms: Sequence[Room], partitions: int, level: int) -> int:
-    """Replicas on these brokers if each has as many as the level, or its room, says."""
+    """Replicas on these brokers if each gets `level` of them, or as many as it has room for."""
     most = min(partitions, level)
     return sum(min(room.free, most) for room in rooms)
 
 
 def _quotas(rooms: Sequence[Room], partitions: int, share: int) -> list[int]:
-    """A rack's share, as level as room allows; the first ones get what cannot be level."""
+    """The brokers' quotas of a rack's share: equal as far as room allows; the first brokers get the
+    remainder."""
     level, too_high = 0, partitions + 1
     while too_high - level > 1:
         middle = (level + too_high) // 2
@@ -212,13 +217,14 @@ def _quotas(rooms: Sequence[Room], partitions: int, share: int) -> list[int]:
 
 
 def _stripe(racks: list[_Rack], partitions: int, factor: int, random: Random) -> list[list[int]]:
-    """Every partition's replicas, the one first that leads the least of what it gets."""
+    """Every partition's replicas; the first is the one that leads the smallest share of its quota
+    so far."""
     racks = [rack for rack in racks if rack.left]
     chance = random.random
     weights = {
         rack.rooms[index].id: 1 / -negative for rack in racks for negative, _, index in rack.heap
     }
-    # Leaders so far as a share of the quota; among equals those who led less before come first.
+    # Leaders so far, as a share of the quota. Leaders before this call break ties.
     led = {
         room.id: (room.leaders + chance()) * _HARDLY * weights[room.id]
         for rack in racks
@@ -259,9 +265,11 @@ def _by_remainder(entry: tuple[int, float, _Rack, int]) -> tuple[int, float]:
 
 
 def _level_leaders(assignments: list[list[int]], factor: int) -> None:
-    """Where going one by one has left a broker more than one leader off its share, leaders change
-    places along the shortest way from who has too many to who has too few. There is one always:
-    the partitions, cut into `factor` parts of which each has every broker level, are a matching.
+    """Correct the leaders of brokers that have more or fewer than their share, rounded up or down.
+
+    Leaders are moved along the shortest chain of partitions from a broker with too many to one with
+    too few. Such a chain always exists, as the replicas can be split into `factor` sets with one
+    replica of each partition in which every broker has its share.
     """
     leads = Counter(replicas[0] for replicas in assignments)
     quotas = Counter(broker for replicas in assignments for broker in replicas)
@@ -281,8 +289,8 @@ def _pass_on(
     is_end: Callable[[int], bool],
     takes: bool = False,
 ) -> None:
-    """Move one leader from `start`, or to it if it `takes`, over others if need be, to a broker
-    that can have it, or spare it."""
+    """Move one leader from `start` to a broker for which `is_end` holds, or, with `takes`, from
+    such a broker to `start`; if necessary through other brokers."""
     followed: dict[int, tuple[int, int]] = {}
     seen, waiting = {start}, deque([start])
     while waiting:

@@ -1,13 +1,13 @@
-"""Replicas, their limits and what these have refused, for Prometheus (KIP-578); needs the package
+"""Metrics of replicas, their limits and rejections, for Prometheus (KIP-578); needs the package
 prometheus_client.
 
-    trimtab_broker_replicas{broker="1"}         what counts against max.broker.partitions
+    trimtab_broker_replicas{broker="1"}         replicas that count against max.broker.partitions
     trimtab_broker_replicas_limit{broker="1"}   +Inf without a limit
-    trimtab_cluster_replicas                    what counts against max.partitions
+    trimtab_cluster_replicas                    replicas that count against max.partitions
     trimtab_cluster_replicas_limit
     trimtab_limit_rejections_total{limit="max.partitions"}
 
-Rejections count since the controller has started.
+Rejections are counted since the start of the controller.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 
 class LimitCollector(Collector):
-    """Looks each time that Prometheus asks; holds nothing itself.
+    """Reads the current values at every scrape; stores nothing.
 
     Args:
-        look: called on the thread that asks.
+        look: returns the values; called on the scraping thread.
     """
 
     def __init__(self, look: Callable[[], LimitUsage]) -> None:
         self._look = look
 
     def describe(self) -> list[Metric]:
-        """Nothing: which brokers there are may change."""
+        """Empty, as the set of brokers may change."""
         return []
 
     def collect(self) -> Iterator[Metric]:

@@ -1,4 +1,5 @@
-"""What the controller says of itself: a quorum of one, followed by brokers (KIP-836, KIP-919)."""
+"""Describes the controller as a quorum of one voter, with the brokers as observers (KIP-836,
+KIP-919)."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ _NEVER = -1
 def describe_quorum(
     controller: Controller, address: tuple[str, int], now_ms: int, request: DescribeQuorumRequest
 ) -> Steps[DescribeQuorumResponse]:
-    """DescribeQuorum: the controller votes, brokers observe. As with Kafka's, no request may name
-    anything beside the one partition there is."""
+    """DescribeQuorum: the controller is the voter, brokers are observers. As in Kafka, a request is
+    valid only if it names `__cluster_metadata-0` and nothing else."""
     pace = Pace()
     is_valid = [
         (topic.topic_name, [each.partition_index for each in topic.partitions[:2]])

@@ -1,12 +1,12 @@
-"""Partitions that move to other brokers (KIP-455): begun, changed on the way, given up, listed.
+"""Reassignments of partitions to other brokers (KIP-455): begin, change, cancel, list.
 
     replicas 1 2 3, to be 1 2 4  ─▶  replicas 1 2 4 3, adding 4, removing 3
     4 is in sync                 ─▶  replicas 1 2 4            (`trimtab.controller.completion`)
 
-Answers are those of Kafka's `ReplicationControlManager`. What differs is a move that is changed on
-the way: Kafka keeps a list of the move before where the new one would be empty (told to have 1, 2,
-3 and 4 after all, it ends with 1, 2 and 4), and a replica that both moves add is none to it that is
-being added.
+Responses are those of Kafka's `ReplicationControlManager`. They differ if a reassignment replaces
+one under way: where the new list of adding or removing replicas is empty, Kafka keeps the old list
+(a change of the example to 1 2 3 4 would end with 1 2 4); and Kafka does not list a replica that
+both reassignments add as an adding replica.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def decide_alter_reassignments(
     request: AlterPartitionReassignmentsRequest,
     whole: Whole | None = None,
 ) -> Decision:
-    """AlterPartitionReassignments: each partition that can, begins to move, or gives it up.
+    """AlterPartitionReassignments: begin, change or cancel the reassignment of each partition.
 
     Args:
-        whole: what it shares with the other parts of a large request.
+        whole: state shared with the other parts of a large request.
     """
     whole = whole or Whole()
     moves = _Moves(
@@ -85,7 +85,7 @@ def decide_alter_reassignments(
 def list_reassignments(
     image: ClusterImage, request: ListPartitionReassignmentsRequest
 ) -> Steps[ListPartitionReassignmentsResponse]:
-    """ListPartitionReassignments: of those that are named, or of all, the ones on the move."""
+    """ListPartitionReassignments: the reassignments of the named partitions, or of all."""
     pace = Pace(1000)
     wanted: Iterable[tuple[str, Iterable[int]]]
     if request.topics is None:
@@ -117,7 +117,7 @@ def list_reassignments(
 
 
 def begin(partition: PartitionRegistration, target: list[int]) -> PartitionRegistration:
-    """The partition on its way to these replicas, also if it is on the way elsewhere."""
+    """The partition with a reassignment to these replicas, which replaces one under way."""
     adding = partition.adding_replicas
     original = {broker for broker in partition.replicas if broker not in adding}
     removing = sorted(set(partition.replicas) - set(target))
@@ -129,7 +129,7 @@ def begin(partition: PartitionRegistration, target: list[int]) -> PartitionRegis
 
 
 def give_up(partition: PartitionRegistration) -> PartitionRegistration:
-    """The partition with the replicas it had before; its ISR may be empty then."""
+    """The partition with its reassignment cancelled; its ISR may be empty."""
     adding = partition.adding_replicas
     return partition._replace(
         replicas=tuple(broker for broker in partition.replicas if broker not in adding),
@@ -140,10 +140,10 @@ def give_up(partition: PartitionRegistration) -> PartitionRegistration:
 
 
 class _Moves:
-    """What one request asks for, partition by partition.
+    """Decides the partitions of one request, one after the other.
 
     Attributes:
-        records: of what has been decided so far.
+        records: the records of the decisions so far.
     """
 
     def __init__(

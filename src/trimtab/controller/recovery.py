@@ -1,15 +1,14 @@
-"""A cluster's metadata, found again from what its brokers have on disk (`trimtab recover`).
+"""Rebuilds a cluster's metadata from the brokers' data directories (`trimtab recover`).
 
-What brokers' directories tell: the topics that have records, and their ids; which broker has which
-log, in which leader epoch, up to which offset. What they do not tell: topics and last partitions
-without any record, who the preferred leader was, and options. An old copy of the controller's
-journal tells of those as they were when it was made; where the two disagree, the brokers' newer
-directories count.
+The directories show the topics that have records, with their ids; and for each log its broker, its
+last leader epoch and its end offset. They do not show topics and last partitions without records,
+preferred leaders, and options. An old copy of the controller's journal has these as they were when
+the copy was made; where it contradicts the directories, the directories win.
 
-The records of a partition that were committed are in every log that was in sync, and so in the one
-of the highest leader epoch, and among those the longest. The replicas that have that log to the
-same offset are the new ISR, of which the controller elects a leader once one of them is up. The
-others follow, and cut off what that log does not have.
+Committed records are in the log of every in-sync replica. So they are also in the log with the
+highest leader epoch and, among several, the highest end offset. The replicas whose logs have that
+epoch and end offset become the ISR, and the controller elects a leader once one of them is up. The
+other replicas follow, and truncate what the leader does not have.
 """
 
 from __future__ import annotations
@@ -42,17 +41,17 @@ from trimtab.wire.messages.metadata_records import (
 )
 
 _EPOCHS_BEYOND = 100
-"""Leader epochs without a record are in no log, but clients may have seen them."""
+"""Added to leader epochs: epochs without a record are in no log, but clients may know them."""
 
 _PRODUCER_IDS_BEYOND = 1_000_000
-"""Ids that were given out, and have not produced anything that is left."""
+"""Added to the next producer id: producers may have ids, but no records that still exist."""
 
 
 class RecoveredPartition(NamedTuple):
-    """What is decided about one partition, for a report.
+    """A rebuilt partition, for a report.
 
     Attributes:
-        ends: of each replica that has a log, its last leader epoch and its end offset.
+        ends: by broker id, the last leader epoch and end offset of each replica that has a log.
     """
 
     topic: str
@@ -61,10 +60,10 @@ class RecoveredPartition(NamedTuple):
 
 
 class Recovered(NamedTuple):
-    """Metadata that were found again.
+    """Rebuilt metadata.
 
     Attributes:
-        notes: what the user should know, a sentence each.
+        notes: sentences for the user, about assumptions and losses.
     """
 
     image: ClusterImage
@@ -78,13 +77,13 @@ def recover(
     counts: Mapping[str, int],
     make_topic_id: Callable[[], bytes],
 ) -> Recovered:
-    """The metadata that fit what the brokers have.
+    """Rebuild the metadata from the brokers' directories.
 
     Args:
-        surveys: of all brokers of the cluster.
-        old: what an old copy of the journal adds up to, if there is one.
-        counts: partitions that topics are known to have had, for those whose last ones are empty.
-        make_topic_id: makes up a topic's id.
+        surveys: one of each broker of the cluster.
+        old: the image from an old copy of the journal; None if there is none.
+        counts: by topic, its number of partitions, for topics whose last partitions are empty.
+        make_topic_id: returns a new topic id.
 
     Raises:
         UsageError: the directories contradict each other, or a broker's is missing.
@@ -100,9 +99,8 @@ def write_journal(
 
     Args:
         storage: the directory of a controller, new.
-        end_offset: beyond all that brokers have replayed, so that they do not take it for an old
-            copy.
-        epoch: beyond that of all controllers before.
+        end_offset: higher than all offsets that brokers have replayed, so that they accept it.
+        epoch: higher than the epochs of all controllers before.
 
     Raises:
         StorageError: the disk failed.
@@ -224,7 +222,7 @@ class _Recovery:
             self._take_options(CONFIG_TOPIC, name)
 
     def _find_id(self, name: str, logs: Mapping[int, Mapping[int, StoredLog]]) -> bytes | None:
-        """The topic's id in the brokers' directories; None if they do not say."""
+        """The topic's id in the brokers' directories; None if they have none."""
         found: dict[bytes, list[str]] = {}
         for index, replicas in sorted(logs.items()):
             for broker, log in sorted(replicas.items()):
@@ -255,11 +253,11 @@ class _Recovery:
         in_sync = sorted(broker for broker, end in ends.items() if end == furthest)
         order = list(before.replicas) if before is not None else []
         if not order:
-            # Nobody knows who came first: those who lead the least, among those in sync.
+            # The preferred leader is unknown: take the in-sync replica that leads least so far.
             order = sorted(in_sync, key=lambda broker: (self._leads[broker], broker))
         replicas = [broker for broker in order if broker in ends or not ends]
         replicas += sorted(broker for broker in ends if broker not in replicas)
-        # A replica without a record has no directory; and a partition without one has no logs.
+        # Replicas without records have no directory: fill up with other brokers.
         turn = index % len(self._brokers)
         for broker in [*order, *self._brokers[turn:], *self._brokers[:turn]]:
             if len(replicas) < factor and broker not in replicas:

@@ -1,11 +1,11 @@
-"""Who is in touch with the controller: soft state, gone when it ends.
+"""The brokers' sessions with the controller, kept in memory only.
 
-    heartbeat ─▶ session ─┬─ no other for broker.session.timeout.ms ─────────▶ ended
-                          └─ its connection is lost, and nobody listens ─────▶ ended, at once
-                             at the broker's address any more
+    heartbeat ─▶ session ─┬─ no heartbeat for broker.session.timeout.ms ─────▶ ended
+                          └─ connection lost, and the broker's address ──────▶ ended at once
+                             refuses connections
 
-A lost connection alone proves nothing, as the broker may connect again. But a connection refused
-where the broker listened tells that its process is gone; no other error does.
+A lost connection alone proves nothing, as the broker may connect again. But if the broker's
+address refuses a connection, its process has ended. Other errors do not prove that.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 Probe: TypeAlias = Callable[[str, int], Awaitable[bool]]
-"""Whether a connection to this host and port is refused. False for whatever else happens."""
+"""Whether a connection to this host and port is refused; False for any other outcome."""
 
 _PROBE_INTERVAL_S = 0.2
 _FIRST_PROBE_INTERVAL_S = 0.01
-"""Of a process that ends, the system may close the listening socket last."""
+"""Short, as the system may close the listening socket of an ended process after its connections."""
 
 
 class Session:
-    """One incarnation of a broker that is in touch."""
+    """The session of one incarnation of a broker."""
 
     __slots__ = ("connection", "deadline", "epoch", "is_cut", "prober")
 
@@ -40,9 +40,10 @@ class Sessions:
 
     Args:
         timeout_s: `broker.session.timeout.ms`, in seconds.
-        probe: looks whether a broker's process is gone.
+        probe: checks whether a broker's address refuses connections.
         address: the advertised host and port of a broker; None if it is not registered.
-        on_end: called with a broker's id when its session has ended by itself, and why.
+        on_end: called with a broker's id and a reason when its session has timed out or its
+            process is gone.
     """
 
     def __init__(
@@ -59,7 +60,8 @@ class Sessions:
         self._sessions: dict[int, Session] = {}
 
     def touch(self, broker_id: int, epoch: int, connection: object = None) -> None:
-        """A broker is heard of, on this connection; on none, if it is only to be given time."""
+        """Begin or prolong a broker's session. `connection` is the heartbeat's; None if the
+        controller has restarted and gives the broker time to reconnect."""
         session = self._sessions.get(broker_id)
         if session is None or session.epoch != epoch:
             self.drop(broker_id)
@@ -76,10 +78,11 @@ class Sessions:
             session.prober = None
 
     def is_taken(self, broker_id: int, epoch: int) -> bool:
-        """Whether this incarnation of a broker is in touch: another one must wait.
+        """Whether this incarnation of a broker is connected; then another one with the same id
+        must wait.
 
-        One that has no connection is not: the newcomer has one, and if the other comes back it
-        hears that its epoch is stale, so nothing is lost but its turn.
+        An incarnation without a connection may be replaced: if it comes back, it gets
+        STALE_BROKER_EPOCH and registers again.
         """
         session = self._sessions.get(broker_id)
         return (
@@ -90,14 +93,14 @@ class Sessions:
         )
 
     def lost(self, connection: object) -> None:
-        """A connection is gone; look after the broker whose last heartbeat came on it."""
+        """A connection is lost: probe the broker whose last heartbeat came on it."""
         for broker_id, session in self._sessions.items():
             if session.connection is connection and not session.is_cut:
                 session.is_cut = True
                 session.prober = asyncio.create_task(self._look_after(broker_id))
 
     def drop(self, broker_id: int) -> None:
-        """A broker has ended, or begins anew: forget its session."""
+        """Remove a broker's session, without calling `on_end`."""
         session = self._sessions.pop(broker_id, None)
         if session is not None:
             if session.deadline is not None:
@@ -106,12 +109,13 @@ class Sessions:
                 session.prober.cancel()
 
     def close(self) -> None:
-        """Forget them all."""
+        """Remove all sessions."""
         for broker_id in list(self._sessions):
             self.drop(broker_id)
 
     async def _look_after(self, broker_id: int) -> None:
-        """Until it is heard of again, which cancels this, or its session ends."""
+        """Probe the broker's address until it refuses connections, then end the session. The next
+        heartbeat cancels this task."""
         interval_s = _FIRST_PROBE_INTERVAL_S
         while True:
             address = self._address(broker_id)

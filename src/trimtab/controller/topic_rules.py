@@ -1,4 +1,4 @@
-"""What a topic's options say about its leaders, as they are in force now."""
+"""The current values of the topic options that govern elections."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from trimtab.config import TOPIC, Value
 from trimtab.metadata.image import CONFIG_BROKER, CONFIG_TOPIC, ClusterImage
 
 WHOLE_CLUSTER = ""
-"""The name of the broker config that holds for all brokers."""
+"""The resource name of the broker config for all brokers."""
 
 MIN_ISR = "min.insync.replicas"
 UNCLEAN = "unclean.leader.election.enable"
 
 
 class TopicRules:
-    """Reads the topic's own option, then what is set for the whole cluster, then the static one.
+    """Looks up an option: first the topic's, then the one for all brokers, then the static one.
 
     Args:
-        image: of the cluster; read anew by every call.
+        image: the cluster's image; every call reads its current state.
         broker_config: the static broker options (`trimtab.config.BROKER`).
     """
 
@@ -28,7 +28,7 @@ class TopicRules:
         self._broker_config = broker_config
 
     def min_isr(self, topic: str) -> int:
-        """`min.insync.replicas`; it may be more than a partition has replicas."""
+        """`min.insync.replicas`; may exceed a partition's number of replicas."""
         return cast(int, self._value(topic, MIN_ISR))
 
     def allows_unclean(self, topic: str) -> bool:

@@ -1,7 +1,7 @@
-"""Decisions about topics: what is answered, and which records make it so.
+"""Decisions about creating and deleting topics: records and responses.
 
-Answers and their order of checks are those of Kafka's `ReplicationControlManager` and
-`ControllerApis`, with its wording where clients show it to people.
+Error codes and the order of checks are those of Kafka's `ReplicationControlManager` and
+`ControllerApis`, and so are the messages that clients show to users.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ _EXCESS = (
     "time; ask for fewer in each request."
 )
 _EXPLAINED = 1000
-"""Topics of a request that the message is repeated for."""
+"""Topics whose results contain the message; further results have the code alone."""
 
 _log = logging.getLogger(__name__)
 
 
 def is_excessive(request: CreateTopicsRequest, by_default: int) -> bool:
-    """Whether a request is for more than `MAX_RECORDS` partitions in all, which Kafka refuses whole
-    (`ReplicationControlManager.validateTotalNumberOfPartitions`).
+    """Whether a request asks for more than `MAX_RECORDS` partitions in total; Kafka refuses all of
+    it then (`ReplicationControlManager.validateTotalNumberOfPartitions`).
 
     Args:
-        by_default: partitions of a topic that does not say how many.
+        by_default: partitions of a topic without `num_partitions`.
     """
     wanted = 0
     for topic in request.topics:
@@ -72,7 +72,7 @@ def is_excessive(request: CreateTopicsRequest, by_default: int) -> bool:
 
 
 def refuse_excess(request: CreateTopicsRequest) -> Steps[CreateTopicsResponse]:
-    """The answer to an excessive request."""
+    """The response to an excessive request."""
     pace = Pace()
     results: list[CreatableTopicResult] = []
     for topic in request.topics:
@@ -100,8 +100,8 @@ def decide_create(
     """Create each topic of the request that can be created; with `validate_only` write nothing.
 
     Args:
-        given: the static broker options that were set, for what topics inherit.
-        whole: what it shares with the other parts of a large request.
+        given: the static broker options that were set; topics inherit from them.
+        whole: state shared with the other parts of a large request.
     """
     whole = whole or Whole()
     defaults = _Defaults(
@@ -136,12 +136,12 @@ def decide_create(
 
 
 class _Defaults:
-    """What topics inherit, found out once for all topics of a request.
+    """The options that topics inherit, computed once per request.
 
     Attributes:
         broker_config: the options of all brokers.
-        values: of the options of a topic that sets none.
-        described: these options, as DescribeConfigs has them.
+        values: the options of a topic that sets none.
+        described: the same, as in a DescribeConfigs response.
     """
 
     def __init__(self, settings: config.Settings) -> None:
@@ -155,7 +155,11 @@ class _Defaults:
 
 
 class _Creation:
-    """One topic that can be created: its records and its part of the answer."""
+    """A topic to be created: its records and its result.
+
+    Raises:
+        Refusal: the topic cannot be created.
+    """
 
     def __init__(
         self,
@@ -210,11 +214,10 @@ class _Creation:
 def new_partition(
     image: ClusterImage, index: int, replicas: Sequence[int]
 ) -> PartitionRegistration:
-    """A partition before anything was written to it: every active replica is in sync, and the
-    first of them leads.
+    """A new partition: all active replicas are in the ISR, and the first of them leads.
 
     Raises:
-        Refusal: none of them is active.
+        Refusal: no replica is on an active broker.
     """
     isr = tuple(broker for broker in replicas if image.brokers[broker].is_active)
     if not isr:
@@ -278,7 +281,7 @@ def _check_configs(topic: CreatableTopic, defaults: _Defaults) -> dict[str, Valu
 
 
 def _check_assignment(image: ClusterImage, topic: CreatableTopic) -> list[list[int]]:
-    """The replicas of every partition as the request puts them."""
+    """The replicas of every partition in a manual assignment."""
     if topic.replication_factor != NOT_GIVEN:
         raise Refusal(
             ErrorCode.INVALID_REQUEST,
@@ -315,17 +318,17 @@ def _check_assignment(image: ClusterImage, topic: CreatableTopic) -> list[list[i
 
 
 def check_replicas(image: ClusterImage, index: int, brokers: Sequence[int]) -> None:
-    """Replicas as a person has put them.
+    """Check the replicas of one partition in a manual assignment.
 
     Raises:
-        Refusal: there is none, one is named twice, or is not registered.
+        Refusal: there is none, a broker is named twice, or is not registered.
     """
     where = f"The manual partition assignment of partition {index}"
     if not brokers:
         raise Refusal(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{where} includes an empty replica list."
         )
-    # Among more than there are, the first ones show that one is unknown or named twice.
+    # One more than the registered brokers suffices to find an unknown or repeated one.
     brokers = brokers[: len(image.brokers) + 1]
     for broker in brokers:
         if broker not in image.brokers:
@@ -349,7 +352,7 @@ def _check_count(partitions: int, most: int) -> None:
 
 
 def _read_counts(topic: CreatableTopic, broker_config: Mapping[str, Value]) -> tuple[int, int]:
-    """How many partitions, and how many replicas of each."""
+    """The number of partitions, and the replication factor."""
     factor: Any = topic.replication_factor
     partitions: Any = topic.num_partitions
     if factor < NOT_GIVEN or factor == 0:
@@ -378,10 +381,10 @@ def assign(
     factor: int,
     random: Random,
 ) -> list[list[int]]:
-    """The replicas of so many new partitions, `factor` each, by this cluster's own choice.
+    """Choose the replicas of new partitions, `factor` for each.
 
     Raises:
-        Refusal: there are not as many brokers, or there is no room.
+        Refusal: there are fewer brokers than `factor`, or a limit on replicas is exceeded.
     """
     brokers = usable_brokers(image)
     fault = ""
@@ -401,7 +404,7 @@ def assign(
 
 
 def usable_brokers(image: ClusterImage) -> list[BrokerRegistration]:
-    """The brokers that may get replicas: also those that have ended, but not those about to."""
+    """The brokers that may get replicas: also fenced ones, but not those shutting down."""
     return [
         broker
         for broker in image.brokers.values()
@@ -410,7 +413,7 @@ def usable_brokers(image: ClusterImage) -> list[BrokerRegistration]:
 
 
 def _describe(name: str, value: Value, source: Source) -> CreatableTopicConfigs:
-    """An option as DescribeConfigs has it."""
+    """An option as in a DescribeConfigs response."""
     return CreatableTopicConfigs(
         name=name,
         value=config.write(value),
@@ -433,10 +436,10 @@ def new_topic_id(random: Random) -> bytes:
 def decide_delete(
     image: ClusterImage, request: DeleteTopicsRequest, enabled: bool, whole: Whole | None = None
 ) -> Decision:
-    """Delete each topic named by name or by id.
+    """Delete each topic given by name or by id.
 
     Args:
-        whole: what it shares with the other parts of a large request.
+        whole: state shared with the other parts of a large request.
     """
     wanted: list[tuple[str | None, bytes]] = [(name, ZERO_UUID) for name in request.topic_names]
     wanted += [(topic.name, topic.topic_id) for topic in request.topics]
@@ -489,5 +492,5 @@ def _find_deletable(
 
 
 def _once(records: Iterable[RemoveTopicRecord]) -> Iterable[RemoveTopicRecord]:
-    """A topic that is named by its name and by its id is deleted once."""
+    """Remove duplicates: a request may have a topic's name and its id."""
     return {record.topic_id: record for record in records}.values()

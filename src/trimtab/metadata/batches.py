@@ -1,6 +1,6 @@
-"""The metadata log and its snapshots as bytes, for whoever writes, serves or follows them.
+"""Encodes and decodes the batches of the metadata log and of its snapshots.
 
-    log:       batch, batch, …                 in each one decision or several, never a part of one
+    log:       batch, batch, …                 each with the records of one or more whole decisions
     snapshot:  header, batch, …, footer        the records of an image, between two control batches
 
 Source: KIP-595, KIP-630; Kafka's `RecordsSnapshotWriter` and `Snapshots`.
@@ -40,27 +40,27 @@ _SNAPSHOT_RECORDS = 500
 
 _FLAGS = 22
 _CONTROL = 0x20
-"""Where a batch's flags are, and the one of a control batch."""
+"""The position of a batch's attributes, and the bit that marks a control batch."""
 
 _SUFFIX = ".checkpoint"
 _NAME_CHARS = 20 + 1 + 10
 
 
 class SnapshotId(NamedTuple):
-    """The end of the log that a snapshot stands for: every record before `end_offset`, the last
-    of which was written in `epoch`."""
+    """The part of the log that a snapshot replaces: all records before `end_offset`; the last of
+    them has leader epoch `epoch`."""
 
     end_offset: int
     epoch: int
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """The snapshot's file name."""
         return f"{self.end_offset:020d}-{self.epoch:010d}{_SUFFIX}"
 
 
 def find_snapshot_id(name: str) -> SnapshotId | None:
-    """The snapshot that a file of this name holds, if it is named like one."""
+    """The snapshot id in a file name; None if it is not a snapshot's file name."""
     stem = name.removesuffix(_SUFFIX)
     end_offset, _, epoch = stem.partition("-")
     if stem == name or len(stem) != _NAME_CHARS or not (end_offset + epoch).isdecimal():
@@ -81,10 +81,10 @@ def build_batch(values: Iterable[bytes], base_offset: int, epoch: int, now_ms: i
 def read_batches(data: BytesLike, start_offset: int = 0) -> Iterator[tuple[int, Any]]:
     """The records from `start_offset` on with their offsets, from whole batches of the log.
 
-    Control batches are passed over.
+    Control batches are skipped.
 
     Raises:
-        CorruptData: a batch is damaged, or a record is none that is known.
+        CorruptData: a batch is damaged, or a record's type is unknown.
     """
     for record in read_records(TOPIC, 0, data, start_offset):
         if record.value is None:
@@ -98,8 +98,8 @@ def write_snapshot(
     """The batches of a snapshot, one after the other.
 
     Args:
-        records: of the image.
-        last_timestamp_ms: when the last record was written that the snapshot stands for.
+        records: the records of the image.
+        last_timestamp_ms: the timestamp of the last record that the snapshot replaces.
     """
     header = SnapshotHeaderRecord(last_contained_log_timestamp=last_timestamp_ms)
     yield _build_control_batch(header, 0, snapshot.epoch, now_ms)
@@ -115,7 +115,7 @@ def read_snapshot(data: BytesLike) -> Iterator[Any]:
     """The records of a snapshot's image.
 
     Raises:
-        CorruptData: it is not whole, or damaged; only the end tells.
+        CorruptData: the snapshot is incomplete or damaged; raised only after its last good record.
     """
     view = memoryview(data)
     position = offset = 0
@@ -150,7 +150,7 @@ def _build_control_batch(record: ControlRecord, offset: int, epoch: int, now_ms:
 
 
 def _read_control_type(batch: memoryview) -> int:
-    # Readers of records pass control batches over, so it is made an ordinary one.
+    # `read_records` skips control batches, so clear the control bit in a copy.
     ordinary = bytearray(batch)
     ordinary[_FLAGS] &= ~_CONTROL
     (record,) = read_records(TOPIC, 0, ordinary, 0, check_crcs=False)

@@ -1,8 +1,8 @@
-"""The image of a cluster: what the controller's records add up to.
+"""The image of a cluster: the state that results from replaying the controller's records.
 
 record ─▶ replay ─▶ topics, partitions, brokers, configs, next producer id
 
-Replaying the same records always gives the same image. Reads hand out the image's own immutable
+Replaying the same records always gives the same image. Reads return the image's own immutable
 values, without a copy.
 """
 
@@ -32,43 +32,43 @@ from trimtab.wire.messages.metadata_records import (
 
 NO_LEADER = -1
 NO_LEADER_CHANGE = -2
-"""The leader of a change record that leaves the leader, and its epoch, as they are."""
+"""The leader in a change record that changes neither leader nor leader epoch."""
 
 RECOVERED = 0
 RECOVERING = 1
-"""Leader recovery states: an unclean leader is recovering until it has said that it is done."""
+"""Leader recovery states: an uncleanly elected leader is recovering until it reports otherwise."""
 
 CONFIG_TOPIC = 2
 CONFIG_BROKER = 4
 CONFIG_CLIENT_METRICS = 16
 CONFIG_GROUP = 32
-"""Kinds of things that have configs, as `ConfigResource.Type` numbers them."""
+"""Types of resources with configs, numbered as in `ConfigResource.Type`."""
 
 METADATA_VERSION = "metadata.version"
 METADATA_LEVEL = 25
-"""The feature that says how records are encoded, at Kafka 4.0's level (IBP_4_0_IV3)."""
+"""The feature that defines how records are encoded, at Kafka 4.0's level (IBP_4_0_IV3)."""
 
 ELR_VERSION = "eligible.leader.replicas.version"
-"""The feature that says whether eligible leader replicas are kept, and elected: at level 1."""
+"""The feature for eligible leader replicas: at level 1 they are tracked and may be elected."""
 
 UNFENCE = -1
 FENCE = 1
-"""What a broker's change record does to its fence; 0 leaves it as it is."""
+"""Values of `fenced` in a broker's change record; 0 changes nothing."""
 
 _NO_CHANGE_OF_STATE = -1
 _LISTENER = "PLAINTEXT"
 
 
 class BrokerRegistration(NamedTuple):
-    """A broker that belongs to the cluster, and where clients reach it.
+    """A registered broker, and its address for clients.
 
     Attributes:
         epoch: the offset of the record that registered it.
-        incarnation_id: made anew by each start of its process.
-        fenced: it is out of touch with the controller, or new: it leads nothing, is in no ISR that
-            is chosen now, and clients are not told of it.
-        in_controlled_shutdown: it is about to end; the same holds, but clients are told of it.
-        log_dirs: ids of its log directories, if it names any.
+        incarnation_id: generated at every process start.
+        fenced: it has lost contact with the controller, or is new: it must not lead, must not join
+            an ISR, and is not in Metadata responses.
+        in_controlled_shutdown: it is shutting down: the same, but it is in Metadata responses.
+        log_dirs: ids of its log directories, if it has registered any.
     """
 
     id: int
@@ -88,19 +88,20 @@ class BrokerRegistration(NamedTuple):
 
 
 class PartitionRegistration(NamedTuple):
-    """Who has a partition, as the controller last decided.
+    """A partition's leader and replicas, as the controller last decided.
 
     Attributes:
         leader: a broker id, or `NO_LEADER`.
-        leader_epoch: raised whenever a leader is chosen, even the same one again.
-        partition_epoch: raised by every change.
-        replicas: broker ids, the preferred leader first; while it is reassigned, those to come too.
-        isr: the replicas in sync.
-        adding_replicas: those that a reassignment adds.
-        removing_replicas: those that it takes away.
-        elr: out of the ISR, but with every record up to the high watermark: eligible as leaders
-            (KIP-966).
-        last_known_elr: who led last, where neither ISR nor ELR has anyone.
+        leader_epoch: incremented at every election, even if it elects the same leader.
+        partition_epoch: incremented by every change.
+        replicas: broker ids, the preferred leader first; includes `adding_replicas` and
+            `removing_replicas` during a reassignment.
+        isr: the in-sync replicas.
+        adding_replicas: replicas that a reassignment adds.
+        removing_replicas: replicas that a reassignment removes.
+        elr: replicas out of the ISR that have every record up to the high watermark, and so may be
+            elected (KIP-966).
+        last_known_elr: the last leader, if ISR and ELR are empty.
         leader_recovery_state: `RECOVERED`, or `RECOVERING` after an unclean election.
     """
 
@@ -126,7 +127,7 @@ class PartitionRegistration(NamedTuple):
         return bool(self.adding_replicas or self.removing_replicas)
 
     def merge(self, record: PartitionChangeRecord) -> PartitionRegistration:
-        """This partition after the change, as Kafka's `PartitionRegistration.merge` has it."""
+        """This partition after the change (Kafka's `PartitionRegistration.merge`)."""
         elects = record.leader != NO_LEADER_CHANGE
         state = record.leader_recovery_state
         return PartitionRegistration(
@@ -153,7 +154,7 @@ class TopicImage(NamedTuple):
 
 
 class ClusterImage:
-    """Everything the cluster knows about itself, by replaying records one after the other."""
+    """The cluster's metadata, changed only by replaying records."""
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicImage] = {}
@@ -167,23 +168,24 @@ class ClusterImage:
         self._names: dict[str, str] = {}
 
     def configs(self, kind: int, name: str) -> Mapping[str, str]:
-        """What was set on one thing of a kind, such as `CONFIG_TOPIC`."""
+        """The options set on one resource; `kind` is its type, such as `CONFIG_TOPIC`."""
         return self._configs.get((kind, name), _NOTHING)
 
     def configured(self, kind: int) -> list[str]:
-        """The names of what has options set, of one kind."""
+        """The names of the resources of one type that have options set."""
         return [name for each, name in self._configs if each == kind]
 
     def colliding(self, name: str) -> str | None:
-        """The topic whose name is this one or differs in '.' and '_' only, if any."""
+        """The topic whose name equals `name`, or differs only in '.' and '_'; None if there is
+        none."""
         return self._names.get(collision_key(name))
 
     def value(self, kind: int, name: str, option: str) -> str | None:
-        """What was set for one option of a topic or broker; None if nothing was."""
+        """The value set for one option of a resource; None if it is not set."""
         return self._configs.get((kind, name), _NOTHING).get(option)
 
     def partition(self, topic_id: bytes, index: int) -> PartitionRegistration | None:
-        """One partition, if there is such a topic and it has so many."""
+        """One partition; None if topic or partition does not exist."""
         topic = self.topics_by_id.get(topic_id)
         if topic is None or not 0 <= index < len(topic.partitions):
             return None
@@ -192,8 +194,8 @@ class ClusterImage:
     def partitions_with(self, broker_id: int) -> Iterator[tuple[TopicImage, PartitionRegistration]]:
         """Every partition that the broker leads, or in whose ISR or ELR it is.
 
-        Looks at all partitions: 5 ms for 30,000 of them, against an index that every change of an
-        ISR would have to keep.
+        Scans all partitions: 5 ms for 30,000. An index would have to be updated by every change of
+        an ISR.
         """
         for topic in self.topics.values():
             for partition in topic.partitions:
@@ -205,7 +207,7 @@ class ClusterImage:
                     yield topic, partition
 
     def partitions_without_leader(self) -> Iterator[tuple[TopicImage, PartitionRegistration]]:
-        """Every partition that nobody leads. Looks at all partitions."""
+        """Every partition without a leader. Scans all partitions."""
         for topic in self.topics.values():
             for partition in topic.partitions:
                 if partition.leader == NO_LEADER:
@@ -219,7 +221,7 @@ class ClusterImage:
         """Apply one record.
 
         Raises:
-            CorruptData: a kind this image does not know, or one that does not fit what came before.
+            CorruptData: the record's type is unknown, or it contradicts the image.
         """
         replay = _REPLAYS.get(type(record))
         if replay is None:
@@ -228,8 +230,8 @@ class ClusterImage:
 
     @property
     def counts(self) -> ReplicaCounts:
-        """Replicas by broker. Kept from the first time on that somebody asks, which brokers never
-        do."""
+        """Replicas by broker. Computed at first use and updated from then on; only the controller
+        uses it."""
         if self._counts is None:
             self._counts = ReplicaCounts()
             for topic in self.topics.values():
@@ -239,17 +241,16 @@ class ClusterImage:
         return self._counts
 
     def hide_topic(self, topic_id: bytes) -> None:
-        """Have nobody find a new topic by its name until `show_topics`: its partitions are to
-        come."""
+        """Remove a new topic from `topics` until `show_topics`: its partitions are incomplete."""
         self._hidden.append(self.topics.pop(self.topics_by_id[topic_id].name))
 
     def show_topics(self) -> None:
-        """Have those that were hidden found again."""
+        """Add the hidden topics to `topics` again."""
         self.topics.update((topic.name, topic) for topic in self._hidden)
         self._hidden = []
 
     def copy(self) -> ClusterImage:
-        """An image of its own that is the same now: 1 ms for 30,000 partitions."""
+        """An independent copy: 1 ms for 30,000 partitions."""
         copied = ClusterImage()
         for topic in self.topics.values():
             twin = topic._replace(partitions=topic.partitions.copy())
@@ -263,7 +264,7 @@ class ClusterImage:
         return copied
 
     def records(self) -> Iterator[Any]:
-        """The records that rebuild this image: what a newcomer replays."""
+        """The records that rebuild this image: the contents of a snapshot."""
         for feature, level in self.features.items():
             yield FeatureLevelRecord(name=feature, feature_level=level)
         for broker in self.brokers.values():
@@ -345,15 +346,15 @@ class ClusterImage:
         for name in names:
             partitions = self.topics[name].partitions
             for index, partition in enumerate(partitions):
-                # Unlike in Kafka, a partition without leader keeps them: nothing is committed
-                # there that they could lack, and nobody else could ever lead it.
+                # Unlike in Kafka, a partition without leader keeps its ELR: nothing new is
+                # committed that the ELR could lack, and no other replica could be elected.
                 if partition.elr and partition.leader != NO_LEADER:
                     partitions[index] = partition._replace(
                         partition_epoch=partition.partition_epoch + 1, elr=()
                     )
 
     def _replay_nothing(self, record: NoOpRecord) -> None:
-        """It says that nothing happened."""
+        """A no-op record changes nothing."""
 
     def _replay_remove_topic(self, record: RemoveTopicRecord) -> None:
         topic = self.topics_by_id.pop(record.topic_id, None)
@@ -441,7 +442,7 @@ _REPLAYS: dict[type, Callable[[ClusterImage, Any], None]] = {
 
 
 def register_broker_record(broker: BrokerRegistration) -> RegisterBrokerRecord:
-    """The record of a broker as it is."""
+    """The record that registers a broker with its current state."""
     return RegisterBrokerRecord(
         broker_id=broker.id,
         incarnation_id=broker.incarnation_id,
@@ -458,7 +459,7 @@ def register_broker_record(broker: BrokerRegistration) -> RegisterBrokerRecord:
 
 
 def partition_record(topic_id: bytes, partition: PartitionRegistration) -> PartitionRecord:
-    """The record of a partition as it is."""
+    """The record that creates a partition with its current state."""
     return PartitionRecord(
         partition_id=partition.id,
         topic_id=topic_id,
@@ -481,8 +482,8 @@ def partition_change_record(
 ) -> PartitionChangeRecord | None:
     """The record that turns `before` into `after`; None if they are the same.
 
-    The partition epoch counts the records by itself. A leader is elected if `after` has another
-    leader or another leader epoch, which is then one more than before, whatever it says.
+    Replaying it increments the partition epoch. If `after` has another leader or leader epoch, it
+    also increments the leader epoch, by one, whatever value `after` has.
     """
     elects = (after.leader, after.leader_epoch) != (before.leader, before.leader_epoch)
     state = after.leader_recovery_state
@@ -517,7 +518,7 @@ _TUPLES_KEPT = 65_536
 
 
 def _shared(brokers: Sequence[int]) -> tuple[int, ...]:
-    """The one tuple of these brokers: thousands of partitions have the same few, in every image."""
+    """The shared tuple of these broker ids: thousands of partitions have the same few tuples."""
     if len(_tuples) >= _TUPLES_KEPT:
         _tuples.clear()
     made = tuple(brokers)

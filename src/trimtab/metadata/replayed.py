@@ -1,9 +1,9 @@
-"""How far a broker has followed the controller's log, kept in the broker's own directory.
+"""The last batch of the controller's log that a broker has replayed, kept in its data directory.
 
-A controller's directory that was lost, or put back from an old copy, holds another history than the
-one its brokers have acted on. To follow it would be to drop what was created since. So a broker
-keeps the offset and the CRC of the last batch that it has replayed: a log that does not hold this
-very batch is not the one it has followed.
+If a controller's directory was lost or restored from an old copy, its log lacks decisions that the
+brokers have applied. A broker that replayed it would delete partitions created since. So a broker
+stores the offset and the CRC of the last batch that it has replayed, and refuses a controller whose
+log does not have this batch.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Replayed(NamedTuple):
 
 
 NOTHING = Replayed(-1, 0)
-"""Of a broker that has not followed any controller yet."""
+"""For a broker that has not replayed any batch yet."""
 
 
 def read_replayed(storage: Storage) -> Replayed:
-    """What a broker's directory says; `NOTHING` if it says nothing, or the file is damaged.
+    """Read the last replayed batch from a directory; `NOTHING` if the file is missing or damaged.
 
     Raises:
         StorageError: the disk failed.
@@ -42,19 +42,20 @@ def read_replayed(storage: Storage) -> Replayed:
 
 
 def write_replayed(storage: Storage, replayed: Replayed, durable: bool) -> None:
-    """Keep it.
+    """Write the last replayed batch.
 
     Raises:
-        StorageError: the disk failed; the file is as it was.
+        StorageError: the disk failed; the file is unchanged.
     """
     content = {"version": 0, "baseOffset": replayed.base_offset, "crc": replayed.crc}
     storage.write_file(_FILE, json.dumps(content).encode("ascii"), durable=durable)
 
 
 def refuse_other_history(broker_id: int, what: str) -> CorruptData:
-    """The error of a broker whose controller has another history; `what` says how it is seen."""
+    """The error of a broker that has replayed another log than the controller's; `what` is the
+    difference that was found."""
     return CorruptData(
         f"broker {broker_id} has followed another log of the controller: {what}. The controller's "
-        "directory was lost, is an old copy, or is that of another cluster. No log was touched: "
+        "directory was lost, is an old copy, or is that of another cluster. No log was changed: "
         "put the newest copy back, or stop all nodes and rebuild it with `trimtab recover`"
     )

@@ -1,4 +1,4 @@
-"""How many replicas each broker has, as KIP-578 counts them."""
+"""The number of replicas of each broker, as KIP-578 counts them."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from collections import Counter
 from collections.abc import Sequence
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Topics that the cluster makes for itself: neither limited nor counted."""
+"""Topics that the cluster creates itself: neither limited nor counted."""
 
 
 class ReplicaCounts:
-    """Replicas by broker, alive or dead. While a partition moves, what is being added and what is
-    to be removed both count: both are there.
+    """Replicas by broker, live or dead. During a reassignment the added and the removed replicas
+    both count, as both exist.
 
-    `ClusterImage` keeps one, so that creating a topic costs the same however many there are.
+    `ClusterImage` keeps one up to date, so that the cost of creating a topic does not depend on the
+    number of topics.
 
     Attributes:
-        on: replicas of each broker; 0 for those that have none.
-        preferred: how many of them are the first of their partition's.
-        total: of all brokers.
+        on: replicas by broker id; 0 for brokers without replicas.
+        preferred: by broker id, the replicas that are the first of their partition.
+        total: replicas of all brokers.
     """
 
     __slots__ = ("on", "preferred", "total")
@@ -38,21 +39,21 @@ class ReplicaCounts:
     __hash__ = None  # type: ignore[assignment]
 
     def add(self, replicas: Sequence[int]) -> None:
-        """A partition with these replicas is there."""
+        """Count a new partition with these replicas."""
         for broker in replicas:
             self.on[broker] += 1
         self.preferred[replicas[0]] += 1
         self.total += len(replicas)
 
     def remove(self, replicas: Sequence[int]) -> None:
-        """A partition with these replicas is gone."""
+        """Stop counting a partition with these replicas."""
         for broker in replicas:
             self.on[broker] -= 1
         self.preferred[replicas[0]] -= 1
         self.total -= len(replicas)
 
     def copy(self) -> ReplicaCounts:
-        """Counts of their own that are the same now."""
+        """An independent copy."""
         copied = ReplicaCounts()
         copied.on = self.on.copy()
         copied.preferred = self.preferred.copy()

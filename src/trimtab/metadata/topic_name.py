@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 MAX_LENGTH = 249
-"""So that `<topic>-<partition>` and the suffix of a deleted directory fit a file name."""
+"""Kafka's limit: `<topic>-<partition>` must fit into a file name."""
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def find_fault(name: str) -> str | None:
-    """What is wrong with a topic name, as a sentence; None if nothing is."""
+    """Why a topic name is not allowed, as a sentence; None if it is allowed."""
     if not name:
         return "Topic name is empty; give it at least one character."
     if name in (".", ".."):
@@ -30,5 +30,5 @@ def find_fault(name: str) -> str | None:
 
 
 def collision_key(name: str) -> str:
-    """Two topics may not share this: metric names turn '.' into '_'."""
+    """The name with '.' replaced by '_', as in metric names; no two topics may share it."""
     return name.replace(".", "_")

@@ -1,4 +1,4 @@
-"""What every node of a cluster does with frames: it listens, answers in order, and asks others.
+"""Request handling common to all nodes: listen, answer in order, send requests to other nodes.
 
 socket ─▶ Listener ─▶ Connection ─▶ handler ─▶ response ─▶ socket
 Peer.ask(request) ─▶ another node's Listener ─▶ response

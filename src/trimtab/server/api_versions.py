@@ -1,10 +1,10 @@
 """ApiVersions (18), versions 0-4: which APIs are served, in which versions.
 
-- Produce is advertised from 0, though it is served from 3: older librdkafka takes a higher minimum
-  for a broker that knows no compression and stops compressing (KAFKA-18659). Apache Kafka 4 does
-  the same.
-- A version that is not served is answered in version 0 with UNSUPPORTED_VERSION and the versions of
-  ApiVersions itself (KIP-511).
+- Produce is advertised from version 0, but served from 3. If the minimum were higher, older
+  librdkafka would assume a broker without compression and send uncompressed batches (KAFKA-18659).
+  Apache Kafka 4 does the same.
+- An ApiVersions request of an unsupported version is answered in version 0, with
+  UNSUPPORTED_VERSION and the supported versions of ApiVersions itself (KIP-511).
 - No features are advertised.
 """
 
@@ -25,7 +25,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 
 def describe_api_versions(apis: Mapping[int, Api]) -> Handler:
-    """The handler of a node that serves these APIs."""
+    """The ApiVersions handler of a node that serves these APIs."""
     advertised = [_advertise(apis[key]) for key in sorted(apis)]
 
     def describe(header: RequestHeader, request: ApiVersionsRequest) -> ApiVersionsResponse:
@@ -37,7 +37,7 @@ def describe_api_versions(apis: Mapping[int, Api]) -> Handler:
 
 
 def answer_unsupported_version() -> ApiVersionsResponse:
-    """The answer, in version 0, to an ApiVersions request of a version that is not served."""
+    """The response, in version 0, to an ApiVersions request of an unsupported version."""
     return ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[_advertise(APIS[API_VERSIONS])]
     )
@@ -49,7 +49,8 @@ def _advertise(api: Api) -> ApiVersion:
 
 
 def _is_valid(request: ApiVersionsRequest) -> bool:
-    """The names of client software are words of letters, digits, '-' and '.' (KIP-511)."""
+    """Whether the client's software name and version have only letters, digits, '-' and '.'
+    (KIP-511)."""
     return all(
         _SOFTWARE.fullmatch(name)
         for name in (request.client_software_name, request.client_software_version)

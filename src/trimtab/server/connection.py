@@ -1,23 +1,26 @@
-"""A node's connections: frames in, one request at a time, responses out in the same order.
+"""One client connection: requests are served one at a time and answered in order.
 
 frame ─▶ header ─▶ request ─▶ handler ─▶ response ─▶ frame
             │                    │
             │                    └─ awaitable: the connection's later frames wait for it
-            └─ large: read, handled and answered a millisecond at a time, one at a node
+            └─ large: read, handled and answered in steps of a millisecond, one request at a time
 
-Except for Produce: while produce requests wait for replicas, those that follow them are served
-already, as a producer sends several at a time and their order is kept by appending them in it.
+Produce is an exception: while produce requests wait for replicas, the next ones of the connection
+are appended already. A producer sends several at a time, and appending keeps their order.
 
-No client takes the loop, or the memory, for itself. After `MAX_AT_ONCE` requests, or a long one,
-others have their turn, and of long ones only some are served between two turns, whose ever they
-are; a request or response of many elements is done in turns (`turns.py`), and
-what a request may be read into is bounded; while a request waits, or its answer is not taken, the
-connection is not read from; what an answer holds of the log is read from disk as the client takes
-it; and for a frame no more is allocated than has come of it, or came before.
+No client can occupy the loop or the memory:
 
-What Kafka closes the connection for (`SocketServer`, `RequestContext`) closes it here: a frame
-that is too long, an API or version that is not served, bytes that are no request. It is logged
-once, counted, and concerns that connection alone.
+- After `MAX_AT_ONCE` requests, or a long one, other connections are served. Per loop iteration,
+  only a limited number of bytes of long requests is served, over all connections.
+- A request or response of many elements is processed in steps (`turns.py`), and the memory for a
+  decoded request is bounded.
+- While a request waits, or the client does not read its response, the connection is not read.
+- Stored records are read from disk as fast as the client takes them.
+- A frame's length alone allocates 64 KiB at most, or as much as the connection's largest frame.
+
+A connection is closed where Kafka closes it (`SocketServer`, `RequestContext`): for a frame that is
+too long, an unsupported API or version, or bytes that cannot be decoded. This is logged and
+counted, and does not affect other connections.
 """
 
 from __future__ import annotations
@@ -63,21 +66,21 @@ _IN_MEMORY = (bytes, bytearray, memoryview)
 _PIECE_BYTES = 256 * 1024
 _SMALL_BYTES = 64 * 1024
 _UNPROVEN_BYTES = 64 * 1024
-"""What is allocated on the word of a client that has sent no larger frame yet."""
+"""Bytes allocated for an announced frame, if the client has sent no larger one before."""
 
 MAX_PIPELINED = 32
-"""Produce requests of one connection that wait for replicas at a time."""
+"""Produce requests of one connection that may wait for replicas at a time."""
 MAX_AT_ONCE = 8
-"""Requests of one connection that are served before the others have their turn."""
+"""Requests of one connection that are served before other connections are."""
 _LONG_BYTES = 2048
-"""A request longer than this, other than Produce, is the last one of its connection before others
-have their turn, and all connections share what is served of such requests between two turns."""
+"""A longer request, other than Produce, is long: other connections are served after it, and long
+requests of all connections share a limit per loop iteration (`Listener.admits`)."""
 
 _log = logging.getLogger(__name__)
 
 
 class _Later:
-    """What a request that was handled in turns waits for."""
+    """The result of a request handled in steps whose response must still be awaited."""
 
     __slots__ = ("response",)
 
@@ -86,7 +89,7 @@ class _Later:
 
 
 class _Answer:
-    """A response that is owed: `response` once it is known, or the frame that it was written to."""
+    """A response that has not been sent: the message, or its encoded frame, once it is known."""
 
     __slots__ = ("header", "is_known", "pending", "response")
 
@@ -101,7 +104,7 @@ class Connection(FrameProtocol):
     """One client's connection.
 
     Attributes:
-        on_lost: called when it is gone.
+        on_lost: called when the connection is lost.
         peer_host: the client's address, without its port.
     """
 
@@ -119,19 +122,19 @@ class Connection(FrameProtocol):
         self._holding = False
         self._held: list[BytesLike] = []
         self._outgoing: deque[BytesLike | StoredBytes] = deque()
-        self._sent = 0  # of the first outgoing part
+        self._sent = 0  # bytes sent of the first outgoing part
         self._writable = True
         self._reading = True
         self._delay: asyncio.TimerHandle | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._used_at = 0.0
         self._is_silent = True
-        self._served = 0  # since others had their turn
-        self._is_in_turns = False  # a request is not handled yet
+        self._served = 0  # requests since other connections were served
+        self._is_in_turns = False  # while a request is handled in steps
         self._turn: asyncio.Handle | None = None
         self._is_in_line = False
 
-    # What the event loop calls
+    # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -160,7 +163,7 @@ class Connection(FrameProtocol):
             self.on_lost()
 
     def _give_up(self) -> None:
-        """Nobody waits for what is being answered any more."""
+        """Cancel all pending responses, as the client is gone."""
         owed, self._owed = self._owed, deque()
         for answer in owed:
             if answer.pending is not None:
@@ -171,13 +174,13 @@ class Connection(FrameProtocol):
 
     def resume_writing(self) -> None:
         self._writable = True
-        self._used_at = self._loop.time()  # somebody reads
+        self._used_at = self._loop.time()  # the client reads, so it is alive
         if self._outgoing:
             self._send_stored()
         self._serve_waiting()
 
     def buffer_updated(self, count: int) -> None:
-        # Small responses to requests that came together go out together: one call to the kernel.
+        # Small responses to requests that arrived together are sent with one system call.
         self._holding = True
         super().buffer_updated(count)
         self._holding = False
@@ -210,7 +213,7 @@ class Connection(FrameProtocol):
         )
 
     def close(self) -> None:
-        """Close after what is written; a pending response is given up."""
+        """Send the responses written so far, then close; pending responses are dropped."""
         self._release()
         if self.transport is not None:
             self.transport.close()
@@ -236,7 +239,8 @@ class Connection(FrameProtocol):
         )
 
     def _may_serve(self, frame: memoryview) -> bool:
-        """Whether it may be served now. If it only is not its turn, `has_turn` is called later."""
+        """Whether the frame may be served now. A long request that must wait for other connections
+        is queued at the listener, which calls `has_turn`."""
         if not self._is_free_for(frame):
             return False
         if len(frame) <= _LONG_BYTES or frame[:2] == _PRODUCE_KEY or self._listener.admits(self):
@@ -247,7 +251,7 @@ class Connection(FrameProtocol):
         return False
 
     def has_turn(self) -> None:
-        """Serve a long request, if it still can be."""
+        """Serve the queued long request, if that is still possible."""
         self._is_in_line = False
         self._served = 0
         self._serve_waiting()
@@ -324,7 +328,7 @@ class Connection(FrameProtocol):
             listener.serving = None
 
     def _serve_in_turns(self, header: RequestHeader, steps: Steps[Any]) -> None:
-        """Handle a request in turns. Until it is handled no other of this connection is."""
+        """Handle a request in steps (`Turns`). The connection's next request waits until then."""
         answer = _Answer(header)
         self._owed.append(answer)
         self._is_in_turns = True
@@ -345,7 +349,7 @@ class Connection(FrameProtocol):
         return response
 
     def _finish(self, header: RequestHeader, api: Api, response: Any) -> Steps[Any]:
-        """The frame of a response, None, or what is waited for."""
+        """The response's encoded frame; None for no response; `_Later` if it must be awaited."""
         if type(response) is GeneratorType:
             response = yield from response
         if response is None:
@@ -367,7 +371,7 @@ class Connection(FrameProtocol):
         pending.add_done_callback(lambda done: self._settle(answer, done, delay_s))
 
     def _owe(self, answer: _Answer, response: Any, delay_s: float) -> None:
-        """A response that is known, but not due: others go before, or it is late on purpose."""
+        """Queue a known response behind the pending ones, or for the injected delay."""
         answer.response = response
         answer.is_known = True
         self._owed.append(answer)
@@ -411,7 +415,8 @@ class Connection(FrameProtocol):
         self._deliver(0)
 
     def _write(self, header: RequestHeader, response: object) -> bool:
-        """Write a response, or a frame; whether it is not too large for that to be done at once."""
+        """Write a response or an encoded frame; False if it is so large that it must be encoded in
+        steps."""
         if self.transport is None:
             return True
         try:
@@ -422,7 +427,7 @@ class Connection(FrameProtocol):
                     response, header.api_version, header.correlation_id, AT_ONCE_ELEMENTS
                 )
             )
-        except UsageError:  # the handler has made something that the version cannot carry
+        except UsageError:  # the handler's response cannot be encoded in this version
             self._fail(header)
         except Exceeded:
             return False
@@ -436,25 +441,25 @@ class Connection(FrameProtocol):
 
     def _send(self, frame: list[BytesLike]) -> None:
         self._held += frame
-        # What is large goes at once, so that back-pressure is felt before the next request.
+        # Send large responses at once, so that back-pressure stops the next request.
         if not self._holding or len(frame) > 1 or len(frame[0]) > _SMALL_BYTES:
             self._release()
 
     def _release(self) -> None:
         held, self._held = self._held, []
         transport = self.transport
-        # A transport that closes takes nothing more, and uvloop's raises.
+        # A closing transport ignores writes, and uvloop's raises.
         if not held or transport is None or transport.is_closing():
             return
         if len(held) == 1 or all(isinstance(part, _IN_MEMORY) for part in held):
             transport.writelines(held)
         else:
-            # Nothing follows before all of it is with the kernel: no other request is served.
+            # No other request is served until all of it has been written.
             self._outgoing.extend(held)
             self._send_stored()
 
     def _send_stored(self) -> None:
-        """Read what lies on disk, a piece at a time, as fast as the client takes it."""
+        """Read stored records from disk piece by piece, as fast as the client takes them."""
         outgoing, transport = self._outgoing, self.transport
         try:
             while outgoing and self._writable and transport and not transport.is_closing():
@@ -469,9 +474,9 @@ class Connection(FrameProtocol):
                 if self._sent == len(part):
                     self._sent = 0
                     outgoing.popleft()
-        except KafkaError as error:  # the disk failed, or the log was cut off
+        except KafkaError as error:  # the disk failed, or the log was truncated
             _log.error(
-                "broke a connection: what it asked for cannot be read node=%d peer=%s error=%s",
+                "aborted a connection: records cannot be read node=%d peer=%s error=%s",
                 self._listener.node_id,
                 self._peer,
                 error,
@@ -496,7 +501,7 @@ class Connection(FrameProtocol):
         transport.resume_reading()
 
     def _take_turns(self) -> None:
-        """Go on when the others have had their turn."""
+        """Continue in the next loop iteration, after the other connections."""
         if self._turn is None:
             self._turn = self._loop.call_soon(self._go_on)
 
@@ -505,7 +510,7 @@ class Connection(FrameProtocol):
         self._served = 0
         self._serve_waiting()
 
-    # The end
+    # Closing
 
     def _reject(self, reason: str) -> None:
         self._listener.complain(self._peer, reason)
@@ -525,7 +530,7 @@ class Connection(FrameProtocol):
         self.close()
 
     def give_way(self, reason: str) -> None:
-        """End in favour of another."""
+        """Close in favour of another connection."""
         self._reject(reason)
 
     @property
@@ -535,7 +540,7 @@ class Connection(FrameProtocol):
 
     def _watch_idle(self, limit_s: float) -> None:
         end = self._used_at + limit_s
-        # Also while it waits for an answer: nobody may be there any more.
+        # Also while a response is pending: the client may be gone.
         if self._loop.time() >= end:
             self.close()
         else:

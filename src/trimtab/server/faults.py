@@ -1,4 +1,4 @@
-"""Faults on purpose, to test clients with."""
+"""Faults injected on purpose, to test clients."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from trimtab.errors import UsageError
 
 
 class Faults:
-    """What goes wrong at one broker. Nothing, to begin with."""
+    """The faults of one broker; none at first."""
 
     __slots__ = ("produce_delay_s",)
 
@@ -14,10 +14,10 @@ class Faults:
         self.produce_delay_s = 0.0
 
     def slow(self, produce_ms: float) -> None:
-        """Answer every produce request so many milliseconds late, 0 for on time.
+        """Delay the response to every produce request by `produce_ms` milliseconds; 0 ends it.
 
-        Meanwhile its connection is not served: with 20 ms a connection carries at most 50
-        produce requests per second, the set-up of KIP-794's measurements.
+        During the delay the connection is not served: with 20 ms a connection carries at most 50
+        produce requests per second, as in KIP-794's measurements.
 
         Raises:
             UsageError: a negative time.

@@ -17,19 +17,19 @@ from trimtab.server.turns import Turns
 from trimtab.wire.messages import APIS
 
 _CLOSE_GRACE_S = 1.0
-"""How long a client may take to read its last responses when the node closes."""
+"""Time that clients have to read their last responses when the node closes."""
 _SILENCE_S = 1.0
-"""After so long without a request a connection gives way to another, if there are too many."""
+"""A connection that has sent no request for this time may be closed for another, at the limit."""
 _LONG_AT_ONCE = 16 * 1024
-"""Bytes of long requests that are served between two turns of the loop: some ten milliseconds."""
+"""Bytes of long requests that are served per loop iteration: about ten milliseconds of work."""
 _COMPLAINTS = 10
-"""Refusals that are logged in a second; of the others, how many they were."""
+"""Closed connections that are logged per second; the others are only counted in the log."""
 
 _log = logging.getLogger(__name__)
 
 
 class ServerCounts:
-    """What a node's connections did since it started."""
+    """Counts of a node's connections and requests since it started."""
 
     __slots__ = ("accepted", "failed", "open", "refused", "requests")
 
@@ -38,24 +38,25 @@ class ServerCounts:
         self.open = 0
         self.requests = 0
         self.refused = 0
-        """Connections closed for what they sent, or because there were too many."""
+        """Connections closed for invalid requests, or because there were too many."""
         self.failed = 0
-        """Connections closed because handling a request failed: faults of this node."""
+        """Connections closed because a handler failed: bugs of this node."""
 
 
 class Listener:
-    """Serves the APIs that there are handlers for, and ApiVersions.
+    """Serves ApiVersions and the APIs of the given handlers.
 
     Args:
         node_id: for the log.
         handlers: by API key.
-        config: the node's options; they may be changed while it listens.
+        config: the node's options; they may change while it listens.
 
     Attributes:
-        capacity: connections that the process can hold, whatever `max.connections` says.
+        capacity: connections that the process has file descriptors for; a lower limit than
+            `max.connections` wins.
         serving: the connection whose request is being handled, while a handler runs.
-        faults: what goes wrong on purpose.
-        turns: where the largest of requests are handled.
+        faults: faults injected on purpose.
+        turns: runs the handlers of the largest requests in steps.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Listener:
         self._closed: asyncio.Future[None] | None = None
 
     async def bind(self, host: str, port: int) -> int:
-        """Bind the address, without serving yet; the port that was bound (for `port` 0).
+        """Bind the address, without serving yet; returns the port, as `port` may be 0.
 
         Raises:
             OSError: the address is taken.
@@ -99,7 +100,7 @@ class Listener:
         return cast(int, self._server.sockets[0].getsockname()[1])
 
     async def start(self) -> None:
-        """Accept connections from now on."""
+        """Begin to accept connections."""
         assert self._server is not None
         await self._server.start_serving()
 
@@ -112,14 +113,14 @@ class Listener:
             self._tell()
 
     def abort(self) -> None:
-        """Break all connections, and accept no more."""
+        """Accept no more connections, and close all at once."""
         self.stop()
         for connection in tuple(self.connections):
             connection.abort()
         self.turns.close()
 
     async def close(self) -> None:
-        """Close the connections, after what is written to them."""
+        """Accept no more connections, send the responses written so far, and close all."""
         self.stop()
         if self.connections:
             self._closed = asyncio.get_running_loop().create_future()
@@ -132,14 +133,14 @@ class Listener:
         self.turns.close()
 
     def open_from(self, host: str) -> int:
-        """Connections that are open from this address."""
+        """The number of open connections from this address."""
         return self._open_by_host[host]
 
     def opened(self, connection: Connection) -> str:
-        """A connection has been accepted; why it is one too many, or nothing.
+        """Register a new connection; returns why it must be closed, or "".
 
-        Where there are too many in all, one that has not said a word gives way to it, if there is
-        one: whoever opens connections and leaves them keeps nobody else out.
+        If the node has too many connections, the oldest one that has sent no request for
+        `_SILENCE_S` is closed instead, so that idle connections cannot keep clients out.
         """
         now = asyncio.get_running_loop().time()
         self.counts.accepted += 1
@@ -160,24 +161,25 @@ class Listener:
         if now - since < _SILENCE_S:
             return reason
         del self._silent[oldest]
-        oldest.give_way(f"{reason}, and this one has asked for nothing yet")
+        oldest.give_way(f"{reason}, and this one has sent no request yet")
         return ""
 
-    # Long requests. So many connections may send them that one of each is too much between two
-    # turns of the loop, for those that send short ones.
+    # Long requests are limited over all connections: one of each connection in one loop iteration
+    # would delay short requests too much.
 
     def admits(self, connection: Connection) -> bool:
-        """Whether a long request of this connection may be served in this turn of the loop."""
+        """Whether a long request of this connection may be served in this loop iteration."""
         return self._long_left > 0 and (not self._line or connection is self._whose_turn)
 
     def spend(self, size: int) -> None:
-        """Note that a long request is served: its bytes count against this turn's allowance."""
+        """Count the bytes of a served long request against this loop iteration's limit."""
         self._long_left -= size
         if self._next_turn is None:
             self._next_turn = asyncio.get_running_loop().call_soon(self._begin_turn)
 
     def stand_in_line(self, connection: Connection) -> None:
-        """Have `has_turn` called when those before it have had their turn."""
+        """Queue a connection with a long request; its `has_turn` is called, first come first
+        served."""
         self._line.append(connection)
         if self._next_turn is None:
             self._next_turn = asyncio.get_running_loop().call_soon(self._begin_turn)
@@ -195,12 +197,12 @@ class Listener:
             self._next_turn = asyncio.get_running_loop().call_soon(self._begin_turn)
 
     def heard(self, connection: Connection) -> None:
-        """A connection's first request has come."""
+        """Note that a connection has sent its first request."""
         self._silent.pop(connection, None)
 
     def complain(self, peer: str, reason: str) -> None:
-        """A connection is closed for what it sent, or because there are too many. Logged, but for
-        those beyond the first few of a second: a flood of them must not fill the disk."""
+        """Log and count a connection that is closed for an invalid request, or because there are
+        too many. Logs `_COMPLAINTS` per second at most, so that a flood does not fill the disk."""
         self.counts.refused += 1
         if self._telling is None:
             self._telling = asyncio.get_running_loop().call_later(1.0, self._tell)
@@ -218,7 +220,7 @@ class Listener:
             _log.warning("closed more connections node=%d connections=%d", self.node_id, untold)
 
     def lost(self, connection: Connection) -> None:
-        """A connection is gone."""
+        """Remove a lost connection."""
         self.counts.open -= 1
         self.connections.pop(connection, None)
         self._silent.pop(connection, None)

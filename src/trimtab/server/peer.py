@@ -1,6 +1,6 @@
-"""A connection from one node of the cluster to another: requests out, responses in, in order.
+"""A connection from one node of the cluster to another, for requests and their responses in order.
 
-Every node runs the same release, so a request goes in the newest version unless one is given.
+All nodes run the same release, so a request has the newest version unless one is given.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _MAX_FRAME_BYTES = 2**31 - 1
 
 
 class PeerLost(KafkaError):
-    """The other node cannot be reached, or is gone."""
+    """The other node cannot be reached, or the connection to it is lost."""
 
 
 class Peer(FrameProtocol):
-    """A connection to another node. `Peer.connect` makes one."""
+    """A connection to another node. Use `Peer.connect`."""
 
     def __init__(self, name: str, client_id: str) -> None:
         super().__init__(max_frame_bytes=_MAX_FRAME_BYTES, trusted_bytes=_TRUSTED_BYTES)
@@ -51,10 +51,10 @@ class Peer(FrameProtocol):
 
     @classmethod
     async def connect(cls, host: str, port: int, client_id: str, timeout_s: float) -> Peer:
-        """A connection to the node at this address.
+        """Connect to the node at this address.
 
         Raises:
-            PeerLost: nobody answers there within the time.
+            PeerLost: the connection was refused, or not made within `timeout_s`.
         """
         name = f"{host}:{port}"
         loop = asyncio.get_running_loop()
@@ -71,7 +71,7 @@ class Peer(FrameProtocol):
         return self.transport is None or self.transport.is_closing()
 
     def ask(self, request: object, version: int | None = None) -> asyncio.Future[Any]:
-        """The response, when it comes; PeerLost if the connection ends before."""
+        """Send a request; the future has the response, or PeerLost if the connection is lost."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self.transport is None or self.transport.is_closing():
             answer.set_exception(PeerLost(f"the connection to {self.name} is lost"))

@@ -1,4 +1,4 @@
-"""What a handler is: a plain function from a request to its response."""
+"""The type of a handler: a plain function from a request to its response."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from trimtab.wire.framing import RequestHeader
 
 Handler: TypeAlias = "Callable[[RequestHeader, Any], Any | Awaitable[Any] | Steps[Any] | None]"
-"""The response at once where it is known at once; an awaitable where something must happen first;
-None where none is sent. One whose work grows with the request returns `Steps` to any of these: it
-yields every millisecond, and between two steps others may change what it looks at."""
+"""Returns the response; an awaitable of it, if something must happen first; or None to send none. A
+handler whose work grows with the request returns `Steps`, which end with one of these. They yield
+about every millisecond, and other requests may change the handler's data between two steps."""
 
 
 class CloseConnection(Exception):
-    """There is no answer that the client would understand; says why."""
+    """Close the connection instead of answering; the message is the reason that is logged."""

@@ -1,7 +1,7 @@
-"""Work that would hold up the loop for long, a step at a time.
+"""Cooperative scheduling of long work, in steps.
 
-`Steps` is a generator that yields about every millisecond, and returns what it has made. A node
-runs one step in each turn of its loop, so that everybody else has their turn between two steps.
+`Steps` is a generator that yields about every millisecond and returns the result of the work. A
+node runs one step per loop iteration (a turn), so that other tasks run between two steps.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _SORTED_AT_ONCE = 4000
 
 
 class Pace:
-    """Says when a step has lasted long enough.
+    """Decides when to yield.
 
     Args:
-        per_turn: what may be done in one step, in whatever unit `spend` is given.
+        per_turn: the cost of one step, in the unit of `spend`'s `cost`.
     """
 
     __slots__ = ("_left", "_per_turn")
@@ -35,7 +35,7 @@ class Pace:
         self._per_turn = self._left = per_turn
 
     def spend(self, cost: int = 1) -> bool:
-        """Whether it is time to yield, after so much more."""
+        """Count `cost`; whether it is time to yield."""
         self._left -= cost
         if self._left > 0:
             return False
@@ -44,7 +44,7 @@ class Pace:
 
 
 def in_order(items: Collection[T], key: Callable[[T], Any] | None = None) -> Steps[Iterable[T]]:
-    """The items, sorted. They must not change meanwhile."""
+    """The items, sorted in steps. The collection must not change before the end."""
     if len(items) <= _SORTED_AT_ONCE:
         return sorted(items, key=key)  # type: ignore[type-var, arg-type]
     rest = iter(items)
@@ -56,8 +56,8 @@ def in_order(items: Collection[T], key: Callable[[T], Any] | None = None) -> Ste
 
 
 class Turns:
-    """Runs steps: one piece of work after the other, so that what is in memory of them is bounded
-    by one, however many clients have asked."""
+    """Runs works in steps, one after the other, so that only one of them uses memory at a time,
+    however many clients have sent large requests."""
 
     __slots__ = ("_next", "_work")
 
@@ -66,14 +66,14 @@ class Turns:
         self._next: asyncio.Handle | None = None
 
     def __len__(self) -> int:
-        """How many are not finished."""
+        """The number of unfinished works."""
         return len(self._work)
 
     def run(self, steps: Steps[T], goes_first: bool = False) -> asyncio.Future[T]:
-        """What the steps make, once they have; cancel it to have them stop.
+        """Run the steps; the future has their result. Cancel it to stop them.
 
         Args:
-            goes_first: before what has been begun: for what frees memory when it is finished.
+            goes_first: run before works that have begun already: for work that frees memory.
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
@@ -87,7 +87,7 @@ class Turns:
         return done
 
     def close(self) -> None:
-        """End what is not finished: it is cancelled for those who wait for it."""
+        """Stop all unfinished works; their futures are cancelled."""
         work, self._work = self._work, deque()
         for steps, done in work:
             steps.close()
@@ -108,9 +108,9 @@ class Turns:
                     done.cancel()
         except StopIteration as end:
             done.set_result(end.value)
-        except Exception as error:  # is whose who has asked for it
+        except Exception as error:
             done.set_exception(error)
-        except BaseException:  # an interrupt: nothing of this is gone on with
+        except BaseException:  # an interrupt, such as Ctrl-C: stop all work
             done.cancel()
             self.close()
             raise
@@ -127,16 +127,15 @@ class Turns:
 
 
 class _Collector:
-    """Puts off full collections of garbage while large work is done anywhere in the process.
+    """Suspends full garbage collections while large work runs anywhere in the process.
 
-    Hundreds of thousands of objects that are about to go again would have Python look through all
-    there are, several times, at a cost that nobody can share out. Young objects are collected as
-    ever, fewer at a time.
+    Large work creates hundreds of thousands of short-lived objects, which would trigger several
+    full collections. A full collection visits all objects and cannot be split into steps. Young
+    objects are still collected, fewer at a time.
 
-    The thresholds are the process's, so nodes in several threads share this, and so may a user
-    who embeds them: what somebody else has set meanwhile is left alone. There is no lock, as the
-    order of what is done here makes up for it: whoever holds is among the holders first, and what
-    is restored is never what was set here.
+    The thresholds belong to the process, so nodes in several threads share this object. If other
+    code changes the thresholds meanwhile, its values are kept. No lock is needed: `hold` adds the
+    holder before it reads the thresholds, and never saves the suspended values for restoring.
     """
 
     _YOUNG = 2000
@@ -164,7 +163,7 @@ _collector = _Collector()
 
 
 def let_go(owner: Schema, message: Any, pace: Pace) -> Steps[None]:
-    """Free a message that nobody needs any more: its structs go one by one, not all at once."""
+    """Free a large message in steps: its structs one by one, not all at once."""
     for each in owner.fields:
         if not each.is_array or not isinstance(each.type, Schema):
             continue
@@ -178,7 +177,7 @@ def let_go(owner: Schema, message: Any, pace: Pace) -> Steps[None]:
 
 
 async def in_turns(steps: Steps[T]) -> T:
-    """What the steps make: one step in each turn of the loop."""
+    """Run the steps, one per loop iteration; returns their result."""
     while True:
         try:
             next(steps)

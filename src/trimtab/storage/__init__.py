@@ -1,1 +1,1 @@
-"""A partition's log on disk, in Kafka's formats, and the seam to the disk below it."""
+"""A partition's log on disk, in Kafka's formats, and the disk interface below it."""

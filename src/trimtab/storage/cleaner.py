@@ -1,23 +1,24 @@
-"""Compaction: of all records with the same key, a log keeps the last (`cleanup.policy=compact`).
+"""Compaction: a log keeps only the last record of each key (`cleanup.policy=compact`).
 
     clean ─────────────────────┐ first dirty offset
     [0 ·· ·  ·· ][211 · ·· ·· ][305 ·········][411 ·········][520 (active) ····
-    └───────────── rewritten ─────────────────┘ dirty: its keys are noted
+    └───────────── rewritten ─────────────────┘ dirty: its keys are collected
 
-A round notes the last offset of every key in the dirty part, as far as memory goes, and then writes
-every segment up to there anew, without the records that a later one of the same key has made
-useless; small segments become one. Offsets stay as they are, so gaps appear. A record without a
-value goes as well, `delete.retention.ms` after it was first compacted (KIP-534).
+A round collects the last offset of every key in the dirty part, as far as memory suffices. Then it
+rewrites every segment up to that point without the records that have a later record of the same
+key, and merges small segments. Records keep their offsets, so gaps appear. A record without a value
+is removed, too, `delete.retention.ms` after it was first compacted (KIP-534).
 
-What is kept without need: the last batch of each producer, for its sequence, and the last batch of
-each segment, so that the segments still follow one another without a gap and recovery can tell
-compaction from loss. Both are kept without their records.
+Two kinds of batches are kept as empty batches: the last batch of each producer, for its sequence,
+and the last batch of each segment, so that segments stay contiguous and recovery can tell
+compaction from lost records.
 
-The new segment is written beside the old ones as `.log.cleaned`. Once it is on disk it becomes
-`.log.swap`, the old ones are deleted, and the suffix goes. So a crash leaves one or the other.
+The new segment is written beside the old ones as `.log.cleaned`. After an fsync it is renamed to
+`.log.swap`, the old segments are deleted, and the suffix is removed. So after a crash either the
+old segments or the new one are complete.
 
 The rules are those of Kafka's `LogCleaner`, `LogCleanerManager` and `Cleaner`. Records of aborted
-transactions count as any other.
+transactions are treated like all others.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from trimtab.wire.compaction_cy import (
     set_delete_horizon,
 )
 
-# What is done between two turns of the loop: milliseconds of work, however small the batches.
+# Bytes processed before other tasks run: milliseconds of work, however small the batches are.
 _SLICE_BYTES = 128 * 1024
 _INT32_MAX = 2**31 - 1
 
@@ -52,7 +53,8 @@ T = TypeVar("T")
 
 
 class Dirt(NamedTuple):
-    """What may be compacted in a log: the segments that hold `first_offset` to `end_offset`."""
+    """The dirty part of a log that may be compacted: the segments from `first_offset` to
+    `end_offset`."""
 
     first_offset: int
     end_offset: int
@@ -62,7 +64,7 @@ class Dirt(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """The dirty share of what a round would read."""
+        """The dirty bytes divided by all bytes that a round would read."""
         return self.dirty_bytes / (self.clean_bytes + self.dirty_bytes)
 
     def is_due(self, config: LogConfig) -> bool:
@@ -70,15 +72,15 @@ class Dirt(NamedTuple):
 
 
 def find_dirt(log: Log, first_dirty_offset: int, now_ms: int) -> Dirt | None:
-    """What may be compacted: committed, sealed, and older than `min.compaction.lag.ms`; None if
-    there is nothing.
+    """The part that may be compacted: dirty segments that are sealed, committed and older than
+    `min.compaction.lag.ms`; None if there are none.
 
     Args:
-        first_dirty_offset: up to where the log has been compacted, as checkpointed.
+        first_dirty_offset: the checkpointed offset up to which the log has been compacted.
     """
     config = log.config
     first_offset = max(first_dirty_offset, log.log_start_offset)
-    if first_offset > log.log_end_offset:  # not this log's checkpoint
+    if first_offset > log.log_end_offset:  # the checkpoint is of another log
         first_offset = log.log_start_offset
     end_offset = first_offset
     clean_bytes = dirty_bytes = 0
@@ -105,9 +107,9 @@ class Cleaner:
     """Compacts logs, one at a time.
 
     Args:
-        storage: where the logs are.
+        storage: the storage of the logs.
         now_ms: the wall clock, ms since the epoch.
-        random: makes up the secret by which keys are hashed.
+        random: draws the secret with which keys are hashed.
         dedupe_buffer_bytes: memory for keys (`log.cleaner.dedupe.buffer.size`): 24 bytes for each.
             A log with more dirty keys takes more rounds.
     """
@@ -125,19 +127,18 @@ class Cleaner:
         self._secret = random.randbytes(16)
 
     async def clean(self, log: Log, dirt: Dirt) -> int | None:
-        """Compacts a log: one round. Gives other tasks a turn every few milliseconds; the log may
-        be written to, truncated, closed and deleted meanwhile.
+        """Compacts a log in one round. Lets other tasks run every few milliseconds; they may
+        append to, truncate, close or delete the log.
 
         Returns:
-            Up to which offset the log is clean now; None if it was truncated, closed or cut short
-            by retention before the end: nothing is wrong, and nothing is finished.
+            The offset up to which the log is clean now; None if the round was cancelled because
+            the log was truncated, closed or shortened by retention.
 
         Raises:
-            CorruptData: a batch cannot be right; the log is as it was, but for what has been
-                compacted before.
+            CorruptData: a batch is damaged; segments compacted before it stay compacted.
             StorageError: the disk failed, likewise; see `Log.replace_segments`.
         """
-        # Enough for records of a hundred bytes; a table larger than it must be is a slow one.
+        # Enough for records of a hundred bytes. Start small, as a large table is slow.
         size = dirt.dirty_bytes // 4
         while True:
             size = min(size, self.dedupe_buffer_bytes)
@@ -152,7 +153,7 @@ class Cleaner:
 
 
 class _Cancelled(Exception):
-    """The log is no longer what it was when the round began."""
+    """The log was truncated, closed or lost segments during the round."""
 
 
 class _Round:
@@ -171,7 +172,7 @@ class _Round:
         self._in_transaction: set[int] = set()
 
     async def note_keys(self) -> bool:
-        """Notes the keys of the dirty part; False if there is no room for all of them."""
+        """Collects the keys of the dirty part; False if memory does not suffice for all of them."""
         for segment in self._segments_before(self._dirt.end_offset):
             if self._log.end_of(segment) > self._dirt.first_offset:
                 await self._note_keys(segment)
@@ -180,7 +181,7 @@ class _Round:
         return True
 
     async def rewrite(self) -> int:
-        """Writes the segments anew as far as keys have been noted. Returns up to where that is."""
+        """Rewrites the segments up to the offset to which keys were collected; returns it."""
         segments = self._segments_before(self._end_offset)
         while segments:
             done = await self._rewrite(segments)
@@ -191,7 +192,7 @@ class _Round:
         return [each for each in self._log.sealed_segments if each.base_offset < offset]
 
     async def _note_keys(self, segment: Segment) -> None:
-        """Notes a dirty segment's keys, up to `_end_offset`."""
+        """Collects a dirty segment's keys, and sets `_end_offset` to the offset reached."""
         first_offset, limit = self._dirt.first_offset, self._log.config.unpacked_limit
         self._check([segment])
         position = segment.locate(first_offset)
@@ -213,10 +214,10 @@ class _Round:
         self._end_offset = self._log.end_of(segment)
 
     async def _rewrite(self, segments: Sequence[Segment]) -> int:
-        """Puts one segment in the place of the first of them: of as many as fit into it.
+        """Rewrites the first segments into one new segment: as many as fit.
 
         Returns:
-            How many that are.
+            The number of segments that were replaced.
         """
         log = self._log
         group = [segments[0]]
@@ -268,7 +269,7 @@ class _Round:
                 log.replace_segments(group, cleaned)
             else:
                 cleaned.delete()
-        except Exception:  # a task that is cancelled leaves it to whoever opens the log
+        except Exception:  # not on cancellation: `list_files` deletes it at the next open
             if log.is_open and not log.has_failed:
                 with suppress(StorageError):
                     cleaned.delete()
@@ -276,7 +277,7 @@ class _Round:
         return len(group)
 
     def _fits(self, cleaned: Segment, pending_bytes: int, following: Segment) -> bool:
-        """Whether the next segment can be taken in too, whatever remains of it."""
+        """Whether the next segment fits in too, even if nothing of it is removed."""
         config = self._log.config
         entries = cleaned.index_entries + following.index_entries
         return (
@@ -293,7 +294,7 @@ class _Round:
         is_last: bool,
         group: Sequence[Segment],
     ) -> BytesLike | None:
-        """What is left of the batch: None if it stays as it is, empty if nothing."""
+        """The remaining batch: None if it is unchanged, empty if nothing remains."""
         if header.base_offset >= self._end_offset:
             return None
         config = self._log.config
@@ -325,8 +326,8 @@ class _Round:
     def _compact_marker(
         self, data: bytes, at: int, header: BatchHeader, retention_ms: int
     ) -> BytesLike | None:
-        """A transaction's marker stays as long as a record before it does, and then as long as a
-        record without a value."""
+        """A transaction's marker is kept while records of the transaction remain, and then for
+        `delete.retention.ms`, like a record without a value."""
         if not header.record_count:
             return b""
         if header.producer_id in self._in_transaction:
@@ -337,7 +338,7 @@ class _Round:
         return None if self._now_ms < header.base_timestamp else b""
 
     async def _in_turns(self, steps: Generator[None, None, T], group: Sequence[Segment]) -> T:
-        """What is made of a batch of these segments."""
+        """Runs the steps, with pauses for other tasks; returns their result."""
         while True:
             try:
                 next(steps)

@@ -1,4 +1,5 @@
-"""Which cluster a directory belongs to: `cluster.id` in its `meta.properties`, as in Kafka's."""
+"""The id of the cluster that a directory belongs to: `cluster.id` in `meta.properties`, as in
+Kafka."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ _JOURNAL = "__cluster_metadata-0"
 
 
 def find_cluster_id(storage: Storage) -> str | None:
-    """The id of the cluster whose data these are; None if there are none yet."""
+    """The cluster id in a directory; None if it has none."""
     for line in (storage.read_file(_META) or b"").decode("utf-8", "replace").splitlines():
         if line.startswith(_CLUSTER_ID):
             return line.removeprefix(_CLUSTER_ID).strip()
@@ -22,14 +23,14 @@ def find_cluster_id(storage: Storage) -> str | None:
 
 
 def identify_cluster(storage: Storage, random: Random) -> str:
-    """The id of the cluster whose controller's data these are; a new one if there are none.
+    """The cluster id of a controller's directory; an empty directory gets a new one.
 
     Raises:
-        CorruptData: there are, but the file with the id is damaged or gone.
+        CorruptData: there is a journal, but the file with the id is damaged or missing.
         StorageError: the disk failed.
         UsageError: the directory is in use.
     """
-    storage.lock()  # or of two that start at the same time each would make one
+    storage.lock()  # otherwise two processes started together would each create an id
     try:
         cluster_id = find_cluster_id(storage)
         if cluster_id is None:
@@ -46,7 +47,7 @@ def identify_cluster(storage: Storage, random: Random) -> str:
 
 
 def name_cluster(storage: Storage, cluster_id: str) -> None:
-    """Have a controller's directory say which cluster it belongs to.
+    """Write the cluster id into a controller's directory.
 
     Raises:
         StorageError: the disk failed.
@@ -55,7 +56,7 @@ def name_cluster(storage: Storage, cluster_id: str) -> None:
 
 
 def make_cluster_id(random: Random) -> str:
-    """A new one: a UUID as Kafka writes it."""
+    """A new cluster id: a random UUID in Kafka's text form."""
     while True:
         cluster_id = urlsafe_b64encode(random.randbytes(16)).decode("ascii").rstrip("=")
         if not cluster_id.startswith("-"):  # command lines would take it for an option

@@ -1,8 +1,8 @@
-"""The leader epochs of a log: where each began, as Kafka's `LeaderEpochFileCache` keeps it.
+"""The leader epochs of a log and their start offsets (Kafka's `LeaderEpochFileCache`).
 
-The file is written without fsync, and together with an epoch's first record only: an epoch without
-one is forgotten when the log is opened, as in Kafka. So it can be torn or out of date, and the
-log's batches are what counts.
+The file is written without fsync, and only with an epoch's first record: an epoch without a record
+is gone when the log is reopened, as in Kafka. So the file may be torn or out of date; if it
+contradicts the log's batches, the batches win.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LeaderEpoch(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """A leader epoch and the offset after the last one written in it; -1 and -1 if unknown."""
+    """A leader epoch and its end offset (exclusive); -1 and -1 if unknown."""
 
     epoch: int
     end_offset: int
@@ -42,7 +42,7 @@ class LeaderEpochs:
     """A log's leader epochs, ascending, and the file that holds them.
 
     Attributes:
-        has_changed: the file does not know yet.
+        has_changed: the epochs differ from the file.
         is_confirmed: the file had the epoch of the log's last batch when it was opened.
     """
 
@@ -65,10 +65,10 @@ class LeaderEpochs:
         return self._entries[-1].epoch if self._entries else -1
 
     def end_of(self, epoch: int, log_end_offset: int) -> EpochEnd:
-        """Where an epoch ends.
+        """The end offset of an epoch.
 
-        An epoch without a record of its own is answered with the largest one below it. An epoch
-        that has not begun is unknown.
+        If no record has that epoch, the result is for the largest epoch below it. An epoch that has
+        not begun is unknown.
         """
         entries = self._entries
         if not entries or epoch < 0 or epoch > entries[-1].epoch:
@@ -79,10 +79,10 @@ class LeaderEpochs:
         return EpochEnd(entries[later - 1].epoch if later else epoch, entries[later].start_offset)
 
     def begin(self, epoch: int, offset: int) -> None:
-        """An epoch begins at an offset; nothing if it is the latest already.
+        """Begins an epoch at an offset, unless it is the latest already.
 
-        Both must rise: entries that they do not rise above go, as in
-        `LeaderEpochFileCache.assign`; such an epoch has begun here and got no record.
+        Entries with the same or a higher epoch or offset are removed, as in
+        `LeaderEpochFileCache.assign`: they began here but got no record.
         """
         entries = self._entries
         if entries and entries[-1].epoch == epoch:
@@ -93,14 +93,14 @@ class LeaderEpochs:
         self.has_changed = True
 
     def forget_from(self, offset: int) -> None:
-        """Forgets the epochs that begin at `offset`, the log's new end, or later."""
+        """Removes the epochs that begin at `offset`, the log's new end, or later."""
         while self._entries and self._entries[-1].start_offset >= offset:
             self._entries.pop()
             self.has_changed = True
 
     def forget_before(self, offset: int) -> None:
-        """Forgets the epochs that end before `offset`, the log's new start, or there. The first
-        one left begins there."""
+        """Removes the epochs that end at `offset`, the log's new start, or before. The first
+        remaining epoch then begins there."""
         entries = self._entries
         while len(entries) > 1 and entries[1].start_offset <= offset:
             entries.pop(0)
@@ -109,13 +109,13 @@ class LeaderEpochs:
             self.has_changed = True
 
     def forget_after(self, epoch: int) -> None:
-        """Forgets the epochs after `epoch`."""
+        """Removes the epochs above `epoch`."""
         while self._entries and self._entries[-1].epoch > epoch:
             self._entries.pop()
             self.has_changed = True
 
     def load(self) -> None:
-        """Reads the file. What is torn counts as empty: `check` makes up for it.
+        """Reads the file. A damaged file counts as empty; `check` then rebuilds the epochs.
 
         Raises:
             StorageError: the disk failed.
@@ -131,15 +131,15 @@ class LeaderEpochs:
                 raise ValueError(f"{entries} do not rise")
             self._entries = entries
         except ValueError as error:
-            _log.warning("%s is damaged, and made again from the batches: %s", self._path, error)
+            _log.warning("%s is damaged and will be rebuilt from batches: %s", self._path, error)
             self._entries = []
 
     def check(self, last: BatchHeader | None, headers: Iterable[BatchHeader]) -> None:
-        """Asks all batches if the log's last one disagrees with the file.
+        """Rebuilds the epochs from all batches if the last batch contradicts the file.
 
         Args:
             last: the last batch's header, None if there is none.
-            headers: those of all batches; not touched if the file is right.
+            headers: the headers of all batches; not read if the file is right.
         """
         known = self._entries[-1].epoch if self._entries else None
         if last is not None and known != last.leader_epoch >= 0:
@@ -169,7 +169,7 @@ class LeaderEpochs:
 
 
 def _rise(entries: Sequence[LeaderEpoch]) -> bool:
-    """Whether both epochs and offsets do, within what there can be."""
+    """Whether epochs and offsets are in range and strictly rise."""
     return all(
         0 <= entry.epoch < 2**31 and 0 <= entry.start_offset < 2**63 for entry in entries
     ) and all(

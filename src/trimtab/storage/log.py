@@ -1,22 +1,22 @@
-"""A partition's log: its segments, from the oldest record kept to the next one written.
+"""A partition's log: its segments, from the oldest record kept to the log end offset.
 
     log start offset                  recovery point     high watermark     log end offset
            ▼                                 ▼                  ▼                  ▼
     [segment 0 ········][segment 4711 ·········][segment 9801 (active) ···········]
 
-Batches go in and come out whole, as they were sent: a leader's log stamps base offset and leader
-epoch into their headers, a follower's takes both as they come, and neither opens a record, except
+Whole batches are appended and read, as the producer sent them. A leader's log writes base offset
+and leader epoch into their headers; a follower's log keeps the leader's. Records are decoded only
 to find one by its timestamp. Offsets rise, but compaction leaves gaps. The files are those of
-Kafka's `UnifiedLog`, so that its tools read them:
+Kafka's `UnifiedLog`, and Kafka's tools can read them:
 
     <base offset>.log .index .timeindex     see `segment`
-    ... .cleaned and ... .swap              what compaction is writing, see `cleaner`
+    ... .cleaned and ... .swap              segments that compaction writes, see `cleaner`
     <offset>.snapshot                       sequences of idempotent producers up to that offset
-    leader-epoch-checkpoint                 where each leader epoch began
+    leader-epoch-checkpoint                 the start offset of each leader epoch
 
-A log is used from one thread. What is written counts at once; it is forced to disk when its
-segment has been rolled and the log directory's checkpoint has passed, when the log is closed, or
-as `flush.messages` and `flush.ms` say.
+A log is used from one thread. Appended batches can be read at once. They are fsynced by the log
+directory's next checkpoint after their segment was rolled, when the log is closed, or as
+`flush.messages` and `flush.ms` say.
 """
 
 from __future__ import annotations
@@ -48,9 +48,7 @@ _REMEMBERED_READS = 16
 
 class AppendInfo(NamedTuple):
     """Where batches were stored. Offsets are inclusive; times in ms, -1 for none.
-
-    `log_append_time` is -1 where the records keep their producer's timestamps.
-    """
+    `log_append_time` is -1 if the records keep their producer's timestamps."""
 
     first_offset: int
     last_offset: int
@@ -71,12 +69,12 @@ class Log:
     Attributes:
         directory: its path in the storage, `<topic>-<partition>`.
         config: may be replaced at any time.
-        log_start_offset: of the oldest record that may be read.
-        log_end_offset: that the next record will get.
-        recovery_point: everything before it is on disk for certain.
-        producers: the idempotent producers' sequences; `append` keeps them up to date.
-        cuts: how often the log's end has moved back.
-        is_open: whether it has not been closed or abandoned.
+        log_start_offset: the offset of the oldest record that may be read.
+        log_end_offset: the offset of the next record.
+        recovery_point: records before it have been fsynced.
+        producers: the idempotent producers' sequences; `append` updates them.
+        cuts: how often the log has been truncated.
+        is_open: False once the log was closed or abandoned.
     """
 
     __slots__ = (
@@ -144,21 +142,21 @@ class Log:
         changes: LogChanges | None = None,
         is_new: bool = False,
     ) -> Log:
-        """The log in a directory, empty if there is none. Recovers what a crash has left.
+        """Open the log in a directory, or an empty one; recovers the log after a crash.
 
         Args:
             now_ms: the wall clock, ms since the epoch.
-            log_start_offset: as checkpointed; records before it stay unread. Left out of account
-                if the log ends before it.
-            recovery_point: as checkpointed. From its segment on, every batch's CRC is checked,
-                the log is cut off at the first that is torn or corrupt, and the indexes are
+            log_start_offset: from the checkpoint; records before it are not read. Ignored if the
+                log ends before it.
+            recovery_point: from the checkpoint. From its segment on, every batch's CRC is checked,
+                the log is truncated at the first torn or corrupt batch, and the indexes are
                 rebuilt. Nothing is checked if the log ends there.
-            high_watermark: as checkpointed.
-            clean: the log was closed properly: all of it is checked unless it ends at the
-                recovery point.
-            changes: where the log notes that it has changed.
-            is_new: the directory is known not to exist. It is made when there is something to
-                write: ten thousand empty logs cost the disk nothing.
+            high_watermark: from the checkpoint.
+            clean: the log was closed cleanly. If it does not end at the recovery point all the
+                same, all of it is checked.
+            changes: where the log registers its changes.
+            is_new: the directory is known not to exist. It is created by the first append: ten
+                thousand empty logs cost no disk access.
 
         Raises:
             StorageError: the disk failed.
@@ -180,16 +178,16 @@ class Log:
     def append(
         self, records: memoryview, leader_epoch: int, headers: Sequence[BatchHeader]
     ) -> AppendInfo:
-        """Gives the batches the next offsets, stamps these and the leader epoch in place, and
-        writes them.
+        """Assigns the next offsets to the batches, writes offsets and leader epoch into their
+        headers, and appends them.
 
         Args:
-            records: writable, one or more verified batches and nothing else.
-            leader_epoch: this partition's, at least that of every append before.
+            records: writable; one or more verified batches and nothing else.
+            leader_epoch: the partition's; not lower than in any append before.
             headers: the batches' headers, in order.
 
         Raises:
-            StorageError: nothing has been stored; after most such errors the log can go on.
+            StorageError: nothing has been stored; the log usually accepts further appends.
         """
         if self._failure is not None:
             raise self._failure
@@ -233,18 +231,18 @@ class Log:
         )
 
     def append_replicated(self, records: memoryview, headers: Sequence[BatchHeader]) -> None:
-        """Writes batches as a leader has sent them: offsets and leader epochs stay.
+        """Appends batches from a leader, with the leader's offsets and leader epochs.
 
-        Offsets may leave gaps, as compaction does, but never go back.
+        Offsets may have gaps, from compaction, but must rise.
 
         Args:
             records: one or more verified batches and nothing else.
             headers: the batches' headers, in order.
 
         Raises:
-            CorruptData: a batch begins before the log's end or before the end of the one before
-                it; nothing has been stored.
-            StorageError: of the batches, those before `log_end_offset` have been stored.
+            CorruptData: a batch begins before the log's end, or before the end of the previous
+                batch; nothing has been stored.
+            StorageError: only the batches before the new `log_end_offset` have been stored.
         """
         if self._failure is not None:
             raise self._failure
@@ -255,7 +253,7 @@ class Log:
             if header.base_offset < offset:
                 raise CorruptData(
                     f"{self.directory}: the leader sent a batch at offset {header.base_offset}, "
-                    f"but what is stored and sent before it ends at {offset}"
+                    f"but the batches before it end at {offset}"
                 )
             offset = header.base_offset + header.last_offset_delta + 1
             size += header.size
@@ -267,7 +265,7 @@ class Log:
             self._append_placed(records, headers)
 
     def _append_rolling(self, records: memoryview, headers: Sequence[BatchHeader]) -> None:
-        """Fills segments as `segment.bytes` and the other limits say."""
+        """Appends batches to several segments, by `segment.bytes` and the other limits."""
         begin = first = end = size = 0
         max_timestamp = NO_TIMESTAMP
         for index, header in enumerate(headers):
@@ -311,14 +309,15 @@ class Log:
             self.flush_if_due()
 
     def _roll_for(self, header: BatchHeader) -> None:
-        """Begins a segment that a batch from a leader fits into."""
+        """Begins a new segment for a leader's batch."""
         if header.last_offset - self.log_end_offset <= _INT32_MAX:
             if self._segments.active.size:
                 self.roll()
                 return
             if header.last_offset - self._segments.active.base_offset <= _INT32_MAX:
                 return
-        # The gap before it is too wide for the 32 bits of an index. Recovery knows that.
+        # The gap before the batch exceeds the 32 bits of an index entry. Begin the segment at the
+        # batch's offset; recovery accepts such a gap between segments.
         if self._segments.active.size:
             self._seal_active(header.base_offset)
         else:
@@ -333,17 +332,17 @@ class Log:
         """Seals the active segment, unless it is empty, and begins the next.
 
         Raises:
-            StorageError: the active segment is still the active one.
+            StorageError: the active segment stays the active one.
         """
         last = self._segments.active.last_header()
         if last is not None:
-            # Truncation may have left the log's end beyond the last batch, but segments are to
-            # follow one another without a gap: recovery takes one for a loss.
+            # Not at `log_end_offset`, which after a truncation may be beyond the last batch:
+            # recovery takes a gap between segments for lost records.
             self._seal_active(last.next_offset)
 
     def _seal_active(self, next_base_offset: int) -> None:
         active = self._segments.active
-        active.confirm()  # or its directory would be made again, with nothing else in it
+        active.confirm()  # otherwise writing the next file would recreate a deleted directory
         active.save_indexes()
         self._snapshots.save(self.producers, self.log_end_offset)
         segment = self._segment(next_base_offset)
@@ -357,10 +356,10 @@ class Log:
         self._changes.checkpoints[self] = None
 
     def flush(self) -> None:
-        """Returns once the whole log is on disk.
+        """Returns once the whole log is fsynced.
 
         Raises:
-            StorageError: it may never be; the log refuses further appends until reopened.
+            StorageError: data may be lost; the log refuses appends until it is reopened.
         """
         if self._failure is not None:
             raise self._failure
@@ -368,7 +367,7 @@ class Log:
             for segment in self._segments.since(self.recovery_point):
                 segment.flush()
         except StorageError as error:
-            self._fail(error)  # the pages may be gone: trying again would only seem to help
+            self._fail(error)  # the kernel may have dropped the pages; fsync again proves nothing
             raise
         self.recovery_point = self.log_end_offset
         self._flushed_ms = self._now_ms()
@@ -380,7 +379,7 @@ class Log:
         self._changes.distrusted()
 
     def flush_if_due(self) -> None:
-        """Flushes if `flush.messages` or `flush.ms` says so."""
+        """Flushes if `flush.messages` or `flush.ms` is reached."""
         unflushed = self.log_end_offset - self.recovery_point
         if not unflushed:
             return
@@ -393,8 +392,8 @@ class Log:
             self._changes.unflushed[self] = None
 
     async def flush_sealed(self) -> None:
-        """Makes the sealed segments durable without holding up the loop, and moves the recovery
-        point up to the active one.
+        """Fsyncs the sealed segments without blocking the loop, and raises the recovery point to
+        the active segment.
 
         Raises:
             StorageError: as `flush`.
@@ -416,11 +415,11 @@ class Log:
             self.recovery_point = max(self.recovery_point, recovery_point)
 
     def truncate(self, offset: int) -> None:
-        """Removes every batch that has a record at `offset` or later, and what was known from
-        them. Epochs that have begun at the log's end, without a record, go too.
+        """Removes every batch that has a record at `offset` or later, and their leader epochs and
+        producer states. Epochs that began at the log's end and have no record are removed too.
 
         Raises:
-            StorageError: some of it is done; the log takes no appends until it is recovered.
+            StorageError: only a part was removed; the log refuses appends until it is recovered.
         """
         if self._failure is not None:
             raise self._failure
@@ -432,9 +431,9 @@ class Log:
             else:
                 self.restart_at(offset)
         except CorruptData as error:
-            # What is cut off too much comes from the leader again.
+            # Truncate further; the follower fetches the missing batches again.
             lower = self._segments.since(offset - 1)[0].base_offset
-            _log.warning("%s is cut off at %d, not %d: %s", self.directory, lower, offset, error)
+            _log.warning("%s: truncates to %d, not %d: %s", self.directory, lower, offset, error)
             self.truncate(lower)
         except StorageError as error:
             self._fail(error)
@@ -461,11 +460,11 @@ class Log:
         )
 
     def restart_at(self, offset: int) -> None:
-        """Drops everything and begins at `offset`, as a follower does whose leader no longer has
-        what comes next. Epochs and producers are forgotten.
+        """Deletes all records, epochs and producer states, and continues at `offset`. A follower
+        does so if the leader no longer has the records after the follower's log end.
 
         Raises:
-            StorageError: some of it is done; the log takes no appends until it is recovered.
+            StorageError: only a part was deleted; the log refuses appends until it is recovered.
         """
         if self._failure is not None:
             raise self._failure
@@ -485,8 +484,8 @@ class Log:
         self._changes.checkpoints[self] = None
 
     def _withdraw(self, offset: int) -> None:
-        """Before the log's end moves back to `offset`: a checkpoint that says more than that must
-        not survive until something else has been written there."""
+        """Lowers all checkpoints to `offset` before the log is truncated to it: a higher one must
+        not be on disk when other batches are written there."""
         self._changes.withdrawn(self, offset)
         self.recovery_point = min(self.recovery_point, offset)
         self.log_start_offset = min(self.log_start_offset, offset)
@@ -494,10 +493,10 @@ class Log:
         self._reads.clear()
 
     def delete_records_before(self, offset: int) -> None:
-        """Moves the log start offset up; `enforce_retention` deletes what lies before it.
+        """Raises the log start offset; `enforce_retention` deletes the segments before it.
 
         Raises:
-            OffsetOutOfRange: it is beyond the log's end.
+            OffsetOutOfRange: `offset` is beyond the log's end.
         """
         if offset > self.log_end_offset:
             raise self._out_of_range(offset)
@@ -508,8 +507,8 @@ class Log:
                 self.high_watermark = offset
 
     def enforce_retention(self, end_offset: int | None = None) -> int:
-        """Deletes the oldest segments as `retention.ms`, `retention.bytes` and the log start
-        offset say; if all have expired, the active one too, after rolling.
+        """Deletes the oldest segments by `retention.ms`, `retention.bytes` and the log start
+        offset. If all have expired, rolls the active one and deletes it too.
 
         Args:
             end_offset: no record at or after it is deleted (the high watermark).
@@ -518,8 +517,8 @@ class Log:
             The number of segments deleted.
 
         Raises:
-            StorageError: they are no longer part of the log, but a file could not be deleted. The
-                next call tries again, and deletes no other before: a gap would look like a loss.
+            StorageError: the segments left the log, but a file could not be deleted. The next call
+                retries it before it deletes another: a gap would look like lost records.
         """
         segments = self._segments
         if self._failure is not None or (not segments.active.size and len(segments) == 1):
@@ -541,8 +540,8 @@ class Log:
         return expired
 
     def close(self) -> None:
-        """Flushes, writes indexes and a producer snapshot, and closes the files. A log that has
-        failed is only closed, and recovered when it is opened again."""
+        """Flushes, writes indexes and a producer snapshot, and closes the files. A failed log is
+        only closed; the next `open` recovers it."""
         try:
             if self._failure is None and self._has_files:
                 for segment in self._segments:
@@ -554,7 +553,7 @@ class Log:
             self.abandon()
 
     def abandon(self) -> None:
-        """Closes the files and nothing else: the log is about to be deleted, or has failed."""
+        """Closes the files without writing; for a log that has failed or will be deleted."""
         self.is_open = False
         for segment in self._segments:
             segment.close()
@@ -571,19 +570,19 @@ class Log:
     ) -> bytes | memoryview | StoredRecords:
         """Whole batches from the one that holds `offset` on, all from one segment.
 
-        The first batch may begin before `offset`. Empty at the end, or where nothing fits. What is
-        large is left on disk until it is sent.
+        The first batch may begin before `offset`. Empty at the log's end, or if no batch fits into
+        `max_bytes`. A large range is returned as `StoredRecords`, which are read when sent.
 
         Args:
             max_bytes: bytes to return at most.
-            min_one: return the first batch even if it is larger than that (KIP-74).
-            end_offset: return no batch that reaches it, such as the high watermark; the log's
-                end if None.
-            max_read_bytes: where there may be more, it is left on disk.
+            min_one: return the first batch even if it is larger than `max_bytes` (KIP-74).
+            end_offset: return only batches that end before it, such as the high watermark; the
+                log's end if None.
+            max_read_bytes: a range that may be larger is returned as `StoredRecords`.
 
         Raises:
-            OffsetOutOfRange: before the log's start or after its end.
-            CorruptData: the file holds no batch where one must be.
+            OffsetOutOfRange: `offset` is before the log's start or after its end.
+            CorruptData: the file has no valid batch where one must be.
         """
         log_end_offset = self.log_end_offset
         if end_offset is None or end_offset > log_end_offset:
@@ -593,7 +592,7 @@ class Log:
         if offset >= end_offset or (max_bytes <= 0 and not min_one):
             return b""
         place = self._reads.get(offset)
-        if place is None or place[1] >= place[0].size:  # a read ended there, before it was rolled
+        if place is None or place[1] >= place[0].size:  # at the end of a segment since rolled
             place = self._segments.locate(offset)
             if not self.config.compacts and (
                 self._ends_after(offset) if place is None else place[0].base_offset > offset
@@ -616,13 +615,14 @@ class Log:
         return data
 
     def _ends_after(self, offset: int) -> bool:
-        """Whether the last batch does. Truncation may have left the log's end beyond it."""
+        """Whether the last batch ends after `offset`. After a truncation the log end offset may be
+        beyond the last batch."""
         last = self._segments.active.last_header()
         return last is not None and last.next_offset > offset
 
     def sizes(self, offset: int, end_offset: int) -> list[BatchSize]:
-        """Some batches from the one that holds `offset` on, without what is in them: as many as a
-        small read shows. None begins at `end_offset` or later.
+        """Sizes and timestamps of some batches from the one that holds `offset` on: as many as one
+        small read covers. No batch begins at `end_offset` or later.
 
         Raises:
             OffsetOutOfRange, CorruptData: as `read`.
@@ -643,22 +643,22 @@ class Log:
         `end_offset` if given.
 
         Raises:
-            CorruptData: a file holds no batch where one must be.
+            CorruptData: a file has no valid batch where one must be.
         """
         if end_offset is None:
             end_offset = self.log_end_offset
         return self._segments.headers(offset, end_offset)
 
     def offset_for_timestamp(self, timestamp: int, end_offset: int | None = None) -> Search:
-        """The first record whose timestamp (ms) is `timestamp` or later; None if there is none,
-        or not before `end_offset`, such as the high watermark."""
+        """The first record whose timestamp (ms) is `timestamp` or later; None if there is none
+        before `end_offset`, such as the high watermark."""
         if end_offset is None:
             end_offset = self.log_end_offset
         return self._segments.find_timestamp(timestamp, self.log_start_offset, end_offset)
 
     def offset_of_max_timestamp(self, end_offset: int | None = None) -> Search:
-        """The first record with the largest timestamp (KIP-734); None if no record has one, or it
-        does not lie before `end_offset`, as in Kafka."""
+        """The first record with the largest timestamp (KIP-734); None if no record has a timestamp,
+        or if that record is not before `end_offset`, as in Kafka."""
         found = yield from self._segments.find_max_timestamp(self.log_start_offset)
         if found is not None and end_offset is not None and found.offset >= end_offset:
             return None
@@ -666,8 +666,8 @@ class Log:
 
     @property
     def high_watermark(self) -> int:
-        """Everything before it is committed. Whoever replicates the log sets it; what lies outside
-        the log counts as its start or its end."""
+        """Records before it are committed. Set by the partition; a value outside the log is
+        replaced by the log's start or end."""
         return self._high_watermark
 
     @high_watermark.setter
@@ -679,28 +679,28 @@ class Log:
 
     @property
     def leader_epochs(self) -> Sequence[LeaderEpoch]:
-        """Ascending; the last one is the one being written."""
+        """The leader epochs, ascending; the last one is current."""
         return self._epochs.entries
 
     @property
     def latest_epoch(self) -> int:
-        """The leader epoch that the log is in; -1 if none has begun."""
+        """The current leader epoch; -1 if none has begun."""
         return self._epochs.latest
 
     @property
     def has_confirmed_epoch(self) -> bool:
-        """Whether the latest leader epoch is in the file of leader epochs, too. No CRC covers that
-        of a batch."""
+        """Whether the file of leader epochs had the last batch's epoch, too. A batch's CRC does
+        not cover its leader epoch."""
         return self._epochs.is_confirmed
 
     def forget_epochs_after(self, epoch: int) -> None:
-        """What was written in them counts as written in `epoch`, or before."""
+        """Removes the epochs above `epoch`; their batches count as written in an earlier epoch."""
         self._epochs.forget_after(epoch)
 
     def end_of_epoch(self, epoch: int) -> EpochEnd:
-        """Where a leader epoch ends here: how a follower finds where it parts from its leader.
+        """The end offset of a leader epoch in this log, with which followers find the divergence.
 
-        An epoch without a record of its own is answered with the largest one below it. An epoch
+        If no record has that epoch, the result is for the largest epoch below it. An epoch
         that has not begun here is unknown. The rules are those of `LeaderEpochFileCache`.
         """
         return self._epochs.end_of(epoch, self.log_end_offset)
@@ -712,8 +712,8 @@ class Log:
 
     @property
     def first_base_offset(self) -> int:
-        """The base offset of the oldest segment: with no record deleted within it, the log's
-        start."""
+        """The base offset of the oldest segment. The log start offset is there, or further on if
+        records within the segment were deleted."""
         return self._segments.first_base_offset
 
     @property
@@ -723,7 +723,7 @@ class Log:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the disk failed such that the log takes no appends until it is recovered."""
+        """Whether the disk failed so that the log refuses appends until it is recovered."""
         return self._failure is not None
 
     @property
@@ -734,7 +734,7 @@ class Log:
 
     @property
     def sealed_segments(self) -> Sequence[Segment]:
-        """All but the one being written, in order."""
+        """All segments but the active one, in order."""
         return self._segments.sealed
 
     def end_of(self, segment: Segment) -> int:
@@ -744,24 +744,24 @@ class Log:
         return self._segments.end_of_sealed(segment)
 
     def begin_cleaned(self, first: Segment) -> Segment:
-        """An empty segment, to be what remains of `first` and some that follow it."""
+        """An empty segment for the remaining records of `first` and some following segments."""
         cleaned = self._segment(first.base_offset, CLEANED)
-        if cleaned.size:  # what a compaction has left that could not even tidy up
+        if cleaned.size:  # left by a compaction that failed and could not delete it
             cleaned.delete()
             cleaned = self._segment(first.base_offset, CLEANED)
         return cleaned
 
     def has_segments(self, group: Sequence[Segment]) -> bool:
-        """Whether these sealed segments are all there still."""
+        """Whether these sealed segments are all still in the log."""
         return self._segments.holds(group)
 
     def replace_segments(self, group: Sequence[Segment], cleaned: Segment) -> None:
-        """Puts a cleaned segment in the place of those that it was made of. It must be on disk,
-        and the batch that their last offset is in must be in it. A crash finds either the old
-        ones or, complete, the new one.
+        """Replaces segments by the cleaned one made of them. It must have been fsynced, and must
+        contain the batch with their last offset. After a crash either the old segments or the
+        complete new one are found.
 
         Raises:
-            StorageError: the log takes no appends until it is opened again.
+            StorageError: the log refuses appends until it is opened again.
         """
         self._reads.clear()
         try:
@@ -773,7 +773,7 @@ class Log:
     # -- opening
 
     def _load(self, log_start_offset: int, recovery_point: int, clean: bool) -> bool:
-        """Returns whether the log lacks something that it had."""
+        """Loads the files; returns whether the log has lost records."""
         files = list_files(self._storage, self.directory, self._segment)
         self._snapshots = ProducerSnapshots(self._storage, self.directory, files.snapshots)
         if files.has_epochs:
@@ -794,7 +794,7 @@ class Log:
         self.log_end_offset = found.end_offset
         self.producers = found.producers
         self._forget_from(found.end_offset)
-        # Beyond its end nothing of it counts: who checkpointed that finds out.
+        # A start beyond the log's end is ignored; `LogDirectory.open_log` sets such a log aside.
         starts_within = log_start_offset <= found.end_offset
         self.log_start_offset = max(
             log_start_offset if starts_within else 0, self.first_base_offset
@@ -810,7 +810,7 @@ class Log:
         self._segments.add(segment)
         if offset:
             self._begin_files()
-            segment.create()  # the only trace of an offset that no record has
+            segment.create()  # only the file name keeps this offset until a record is appended
         self.log_end_offset = offset
 
     def _begin_files(self) -> None:
@@ -826,10 +826,10 @@ class Log:
     # -- leader epochs
 
     def begin_epoch(self, epoch: int) -> None:
-        """A leader begins its epoch at the log's end; nothing if it has begun already.
+        """Begins a leader epoch at the log's end, unless it has begun already.
 
-        The file learns of it together with its first record: an epoch without one is forgotten
-        when the log is opened, as in Kafka.
+        The epoch is written to the file with its first record. An epoch without a record is gone
+        when the log is reopened, as in Kafka.
         """
         if epoch > self._epochs.latest:
             self._epochs.begin(epoch, self.log_end_offset)
@@ -839,7 +839,8 @@ class Log:
         self._epochs.save()
 
     def _forget_from(self, offset: int) -> None:
-        """Forgets epochs and snapshots that end beyond `offset`, the log's new end."""
+        """Removes epochs that begin at `offset`, the log's new end, or later, and producer
+        snapshots beyond it."""
         self._epochs.forget_from(offset)
         self._snapshots.forget_from(offset)
 
@@ -876,17 +877,17 @@ class Log:
         return len(self._segments)
 
     def _discard_torn_bytes(self, cause: StorageError) -> None:
-        """After a failed append: the file ends with the last whole batch again, or the log takes
-        no more appends until it is recovered."""
+        """After a failed append, truncate the file to its last whole batch. If that fails, the log
+        refuses appends until it is recovered."""
         try:
             self._segments.active.discard_torn_bytes()
         except StorageError:
             self._fail(cause)
 
     def _discard_unborn(self, segment: Segment, cause: StorageError) -> None:
-        """After a segment could not be begun: its file is gone, or the log takes no more appends
-        until it is recovered. The segment before it goes on, and whoever opens the log would take
-        an empty file within it for its end."""
+        """After a segment could not be created, delete its file. If that fails, the log refuses
+        appends until it is recovered: the active segment grows past the base offset of this empty
+        file, which the next `open` would take for the log's end."""
         try:
             segment.delete()
         except StorageError:

@@ -10,16 +10,18 @@ if TYPE_CHECKING:
 
 
 class LogChanges:
-    """Which logs have changed since somebody looked, so that nobody has to ask them all.
+    """The logs that have changed since the last checkpoint, so that a checkpoint need not visit
+    all logs.
 
     Attributes:
-        checkpoints: those whose recovery point or start may have moved, or that have been rolled.
-        high_watermarks: those whose high watermark has moved.
-        unflushed: those that wait for `flush.ms`.
+        checkpoints: logs whose recovery point or log start offset may have moved, or that have
+            rolled a segment.
+        high_watermarks: logs whose high watermark has moved.
+        unflushed: logs that wait for `flush.ms`.
         begun: called with a log before its first file is written.
-        withdrawn: called with a log and the offset to which its end is about to move back. No
-            checkpoint on disk may say more afterwards.
-        distrusted: called when a log has failed.
+        withdrawn: called with a log and an offset before the log is truncated to it. Afterwards no
+            checkpoint on disk may be above that offset.
+        distrusted: called when a log has failed, or has lost records.
     """
 
     __slots__ = ("begun", "checkpoints", "distrusted", "high_watermarks", "unflushed", "withdrawn")
@@ -30,7 +32,7 @@ class LogChanges:
         withdrawn: Callable[[Log, int], None] = lambda log, offset: None,
         distrusted: Callable[[], None] = lambda: None,
     ) -> None:
-        # Not sets: what is done to the logs is done in the same order in every run.
+        # Dicts, not sets: their order is the same in every run of the simulation.
         self.checkpoints: dict[Log, None] = {}
         self.high_watermarks: dict[Log, None] = {}
         self.unflushed: dict[Log, None] = {}

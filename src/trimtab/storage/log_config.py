@@ -1,4 +1,4 @@
-"""What a topic's options say of its logs."""
+"""The topic options that apply to logs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class LogConfig:
     segment_index_bytes: int = 10 << 20
     index_interval_bytes: int = 4096
     retention_ms: int = 604_800_000
-    """-1 is no limit."""
+    """-1 for no limit."""
     retention_bytes: int = -1
-    """-1 is no limit."""
+    """-1 for no limit."""
     deletes: bool = True
-    """Whether `cleanup.policy` includes "delete"; retention deletes nothing otherwise."""
+    """Whether `cleanup.policy` includes "delete"; otherwise retention deletes nothing."""
     compacts: bool = False
-    """Whether it includes "compact"."""
+    """Whether `cleanup.policy` includes "compact"."""
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = LONG_MAX
@@ -43,19 +43,19 @@ class LogConfig:
     roll_ms: int = field(init=False, repr=False)
     """Age at which a segment is sealed, without jitter."""
     earliest_roll_ms: int = field(init=False, repr=False)
-    """The same with all the jitter there can be."""
+    """The same with the largest possible jitter."""
     index_entries: int = field(init=False, repr=False)
     """Entries that fit into an offset index."""
     index_full_bytes: int = field(init=False, repr=False)
-    """Bytes of a segment below which its index cannot be full."""
+    """Segment size below which its index cannot be full."""
     unpacked_limit: int = field(init=False, repr=False)
-    """Bytes that a batch of a compacted topic may unpack to: at least as many as it may have."""
+    """Decompressed size limit of a compacted topic's batch; at least `max_message_bytes`."""
 
     @classmethod
     def read(
         cls, topic: Mapping[str, object], producer_id_expiration_ms: int = 86_400_000
     ) -> LogConfig:
-        """From a topic's options, complete, by their dotted names."""
+        """Read a topic's options, given completely, by their dotted names."""
 
         def number(name: str) -> int:
             value = topic[name]
@@ -91,7 +91,7 @@ class LogConfig:
         if self.compacts:
             roll_ms = min(roll_ms, self.max_compaction_lag_ms)
         entries = max(self.segment_index_bytes // INDEX_ENTRY_BYTES, 1)
-        # Frozen, but these follow from the rest.
+        # The class is frozen; these fields are derived from the others.
         object.__setattr__(self, "roll_ms", roll_ms)
         object.__setattr__(self, "earliest_roll_ms", roll_ms - min(self.segment_jitter_ms, roll_ms))
         object.__setattr__(self, "index_entries", entries)
@@ -109,9 +109,9 @@ class LogConfig:
         """Whether the active segment must be sealed before batches are appended.
 
         Args:
-            size: bytes of the batches.
-            next_offset: the offset after their last one.
-            max_timestamp: their largest, ms; -1 if none has one.
+            size: bytes of the batches to append.
+            next_offset: the offset after their last record.
+            max_timestamp: their largest timestamp, ms; -1 if none has one.
             now_ms: the wall clock.
         """
         if next_offset - 1 - active.base_offset > _INT32_MAX:
@@ -132,5 +132,5 @@ class LogConfig:
         jitter = self.roll_ms - self.earliest_roll_ms
         if not jitter:
             return True
-        # As good as random, but the same whenever this segment is looked at.
+        # A hash as jitter, so that it is the same at every check of this segment.
         return age > self.roll_ms - crc32c(active.path("").encode("utf-8")) % jitter

@@ -1,16 +1,16 @@
-"""A broker's data directory: its logs, and what it remembers of them from one run to the next.
+"""A broker's data directory: its logs, and the files with their state between two runs.
 
-    meta.properties                      whose directory this is
-    recovery-point-offset-checkpoint     up to where each log is on disk for certain
-    log-start-offset-checkpoint          where each log begins, if records were deleted before that
-    replication-offset-checkpoint        up to where each log is committed
-    cleaner-offset-checkpoint            up to where each log has been compacted
-    .kafka_cleanshutdown                 the last run closed every log: nothing needs recovery
-    .trimtab_life                        the broker's epoch, and the machine's life it is of
-    .trimtab_probe                       written and deleted at each start: the disk has room
-    <topic>-<partition>/                 a log, and in `partition.metadata` its topic's id
+    meta.properties                      node id, cluster id and directory id
+    recovery-point-offset-checkpoint     the offset up to which each log has been fsynced
+    log-start-offset-checkpoint          the log start offset of each log with deleted records
+    replication-offset-checkpoint        the high watermark of each log
+    cleaner-offset-checkpoint            the offset up to which each log has been compacted
+    .kafka_cleanshutdown                 exists if the last run closed all logs cleanly
+    .trimtab_life                        the broker epoch, and the machine's boot id at that time
+    .trimtab_probe                       written and deleted at each start, to check for free space
+    <topic>-<partition>/                 a log, with its topic id in `partition.metadata`
     <topic>-<partition>.<id>-delete/     a log whose deletion a crash has interrupted
-    <topic>-<partition>.<id>-stray/      a log that the cluster does not know, kept for its owner
+    <topic>-<partition>.<id>-stray/      a log that is not the cluster's, kept for an operator
 
 Names and formats are those of Kafka's `LogManager`.
 """
@@ -44,7 +44,7 @@ _CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 _LIFE = ".trimtab_life"
 _PROBE = ".trimtab_probe"
 _PROBE_BYTES = 1 << 20
-"""As large as a batch may be, unless a topic allows more."""
+"""Room for one batch: about the default of `message.max.bytes`."""
 _PARTITION_METADATA = "partition.metadata"
 _CONTROLLER_TOPIC = "__cluster_metadata"
 _DELETE_SUFFIX = "-delete"
@@ -52,7 +52,7 @@ _STRAY_SUFFIX = "-stray"
 _MAX_NAME = 255
 _NO_EPOCH = -1
 _SLICE = 1000
-"""Logs that are looked at before others get their turn."""
+"""Logs that are examined before other tasks run."""
 
 _log = logging.getLogger(__name__)
 
@@ -61,12 +61,11 @@ class LogDirectory:
     """A broker's logs. `LogDirectory.open` makes one.
 
     Attributes:
-        directory_id: 16 bytes, this directory's identity (KIP-858).
-        cleaner: what `compact` does; its `dedupe_buffer_bytes` may be changed at any time.
-        previous_epoch: the broker's epoch when it last had the directory, if everything is there
-            that it had written: it closed it cleanly (KIP-966), or was killed and the machine has
-            run on since. -1 if not.
-        has_lost: a log has failed, or when it was opened had less than what was written to it.
+        directory_id: 16 bytes, this directory's id (KIP-858).
+        cleaner: used by `compact`; its `dedupe_buffer_bytes` may be changed at any time.
+        previous_epoch: the broker epoch of the last run, if that run lost no data: it closed the
+            directory cleanly (KIP-966), or was killed and the machine has not rebooted. Else -1.
+        has_lost: a log has failed, or has lost records.
     """
 
     def __init__(
@@ -115,16 +114,16 @@ class LogDirectory:
         now_ms: Callable[[], int],
         random: Random,
     ) -> LogDirectory:
-        """The data directory in a storage: a new one if it is empty. Opens no log yet.
+        """Open a data directory; an empty one is initialized. Opens no log yet.
 
         Args:
             now_ms: the wall clock, ms since the epoch.
-            random: makes up ids.
+            random: draws ids.
 
         Raises:
-            UsageError: it belongs to another broker or cluster, or is in use.
-            StorageError: the disk failed, or has no room for a batch: a broker that cannot write
-                must not be elected.
+            UsageError: the directory belongs to another broker or cluster, or is in use.
+            StorageError: the disk failed, or has less than 1 MiB of free space: a broker that
+                cannot write must not be elected.
         """
         storage.lock()
         try:
@@ -150,14 +149,14 @@ class LogDirectory:
             raise
 
     def begin_life(self, broker_epoch: int) -> None:
-        """Notes the epoch that the broker has from now on, for the case that it is killed: what it
-        has written is no less there then, unless the machine ends as well, or a disk fails.
+        """Writes the broker's epoch and the boot id to disk. After a kill of the process they prove
+        that no written data was lost, unless the machine rebooted or the disk failed.
 
         Raises:
             StorageError: the disk failed.
         """
         life = {"version": 0, "brokerEpoch": broker_epoch, "bootId": self._storage.boot_id()}
-        # Not durable, nor need it be: with the machine it loses its meaning.
+        # No fsync needed: after a reboot of the machine the file is invalid anyway.
         self._storage.write_file(_LIFE, json.dumps(life).encode("ascii"), durable=False)
 
     @property
@@ -166,7 +165,7 @@ class LogDirectory:
         return self._logs
 
     def space(self) -> Space:
-        """Of the volume that the directory lies on.
+        """The size and free space of the directory's volume.
 
         Raises:
             StorageError: the disk failed.
@@ -174,25 +173,25 @@ class LogDirectory:
         return self._storage.space()
 
     def stored_partitions(self) -> Iterator[TopicPartition]:
-        """Every partition that has a directory here, open or not, in no order; not the
-        controller's, whose log may lie beside them."""
+        """Every partition that has a directory here, open or not, in no order. The controller's
+        log, which may be in the same directory, is left out."""
         for name in self._names:
             topic, _, partition = name.rpartition("-")
             if topic and topic != _CONTROLLER_TOPIC and partition.isdecimal():
                 yield TopicPartition(topic, int(partition))
 
     def open_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> Log:
-        """A partition's log: opened, recovered if need be, or a new one, which gets its directory
-        together with its first record.
+        """Opens a partition's log, recovers it if necessary, or creates one. A new log gets its
+        directory with its first record.
 
-        What is in the way is set aside, and logged: a directory with another topic's id, or one
-        that ends before the log start that was checkpointed.
+        A directory with another topic's id, or a log that ends before its checkpointed log start
+        offset, is renamed to `-stray` and replaced by a new log, with a warning in the log.
 
         Args:
             topic_id: 16 bytes.
 
         Raises:
-            StorageError: the disk failed, or something else is where the log should be.
+            StorageError: the disk failed, or something else is in the place of the directory.
         """
         key = TopicPartition(topic, partition)
         if key in self._logs:
@@ -203,16 +202,18 @@ class LogDirectory:
             if stored_id is None:
                 self._write_topic_id(name, topic_id)
             elif stored_id != topic_id:
-                # Of an older topic of that name, or a damaged id: who knows?
-                self._set_aside(key, f"it is of the topic with the id {encode_uuid(stored_id)}")
+                # The log of an older topic with that name, or the file with the id is damaged.
+                self._set_aside(key, f"its topic id is {encode_uuid(stored_id)}")
         elif any(checkpoint.get(key) for checkpoint in self._checkpoints):
             self.distrust()
-            _log.warning("%s is gone", name)
+            _log.warning("the log of %s is missing", name)
         log = self._open(key, topic_id, config)
         if self._log_start_offsets.get(key) > log.log_end_offset:
             log.abandon()
             start_offset = self._log_start_offsets.get(key)
-            self._set_aside(key, f"it ends at {log.log_end_offset}, before its start")
+            self._set_aside(
+                key, f"it ends at {log.log_end_offset}, before its log start offset {start_offset}"
+            )
             log = self._open(key, topic_id, config, start_offset)
         self._logs[key] = log
         return log
@@ -249,7 +250,7 @@ class LogDirectory:
         _log.warning("set aside %s as %s: %s", key, directory, why)
 
     def delete_log(self, topic: str, partition: int) -> None:
-        """Deletes a partition's log with its files, open or not. None there is no error."""
+        """Deletes a partition's log with its files, open or not. A missing log is no error."""
         key = TopicPartition(topic, partition)
         log = self._logs.pop(key, None)
         if log is not None:
@@ -262,15 +263,15 @@ class LogDirectory:
             self._delete_directory(key)
 
     def set_aside_strays(self, kept: Container[tuple[str, int]]) -> list[str]:
-        """Moves every log out of the way that is not open, as its topic was deleted, or its
-        replica given to another broker, while this one was away. Nothing is deleted (Kafka's
-        `LogManager` keeps them too). To be called once every log has been opened that there is.
+        """Renames the logs that are not open to `-stray`. Their topics were deleted, or their
+        replicas moved to other brokers, while this broker was down. Nothing is deleted, as in
+        Kafka's `LogManager`. Call it after all of this broker's logs have been opened.
 
         Args:
-            kept: those that could not be opened, but are this broker's.
+            kept: this broker's partitions whose logs could not be opened; they are not renamed.
 
         Returns:
-            Where they are now, within the directory.
+            The new names of the directories.
 
         Raises:
             StorageError: the disk failed.
@@ -281,12 +282,11 @@ class LogDirectory:
         return [self._move_away(key, _STRAY_SUFFIX) for key in strays]
 
     async def checkpoint(self) -> None:
-        """Flushes what has been rolled since the last time, without holding up the loop, and
-        writes the checkpoints. To be called once a minute or so
-        (`log.flush.offset.checkpoint.interval.ms`).
+        """Fsyncs the segments rolled since the last call, without blocking the loop, and writes the
+        checkpoints. Call it every `log.flush.offset.checkpoint.interval.ms`.
 
         Raises:
-            StorageError: the disk failed; the checkpoints are as they were.
+            StorageError: the disk failed; the recovery point of a failed log is unchanged.
         """
         failure: StorageError | None = None
         changed = list(self._changes.checkpoints)
@@ -304,8 +304,8 @@ class LogDirectory:
             raise failure
 
     def checkpoint_high_watermarks(self) -> None:
-        """Writes the high watermarks if any has moved. To be called every five seconds or so
-        (`replica.high.watermark.checkpoint.interval.ms`).
+        """Writes the high watermarks if any has moved. Call it every
+        `replica.high.watermark.checkpoint.interval.ms`.
 
         Raises:
             StorageError: the disk failed; the next call tries again.
@@ -317,8 +317,8 @@ class LogDirectory:
         self._high_watermarks.write()
 
     def checkpoint_starts(self) -> None:
-        """Writes where the logs begin whose start has moved: what was deleted must not be there
-        again after a crash. To be called before anybody hears of it.
+        """Writes the log start offsets that have moved, so that deleted records do not appear again
+        after a crash. Call it before a deletion is acknowledged.
 
         Raises:
             StorageError: the disk failed; the next call tries again.
@@ -327,25 +327,24 @@ class LogDirectory:
         self._log_start_offsets.write()
 
     def flush_due(self) -> None:
-        """Flushes the logs for which `flush.ms` says so; `append` itself does for busy ones.
+        """Flushes the idle logs whose `flush.ms` is over; `append` flushes the busy ones.
 
         Raises:
-            StorageError: a log could not be flushed, and takes no more appends; the others were.
+            StorageError: a log could not be flushed, and refuses appends; the others were flushed.
         """
         self._for_each(list(self._changes.unflushed), Log.flush_if_due)
 
     async def retain(self) -> int:
-        """Deletes old segments of all logs as far as they are committed, and forgets producers
-        that have expired. To be called every `log.retention.check.interval.ms`.
+        """Deletes old committed segments of all logs, and removes expired producers. Call it every
+        `log.retention.check.interval.ms`.
 
-        Gives other tasks a turn every few milliseconds: ten thousand logs take as many
-        milliseconds at least.
+        Lets other tasks run after every 50 logs, and more often while segments are deleted.
 
         Returns:
             The number of segments deleted.
 
         Raises:
-            CorruptData: a log cannot be read; the others were looked after.
+            CorruptData: a log cannot be read; the others were processed.
             StorageError: a log failed; likewise.
         """
         failure: StorageError | CorruptData | None = None
@@ -371,15 +370,15 @@ class LogDirectory:
 
     async def compact(self) -> int:
         """Compacts the logs that are due by `min.cleanable.dirty.ratio` or `max.compaction.lag.ms`,
-        the dirtiest first, each once. Gives other tasks a turn every few milliseconds. To be called
-        every `log.cleaner.backoff.ms`; while a call is under way another does nothing.
+        the dirtiest first, each once. Lets other tasks run every few milliseconds. Call it every
+        `log.cleaner.backoff.ms`; a call during another one does nothing.
 
         Returns:
             The number of logs compacted.
 
         Raises:
-            CorruptData: a log cannot be read; it is left alone until it is opened anew. The others
-                were compacted.
+            CorruptData: a log cannot be read; it is skipped until the next start. The others were
+                compacted.
             StorageError: the disk failed; the next call tries again.
         """
         if self._is_compacting:
@@ -410,7 +409,7 @@ class LogDirectory:
         return done
 
     async def _find_dirtiest(self, tried: Mapping[Log, None]) -> tuple[Log, Dirt] | None:
-        """Of those that are due; a hundred thousand logs do not hold up the loop."""
+        """The dirtiest log that is due; lets other tasks run between slices of logs."""
         now = self._now_ms()
         dirtiest = None
         for number, log in enumerate(list(self._logs.values()), 1):
@@ -430,14 +429,14 @@ class LogDirectory:
         return dirtiest
 
     def close(self, broker_epoch: int = _NO_EPOCH) -> None:
-        """Closes every log and the storage, and leaves the sign that all is well.
+        """Closes every log and the storage, and marks the directory as cleanly closed.
 
         Args:
-            broker_epoch: under which the controller knows the broker.
+            broker_epoch: the current broker epoch.
 
         Raises:
             StorageError: a log could not be flushed. The others are closed all the same, and the
-                next run recovers.
+                next run recovers the logs.
         """
         try:
             try:
@@ -458,8 +457,8 @@ class LogDirectory:
             self._storage.close()
 
     def _all_whole(self) -> bool:
-        """Whether every log is known to be on disk as it should be. After a crash, one that has
-        not been opened since is not."""
+        """Whether every log is known to be complete on disk. After a crash, a log that has not been
+        opened since may need recovery."""
         if any(log.has_failed for log in self._logs.values()):
             return False
         return self._clean or all(key in self._logs for key in self.stored_partitions())
@@ -468,8 +467,7 @@ class LogDirectory:
         for log in logs:
             key = self._keys.get(log)
             if key is not None:  # not deleted meanwhile
-                # Within a segment a recovery point only counts once the log is closed: the indexes
-                # on disk end there too.
+                # Not within the active segment: its indexes are on disk only after `close`.
                 self._recovery_points.set(key, min(log.recovery_point, log.active_base_offset))
         self._note_starts(logs)
 
@@ -485,9 +483,9 @@ class LogDirectory:
         self._log_start_offsets.write()
 
     def _begin(self, log: Log) -> None:
-        """Before a new log's first file: its directory, and whose it is."""
+        """Before a new log's first file is written: create its directory with the topic id."""
         if log in self._new:
-            # What is known of a log of that name that was here before must not count for this one.
+            # Checkpoints of an earlier log of that name must not apply to this one.
             for checkpoint in self._checkpoints:
                 checkpoint.make_forgotten()
             self._write_topic_id(log.directory, self._new[log])
@@ -495,7 +493,7 @@ class LogDirectory:
             del self._new[log]
 
     def _withdraw(self, log: Log, offset: int) -> None:
-        """Before a log's end moves back: what is on disk must not say more than that."""
+        """Before a log is truncated: lower its checkpoints on disk to `offset`."""
         key = self._keys[log]
         for checkpoint in (self._recovery_points, self._log_start_offsets, self._clean_offsets):
             if offset < checkpoint.get(key):
@@ -503,14 +501,14 @@ class LogDirectory:
                 checkpoint.write()
 
     def distrust(self) -> None:
-        """A log has failed: what was written may not be there, although the machine runs on."""
+        """A log has failed or lost records: delete the file that would prove the opposite."""
         self.has_lost = self._is_distrusted = True
         with suppress(StorageError):  # the next checkpoint tries again
             self._storage.delete(_LIFE)
             self._is_distrusted = False
 
     def _for_each(self, logs: Iterable[Log], act: Callable[[Log], None]) -> None:
-        """Does it to every log, also after one has failed."""
+        """Calls `act` with every log, even if one fails; then raises the first failure."""
         failure: StorageError | None = None
         for log in logs:
             try:
@@ -521,7 +519,7 @@ class LogDirectory:
             raise failure
 
     def _delete_directory(self, key: TopicPartition) -> None:
-        """Renames first: a crash must not leave half a log under its name."""
+        """Renames the directory first: a crash must not leave half a log under its name."""
         self._storage.delete(self._move_away(key, _DELETE_SUFFIX))
 
     def _move_away(self, key: TopicPartition, suffix: str) -> str:
@@ -537,7 +535,7 @@ class LogDirectory:
             checkpoint.set(key, 0)
 
     def _stored_topic_id(self, name: str) -> bytes | None:
-        """The topic id in a log's directory; None if a crash came before it was written."""
+        """The topic id in a log's directory; None if a crash happened before it was written."""
         content = self._storage.read_file(f"{name}/{_PARTITION_METADATA}")
         text = read_properties(content or b"", ": ").get("topic_id")
         return None if text is None else decode_uuid(text)
@@ -545,13 +543,13 @@ class LogDirectory:
     def _write_topic_id(self, name: str, topic_id: bytes) -> None:
         content = f"version: 0\ntopic_id: {encode_uuid(topic_id)}".encode("ascii")
         path = f"{name}/{_PARTITION_METADATA}"
-        # No fsync: a directory without it is as good as new, and ten thousand must stay cheap.
+        # No fsync, so that ten thousand stay cheap; `open_log` writes a missing file again.
         self._storage.write_file(path, content, durable=False)
 
 
 def _read_sign(content: bytes | None) -> dict[str, Any]:
-    """What is in the sign of a clean shutdown (Kafka's `CleanShutdownFileHandler`), or of a life;
-    nothing if it is damaged."""
+    """The JSON object in `.kafka_cleanshutdown` (Kafka's `CleanShutdownFileHandler`) or
+    `.trimtab_life`; empty if it is damaged."""
     try:
         found = json.loads(content or b"{}")
     except (ValueError, RecursionError):
@@ -560,7 +558,7 @@ def _read_sign(content: bytes | None) -> dict[str, Any]:
 
 
 def _identify(storage: Storage, node_id: int, cluster_id: str, random: Random) -> bytes:
-    """Checks that the directory is this broker's, or makes it so; returns the directory's id."""
+    """Checks that the directory is this broker's, or assigns it; returns the directory's id."""
     meta = read_properties(storage.read_file(_META) or b"", "=")
     for name, ours in (("node.id", str(node_id)), ("cluster.id", cluster_id)):
         theirs = meta.get(name, ours)

@@ -1,5 +1,5 @@
-"""The files of a log's directory when it is opened: what a crash has interrupted is finished, or
-undone, before anybody reads them."""
+"""Lists the files of a log's directory when it is opened, after completing or undoing deletions
+and compactions that a crash has interrupted."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from trimtab.storage.segment import Segment
 from trimtab.storage.storage import Storage
 
 CLEANED = ".cleaned"
-"""After the names of a segment that compaction is writing: nothing, if found."""
+"""Suffix of a segment that compaction is still writing; deleted if found."""
 
 SWAP = ".swap"
-"""After the names of one that is complete: it takes the place of those that it was made of."""
+"""Suffix of a segment that compaction has completed; it replaces the segments it was made of."""
 
 _INT64_MAX = 2**63 - 1
 _LEFTOVERS = {"tmp", "deleted", CLEANED[1:], SWAP[1:]}
@@ -27,8 +27,8 @@ _log = logging.getLogger(__name__)
 
 
 class LogFiles(NamedTuple):
-    """What is there: segments by base offset, producer snapshots by offset (both ascending), and
-    whether there is a file of leader epochs."""
+    """A log's files: base offsets of segments and offsets of producer snapshots, both ascending,
+    and whether there is a file of leader epochs."""
 
     base_offsets: list[int]
     snapshots: list[int]
@@ -36,13 +36,13 @@ class LogFiles(NamedTuple):
 
 
 def list_files(storage: Storage, directory: str, find: Callable[[int, str], Segment]) -> LogFiles:
-    """What a log is made of; what is left over is deleted.
+    """List a log's files, and delete leftovers of a crash.
 
     Args:
-        find: the segment with a base offset and a suffix after its files' names.
+        find: returns the segment with a base offset and a file name suffix.
 
     Raises:
-        StorageError: the disk failed; the next call goes on.
+        StorageError: the disk failed; the next call continues.
     """
     by_suffix: dict[str, list[str]] = {}
     for name in storage.list(directory):
@@ -72,19 +72,19 @@ def list_files(storage: Storage, directory: str, find: Callable[[int, str], Segm
 
 
 def _is_offset(stem: str) -> bool:
-    """Whether a file's name is an offset as we write it; others are not ours."""
+    """Whether a file's name is an offset of 20 digits; other files are ignored."""
     return len(stem) == 20 and stem.isascii() and stem.isdecimal() and int(stem) <= _INT64_MAX
 
 
 def _finish_swap(stem: str, logs: list[str], find: Callable[[int, str], Segment]) -> list[str]:
-    """Puts a cleaned segment in the place of what is left of those that it was made of.
-    Returns the names of the segments there are then."""
+    """Replaces what is left of the segments that a cleaned segment was made of.
+    Returns the names of the log's segments afterwards."""
     cleaned = find(int(stem), SWAP)
     try:
         last = cleaned.last_header()
     except CorruptData as error:
-        _log.warning("what compaction had written is damaged: %s", error)
-        if stem in logs:  # the first of those that it was made of: so all of them are there
+        _log.warning("a segment written by compaction is damaged: %s", error)
+        if stem in logs:  # the first original still exists, so all of them do
             cleaned.delete()
             return logs
         cleaned.recover(lambda header: None, allows_gaps=True, next_offset=None)

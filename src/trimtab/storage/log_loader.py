@@ -1,12 +1,12 @@
-"""Opening a log: what of its files is whole, and what has to be cut off.
+"""Opens a log: checks its files and truncates the log at damage.
 
-    closed cleanly, or flushed to its end ─▶ nothing is checked but the end
-    otherwise ─▶ from the recovery point's segment on every batch is, and the log cut at the first
-                 that is not whole
-    a file contradicts another ─▶ the same, from the log's start
+    closed cleanly, or flushed to its end ─▶ check only the last batch
+    otherwise ─▶ check every batch from the recovery point's segment on; truncate at the first that
+                 is not whole
+    two files contradict each other ─▶ the same, from the log's start
 
-Every cut is logged with its reason. A log of which more is missing than an append that a crash has
-interrupted is damaged: its broker must not count as one that was closed cleanly (KIP-966).
+Every truncation is logged with its reason. If the log has lost more than an append that a crash
+interrupted, it is damaged: its broker must not register as closed cleanly (KIP-966).
 
 Source: Kafka's `LogLoader`, which trusts more.
 """
@@ -30,13 +30,13 @@ _log = logging.getLogger(__name__)
 
 
 class Loaded(NamedTuple):
-    """What a log is when it has been opened.
+    """The state of a log that has been opened.
 
     Attributes:
         end_offset: the offset after its last whole batch.
-        producers: what its idempotent producers have stored.
-        is_whole: nothing had to be checked: all of it is on disk.
-        is_damaged: it lacks something that it had.
+        producers: the sequences of its idempotent producers.
+        is_whole: no batch had to be checked, as all are on disk.
+        is_damaged: it has lost records.
     """
 
     end_offset: int
@@ -52,11 +52,11 @@ def load_producers(
     end_offset: int,
     now_ms: int,
 ) -> ProducerState:
-    """What producers had stored before `end_offset`: the last snapshot before it, and the headers
-    of the batches after that.
+    """The producers' state at `end_offset`, from the last snapshot before it and the headers of the
+    batches after the snapshot.
 
     Raises:
-        CorruptData: one of those headers cannot be right.
+        CorruptData: a batch header is damaged.
         StorageError: the disk failed.
     """
     producers = new()
@@ -75,10 +75,10 @@ class Loader:
     """Opens one log.
 
     Args:
-        directory: of the log, for what is logged.
-        segments: of all its files; those that must go are deleted.
-        epochs: as its file has them.
-        producers_before: `load_producers` up to an offset, at a time.
+        directory: the log's directory, for log messages.
+        segments: all its segments; damaged ones are deleted.
+        epochs: the leader epochs from the file.
+        producers_before: calls `load_producers` with an end offset and a time.
         allows_gaps: whether compaction may have left gaps between offsets.
         now_ms: the wall clock.
     """
@@ -101,10 +101,11 @@ class Loader:
         self._is_damaged = False
 
     def load(self, recovery_point: int, clean: bool) -> Loaded:
-        """
+        """Check the log as far as necessary, and return its state.
+
         Args:
-            recovery_point: as checkpointed.
-            clean: the log was closed properly: it ends at the recovery point.
+            recovery_point: from the checkpoint.
+            clean: the log was closed cleanly, so it should end at the recovery point.
 
         Raises:
             StorageError: the disk failed.
@@ -113,13 +114,13 @@ class Loader:
         try:
             end_offset, producers = self._load(first)
         except CorruptData as error:
-            _log.warning("checks all of %s: %s", self._directory, error)
+            _log.warning("checks the whole log %s: %s", self._directory, error)
             first = 0
             end_offset, producers = self._load(first)
         if end_offset < recovery_point:
             self._is_damaged = True
             _log.warning(
-                "%s ends at offset %d, and %d was on disk",
+                "%s ends at offset %d, but its recovery point was %d",
                 self._directory,
                 end_offset,
                 recovery_point,
@@ -127,19 +128,18 @@ class Loader:
         return Loaded(end_offset, producers, first is None, self._is_damaged)
 
     def _find_unchecked(self, recovery_point: int, clean: bool) -> int | None:
-        """The index of the first segment that may not have reached the disk whole; None if all
-        have."""
+        """The index of the first segment that must be checked; None if none must."""
         segments = self._segments
         first = segments.index_of(recovery_point)
         try:
             end_offset = self._end_of_active()
-        except CorruptData:  # a torn tail; or, if clean, somebody else has touched the files
+        except CorruptData:  # a torn tail; or, if clean, the files were changed from outside
             return 0 if clean else first
         for index, segment in enumerate(segments.sealed):
             if not segment.size:
                 return min(index, first)
         if end_offset == recovery_point or (clean and not recovery_point):
-            return None  # of a log closed cleanly without a checkpoint nothing says otherwise
+            return None  # without a checkpoint, a cleanly closed log counts as whole
         return 0 if clean else first
 
     def _end_of_active(self) -> int:
@@ -164,8 +164,8 @@ class Loader:
         return end_offset, producers
 
     def _recover(self, first: int, producers: ProducerState, now: int) -> int:
-        """Checks the segments from the index `first` on. They must follow one another without a
-        gap: what comes after one is dropped. Returns the log's end."""
+        """Checks the segments from the index `first` on. They must be contiguous: the segments
+        after a gap are deleted. Returns the log's end."""
 
         def seen(header: BatchHeader) -> None:
             if header.producer_id >= 0:
@@ -182,10 +182,10 @@ class Loader:
             if found.problem:
                 self._is_damaged = self._is_damaged or not (is_last and found.is_torn)
                 _log.warning(
-                    "cut %s off at offset %d, %s: %s",
+                    "truncated %s to offset %d, %s: %s",
                     self._directory,
                     end_offset,
-                    "where a crash has interrupted an append" if found.is_torn else "as damaged",
+                    "as a crash interrupted an append" if found.is_torn else "as it is damaged",
                     found.problem,
                 )
             if next_base_offset is None:
@@ -196,7 +196,7 @@ class Loader:
             ):
                 self._is_damaged = True
                 _log.warning(
-                    "dropped %d segments of %s, from offset %d on: what is before them ends at %d",
+                    "deleted %d segments of %s, from offset %d on: the segment before ends at %d",
                     len(segments) - index - 1,
                     self._directory,
                     next_base_offset,

@@ -1,4 +1,4 @@
-"""A checkpoint file: an offset for each of many partitions, in Kafka's format.
+"""A checkpoint file with one offset per partition, in Kafka's format.
 
 0                      version
 2                      entries
@@ -17,16 +17,16 @@ _log = logging.getLogger(__name__)
 
 
 class OffsetCheckpoint:
-    """One checkpoint file, and what it says.
+    """One checkpoint file, and its offsets in memory.
 
-    An offset of 0 is what a partition has that is not in the file, and is not written: a broker
-    with ten thousand empty logs writes none of them.
+    A partition that is not in the file has offset 0, and offsets of 0 are not written: ten thousand
+    empty logs add nothing to the file.
 
     A damaged file counts as empty, as in Kafka's `LogManager`: logs are then checked from their
-    start, and records that were deleted may be there again.
+    start, and deleted records may appear again.
 
     Args:
-        durable: whether `write` waits for the disk.
+        durable: whether `write` calls fsync.
     """
 
     def __init__(self, storage: Storage, path: str, durable: bool = True) -> None:
@@ -48,7 +48,7 @@ class OffsetCheckpoint:
         return self._offsets.get(key, 0)
 
     def set(self, key: TopicPartition, offset: int) -> None:
-        """Notes an offset; `write` writes it."""
+        """Sets an offset in memory; `write` writes it to the file."""
         if self._offsets.get(key, 0) != offset:
             self._changed = True
             if offset:
@@ -61,16 +61,17 @@ class OffsetCheckpoint:
         """Writes the file if anything has changed since the last time.
 
         Raises:
-            StorageError: the file is as it was; the next call tries again.
+            StorageError: the file is unchanged; the next call tries again.
         """
         if self._changed:
             self._write(self._durable)
 
     def make_forgotten(self) -> None:
-        """Sees that what was set to 0 will not be there again, not even after a power loss.
+        """Writes the file with fsync if an offset was set to 0, so that the old offset does not
+        appear again after a loss of power.
 
         Raises:
-            StorageError: the file is as it was; the next call tries again.
+            StorageError: the file is unchanged; the next call tries again.
         """
         if self._forgets:
             self._write(durable=True)

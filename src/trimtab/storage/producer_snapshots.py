@@ -1,5 +1,5 @@
-"""The files in which what a log knows of its producers survives: `<offset>.snapshot`, each with
-the sequences up to that offset. They are written without fsync, whenever a segment is sealed."""
+"""Producer snapshot files, `<offset>.snapshot`: the sequences of a log's idempotent producers up to
+that offset. They are written without fsync, whenever a segment is sealed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trimtab.storage.producer_state import ProducerState
 from trimtab.storage.storage import Storage
 
 SNAPSHOT = "snapshot"
-"""What the names of the files end with, after a dot."""
+"""The extension of the files."""
 
 _KEPT = 2
 
@@ -19,7 +19,7 @@ class ProducerSnapshots:
     """A log's producer snapshots.
 
     Args:
-        offsets: of those that are there.
+        offsets: the offsets of the existing files.
     """
 
     __slots__ = ("_directory", "_offsets", "_storage")
@@ -31,14 +31,14 @@ class ProducerSnapshots:
 
     @property
     def latest(self) -> int:
-        """The offset up to which the last one goes; 0 if there is none."""
+        """The offset of the last snapshot; 0 if there is none."""
         return self._offsets[-1] if self._offsets else 0
 
     def load(
         self, end_offset: int, expiration_ms: int, now_ms: int
     ) -> tuple[ProducerState, int] | None:
-        """The last snapshot up to `end_offset` that is whole, and the offset up to which it goes;
-        None if there is none.
+        """The last undamaged snapshot at or before `end_offset`, and its offset; None if there is
+        none.
 
         Raises:
             StorageError: the disk failed.
@@ -49,12 +49,12 @@ class ProducerSnapshots:
             snapshot = self._storage.read_file(self._path(offset))
             try:
                 return ProducerState.decode(snapshot or b"", expiration_ms, now_ms), offset
-            except CorruptData:  # written without fsync: an older one, or the batches, will do
+            except CorruptData:  # not fsynced; an older snapshot or the batches replace it
                 continue
         return None
 
     def save(self, producers: ProducerState, offset: int) -> None:
-        """Writes one, and deletes the oldest that are too many.
+        """Writes a snapshot, and deletes the oldest ones beyond two.
 
         Raises:
             StorageError: the disk failed.
@@ -66,7 +66,7 @@ class ProducerSnapshots:
             self._storage.delete(self._path(self._offsets.pop(0)))
 
     def forget_from(self, offset: int) -> None:
-        """Deletes those that go beyond `offset`, the log's new end.
+        """Deletes the snapshots beyond `offset`, the log's new end.
 
         Raises:
             StorageError: the disk failed.

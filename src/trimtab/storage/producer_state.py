@@ -1,13 +1,13 @@
-"""Sequence numbers of idempotent producers: what a partition has stored of each, so that a batch
-sent twice is stored once and a lost one is noticed (KIP-98).
+"""Sequence numbers of idempotent producers: the last batches that a partition has stored of each.
+With them it stores a batch that is sent twice only once, and notices a missing one (KIP-98).
 
 The rules are those of Kafka's `ProducerAppendInfo` and `ProducerStateEntry`, and the snapshot
 file is in the format of its `ProducerStateManager`, with two differences:
 
-- A snapshot holds every remembered batch of a producer, oldest first, where Kafka keeps the last
-  only. Kafka reads such a file and ends up with the last one; we know all five after a restart.
+- A snapshot has all remembered batches of a producer, oldest first; Kafka's has only the last. So
+  all five are known after a restart. Kafka can read such a file and keeps the last batch.
 - A producer expires by this broker's clock since its last append, not by its records' timestamps:
-  a producer that loads last year's data must not lose its sequences at once.
+  a producer of records with last year's timestamps must not lose its sequences at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trimtab.wire.batch_cy import BatchHeader
 from trimtab.wire.checksum import crc32c
 
 REMEMBERED_BATCHES = 5
-"""Batches kept per producer: as many as a producer may have in flight."""
+"""Batches kept per producer: the maximum that a producer may have in flight."""
 
 _MAX_SEQUENCE = 2**31 - 1
 _SNAPSHOT_VERSION = 1
@@ -36,7 +36,7 @@ first offset of the open transaction."""
 
 
 class StoredBatch(NamedTuple):
-    """A batch that a producer has stored. Sequences and offsets are inclusive."""
+    """A stored batch of a producer. Sequences and offsets are inclusive."""
 
     first_sequence: int
     last_sequence: int
@@ -46,7 +46,8 @@ class StoredBatch(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What to do with a batch: store it, answer with the one stored before, or refuse it."""
+    """What to do with a batch: store it (`ACCEPTED`), answer with the offsets of the `duplicate`
+    stored before, or refuse it with `error`."""
 
     error: ErrorCode = ErrorCode.NONE
     detail: str = ""
@@ -54,7 +55,7 @@ class Verdict(NamedTuple):
 
 
 ACCEPTED = Verdict()
-"""The verdict on a batch that is to be stored; compare with `is`."""
+"""The verdict on a batch to be stored; compare with `is`."""
 
 
 class KnownProducer(NamedTuple):
@@ -81,7 +82,7 @@ class _Producer:
 
 
 class ProducerState:
-    """What one partition knows of its idempotent producers.
+    """The idempotent producers of one partition, with their last batches.
 
     Args:
         expiration_ms: how long a producer is remembered after its last append
@@ -108,10 +109,10 @@ class ProducerState:
         ]
 
     def check(self, header: BatchHeader) -> Verdict:
-        """Whether a client's batch may be stored; does not record it.
+        """Whether a client's batch may be stored; changes no state.
 
-        A batch without a producer id always may. So may any sequence of a producer that is not
-        known here, as its batches may have been deleted by retention.
+        A batch without a producer id is always accepted. So is any sequence of an unknown producer,
+        as its earlier batches may have been deleted by retention.
         """
         producer = self._producers.get(header.producer_id)
         if producer is None or header.producer_id < 0:
@@ -144,7 +145,7 @@ class ProducerState:
         return ACCEPTED
 
     def append(self, header: BatchHeader, first_offset: int, now_ms: int) -> None:
-        """Records that a producer's batch has been stored at `first_offset`, unchecked."""
+        """Records that a producer's batch was stored at `first_offset`; does not check it."""
         producer = self._producers.get(header.producer_id)
         if producer is None or producer.epoch != header.producer_epoch:
             producer = self._producers[header.producer_id] = _Producer(header.producer_epoch)
@@ -163,8 +164,8 @@ class ProducerState:
             )
 
     def needs(self, header: BatchHeader) -> bool:
-        """Whether a stored batch is a producer's last: with it goes the last sequence, or the
-        epoch of a producer that has stored nothing else. Compaction keeps it, without records."""
+        """Whether compaction must keep this batch, without its records, because it is the last of
+        its producer: it has the producer's last sequence, or only its epoch (a control batch)."""
         producer = self._producers.get(header.producer_id)
         if producer is None:
             return False
@@ -173,7 +174,7 @@ class ProducerState:
         return header.is_control and producer.epoch == header.producer_epoch
 
     def expire(self, now_ms: int) -> None:
-        """Forgets the producers that have not appended for `expiration_ms`."""
+        """Removes the producers that have not appended for `expiration_ms`."""
         if not self._producers:
             return
         horizon = now_ms - self.expiration_ms
@@ -197,7 +198,8 @@ class ProducerState:
 
     @classmethod
     def decode(cls, snapshot: BytesLike, expiration_ms: int, now_ms: int) -> ProducerState:
-        """The state in a snapshot file, ours or Kafka's; everyone in it counts as just seen.
+        """The state in a snapshot file, trimtab's or Kafka's. Expiration of its producers counts
+        from now.
 
         Raises:
             CorruptData: it is not a whole snapshot of version 1.
@@ -229,13 +231,13 @@ class ProducerState:
 
 
 def _advance(sequence: int, by: int) -> int:
-    """Sequences run from 0 to 2^31-1 and begin again."""
+    """Add to a sequence; sequences wrap from 2^31-1 to 0."""
     return (sequence + by) & _MAX_SEQUENCE
 
 
 def _snapshot_fields(batches: Iterable[StoredBatch]) -> list[tuple[int, int, int, int]]:
-    """Last sequence, last offset, offset delta and timestamp; a producer known by its epoch alone
-    has one entry of Kafka's "none" values."""
+    """Last sequence, last offset, offset delta and timestamp of each batch. A producer without
+    batches has one entry with Kafka's values for "none"."""
     fields = [
         (
             batch.last_sequence,

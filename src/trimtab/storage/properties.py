@@ -1,4 +1,4 @@
-"""The small files of Kafka's that say whose a directory is: `NAME=VALUE` lines, and ids as text."""
+"""Kafka's small files of `NAME=VALUE` lines that identify a directory, and ids as text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from base64 import b64decode, b64encode
 
 
 def read_properties(content: bytes, separator: str) -> dict[str, str]:
-    """`NAME<separator>VALUE` lines; others, and comments, are passed over."""
+    """Parse `NAME<separator>VALUE` lines; other lines and comments are ignored."""
     properties = {}
     for line in content.decode("utf-8", "replace").splitlines():
         name, found, value = line.partition(separator)
@@ -21,7 +21,7 @@ def encode_uuid(uuid: bytes) -> str:
 
 
 def decode_uuid(text: str) -> bytes | None:
-    """The 16 bytes of a UUID; None if the text is none."""
+    """The 16 bytes of a UUID; None if the text is not a UUID."""
     try:
         uuid = b64decode(text + "==", b"-_", validate=True)
     except ValueError:

@@ -5,9 +5,9 @@
     00000000000000004711.timeindex  (timestamp: int64, offset - 4711: int32) of a new maximum
 
 The formats are Kafka's (`LogSegment`, `OffsetIndex`, `TimeIndex`). An index has about one entry
-per `index.interval.bytes` of log. The active segment's indexes grow in memory and are written
-when it is sealed or closed; a sealed segment's stay on disk, and a look-up reads only the entries
-that its binary search touches. Either can be rebuilt from the batches at any time.
+per `index.interval.bytes` of log. The active segment's indexes are in memory and are written when
+it is sealed or closed. A sealed segment's indexes stay on disk; a binary search reads only the
+entries that it compares. All indexes can be rebuilt from the batches at any time.
 """
 
 from __future__ import annotations
@@ -35,20 +35,19 @@ from trimtab.wire.batch_cy import (
 from trimtab.wire.compression import TooLarge
 
 LARGE_READ_BYTES = 128 * 1024
-"""What `Segment.read` returns at most as bytes; more is left on disk."""
+"""Bytes that `Segment.read` reads at most; a larger range is returned as `StoredRecords`."""
 
 _KEPT_BYTES = 16 * 1024 * 1024
-"""Of a segment that is deleted, what is kept at most for those who are being sent something of
-it."""
+"""Bytes of a deleted segment that are kept in memory at most, for responses still being sent."""
 _LOCATE_CHUNK = 8 * 1024
 _HEADERS_CHUNK = 64 * 1024
 _SIZES_CHUNK = 16 * 1024
 _VERIFY_CHUNK = 1024 * 1024
 
-# Where a batch ends: base offset, length of what follows it, offset delta of the last record.
-# Far cheaper than the whole header, and all that reading needs.
+# Base offset, batch length, last offset delta: enough to find where a batch ends, and much cheaper
+# than parsing the whole header.
 _BOUNDS = Struct(">qi11xi")
-# The same, and the largest timestamp.
+# The same, with the largest timestamp.
 _SIZED = Struct(">qi11xi8xq")
 _BEFORE_LENGTH_ENDS = 12
 _MIN_LENGTH = HEADER_BYTES - _BEFORE_LENGTH_ENDS
@@ -56,7 +55,7 @@ _MAGIC_AT = 16
 _MAGIC_BYTE = bytes([MAGIC])
 _INT32_MAX = 2**31 - 1
 _SEARCHED_BYTES = 1 << 20
-"""How far beyond a batch that is not whole another one is looked for."""
+"""Bytes after a torn batch that are searched for another whole batch."""
 
 _NOT_THE_LAST = "its last entries are not those of the last batches"
 
@@ -72,7 +71,7 @@ class TimestampOffset(NamedTuple):
 
 
 class BatchSize(NamedTuple):
-    """A batch without what is in it: the offset after it, its bytes, its largest timestamp (ms)."""
+    """A batch's end offset (exclusive), its bytes, and its largest timestamp (ms)."""
 
     next_offset: int
     size: int
@@ -80,12 +79,12 @@ class BatchSize(NamedTuple):
 
 
 class Recovered(NamedTuple):
-    """What `Segment.recover` has found.
+    """The result of `Segment.recover`.
 
     Attributes:
         end_offset: the offset after the last whole batch; the base offset if there is none.
-        problem: why the file was cut off there; empty if it was not.
-        is_torn: the crash interrupted an append, and nothing else is wrong.
+        problem: why the file was truncated there; empty if it was not.
+        is_torn: the only damage is an append that a crash interrupted.
     """
 
     end_offset: int
@@ -94,13 +93,13 @@ class Recovered(NamedTuple):
 
 
 Search: TypeAlias = Generator[None, None, TimestampOffset | None]
-"""The search for a record, which yields where others should have their turn, and what it finds."""
+"""A search for a record. It yields where other tasks may run, and returns the record or None."""
 
 
 class StoredRecords:
-    """Whole batches of a segment that are read when they are sent, a piece at a time: what a slow
-    client has asked for takes no memory while it waits. If the segment is deleted meanwhile some
-    of it is kept; the rest cannot be read any more.
+    """Whole batches of a segment that are read from disk piece by piece while a response is sent,
+    so that a slow client costs no memory. If the segment is deleted before, up to 16 MiB of it are
+    kept in memory; reading the rest fails.
     """
 
     __slots__ = ("__weakref__", "_generation", "_kept", "_position", "_segment", "_size")
@@ -119,8 +118,8 @@ class StoredRecords:
         """Up to `size` bytes from `start` on.
 
         Raises:
-            CorruptData: the log has been cut off or closed meanwhile, or its segment was deleted
-                and too much of it was being sent, or the file is shorter than it was.
+            CorruptData: the log was truncated or closed since, or its segment was deleted and these
+                batches were not kept, or the file is shorter than before.
             StorageError: the disk failed.
         """
         if self._kept is not None:
@@ -130,11 +129,11 @@ class StoredRecords:
             data = self._segment.read_bytes(self._position + start, wanted)
             if len(data) == wanted:
                 return data
-        raise CorruptData(f"{self._segment.path('.log')}: cut off while it was being sent")
+        raise CorruptData(f"{self._segment.path('.log')}: truncated while it was being sent")
 
     def keep(self) -> None:
-        """Takes them into memory, as the segment is about to be deleted."""
-        with suppress(CorruptData, StorageError):  # whoever reads them will learn of it
+        """Reads the batches into memory, as the segment is about to be deleted."""
+        with suppress(CorruptData, StorageError):  # `read` will raise it
             self._kept = self.read(0, self._size)
 
 
@@ -144,12 +143,12 @@ class Segment:
     Attributes:
         base_offset: the segment's name; no record in it has a smaller offset.
         size: bytes of whole batches.
-        created_ms: when this broker opened it; stands in for the time of records without one.
-        generation: raised when what has been written is taken back, and when the segment is closed.
+        created_ms: when this broker opened it; used instead of the timestamps of records without.
+        generation: incremented when the segment is truncated or closed.
 
     Args:
-        suffix: what the names of its files end with while it is not part of the log.
-        size: of its file, where that is known.
+        suffix: the end of its file names while it is not part of the log.
+        size: the size of its file, if known.
     """
 
     __slots__ = (
@@ -186,7 +185,7 @@ class Segment:
         self._growing: GrowingIndexes | None = None
         self._stored: StoredIndexes | None = None
         self._first_timestamp: int | None = None
-        self._tail: tuple[int, BatchHeader] | None = None  # the last batch at a size
+        self._tail: tuple[int, BatchHeader] | None = None  # a segment size, and its last batch
         self.base_offset = base_offset
         self.created_ms = created_ms
         self.generation = 0
@@ -204,19 +203,20 @@ class Segment:
         return self.path(".log"), self.path(".index"), self.path(".timeindex")
 
     def create(self) -> None:
-        """Makes the empty file, so that the segment's base offset is remembered."""
+        """Creates the empty file, whose name keeps the segment's base offset."""
         self._file.append(b"")
 
     @property
     def first_timestamp(self) -> int:
-        """The first batch's largest timestamp, -1 if there is none: `segment.ms` counts from it."""
+        """The first batch's largest timestamp, from which `segment.ms` counts; -1 if there is
+        none."""
         if self._first_timestamp is None:
             if not self.size:
                 return NO_TIMESTAMP
             try:
                 self._first_timestamp = next(self.headers())[1].max_timestamp
-            except CorruptData as error:  # appends go on: who reads it learns of it
-                _log.warning("the age of a segment is not known: %s", error)
+            except CorruptData as error:  # do not fail the append; reads will fail
+                _log.warning("the age of a segment is unknown: %s", error)
                 self._first_timestamp = NO_TIMESTAMP
         return self._first_timestamp
 
@@ -235,15 +235,15 @@ class Segment:
     def append(
         self, data: BytesLike, headers: Sequence[BatchHeader], first_offset: int | None = None
     ) -> None:
-        """Writes batches.
+        """Appends batches.
 
         Args:
-            first_offset: they have been stamped with this and what follows it; None if they have
-                the offsets that their headers say.
+            first_offset: the first offset stamped into the batches, where `headers` have the old
+                ones; None if the offsets in `headers` are right.
 
         Raises:
-            StorageError: the segment is as before, but for bytes beyond `size` in its file:
-                `discard_torn_bytes`.
+            StorageError: the batches do not count, but the file may have torn bytes beyond `size`;
+                call `discard_torn_bytes`.
         """
         indexes = self._growing or self._grow()
         self._file.append(data)
@@ -263,10 +263,10 @@ class Segment:
         self.size = position
 
     def confirm(self) -> None:
-        """Returns if its file is where it was.
+        """Checks that the file still exists.
 
         Raises:
-            StorageError: somebody has deleted it, or its directory.
+            StorageError: the file or its directory was deleted from outside.
         """
         self._file.confirm()
 
@@ -274,34 +274,34 @@ class Segment:
         self._file.truncate(self.size)
 
     def flush(self) -> None:
-        """Returns once the batches are on disk, and the indexes too if they no longer grow."""
+        """Fsyncs the batches, and the indexes too if the segment is sealed."""
         for path in self.paths[1:] if self._growing is None else ():
             self._storage.open(path).flush()
         self._file.flush()
 
     def save_indexes(self, durable: bool = False) -> None:
-        """Writes the indexes if they have grown since they were read."""
+        """Writes the indexes if they are in memory."""
         if self._growing is not None:
             for path, content in zip(self.paths[1:], self._growing.encode(), strict=True):
                 self._storage.write_file(path, content, durable)
             self._forget_stored_indexes()
 
     def seal(self) -> None:
-        """No more appends: after `save_indexes`, drops the indexes from memory."""
+        """Removes the indexes from memory, after `save_indexes`: no more appends follow."""
         self._growing = None
 
     def truncate(self, position: int) -> None:
         """Removes the batch at `position` and all that follow it."""
         self.generation += 1
-        # First, as the disk may fail half-way: what is on it then counts, and can still be read.
+        # Drop the indexes first: if the disk fails half-way, they are rebuilt from the file.
         self._growing = None
         self._forget_stored_indexes()
         self._tail = None
         for path in self.paths[1:]:
             self._storage.delete(path)
         self._file.truncate(position)
-        # A power loss must not bring back what was cut off: what is written there instead may be
-        # as long, so that later segments fit on to it.
+        # A loss of power must not bring the removed batches back: if the batches written in their
+        # place had the same length, recovery might accept a mix of both.
         self._file.flush()
         self.size = position
         self._first_timestamp = None
@@ -323,7 +323,8 @@ class Segment:
             self._storage.delete(path)
 
     def rename(self, suffix: str) -> None:
-        """Gives its files another suffix: first the indexes, as the batches are what counts."""
+        """Gives its files another suffix: the indexes first, as the .log file decides which segment
+        counts."""
         self.close()
         old_paths = self.paths
         self._suffix = suffix
@@ -335,7 +336,8 @@ class Segment:
     # -- reading
 
     def locate(self, offset: int) -> int | None:
-        """The position of the first batch whose last offset is `offset` or later, if any."""
+        """The position of the first batch whose last offset is `offset` or later; None if there is
+        none."""
         indexes = self._indexes
         entry = bisect_right(indexes.offsets, offset - self.base_offset) - 1
         position = indexes.positions[entry] if entry >= 0 else 0
@@ -374,10 +376,10 @@ class Segment:
         Args:
             max_bytes: bytes to return at most.
             min_one: return the first batch even if it is larger than that.
-            end_offset: return no batch that reaches this offset.
+            end_offset: return only batches that end before this offset.
             next_offset: the offset after the segment's last batch.
-            max_read_bytes: where there may be more, or more than `LARGE_READ_BYTES`, it is left on
-                disk.
+            max_read_bytes: a range that may be larger than this, or than `LARGE_READ_BYTES`, is
+                returned as `StoredRecords`.
         """
         large = LARGE_READ_BYTES
         if max_read_bytes is not None and max_read_bytes < large:
@@ -385,7 +387,7 @@ class Segment:
         room = min(max_bytes, self.size - position)
         if room > large:
             return self._find_range(position, room, min_one, end_offset, next_offset)
-        # One header more than there is room for: it tells where to go on.
+        # Read one header more than fits: it has the offset where the next read continues.
         data = self._file.read(position, room + _BOUNDS.size)
         if len(data) < _BOUNDS.size:
             raise self._corrupt(position, "the file ends within a batch")
@@ -408,7 +410,7 @@ class Segment:
             return (data if len(data) == room else memoryview(data)[:room]), next_offset
 
         entry_at = self._last_indexed(position + room, end_offset) - position
-        if entry_at > at:  # all before it fits: look for the end from there
+        if entry_at > at:  # all batches before the index entry fit: search for the end from there
             if not self._begins_batch(data, entry_at, end, end_offset):
                 self._rebuild_indexes(f"there is no batch at position {position + entry_at}")
                 return self.read(
@@ -428,7 +430,7 @@ class Segment:
         return memoryview(data)[:at], end
 
     def read_bytes(self, position: int, size: int) -> bytes:
-        """Bytes of the file, wherever batches begin and end."""
+        """Bytes of the file, without regard to batch boundaries."""
         return self._file.read(position, size)
 
     def _lend(self, position: int, size: int) -> StoredRecords:
@@ -441,7 +443,7 @@ class Segment:
     def _find_range(
         self, position: int, room: int, min_one: bool, end_offset: int, next_offset: int
     ) -> tuple[bytes | StoredRecords, int]:
-        """As `read`: looks at the first header, and at those near the end."""
+        """As `read`, but reads only the first header and the headers near the end."""
         base_offset, at, last_offset = self._bounds_at(position)
         if last_offset >= end_offset:
             return b"", base_offset
@@ -467,7 +469,7 @@ class Segment:
         return self._lend(position, at), end
 
     def _last_indexed(self, before_position: int, end_offset: int) -> int:
-        """The position of the last batch in the index before a position, and all before an
+        """The position of the last indexed batch that begins before a position and ends before an
         offset."""
         indexes = self._indexes
         entry = min(
@@ -477,8 +479,8 @@ class Segment:
         return indexes.positions[entry - 1] if entry else 0
 
     def _begins_batch(self, data: bytes, at: int, first: int, last: int) -> bool:
-        """Whether a batch begins there, with an offset from `first` to `last`: an index may be
-        damaged, and then points into the midst of one."""
+        """Whether a batch with a base offset from `first` to `last` begins at `at`. A damaged index
+        may point into the middle of a batch."""
         if not 0 <= at <= len(data) - _BOUNDS.size:
             return False
         base_offset, length, _ = _BOUNDS.unpack_from(data, at)
@@ -498,7 +500,7 @@ class Segment:
         """Position and header of every batch from `position` on.
 
         Raises:
-            CorruptData: a header cannot be right, or the file ends within a batch.
+            CorruptData: a header is damaged, or the file ends within a batch.
         """
         end_offset = self.base_offset
         while position < self.size:
@@ -509,8 +511,7 @@ class Segment:
                 position += header.size
 
     def batches(self, position: int, max_bytes: int) -> tuple[bytes, list[BatchHeader]]:
-        """The whole batches among the next `max_bytes` from `position` on, but at least one, and
-        their headers.
+        """The whole batches within `max_bytes` from `position` on, at least one, and their headers.
 
         Raises:
             CorruptData: as `headers`.
@@ -529,7 +530,7 @@ class Segment:
             wanted = self._batch_size(chunk, position)
 
     def sizes(self, position: int, end_offset: int) -> list[BatchSize]:
-        """Of the batches from `position` on those whose headers one small read shows, at least
+        """Sizes of the batches from `position` on whose headers one small read covers: at least
         one, but none that begins at `end_offset` or later.
 
         Raises:
@@ -552,8 +553,9 @@ class Segment:
         return found
 
     def find_timestamp(self, timestamp: int, start_offset: int) -> Search:
-        """The first record from `start_offset` on whose timestamp is `timestamp` or later; of a
-        batch that unpacks to more than `OPENED_LIMIT` the first of its records that may be it."""
+        """The first record from `start_offset` on whose timestamp is `timestamp` or later. A batch
+        that decompresses to more than `OPENED_LIMIT` is not decoded: its first possible record
+        stands for it."""
         indexes = self._indexes
         entry = bisect_left(indexes.timestamps, timestamp) - 1
         if entry >= 0:
@@ -599,7 +601,8 @@ class Segment:
         return None
 
     def last_header(self) -> BatchHeader | None:
-        """The last batch's header, found from the last index entry on; None if there is none.
+        """The last batch's header, found by reading from the last index entry; None if there is
+        none.
 
         Raises:
             CorruptData: as `headers`.
@@ -616,22 +619,22 @@ class Segment:
     def recover(
         self, seen: Callable[[BatchHeader], None], allows_gaps: bool, next_offset: int | None
     ) -> Recovered:
-        """Checks every batch, rebuilds the indexes, and cuts the file off at the first that is
-        torn or corrupt. Calls `seen` with each whole batch.
+        """Checks every batch, rebuilds the indexes, and truncates the file at the first batch that
+        is torn or corrupt. Calls `seen` with each whole batch.
 
-        A batch's CRC does not cover its base offset. So one that leaves a gap before it must be
-        confirmed by what follows it, or it is taken for damaged itself.
+        A batch's CRC does not cover its base offset. So a batch after a gap must be confirmed by
+        the offset of the next batch or segment; otherwise it counts as damaged.
 
         Args:
             allows_gaps: compaction may have left gaps, also before the last batch.
-            next_offset: where the next segment begins; None for the last one.
+            next_offset: the base offset of the next segment; None for the last one.
         """
         indexes = GrowingIndexes(self.base_offset, self._index_interval_bytes)
         end_offset = confirmed_offset = self.base_offset
         position = 0
         wanted = _VERIFY_CHUNK
         problem = ""
-        last: tuple[BatchHeader, int] | None = None  # which nothing has confirmed yet
+        last: tuple[BatchHeader, int] | None = None  # not confirmed yet
 
         def confirm() -> None:
             nonlocal last
@@ -673,8 +676,8 @@ class Segment:
                 problem = str(
                     self._corrupt(
                         last[1],
-                        f"offset {last[0].base_offset} after {confirmed_offset - 1}, which nothing "
-                        "that follows confirms",
+                        f"offset {last[0].base_offset} after {confirmed_offset - 1}, and the next "
+                        "batch or segment does not confirm it",
                     )
                 )
                 end_offset, position, last, is_torn = confirmed_offset, last[1], None, False
@@ -686,8 +689,8 @@ class Segment:
         return Recovered(end_offset, problem, is_torn)
 
     def _is_torn(self, position: int) -> bool:
-        """Whether what is at a position, and no whole batch, is the beginning of one that a crash
-        has interrupted: the file ends within it, and nothing whole lies behind."""
+        """Whether the bytes at a position are the beginning of a batch whose append a crash has
+        interrupted: the file ends within the batch, and no whole batch follows."""
         rest = self._file.read(position, _SEARCHED_BYTES)
         if len(rest) > _BOUNDS.size:
             length = _BOUNDS.unpack_from(rest)[1]
@@ -712,20 +715,25 @@ class Segment:
         length: int = _BOUNDS.unpack_from(chunk, at)[1]
         if length < _MIN_LENGTH:
             raise self._corrupt(position, f"length {length}")
-        # Before anybody makes room for it.
+        # Checked before memory is allocated for it.
         if position + _BEFORE_LENGTH_ENDS + length > self.size:
             raise self._corrupt(position, "the file ends within a batch")
         return _BEFORE_LENGTH_ENDS + length
 
     def _check_offsets(self, position: int, header: BatchHeader, end_offset: int) -> None:
-        """A batch follows those before it, and its offsets fit into the indexes."""
+        """Checks that a batch's offsets come after `end_offset` and fit into the indexes.
+
+        Raises:
+            CorruptData: they do not.
+        """
         if header.base_offset < end_offset or header.last_offset - self.base_offset > _INT32_MAX:
             raise self._corrupt(
-                position, f"offset {header.base_offset} cannot be: those before end at {end_offset}"
+                position,
+                f"offset {header.base_offset} is wrong: the batches before it end at {end_offset}",
             )
 
     def _has_timestamp(self, offset: int, timestamp: int) -> bool:
-        """Whether the batch at an offset has this as its largest timestamp."""
+        """Whether `timestamp` is the largest timestamp of the batch at an offset."""
         position = self.locate(offset)
         if position is None:
             return False
@@ -745,7 +753,7 @@ class Segment:
             self._stored = None
 
     def _open_indexes(self) -> GrowingIndexes | StoredIndexes:
-        """The indexes on disk, searched there; in memory if they are not all there."""
+        """The indexes on disk, if they exist and fit; otherwise in memory, as by `_grow`."""
         _, index, time_index = self.paths
         if self._storage.exists(index):
             stored = StoredIndexes(self._storage.open(index), self._storage.open(time_index))
@@ -757,7 +765,7 @@ class Segment:
         return self._grow()
 
     def _grow(self) -> GrowingIndexes:
-        """The indexes in memory, from disk if they are there, otherwise from the batches."""
+        """Loads the indexes into memory: from disk if possible, otherwise from the batches."""
         indexes = GrowingIndexes(self.base_offset, self._index_interval_bytes)
         if self.size:
             index, time_index = (self._storage.read_file(path) for path in self.paths[1:])
@@ -773,7 +781,8 @@ class Segment:
         return indexes
 
     def _agrees(self, indexes: GrowingIndexes | StoredIndexes) -> bool:
-        """Whether the indexes' last entries are those of batches, with no newer one after them."""
+        """Whether the indexes' last entries match batches in the file, and no later batch has a
+        newer timestamp."""
         position = indexes.positions[-1] if len(indexes.positions) else 0
         newest = NO_TIMESTAMP
         try:
@@ -794,12 +803,12 @@ class Segment:
         return newest < timestamp and self._has_timestamp(place, timestamp)
 
     def _rebuild_indexes(self, why: str) -> GrowingIndexes:
-        """The indexes from the batches, as those on disk are damaged.
+        """Builds the indexes from the batches, as those on disk are damaged.
 
         Raises:
             CorruptData: as `headers`.
         """
-        _log.warning("made the indexes of %s again: %s", self.path(".log"), why)
+        _log.warning("rebuilt the indexes of %s: %s", self.path(".log"), why)
         self._growing = None
         self._forget_stored_indexes()
         return self._index_batches()

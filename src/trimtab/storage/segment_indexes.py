@@ -1,8 +1,9 @@
 """A segment's two sparse indexes, in memory while they grow and on disk afterwards.
 
-Both forms show the same columns: offsets (relative to the segment's base) of the last records of
-some batches and those batches' positions; and every timestamp that was the largest so far, with
-the relative offset where it was. Formats: Kafka's `OffsetIndex` and `TimeIndex`, big-endian.
+Both forms have the same columns. Offset index: the relative offsets (to the segment's base offset)
+of the last records of some batches, and those batches' positions. Time index: rising maximum
+timestamps, and the relative offsets of their batches. Formats: Kafka's `OffsetIndex` and
+`TimeIndex`, big-endian.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ _TIME_ENTRY_BYTES = _TIME_ENTRY.size
 
 
 class GrowingIndexes:
-    """The indexes of the segment that is being written.
+    """The in-memory indexes of the active segment.
 
     Attributes:
-        max_timestamp: the largest timestamp noted, -1 if none.
+        max_timestamp: the largest timestamp so far, -1 if none.
     """
 
     __slots__ = (
@@ -57,8 +58,8 @@ class GrowingIndexes:
         self._bytes_since_entry = 0
 
     def note(self, header: BatchHeader, position: int, last_offset: int) -> None:
-        """Takes in the next batch: an entry if enough bytes have passed since the last one."""
-        # Of a batch that compaction has emptied, the time is that of no record.
+        """Adds the next batch: an entry if `index.interval.bytes` have passed since the last."""
+        # The timestamp of a batch that compaction has emptied belongs to no record.
         if header.max_timestamp > self.max_timestamp and header.record_count:
             self.max_timestamp = header.max_timestamp
             self._max_timestamp_offset = last_offset - self._base_offset
@@ -81,7 +82,7 @@ class GrowingIndexes:
         return index.tobytes(), b"".join(times)
 
     def decode(self, index: bytes, time_index: bytes, log_size: int) -> bool:
-        """Takes the two files' content, if it can belong to a log of that size."""
+        """Loads the two files' content; False if it does not fit a log of that size."""
         if len(index) % INDEX_ENTRY_BYTES or len(time_index) % _TIME_ENTRY_BYTES:
             return False
         entries = array("i", index)
@@ -107,7 +108,7 @@ class GrowingIndexes:
 
 
 class StoredIndexes:
-    """The indexes on disk: nothing in memory, each look-up reads a handful of entries."""
+    """The indexes on disk: each look-up reads a few entries, and keeps nothing in memory."""
 
     __slots__ = (
         "_files",
@@ -133,7 +134,7 @@ class StoredIndexes:
         return self._max_timestamp
 
     def fit(self, log_size: int) -> bool:
-        """Whether they can belong to a log of that size; what is not written yet cannot."""
+        """Whether they fit a log of that size. Missing or incomplete indexes do not."""
         index, time_index = self._files
         if index.size % INDEX_ENTRY_BYTES or time_index.size % _TIME_ENTRY_BYTES:
             return False
@@ -172,7 +173,7 @@ class _StoredColumn(Sequence[int]):
         data = self._file.read(position, self._form.size)
         if len(data) < self._form.size:
             raise CorruptData(
-                f"an index has ended before its entry {index}: somebody has cut it off"
+                f"an index file ends before its entry {index}: it was truncated from outside"
             )
         value: int = self._form.unpack(data)[0]
         return value
@@ -181,8 +182,8 @@ class _StoredColumn(Sequence[int]):
 def _fit(
     offsets: Sequence[int], positions: Sequence[int], timestamps: Sequence[int], log_size: int
 ) -> bool:
-    """Entries rise strictly and lie within the log, as zeros from a lost write do not; and some
-    batch was the first to have a timestamp. Where none had, the indexes are not worth keeping."""
+    """Whether first and last entries rise and are within the log, and there is a timestamp entry.
+    Zeros from a lost write fail this test. An index without timestamps is rebuilt."""
     if not len(timestamps) or (len(offsets) and not 0 < positions[-1] < log_size):
         return False
     return all(len(keys) < 2 or keys[0] < keys[-1] for keys in (offsets, positions, timestamps))

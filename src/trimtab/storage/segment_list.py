@@ -1,4 +1,4 @@
-"""The segments of a log, and in which of them an offset or a time lies."""
+"""The segments of a log, and look-ups by offset and by timestamp."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from trimtab.wire.batch_cy import BatchHeader
 
 
 class SegmentList:
-    """A log's segments, by rising base offset. One begins where the one before ends; where the
-    last one ends, only the log knows.
+    """A log's segments, by rising base offset. Each ends where the next begins; the log knows where
+    the last one ends.
 
     Attributes:
-        active: the last one, which is being written. There is one as long as a log is open.
+        active: the last segment, to which batches are appended. An open log always has one.
     """
 
     __slots__ = ("_base_offsets", "_doomed", "_segments", "active")
@@ -26,7 +26,7 @@ class SegmentList:
     def __init__(self) -> None:
         self._segments: list[Segment] = []
         self._base_offsets: list[int] = []
-        self._doomed: Sequence[Segment] = ()  # no longer in the log, but on disk
+        self._doomed: Sequence[Segment] = ()  # removed from the log, but still on disk
 
     def __len__(self) -> int:
         return len(self._segments)
@@ -43,7 +43,7 @@ class SegmentList:
 
     @property
     def size(self) -> int:
-        """Bytes of all of them."""
+        """Bytes of all segments."""
         return sum(segment.size for segment in self._segments)
 
     @property
@@ -54,7 +54,7 @@ class SegmentList:
     # -- looking up
 
     def index_of(self, offset: int) -> int:
-        """The index of the segment that holds an offset; the first one if it lies before."""
+        """The index of the segment that holds an offset; 0 if the offset is before all segments."""
         return max(0, bisect_right(self._base_offsets, offset) - 1)
 
     def since(self, offset: int) -> list[Segment]:
@@ -62,12 +62,12 @@ class SegmentList:
         return self._segments[self.index_of(offset) :]
 
     def end_of_sealed(self, segment: Segment) -> int:
-        """The offset after the last one of a segment that is not the active one."""
+        """The end offset of a sealed segment: the next one's base offset."""
         return self._base_offsets[bisect_right(self._base_offsets, segment.base_offset)]
 
     def locate(self, offset: int) -> tuple[Segment, int] | None:
-        """Where the first batch lies that reaches `offset`; None if there is none, because
-        compaction has left a gap before the log's end."""
+        """Segment and position of the first batch that ends after `offset`; None if there is none,
+        as after compaction with a gap before the log's end."""
         for segment in self.since(offset):
             position = segment.locate(offset)
             if position is not None:
@@ -87,7 +87,8 @@ class SegmentList:
         return total - start - (0 if end is None else self._segments[last].size - end)
 
     def sizes(self, offset: int, end_offset: int) -> list[BatchSize]:
-        """Some batches from the one that holds `offset` on: as many as a small read shows."""
+        """Sizes of some batches from the one that holds `offset` on: as many as one small read
+        covers."""
         place = self.locate(offset) if offset < end_offset else None
         return [] if place is None else place[0].sizes(place[1], end_offset)
 
@@ -117,8 +118,8 @@ class SegmentList:
         return None
 
     def find_max_timestamp(self, start_offset: int) -> Search:
-        """The first record from `start_offset` on with the largest timestamp of all; None if none
-        has one."""
+        """The first record from `start_offset` on with the largest timestamp; None if no record has
+        a timestamp."""
         newest = max(self._segments, key=lambda segment: segment.max_timestamp)
         if newest.max_timestamp == NO_TIMESTAMP:
             return None
@@ -127,22 +128,22 @@ class SegmentList:
     # -- changing
 
     def add(self, segment: Segment) -> None:
-        """Appends one, which becomes the active one."""
+        """Appends a segment, which becomes the active one."""
         self._segments.append(segment)
         self._base_offsets.append(segment.base_offset)
         self.active = segment
 
     def drop_first(self) -> None:
-        """Deletes the first one. It may be the only one."""
+        """Deletes the first segment. It may be the only one."""
         self._drop(0)
 
     def drop_last(self) -> None:
-        """Deletes the active one; the one before it, if any, becomes that."""
+        """Deletes the active segment; the one before it, if any, becomes active."""
         self._drop(-1)
 
     def cut_off_last(self) -> None:
-        """As `drop_last`, where other batches will be written in its place: a power loss may bring
-        its name back, and then nothing may be in it."""
+        """As `drop_last`, but truncates the file first: other batches will be written at its
+        offsets, and a loss of power may bring the deleted file back."""
         self.active.truncate(0)
         self.drop_last()
 
@@ -153,12 +154,13 @@ class SegmentList:
             self.active = self._segments[-1]
 
     def doom(self, count: int) -> None:
-        """Takes the first ones, not all, out of the log. `delete_doomed` deletes them."""
+        """Removes the first `count` segments (not all) from the log; `delete_doomed` deletes their
+        files."""
         self._doomed = self._segments[:count]
         del self._segments[:count], self._base_offsets[:count]
 
     def delete_doomed(self) -> None:
-        """Deletes what has been taken out, in order.
+        """Deletes the files of removed segments, in order.
 
         Raises:
             StorageError: a file could not be deleted; the next call begins with it.
@@ -168,7 +170,7 @@ class SegmentList:
             self._doomed = self._doomed[1:]
 
     def holds(self, group: Sequence[Segment]) -> bool:
-        """Whether these are all there still, sealed and in a row."""
+        """Whether these segments are all in the log still, adjacent and sealed."""
         first = bisect_right(self._base_offsets, group[0].base_offset) - 1
         return (
             first >= 0
@@ -177,13 +179,13 @@ class SegmentList:
         )
 
     def replace(self, group: Sequence[Segment], cleaned: Segment) -> None:
-        """Puts a cleaned segment, which is on disk, in the place of those it was made of.
+        """Replaces segments by the cleaned one made of them, which has been fsynced.
 
-        A crash finds either the old ones or, complete, the new one: `log_files` finishes what the
-        suffix ".swap" says has begun.
+        After a crash either the old segments or the complete new one are found: if there is a
+        file with the suffix ".swap", `log_files` completes the replacement.
 
         Raises:
-            StorageError: some of it is done.
+            StorageError: the replacement is incomplete; the next `Log.open` completes it.
         """
         first = self._segments.index(group[0])
         cleaned.rename(SWAP)

@@ -1,8 +1,8 @@
-"""The seam to the disk: what the broker needs of files, whoever keeps them.
+"""The interface to the disk: the file operations that brokers and controllers need.
 
-`trimtab.runtime.files` keeps them in a directory, `trimtab.sim.disk` in memory, where a crash
-loses what was not flushed. Paths are relative, with `/` between parts. One thread (the loop's)
-uses a storage; only `Storage.flush` works beside it.
+`trimtab.runtime.files` implements it with a directory, `trimtab.sim.disk` in memory, where a crash
+loses unflushed data. Paths are relative, with `/` between parts. Only the loop's thread uses a
+storage, except that `Storage.flush` does its work on another.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ _REMEDIES = {
     ENFILE: "; raise the system's limit on open files (sysctl fs.file-max)",
     EROFS: "; mount the data directory writable",
     EIO: "; the disk reports a hardware fault: check it",
-    ENOENT: "; it was there: restore the data directory, or start with an empty one",
+    ENOENT: "; it existed before: restore the data directory, or start with an empty one",
 }
 
 _NO_ROOM = (ENOSPC, EDQUOT, EFBIG)
-"""What was written before is there."""
+"""A disk, quota or size limit is full; data written before is intact."""
 
 _NOT_THE_DISK = (EMFILE, ENFILE, EISDIR, ENOTDIR)
-"""No descriptor is left, which passes; or something else is where one file should be."""
+"""No file descriptor is left, which is temporary; or a directory is in the place of a file, or a
+file in that of a directory."""
 
 
 class StorageError(KafkaError):
@@ -65,14 +66,14 @@ class StorageError(KafkaError):
 
     @property
     def fails_directory(self) -> bool:
-        """Whether nothing in the directory can be relied on any more, as Kafka has it for every
-        `IOException`; but not where the process has run out of descriptors, or a directory is where
-        a file should be."""
+        """Whether the whole directory counts as failed. Kafka says so for every `IOException`;
+        here it is False if the process is out of file descriptors, or a directory is in the place
+        of a file."""
         return self.errno not in _NOT_THE_DISK
 
     @property
     def is_for_want_of_room(self) -> bool:
-        """Whether the disk, a quota or a limit is full: all that was written before is there."""
+        """Whether a disk, quota or size limit is full; data written before is intact."""
         return self.errno in _NO_ROOM
 
     def __reduce__(self) -> tuple[type[StorageError], tuple[str, str, int]]:
@@ -80,18 +81,18 @@ class StorageError(KafkaError):
 
 
 class Space(NamedTuple):
-    """How large a volume is, and how much more this process may write to it; -1 if unknown."""
+    """A volume's size, and the bytes that this process may still write to it; -1 if unknown."""
 
     total_bytes: int
     usable_bytes: int
 
 
 class File(Protocol):
-    """One append-only file. It comes into being, with its parents, at the first append.
+    """One append-only file. The first append creates it and its parent directories.
 
-    Every method raises `StorageError` when the disk fails. A file that somebody has deleted or
-    moved away, or its directory, is not made again: `append` and `confirm` raise ENOENT, although
-    the operating system would go on writing to what nobody can find any more.
+    Every method raises `StorageError` when the disk fails. If the file or its directory has been
+    deleted or moved from outside, it is not created again: `append` and `confirm` raise ENOENT,
+    although the operating system would still write to the unlinked file.
     """
 
     @property
@@ -101,7 +102,7 @@ class File(Protocol):
     def append(self, data: BytesLike) -> None:
         """Writes all of `data` at the end. Empty data creates the file.
 
-        After an error part of it may be there: `truncate` to a known size before going on.
+        After an error the file may have part of `data`: `truncate` it before the next append.
         """
 
     def read(self, position: int, size: int) -> bytes:
@@ -111,20 +112,20 @@ class File(Protocol):
         """Cuts the file down to `size` bytes."""
 
     def flush(self) -> None:
-        """Returns once everything appended survives a loss of power (fsync)."""
+        """Returns once all appended data survives a loss of power (fsync)."""
 
     def confirm(self) -> None:
-        """Returns if the file is at its path, or was never made."""
+        """Raises ENOENT if the file was created but is not at its path any more."""
 
     def close(self) -> None:
-        """Lets go of what the open file holds; using it again opens it again."""
+        """Closes the file descriptor; the next use opens the file again."""
 
 
 class Storage(Protocol):
     """A tree of files. Every method raises `StorageError` when the disk fails."""
 
     def open(self, path: str) -> File:
-        """The file at `path`, whether it exists or not. Touches no disk yet."""
+        """The file at `path`, which need not exist. Does not access the disk yet."""
 
     def exists(self, path: str) -> bool: ...
 
@@ -133,38 +134,39 @@ class Storage(Protocol):
         order; none if it does not exist."""
 
     def delete(self, path: str) -> None:
-        """Deletes a file, or a directory with all that is in it. Nothing there is no error."""
+        """Deletes a file, or a directory with its contents. A missing path is no error."""
 
     def rename(self, old: str, new: str) -> None:
-        """Renames a file or directory, replacing a file of the new name at once."""
+        """Renames a file or directory, atomically replacing a file of the new name."""
 
     def read_file(self, path: str) -> bytes | None:
         """A small file's whole content; None if it does not exist."""
 
     def write_file(self, path: str, content: BytesLike, durable: bool = True) -> None:
-        """Replaces a small file's content at once: a reader sees the old or the new, whole. Makes
-        its parents, but for the root if that was deleted after `lock`: ENOENT.
+        """Replaces a small file's content atomically. Creates its parent directories, but not the
+        root: ENOENT if that was deleted after `lock`.
 
-        With `durable` it also survives a loss of power on return; without, it costs no fsync.
+        Args:
+            durable: fsync, so that the content survives a loss of power when this returns.
         """
 
     async def flush(self, paths: Sequence[str]) -> None:
-        """Makes the named files durable without holding up the loop. Missing ones are no error:
-        what has been deleted needs no flush."""
+        """Fsyncs the named files without blocking the loop. Missing files are skipped, as they
+        have been deleted."""
 
     def boot_id(self) -> str:
-        """Which life of the machine this is: as long as it stays the same, what was written is
-        there, flushed or not. Empty where that is not known."""
+        """Identifies the machine's current boot; empty if unknown. While it stays the same, data
+        written without fsync is not lost."""
 
     def space(self) -> Space:
-        """Of the volume that the files lie on."""
+        """The size and free space of the volume that holds the files."""
 
     def lock(self) -> None:
-        """Claims the whole storage for this process until `close`.
+        """Locks the storage for this process until `close`.
 
         Raises:
-            UsageError: someone else has it.
+            UsageError: another process or node has locked it.
         """
 
     def close(self) -> None:
-        """Closes every open file and gives up the lock."""
+        """Closes all files and releases the lock."""

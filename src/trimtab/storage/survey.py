@@ -1,7 +1,4 @@
-"""What lies in a broker's data directory, found by reading alone: nothing is changed.
-
-For whoever must know what a broker has while no node runs, such as `trimtab recover`.
-"""
+"""Reads a broker's data directory without changing it, while no node runs (`trimtab recover`)."""
 
 from __future__ import annotations
 
@@ -22,18 +19,18 @@ _LOG_SUFFIX = ".log"
 _CHUNK = 4 * 1024 * 1024
 _HEADER_BYTES = 61
 _MAX_GAP = 2**31
-"""Between two batches of a segment, after compaction."""
+"""Largest gap in offsets between two batches of a segment, after compaction."""
 _FOREVER_MS = 2**63 - 1
 
 
 class StoredLog(NamedTuple):
-    """One replica, as it lies on disk.
+    """One replica on disk.
 
     Attributes:
-        topic_id: 16 bytes; None if a crash came before it was written.
-        leader_epoch: of the last whole batch; -1 if there has been none.
-        end_offset: after the last whole batch.
-        max_producer_id: the largest that is remembered; -1 for none.
+        topic_id: 16 bytes; None if a crash happened before it was written.
+        leader_epoch: the leader epoch of the last whole batch; -1 if there has been none.
+        end_offset: the offset after the last whole batch.
+        max_producer_id: the largest producer id found; -1 for none.
     """
 
     topic: str
@@ -48,7 +45,7 @@ class Survey(NamedTuple):
     """One broker's directory.
 
     Attributes:
-        logs: of every partition that has a directory, in order.
+        logs: every partition that has a directory, sorted.
     """
 
     broker_id: int
@@ -57,10 +54,10 @@ class Survey(NamedTuple):
 
 
 def survey(storage: Storage) -> Survey:
-    """Look through a broker's data directory.
+    """List the logs in a broker's data directory.
 
-    The last segment of each log is read and its CRCs are checked: what a crash has torn there is
-    not counted, as the broker will cut it off.
+    Reads the last segment of each log and checks its CRCs. Batches that a crash has torn do not
+    count, as the broker will truncate them.
 
     Raises:
         StorageError: the disk failed.
@@ -101,7 +98,7 @@ def _look_at(storage: Storage, key: TopicPartition) -> StoredLog:
                 end_offset = last.next_offset
             break
     else:
-        # No batch is left: the file of epochs tells, as far as it goes.
+        # No batch is left: use the file of leader epochs.
         began = [each.epoch for each in epochs.entries if each.start_offset < end_offset]
         leader_epoch = began[-1] if began else -1
     found = ProducerSnapshots(storage, directory, _offsets(names, f".{SNAPSHOT}")).load(
@@ -137,7 +134,7 @@ def _batches(storage: Storage, path: str, base_offset: int) -> Iterator[BatchHea
                 except CorruptData:
                     break
                 if not next_offset <= header.base_offset <= next_offset + _MAX_GAP:
-                    return  # offsets are not under the CRC
+                    return  # the CRC does not cover offsets, so check them here
                 next_offset = header.next_offset
                 yield header
                 at += header.size

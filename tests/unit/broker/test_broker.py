@@ -441,7 +441,7 @@ def test_a_broker_that_cannot_go_on_ends_and_says_so(
         await start(lab, 0)
 
     lab.run(scenario, brokers=2)
-    assert "cannot follow the controller any more broker=0" in caplog.text
+    assert "cannot replay the controller's log any more broker=0" in caplog.text
 
 
 # -- partitions that come, go and fail

@@ -75,7 +75,7 @@ def test_when_a_leader_cannot_append_another_leads_at_once(
         assert (await send(lab, b"c")).error_code == 0
         assert values(leading(lab)) == [b"a", b"c"]
         assert leader not in decided(lab).isr
-        assert caplog.text.count("the log directory has failed, and this broker ends") == 1
+        assert caplog.text.count("the log directory has failed; this broker stops") == 1
         await ended(lab, leader)
 
     lab.run(scenario, brokers=3, config=TWO)

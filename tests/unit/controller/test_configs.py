@@ -308,7 +308,7 @@ def test_options_of_brokers_that_nobody_knows_are_kept(
         )
         assert codes(decision) == [0]
         assert image.configs(BROKERS, name) == {"a.plugin": "s3cret", "max.connections": "9"}
-    assert "nobody knows them broker=0 count=1 first='a.plugin'" in caplog.text
+    assert "unknown configs are kept broker=0 count=1 first='a.plugin'" in caplog.text
     assert "s3cret" not in caplog.text
     # Nor do they stand in the way of those that are known, in either spelling of theirs.
     decision = alter(image, resource(BROKERS, "0", ("max_connections", SET, "7")))

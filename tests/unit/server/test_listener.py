@@ -170,7 +170,7 @@ def test_who_says_nothing_gives_way_where_there_are_too_many(
 
     hall.run(scenario)
     assert "3 are open already" in caplog.text or "3 connections are open already" in caplog.text
-    assert "has asked for nothing yet" in caplog.text
+    assert "has sent no request yet" in caplog.text
 
 
 def test_a_flood_of_refusals_fills_no_disk(hall: Hall, caplog: pytest.LogCaptureFixture) -> None:

@@ -129,7 +129,7 @@ class TestLogs:
         again = open_directory(disk)
         assert again.open_log("flights", 3, TOPIC_ID, CONFIG).log_end_offset == 0
         assert again.has_lost
-        assert "flights-3 is gone" in caplog.text
+        assert "the log of flights-3 is missing" in caplog.text
 
     def test_that_end_before_their_start_are_set_aside_and_begin_there(
         self, disk: VirtualDisk, directory: LogDirectory

@@ -64,7 +64,7 @@ def test_a_log_that_ends_before_its_recovery_point_is_damaged(
     disk.delete(path(8))
     again, is_damaged = reopen(disk, clock, END, clean)
     assert (again.log_end_offset, is_damaged) == (8, True)
-    assert "ends at offset 8, and 10 was on disk" in caplog.text
+    assert "ends at offset 8, but its recovery point was 10" in caplog.text
 
 
 def test_a_log_that_ends_before_its_high_watermark_is_damaged(
@@ -83,7 +83,7 @@ def test_an_emptied_file_in_the_midst_is_an_end(
     disk.write_file(path(4), b"")
     again, is_damaged = reopen(disk, clock, END, clean)
     assert (again.log_end_offset, is_damaged) == (4, True)
-    assert "dropped 1 segments of flights-3, from offset 8 on" in caplog.text
+    assert "deleted 1 segments of flights-3, from offset 8 on" in caplog.text
     assert append(again, batch()).first_offset == 4
 
 
@@ -105,7 +105,7 @@ def test_an_interrupted_append_is_no_damage(
     disk.open(path(8)).append(bytes(batch())[:40])
     again, is_damaged = reopen(disk, clock, 8)
     assert (again.log_end_offset, is_damaged) == (END, False)
-    assert "where a crash has interrupted an append" in caplog.text
+    assert "as a crash interrupted an append" in caplog.text
 
 
 def test_a_changed_byte_cuts_the_log_off_with_a_line(
@@ -114,7 +114,7 @@ def test_a_changed_byte_cuts_the_log_off_with_a_line(
     change(disk, path(4), 100, b"\xff")
     again, is_damaged = reopen(disk, clock, 4)
     assert (again.log_end_offset, is_damaged) == (4, True)
-    assert "cut flights-3 off at offset 4, as damaged" in caplog.text
+    assert "truncated flights-3 to offset 4, as it is damaged" in caplog.text
     assert "they changed on the way or on disk" in caplog.text
 
 
@@ -144,7 +144,7 @@ def test_damage_that_is_met_before_the_recovery_point_has_all_checked(
     change(disk, path(0), 16, b"\7")
     again, is_damaged = reopen(disk, clock, END)
     assert (again.log_end_offset, is_damaged) == (0, True)
-    assert "checks all of flights-3" in caplog.text
+    assert "checks the whole log flights-3" in caplog.text
 
 
 def test_a_follower_that_cannot_read_where_to_cut_cuts_the_segment(

@@ -56,7 +56,7 @@ def test_of_a_log_that_is_cut_off_meanwhile_cannot_be_read(
     records = log.read(0, 10_000)
     assert isinstance(records, StoredRecords)
     log.truncate(log.log_end_offset - 1)
-    with pytest.raises(CorruptData, match="cut off while it was being sent"):
+    with pytest.raises(CorruptData, match="truncated while it was being sent"):
         records.read(0, 100)
 
 
@@ -67,7 +67,7 @@ def test_of_a_log_that_is_closed_meanwhile_cannot_be_read(
     records = log.read(0, 10_000)
     assert isinstance(records, StoredRecords)
     log.abandon()
-    with pytest.raises(CorruptData, match="cut off"):
+    with pytest.raises(CorruptData, match="truncated"):
         records.read(0, 100)
 
 

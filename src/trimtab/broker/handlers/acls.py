@@ -1,6 +1,6 @@
 """DescribeAcls (29), CreateAcls (30) and DeleteAcls (31), versions 1-3: there are none.
 
-Everybody may do everything. The answer is that of Apache Kafka without an authorizer.
+Every client may do everything. The response is that of Apache Kafka without an authorizer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NONE = "No Authorizer is configured."
 def describe_acls(
     broker: Broker, header: RequestHeader, request: DescribeAclsRequest
 ) -> DescribeAclsResponse:
-    """That nobody keeps any."""
+    """SECURITY_DISABLED."""
     return DescribeAclsResponse(
         throttle_time_ms=0, error_code=ErrorCode.SECURITY_DISABLED, error_message=_NONE_ON_BROKER
     )
@@ -40,7 +40,7 @@ def describe_acls(
 def create_acls(
     broker: Broker, header: RequestHeader, request: CreateAclsRequest
 ) -> CreateAclsResponse:
-    """The same of each ACL."""
+    """SECURITY_DISABLED for each ACL."""
     result = AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NONE)
     return CreateAclsResponse(throttle_time_ms=0, results=[result] * len(request.creations))
 
@@ -48,7 +48,7 @@ def create_acls(
 def delete_acls(
     broker: Broker, header: RequestHeader, request: DeleteAclsRequest
 ) -> DeleteAclsResponse:
-    """The same of each filter."""
+    """SECURITY_DISABLED for each filter."""
     result = DeleteAclsFilterResult(
         error_code=ErrorCode.SECURITY_DISABLED, error_message=_NONE, matching_acls=[]
     )

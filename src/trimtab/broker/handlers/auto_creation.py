@@ -1,11 +1,11 @@
-"""Topics that are created because somebody asks Metadata for them (`auto.create.topics.enable`).
+"""Creates topics that a Metadata request names and that do not exist (`auto.create.topics.enable`).
 
-A Metadata response has a code for each topic and no message. Refused creations keep the code that
-CreateTopics gave, as KIP-578 has it for its limits and as Kafka's brokers answered before KRaft,
-where Apache Kafka 4 says UNKNOWN_TOPIC_OR_PARTITION whatever the reason: so Java's producer names
-the cause, and kafka-python's and ours fail at once with it. librdkafka passes over codes that it
-does not expect there, and says that the message timed out; hence the reason is in the broker's log
-too.
+A Metadata response has an error code for each topic, but no message. If the controller refuses to
+create a topic, the response has the code from CreateTopics, as KIP-578 says for its limits and as
+Kafka did before KRaft; Apache Kafka 4 always answers UNKNOWN_TOPIC_OR_PARTITION. So Java's producer
+reports the cause, and the producers of kafka-python and trimtab fail with it at once. librdkafka
+ignores codes that it does not expect there and reports a time-out, so the broker also logs the
+reason.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _IS_COMING: Mapping[int, ErrorCode] = {
     ErrorCode.TOPIC_ALREADY_EXISTS: ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.LEADER_NOT_AVAILABLE,
 }
-"""Codes of a topic that is there, or may be, and that this broker has not learnt of yet."""
+"""Codes of a topic that exists, or may exist, but is not in this broker's image yet."""
 
 _log = logging.getLogger(__name__)
 
 
 async def create_missing(broker: Broker, names: Sequence[str]) -> dict[str, int]:
-    """Create topics with the default counts; for each that was not, what Metadata says of it."""
+    """Create topics with the default counts; returns the error code of each for Metadata."""
     request = CreateTopicsRequest(
         topics=[
             CreatableTopic(
@@ -68,10 +68,10 @@ async def create_missing(broker: Broker, names: Sequence[str]) -> dict[str, int]
 
 
 class RefusedCreations:
-    """Says in the log why topics were not created: of each once in a minute, of 100 in a minute."""
+    """Logs why topics were not created: each at most once a minute, 100 a minute at most."""
 
     def __init__(self) -> None:
-        self._said: dict[str, float] = {}  # the oldest first
+        self._said: dict[str, float] = {}  # when each topic was logged, oldest first
 
     def say(self, results: Iterable[CreatableTopicResult], now_s: float) -> None:
         for name, at in list(self._said.items()):

@@ -1,7 +1,7 @@
 """DescribeCluster (60), versions 0-2: the brokers and the controller.
 
 Endpoint type 2 (controllers) is refused with MISMATCHED_ENDPOINT_TYPE: this is a broker (KIP-919).
-The authorized operations are given if they are asked for.
+The response has the authorized operations if the request asks for them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CONTROLLERS = 2
 def describe_cluster(
     broker: Broker, header: RequestHeader, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    """Who is in the cluster."""
+    """The cluster's id, controller and brokers."""
     if request.endpoint_type != _BROKERS:
         return DescribeClusterResponse(
             throttle_time_ms=0,

@@ -1,6 +1,7 @@
-"""ListConfigResources (74), versions 0-1: what has options of its own (KIP-1142).
+"""ListConfigResources (74), versions 0-1: the resources that can have options (KIP-1142).
 
-Version 0 asks for client metrics alone. Groups and client metrics are there if they have options.
+Version 0 lists client metrics subscriptions only. Groups and client metrics subscriptions are
+listed if they have options; topics and brokers always.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _TYPES_SINCE = 1
 def list_config_resources(
     broker: Broker, header: RequestHeader, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    """What there is of the kinds that are asked for."""
+    """The resources of the requested types."""
     if header.api_version < _TYPES_SINCE:
         wanted = {CONFIG_CLIENT_METRICS}
     else:

@@ -1,13 +1,13 @@
 """DescribeConfigs (32), versions 1-4: the options of topics, of this broker, of all brokers, of
 groups and of subscriptions to clients' metrics.
 
-Every option of the table is given, with its value, type, where the value comes from, where it would
-come from otherwise (synonyms) and what it means. Of all brokers (the one whose name is empty) only
-what is set for them. A broker's option that nobody knows is shown without its value and type, as it
-may be a secret. Options that change nothing say so in their documentation. Loggers have no options
-here.
+The response has every option of the table with its value, type, source, synonyms (the sources that
+would apply next) and documentation. For all brokers (the broker resource with an empty name) it has
+only the options that are set. An unknown option of a broker is shown without value and type, as it
+may be a secret. The documentation of an option without effect says so. Loggers have no options.
 
-Unlike Kafka, a topic's value that comes from an option in hours or minutes has that one's source.
+Unlike in Kafka, a topic's value that derives from an option in hours or minutes has the source of
+that option.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _NOT_HONOURED = " (Described for Kafka's sake: it has no effect here.)"
 def describe_configs(
     broker: Broker, header: RequestHeader, request: DescribeConfigsRequest
 ) -> Steps[DescribeConfigsResponse]:
-    """Options of each resource that is asked for."""
+    """The options of each requested resource."""
     description = _Description(broker, request)
     pace = Pace()
     results = []
@@ -83,7 +83,7 @@ def describe_configs(
 
 
 class _Description:
-    """What one request gets to see."""
+    """Describes resources for one request, all with the same settings."""
 
     def __init__(self, broker: Broker, request: DescribeConfigsRequest) -> None:
         self._broker = broker
@@ -168,10 +168,10 @@ class _Description:
     def _unknown(
         self, resource: DescribeConfigsResource, places: Mapping[Source, Mapping[str, str]]
     ) -> list[DescribeConfigsResourceResult]:
-        """What is set that nobody knows.
+        """Options that are set but unknown.
 
         Args:
-            places: where it may be set, what counts first.
+            places: the sources to look in, by descending precedence.
         """
         wanted = set(resource.configuration_keys or ())
         names = dict.fromkeys(name for texts in places.values() for name in texts)

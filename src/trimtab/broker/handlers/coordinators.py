@@ -1,15 +1,15 @@
 """FindCoordinator (10), versions 0-6: no broker coordinates groups or transactions.
 
-Clients must not ask again and again for what will not come, so the code is one that they take as
-final, UNSUPPORTED_VERSION, and the message says what is not served and what to do instead.
+The error code is UNSUPPORTED_VERSION, which clients treat as final, so they do not retry. The
+message says which feature is not served and what to use instead.
 
-Version 2 is librdkafka's, and differs twice:
+librdkafka sends version 2, which is answered differently in two cases:
 
-- It looks for the coordinator of its group even where partitions are assigned by hand, which works
-  here, and an error would be shown to such a consumer, too. So it is told that this broker is it,
-  and refused when it wants something of it: JoinGroup and OffsetCommit are not advertised, and
+- It looks for its group's coordinator even if partitions are assigned by hand, which works here. It
+  would report an error to such a consumer, so the response names this broker as coordinator. Group
+  requests are refused later: JoinGroup and OffsetCommit are not advertised, and
   `trimtab.broker.handlers.groups` refuses the others.
-- It looks for the coordinator of a transaction until its time is up, unless it is refused with
+- It looks for a transaction's coordinator until its time-out, unless the code is
   TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
 """
 
@@ -35,7 +35,7 @@ _LIBRDKAFKA = 2
 _GROUP = 0
 _TRANSACTION = 1
 _EXPLAINED = 1000
-"""Keys of a request that the message is repeated for."""
+"""Keys whose answers contain the message; further keys get the code alone."""
 
 NO_GROUPS = (
     "These brokers do not serve consumer groups (see SKIPPED.md): assign partitions to the "
@@ -53,7 +53,7 @@ _NOT_SERVED = {
 def find_coordinator(
     broker: Broker, header: RequestHeader, request: FindCoordinatorRequest
 ) -> Steps[FindCoordinatorResponse]:
-    """A refusal for each key."""
+    """Refuse each key; librdkafka's groups get this broker as coordinator."""
     version, kind = header.api_version, request.key_type
     if version == _LIBRDKAFKA and kind == _GROUP:
         own = broker.image.brokers.get(broker.id)

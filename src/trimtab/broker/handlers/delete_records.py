@@ -1,7 +1,7 @@
-"""DeleteRecords (21), versions 0-2: drop what lies before an offset of each partition (KIP-107).
+"""DeleteRecords (21), versions 0-2: delete records before an offset of each partition (KIP-107).
 
-The leader's log begins there at once; its followers learn of it with their next fetch. The answer
-comes when every living one has followed (Kafka's `DelayedDeleteRecords`).
+The leader raises its log start offset at once; followers learn it from their next fetch. The
+response is sent when every live replica has raised its own (Kafka's `DelayedDeleteRecords`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 def delete_records(
     broker: Broker, header: RequestHeader, request: DeleteRecordsRequest
 ) -> Steps[DeleteRecordsResponse | Awaitable[DeleteRecordsResponse]]:
-    """Where each partition's log begins now, on all its replicas."""
+    """Delete, and answer with each partition's low watermark, once all live replicas have it."""
     pace = Pace(_DELETED_AT_ONCE)
     answer = DeleteRecordsResponse(throttle_time_ms=0, topics=[])
     deleted = []
@@ -56,7 +56,7 @@ def delete_records(
     try:
         broker.logs.checkpoint_starts()
     except StorageError as error:
-        _log.error("cannot note what was deleted broker=%d error=%s", broker.id, error)
+        _log.error("cannot checkpoint log start offsets broker=%d error=%s", broker.id, error)
         broker.disk_failed(error)
         for _, part in deleted:
             _refuse(part, ErrorCode.KAFKA_STORAGE_ERROR)
@@ -65,7 +65,7 @@ def delete_records(
     for partition, part in deleted:
         if pace.spend():
             yield
-        if partition.leadership is None:  # it has ended meanwhile
+        if partition.leadership is None:  # lost while other requests were served
             _refuse(part, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif partition.leadership.low_watermark < part.low_watermark:
             if delayed is None:
@@ -80,7 +80,7 @@ def delete_records(
 def _await_deletion(
     delayed: DelayedResponse, partition: Partition, part: DeleteRecordsPartitionResult
 ) -> None:
-    """This part holds once no living replica has anything before its low watermark."""
+    """Settle this part once no live replica has records before its low watermark."""
 
     def done(is_deleted: bool) -> None:
         delayed.settle(part, ErrorCode.NONE if is_deleted else ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -1,20 +1,21 @@
 """Fetch (1), versions 4-18: whole record batches, within the limits of KIP-74.
 
 - `max_bytes` bounds the record bytes of the response and is spent on the partitions in the order of
-  the request, or of the session; `partition_max_bytes` bounds each. Except for the first partition
-  that has something: that one gets at least its first batch, however big.
-- Only whole batches are sent (Kafka sends what is cut off at the end as well, and clients drop it).
-  A batch may begin before the offset that is asked for.
-- With less than `min_bytes` the answer waits up to `max_wait_ms` and is then read anew. An error at
-  a partition that is here ends the wait.
-- A request that continues a session (KIP-227) is answered with what has changed, at a cost that
-  goes by that alone: see `trimtab.broker.fetch_session`.
-- A follower reads to the log's end, and tells by where it goes on how far it has come.
-- An isolation level that does not exist, or a negative limit where there is something to read, is
+  the request, or of the session; `partition_max_bytes` bounds each. The first partition that has
+  records is exempt: it gets at least its first batch, however big.
+- Only whole batches are sent. (Kafka also sends the incomplete last batch, and clients drop it.)
+  A batch may begin before the requested offset.
+- If fewer than `min_bytes` are available, the response waits up to `max_wait_ms`; then all
+  partitions are read again. An error at a partition that this broker hosts ends the wait.
+- A request that continues a session (KIP-227) is answered with the changed partitions only. The
+  cost depends only on how many have changed: see `trimtab.broker.fetch_session`.
+- A follower may read up to the log end offset; its fetch offset tells the leader how much it has
+  replicated.
+- An unknown isolation level, or a negative limit where there is something to read, is
   answered with UNKNOWN_SERVER_ERROR, as by Kafka 4.3, which has no check of its own there.
-- Until there are transactions everything committed is decided: both isolation levels read the same.
+- Transactions are not served, so both isolation levels read the same records.
 
-Versions 0-3 are not served: they would have batches turned into the formats before v2.
+Versions 0-3 are not served: they require converting batches to the formats before v2.
 Source: Kafka's `KafkaApis.handleFetchRequest`, `ReplicaManager.readFromLog` and `DelayedFetch`.
 """
 
@@ -63,21 +64,21 @@ if TYPE_CHECKING:
     from trimtab.server.turns import Steps
 
 MAX_READ_BYTES = 512 * 1024
-"""Record bytes that a response holds in memory at most, however many partitions are in it: what
-comes after that is read when it is sent, as fast as the client takes it."""
+"""Record bytes that one response holds in memory at most, over all its partitions. Records beyond
+that are read from disk while the response is sent, as fast as the client takes it."""
 
 _STORAGE_ERROR_SINCE = 6
 _ZSTD_SINCE = 10
 _LEADERS_SINCE = 16
 
 _ONE_CODE_SINCE = 13
-"""For the whole request, where nothing of it can be carried out."""
+"""Since this version a request that fails as a whole is answered with one code for all of it."""
 
 _READ_COMMITTED = 1
 _ISOLATIONS = (0, _READ_COMMITTED)
 _NO_REPLICA = -1
 
-# What most partitions are answered with, shared: making them anew is half the cost of an answer.
+# Default values of most partition responses, shared: creating them is half the cost of a response.
 _NO_DIVERGENCE = EpochEndOffset()
 _NO_LEADER = LeaderIdAndEpoch()
 _NO_SNAPSHOT = SnapshotId()
@@ -91,7 +92,7 @@ _log = logging.getLogger(__name__)
 def fetch(
     broker: Broker, header: RequestHeader, request: FetchRequest
 ) -> Steps[FetchResponse | Awaitable[FetchResponse]]:
-    """Read, now or when there is enough."""
+    """Answer at once, or wait until `min_bytes` are available or `max_wait_ms` is over."""
     if request.isolation_level not in _ISOLATIONS:
         return (yield from _refuse_all(header.api_version, request))
     try:
@@ -136,10 +137,10 @@ def _failed(
 
 
 class _Fetch:
-    """One request: the passes over its partitions, and its answer.
+    """One request: reads its partitions, once or several times, and builds the response.
 
     Raises:
-        Refused: the request continues a session that cannot be continued.
+        Refused: the request names a session that does not exist, or does not fit it.
     """
 
     __slots__ = (
@@ -198,26 +199,26 @@ class _Fetch:
         return session
 
     def name(self) -> Steps[None]:
-        """Take over what the request names."""
+        """Update the session with the partitions that the request adds, changes or removes."""
         request, session, pace = self._request, self._session, self._pace
         yield from session.name(request.topics, pace)
         if not self._is_full:
             yield from session.forget(request.forgotten_topics_data, pace)
             self._broker.fetch_sessions.check_size(session)
             if not session.slots:
-                # Nothing is left of it: it is over.
+                # The session was evicted for its size, or has no partitions left: start another.
                 self._is_full = True
                 self._session = self._begin()
                 self._epoch = self._session.epoch
                 yield from self._session.name(request.topics, pace)
         elif len(session.slots) > PASSED_AT_ONCE:
-            session.is_watching = True  # so that it notices what happens between two steps
+            session.is_watching = True  # to notice changes while other requests are served
 
     # -- reading
 
     def read(self) -> Steps[None]:
-        """One pass over the partitions, in their order: all of them, or those of the session that
-        are ready. What comes meanwhile where the pass has been stirs the session."""
+        """Read the partitions once, in order: all of them, or those of the session that are ready.
+        If a partition changes after this pass has read it, the session is marked `is_stirred`."""
         session, pace = self._session, self._pace
         session.is_stirred = False
         self._answers: list[tuple[FetchSlot, PartitionData]] = []
@@ -272,7 +273,7 @@ class _Fetch:
         return image.name
 
     def _read(self, slot: FetchSlot, partition: Partition) -> PartitionData | None:
-        """What there is to say of a partition; None if nothing is new in its session."""
+        """The response for one partition; None if nothing has changed since the session's last."""
         session = self._session
         reader = self._reader
         wanted = slot.wanted
@@ -305,7 +306,7 @@ class _Fetch:
                 self._report(partition, wanted)
             slot.checked_epoch = leader_epoch
         if session.is_watching:
-            # After the follower's progress, which may have told this slot, too.
+            # Only after `_report`, which may raise the high watermark and notify this slot.
             partition.watchers[slot] = None
 
         high_watermark = partition.high_watermark
@@ -336,7 +337,7 @@ class _Fetch:
         return self._data(slot, partition, high_watermark, records)
 
     def _report(self, partition: Partition, wanted: FetchPartition) -> None:
-        """Tell the leader how far its follower has come."""
+        """Record the follower's progress: it has everything before its fetch offset."""
         reader = self._reader
         try:
             partition.follower_fetched(
@@ -347,8 +348,8 @@ class _Fetch:
             )
         except Refused as refused:
             if refused.code is ErrorCode.UNKNOWN_LEADER_EPOCH and wanted.current_leader_epoch < 0:
-                # No replica of it, which the metadata of either may be late to know. Without an
-                # epoch there is none to wait for.
+                # The broker is not a replica, according to our metadata, which may be late. The
+                # request has no epoch, so UNKNOWN_LEADER_EPOCH would be wrong.
                 raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER) from refused
             raise
 
@@ -361,7 +362,7 @@ class _Fetch:
         diverging: EpochEndOffset = _NO_DIVERGENCE,
         preferred: int = _NO_REPLICA,
     ) -> PartitionData:
-        # Filled field by field: that is half the time of calling the class.
+        # Assigning the fields takes half the time of calling the class.
         data = PartitionData.__new__(PartitionData)
         data.partition_index = slot.wanted.partition
         data.error_code = 0
@@ -372,11 +373,12 @@ class _Fetch:
         data.snapshot_id = _NO_SNAPSHOT
         data.aborted_transactions = self._aborted
         data.preferred_read_replica = preferred
-        data.records = cast(BytesLike, records)  # only what sends it looks into it
+        data.records = cast(BytesLike, records)  # StoredBytes is resolved when the response is sent
         return data
 
     def _refuse(self, slot: FetchSlot, code: ErrorCode) -> None:
-        """An error stays ready: it is said again with each answer, until it is none any more."""
+        """Answer with an error code. The slot stays ready, so that every response repeats the error
+        until it is gone."""
         slot.stays_ready = True
         if code is ErrorCode.KAFKA_STORAGE_ERROR and self._version < _STORAGE_ERROR_SINCE:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -390,7 +392,8 @@ class _Fetch:
             self._name_leader(slot, data)
 
     def _name_leader(self, slot: FetchSlot, data: PartitionData) -> None:
-        """Who leads instead (KIP-951). A follower learns addresses from the controller."""
+        """Add the current leader to the response (KIP-951), and its address for consumers;
+        followers learn addresses from the controller."""
         topic = slot.topic
         name = topic if isinstance(topic, str) else self._name(topic)
         found = self._broker.find_leader(name, slot.wanted.partition)
@@ -410,7 +413,7 @@ class _Fetch:
 
     @property
     def is_enough(self) -> bool:
-        """Whether to answer with what the pass has found."""
+        """Whether to answer now, without waiting for more bytes."""
         return (
             self._request.max_wait_ms <= 0
             or self._session.is_stirred
@@ -422,8 +425,8 @@ class _Fetch:
         )
 
     def _available(self) -> dict[Watcher, int]:
-        """What could be read, were there no limits to the response: what whole batches leave of
-        the limits must not keep it waiting."""
+        """Bytes available to each slot, beyond the limit of the response: a response with no room
+        for the next whole batch must not wait for more."""
         if self._min_one:
             return {}
         return {
@@ -432,7 +435,7 @@ class _Fetch:
         }
 
     def wait(self) -> Awaitable[FetchResponse]:
-        """The answer, when there is enough."""
+        """The response, once `min_bytes` are available, an event ends the wait, or time is up."""
         session = self._session
         self._delayed = session.waiting = DelayedFetch(
             self._request.max_wait_ms / 1000,
@@ -452,7 +455,7 @@ class _Fetch:
     def _read_again(self) -> Steps[FetchResponse]:
         self._stop_waiting()
         if self._session.epoch != self._epoch:
-            # The client has given up, and has sent its next request over another connection.
+            # The client gave up this request and sent the next one over another connection.
             return FetchResponse(
                 error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH,
                 session_id=self._session.id,
@@ -462,7 +465,7 @@ class _Fetch:
         return (yield from self.respond())
 
     def give_up(self) -> None:
-        """Nobody wants the answer any more."""
+        """Stop: the connection is lost, so nobody reads the response."""
         self._stop_waiting()
         if not self._session.is_kept:
             self._session.close()
@@ -475,15 +478,15 @@ class _Fetch:
     # -- answering
 
     def respond(self) -> Steps[FetchResponse]:
-        """What the last pass has found; then what this broker does not know. The session has now
-        said it."""
+        """The response: first the partitions read by the last pass, then those that this broker
+        does not know. Updates the session with the values sent."""
         session, pace = self._session, self._pace
         answers = self._answers + self._unknown
         if self._opens_session:
             self._broker.fetch_sessions.keep(session, asyncio.get_running_loop().time())
         if session.is_kept:
             for slot, data in answers:
-                # A follower that is to cut its log off passes over the high watermark.
+                # A follower that must truncate ignores the high watermark of this response.
                 diverges = data.diverging_epoch is not _NO_DIVERGENCE
                 told = NO_OFFSET if diverges else data.high_watermark
                 session.answered(slot, told, data.log_start_offset, bool(data.records))

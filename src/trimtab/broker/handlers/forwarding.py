@@ -1,12 +1,12 @@
-"""Requests that the controller carries out: passed on as they are, with its answer.
+"""Requests that the controller carries out: forwarded unchanged, and so is its response.
 
 CreateTopics (19), DeleteTopics (20), AlterConfigs (33), CreatePartitions (37), ElectLeaders (43),
 IncrementalAlterConfigs (44), AlterPartitionReassignments (45), ListPartitionReassignments (46),
 DescribeQuorum (55), UnregisterBroker (64).
 
-The answer to a change comes when the brokers have learnt of it. For a controller that is away for
-longer than the request may take, and for 5 s at least, the answer is REQUEST_TIMED_OUT, for each
-thing that was asked for.
+The response to a change is sent when the brokers have replayed it. If the controller does not
+answer within the request's time-out, and within 5 s at least, the response has REQUEST_TIMED_OUT
+for each topic or resource of the request.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from trimtab.broker.broker import Broker
 
 _LEAST_TIMEOUT_MS = 5000
-"""The controller itself keeps to the time of the request, which is 0 where librdkafka is not to
-wait for the brokers. Giving up before it can answer would cost all others the connection."""
+"""The controller keeps to the request's time-out, which librdkafka sets to 0 if it does not wait
+for the brokers. If we gave up that early, we would close the connection for all other requests."""
 
 _DEFAULT_TIMEOUT_MS = 30_000
 _MAX_TIMEOUT_MS = 300_000
@@ -54,7 +54,7 @@ _MESSAGE = "The controller did not answer in time; whether it carried out the re
 
 
 async def forward(broker: Broker, header: RequestHeader, request: Any) -> Any:
-    """The controller's answer, or one that says that there is none."""
+    """The controller's response, or one with REQUEST_TIMED_OUT."""
     timeout_ms = getattr(request, "timeout_ms", _DEFAULT_TIMEOUT_MS)
     timeout_s = min(max(timeout_ms, _LEAST_TIMEOUT_MS), _MAX_TIMEOUT_MS) / 1000
     try:
@@ -64,14 +64,14 @@ async def forward(broker: Broker, header: RequestHeader, request: Any) -> Any:
 
 
 class _TimeOut(NamedTuple):
-    """How a request is answered that the controller does not answer.
+    """How to build the response when the controller does not answer.
 
     Attributes:
-        response: its class.
-        fields: of the response, beside `throttle_time_ms` and `answers`.
-        answers: the response's array of answers; none if it has none.
-        things: what the request asks for.
-        answer: the answer to one thing.
+        response: the response's class.
+        fields: values of the response's other fields.
+        answers: the name of the response's array of results; empty if it has none.
+        things: the request's topics or resources, one for each result.
+        answer: builds the result for one of them.
     """
 
     response: type
@@ -145,4 +145,4 @@ _TIME_OUTS = {
 }
 
 FORWARDED = tuple(_TIME_OUTS)
-"""The API keys that are passed on."""
+"""The API keys that are forwarded."""

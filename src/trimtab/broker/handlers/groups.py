@@ -1,9 +1,8 @@
 """OffsetFetch (9), versions 1-10, and ConsumerGroupHeartbeat (68), versions 0-1: refused.
 
-There are no groups; each is answered with UNSUPPORTED_VERSION, as Kafka answers what it does not
-serve. OffsetFetch is there because librdkafka crashes where it is not advertised, and the heartbeat
-because librdkafka waits for ever where that is not; `trimtab.broker.handlers.coordinators` says who
-comes here.
+Consumer groups are not served; both requests are answered with UNSUPPORTED_VERSION. They are
+advertised because librdkafka crashes without OffsetFetch, and waits for ever without
+ConsumerGroupHeartbeat. `trimtab.broker.handlers.coordinators` explains which clients send them.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ _ONE_CODE_SINCE = 2
 def fetch_offsets(
     broker: Broker, header: RequestHeader, request: OffsetFetchRequest
 ) -> OffsetFetchResponse:
-    """A refusal for each group; before version 2 there is room for one beside each partition
-    only."""
+    """Refuse each group. Before version 2 only partitions have an error code in the response."""
     if header.api_version >= _SEVERAL_GROUPS_SINCE:
         return OffsetFetchResponse(
             groups=[
@@ -70,7 +68,7 @@ def fetch_offsets(
 def consumer_group_heartbeat(
     broker: Broker, header: RequestHeader, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse:
-    """A refusal."""
+    """Refuse the heartbeat."""
     return ConsumerGroupHeartbeatResponse(
         throttle_time_ms=0,
         error_code=_CODE,

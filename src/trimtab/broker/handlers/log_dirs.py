@@ -1,7 +1,7 @@
-"""DescribeLogDirs (35), versions 1-5, and AlterReplicaLogDirs (34), versions 1-2: where logs lie.
+"""DescribeLogDirs (35), versions 1-5, and AlterReplicaLogDirs (34), versions 1-2.
 
-There is one directory. A log is never behind itself and never on its way to another directory, so
-the lag is 0 and none is a future one; and a log may only be put where it is.
+A broker has one log directory. Logs never move between directories, so the offset lag is 0 and
+`is_future_key` is False. AlterReplicaLogDirs succeeds only for the directory where the log is.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 def describe_log_dirs(
     broker: Broker, header: RequestHeader, request: DescribeLogDirsRequest
 ) -> Steps[DescribeLogDirsResponse]:
-    """The directory, with the logs that are asked for and lie there, and its volume's sizes
-    (KIP-827); or that it cannot be reached."""
+    """The log directory, the requested logs in it with their sizes, and the size of its volume
+    (KIP-827); KAFKA_STORAGE_ERROR if the disk fails."""
     try:
         space = broker.logs.space()
     except StorageError as error:
@@ -95,7 +95,7 @@ def describe_log_dirs(
 def alter_replica_log_dirs(
     broker: Broker, header: RequestHeader, request: AlterReplicaLogDirsRequest
 ) -> Steps[AlterReplicaLogDirsResponse]:
-    """Whether each log is where it shall be."""
+    """NONE for each log that is in the given directory already; otherwise an error."""
     pace = Pace()
     topics: dict[str, AlterReplicaLogDirTopicResult] = {}
     for directory in request.dirs:

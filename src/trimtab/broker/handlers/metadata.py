@@ -2,11 +2,11 @@
 
 - No topics (null; in version 0 also none) asks for all of them.
 - A topic that does not exist is created if the request allows it (always before version 4) and
-  `auto.create.topics.enable` does, with `num.partitions` partitions. Unlike Kafka, which answers
-  with UNKNOWN_TOPIC_OR_PARTITION first, the answer is that of the created topic, or why it was not.
-- Brokers that are fenced are left out, and a partition whose leader is one has none.
-- The broker that is asked is named as the controller: it passes requests on, as with KRaft.
-- Authorized operations are given if they are asked for.
+  `auto.create.topics.enable` does, with `num.partitions` partitions. The response has the created
+  topic, or the code why it was not created; Kafka first answers UNKNOWN_TOPIC_OR_PARTITION.
+- Fenced brokers are left out, and a partition whose leader is fenced has no leader.
+- The controller in the response is the broker itself: it forwards requests, as with KRaft.
+- The response has authorized operations if the request asks for them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def describe_metadata(
     broker: Broker, header: RequestHeader, request: MetadataRequest
 ) -> Steps[MetadataResponse | Awaitable[MetadataResponse]]:
-    """What clients know of the cluster, after creating what is missing."""
+    """The cluster's brokers and the requested topics, after creating missing ones if allowed."""
     version = header.api_version
     pace = Pace()
     if request.topics is None or (version == 0 and not request.topics):
@@ -129,7 +129,7 @@ def _find(
             return _refuse(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
         return (yield from _describe(broker, topic, pace))
     if name is None or topic_id != ZERO_UUID:
-        # Versions 10 and 11 carry topic ids, but no request may name a topic by one.
+        # Versions 10 and 11 have topic ids, but only in responses: a request must use the name.
         return _refuse(ErrorCode.INVALID_REQUEST, name or "", topic_id)
     topic = broker.image.topics.get(name)
     if topic is not None:

@@ -1,6 +1,6 @@
-"""What a client may do, as a bit for each operation: everything that the kind of resource knows.
+"""Authorized operations, one bit each: all operations of the resource type.
 
-There is no authorizer; the answer is that of Apache Kafka without one (`AuthHelper`, `AclEntry`).
+There is no authorizer; the bits are those of Apache Kafka without one (`AuthHelper`, `AclEntry`).
 """
 
 from __future__ import annotations
@@ -23,4 +23,4 @@ ON_CLUSTER = _bits(
 )
 
 NOT_ASKED = -(2**31)
-"""Says that nobody has asked."""
+"""The value if the request does not ask for them."""

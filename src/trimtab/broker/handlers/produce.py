@@ -1,13 +1,13 @@
 """Produce (0), versions 3-13: append one record batch per partition.
 
-- With acks 1 the answer comes when the batch is in the leader's log; with -1 (all) when it is in
-  that of every replica in sync, of which there must be `min.insync.replicas`. acks 0 is not
-  answered; an error then closes the connection, which is how the client learns of it (Kafka's
-  rule). Other acks: INVALID_REQUIRED_ACKS.
-- What is checked of a batch, and in which order: `trimtab.broker.partition`.
-- A refusal names the records at fault, if single ones are (KIP-467).
-- A batch that an idempotent producer sent before is answered with NONE and the offset it has.
-- Where another broker leads, versions 10 and up are told who it is (KIP-951).
+- With acks=1 the response is sent when the batch is in the leader's log; with acks=-1 (all), when
+  every in-sync replica has it, and there must be `min.insync.replicas` of them. acks=0 gets no
+  response; after an error the connection is closed, so that the client notices (Kafka's rule).
+  Other acks: INVALID_REQUIRED_ACKS.
+- `trimtab.broker.partition` says what is checked in a batch, and in which order.
+- If single records break a rule, the error names them (KIP-467).
+- A duplicate from an idempotent producer is answered with NONE and the offset of the stored batch.
+- If another broker leads, the response names it from version 10 on (KIP-951).
 - Not served: transactional batches (INVALID_TXN_STATE) and versions 0-2, which carry the message
   formats before 0.11; Kafka 4 closes the connection too.
 """
@@ -47,8 +47,9 @@ _LEADERS_SINCE = 10
 _TOPIC_IDS_SINCE = 13
 _ALL = -1
 _BYTES_AT_ONCE = 4 * 1024 * 1024
-"""Records that are appended between two steps; a partition counts as much as so many:"""
+"""Record bytes that are appended before other requests are served."""
 _PARTITION_COST = 32 * 1024
+"""Bytes that each partition counts as, in addition to its records."""
 _EMPTY = memoryview(b"")
 
 _log = logging.getLogger(__name__)
@@ -57,12 +58,12 @@ _log = logging.getLogger(__name__)
 def produce(
     broker: Broker, header: RequestHeader, request: ProduceRequest
 ) -> Steps[ProduceResponse | Awaitable[ProduceResponse] | None]:
-    """Append, and say where."""
+    """Append the batches, and answer with their offsets."""
     version = header.api_version
     fault = ErrorCode.NONE
     answer = ProduceResponse(responses=[], throttle_time_ms=0, node_endpoints=[])
     delayed: DelayedResponse | None = None
-    topics: dict[int, str] = {}  # of the parts that wait
+    topics: dict[int, str] = {}  # topic names by id() of the waiting parts
 
     def refuse(part: PartitionProduceResponse, code: ErrorCode) -> None:
         part.error_code = code
@@ -90,7 +91,7 @@ def produce(
                 broker, version, request.acks, name, data
             )
             if partition is not None:
-                # Before others have their turn: this leadership may be over after it.
+                # Before the next yield, as this broker may not lead any more after it.
                 if delayed is None:
                     delayed = DelayedResponse(answer, refuse)
                 topics[id(response)] = partition.topic
@@ -122,7 +123,7 @@ def await_commit(
     next_offset: int,
     part: PartitionProduceResponse,
 ) -> None:
-    """This part holds once everything before `next_offset` is committed."""
+    """Settle this part once all records before `next_offset` are committed."""
 
     def done(is_committed: bool) -> None:
         leadership = partition.leadership  # perhaps of a later epoch
@@ -145,8 +146,8 @@ def _append(
     topic: str | None,
     data: PartitionProduceData,
 ) -> Steps[tuple[PartitionProduceResponse, Partition | None, int]]:
-    """What to say of a partition; and if that holds only later, the partition, and the offset up
-    to which it must have been committed."""
+    """Append one batch; returns the partition's response. If that must wait for a commit, also the
+    partition and the offset that its high watermark must reach."""
     log_start_offset = NO_OFFSET
     try:
         if not -1 <= acks <= 1:
@@ -206,7 +207,7 @@ def _name_leader(
     response: PartitionProduceResponse,
     answer: ProduceResponse,
 ) -> None:
-    """Say who leads a partition, if there is one: it may have been deleted meanwhile."""
+    """Add the current leader to the response, unless the partition has been deleted."""
     found = None if topic is None else broker.find_leader(topic, response.index)
     if found is None:
         return

@@ -1,8 +1,8 @@
 """InitProducerId (22), versions 0-5: an id for an idempotent producer.
 
-The broker takes ids from the controller a thousand at a time and never gives one out twice. An id
-and epoch that the producer names are not looked at: without a transactional id it gets a new id, as
-from Kafka (`TransactionCoordinator.handleInitProducerId`).
+The broker gets ids from the controller in blocks of a thousand and gives each to one producer only.
+The producer id and epoch in the request are ignored: without a transactional id the producer gets a
+new id, as from Kafka (`TransactionCoordinator.handleInitProducerId`).
 
 A transactional id is refused with UNSUPPORTED_VERSION, which clients treat as fatal; the response
 has no room for a message.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def init_producer_id(
     broker: Broker, header: RequestHeader, request: InitProducerIdRequest
 ) -> InitProducerIdResponse | Awaitable[InitProducerIdResponse]:
-    """A producer id and epoch 0."""
+    """A new producer id, with epoch 0."""
     if request.transactional_id is not None:
         return InitProducerIdResponse(
             throttle_time_ms=0,
@@ -40,7 +40,7 @@ def init_producer_id(
 async def _allocate(broker: Broker) -> InitProducerIdResponse:
     try:
         producer_id = await broker.next_producer_id()
-    except PeerLost:  # the controller is away; clients try again
+    except PeerLost:  # the controller cannot be reached; clients retry
         return InitProducerIdResponse(
             throttle_time_ms=0,
             error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,

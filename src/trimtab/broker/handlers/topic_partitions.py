@@ -1,10 +1,10 @@
 """DescribeTopicPartitions (75): topics' partitions, a page at a time, with their ELRs (KIP-966).
 
-- Topics come in the order of their names. No topics asks for all of them.
+- Topics are sorted by name. A request without topics asks for all of them.
 - A page ends after `response_partition_limit` partitions, 2000 at most; its cursor says where the
-  next one begins. A cursor at a topic that was not asked for is an error of every topic.
-- Topics that do not exist are only named if they were asked for, and count nothing.
-- Everybody may do everything, and that is what the authorized operations say.
+  next one begins. A cursor at a topic that was not requested makes every topic an error.
+- A requested topic that does not exist has an error code, and does not count towards the limit.
+- The authorized operations allow everything, as there is no authorizer.
 """
 
 from __future__ import annotations
