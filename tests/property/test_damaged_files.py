@@ -102,7 +102,7 @@ def open_directory(disk: VirtualDisk) -> LogDirectory:
 def write_directory(clean: bool) -> Written:
     disk = VirtualDisk()
     directory = open_directory(disk)
-    directory.begin_life(7)
+    directory.write_epoch(7)
     random = Random(1)
     batches: dict[TopicPartition, dict[int, bytes]] = {}
     for key, config in LOGS.items():

@@ -212,7 +212,7 @@ class FollowerAgainstList(RuleBasedStateMachine):
             log_start_offset=self.start,
             recovery_point=self.recovery_point,
             clean=clean,
-            changes=LogChanges(withdrawn=self.withdraw),
+            changes=LogChanges(before_truncation=self.withdraw),
         )
 
     def withdraw(self, log: Log, offset: int) -> None:

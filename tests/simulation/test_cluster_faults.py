@@ -90,7 +90,7 @@ def _cut_where_the_leader_says(partition: Partition, epoch: int, end_offset: int
     """A follower that ignores where its own epochs end (KIP-279)."""
     log = partition.log
     log.truncate(max(0, min(end_offset, log.log_end_offset)))
-    partition.tell_changed()
+    partition.notify_changed()
     return log.log_end_offset
 
 
@@ -116,7 +116,7 @@ def _trust(records: memoryview, position: int = 0, is_client_batch: bool = False
 def _keep_recovery_point(log: Log, offset: int) -> None:
     """A truncation that keeps the recovery point, so that later batches count as flushed."""
     log.log_start_offset = min(log.log_start_offset, offset)
-    log.cuts += 1
+    log.truncations += 1
     log._reads.clear()
 
 
@@ -130,7 +130,7 @@ PLANTED: dict[str, tuple[int, object, str, object]] = {
     "early completion": (21, election, "complete_reassignment", _complete_early),
     "no CRC check": (8, trimtab.broker.partition, "verify", _trust),
     "power loss taken for a kill": (0, Mount, "boot_id", lambda _: "the same"),
-    "recovery point kept at a cut": (9, Log, "_withdraw", _keep_recovery_point),
+    "recovery point kept at a cut": (9, Log, "_lower_checkpoints", _keep_recovery_point),
 }
 
 

@@ -53,10 +53,10 @@ from trimtab.wire.messages.metadata_records import (
     TopicRecord,
 )
 
-_SLICE = 100
+_PARTITIONS_PER_STEP = 100
 """Partitions that are opened or dropped before other tasks run."""
 
-_REPLAYED_AT_ONCE = 1000
+_RECORDS_PER_STEP = 1000
 _SHUTDOWN_TIMEOUT_S = 5.0
 _PRODUCER_IDS_TIMEOUT_S = 10.0
 
@@ -128,8 +128,8 @@ class Broker:
             metadata_link := ControllerLink(*controller, f"{name}-metadata"),
             proposals_link := ControllerLink(*controller, f"{name}-isr"),
         ]
-        self._noted = read_replayed(storage), True
-        self.metadata = MetadataFollower(self, metadata_link, self._noted[0])
+        self._written_replayed = read_replayed(storage), True
+        self.metadata = MetadataFollower(self, metadata_link, self._written_replayed[0])
         self.lifecycle = Lifecycle(
             broker_id,
             cluster_id,
@@ -143,10 +143,10 @@ class Broker:
         self._replication = Replication(self)
         self.failed = asyncio.Event()
         self._failure: StorageError | None = None
-        self._giving_up: asyncio.Task[None] | None = None
-        self._sent_throttled = ReplicationQuota()
-        self._taken_throttled = ReplicationQuota()
-        self._carries_out = False
+        self._stopping: asyncio.Task[None] | None = None
+        self._leader_quota = ReplicationQuota()
+        self._follower_quota = ReplicationQuota()
+        self._applies_metadata = False
         self._replaying = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -169,7 +169,7 @@ class Broker:
             OSError: the address is taken.
         """
         bound = await self.listener.bind(host, port)
-        self._give_address("listeners", host, bound)
+        self._set_default_address("listeners", host, bound)
         return bound
 
     async def start(self, host: str, port: int) -> None:
@@ -183,7 +183,7 @@ class Broker:
             StorageError: the disk failed.
             UsageError: the controller refuses this broker.
         """
-        self._give_address("advertised.listeners", host, port)
+        self._set_default_address("advertised.listeners", host, port)
         following = asyncio.ensure_future(self.metadata.run())
         self._tasks.append(following)
         joining = asyncio.ensure_future(self._join(host, port))
@@ -202,7 +202,7 @@ class Broker:
         joining.result()
         following.add_done_callback(self._metadata_ended)
 
-    def _give_address(self, name: str, host: str, port: int) -> None:
+    def _set_default_address(self, name: str, host: str, port: int) -> None:
         """Set an address option to this broker's address, unless it was given."""
         if not self.given.get(name):
             self.given[name] = (f"PLAINTEXT://{format_address(host, port)}",)
@@ -210,16 +210,16 @@ class Broker:
     async def _join(self, host: str, port: int) -> None:
         rack = cast("str | None", self.config["broker.rack"])
         await self.lifecycle.register(host, port, rack, self.logs.previous_epoch)
-        if self.epoch <= self._noted[0].base_offset:
+        if self.epoch <= self._written_replayed[0].base_offset:
             raise refuse_other_history(
                 self.id,
                 f"this one ends at offset {self.epoch}, and the broker has replayed up to "
-                f"{self._noted[0].base_offset}",
+                f"{self._written_replayed[0].base_offset}",
             )
-        self.logs.begin_life(self.epoch)
+        self.logs.write_epoch(self.epoch)
         await self.metadata.reach(self.epoch + 1)
         async with self._replaying:
-            await self._carry_out_all()
+            await self._apply_all()
             if self._failure is None:  # otherwise logs that were not opened would count as strays
                 self._set_aside_strays()
         if self._failure is not None:
@@ -228,11 +228,11 @@ class Broker:
             # This broker must not be elected for records that it has lost (KIP-966).
             _log.error("a log has lost records or cannot be opened broker=%d", self.id)
             await self.lifecycle.register_with_loss()
-            self.logs.begin_life(self.epoch)
+            self.logs.write_epoch(self.epoch)
             await self.metadata.reach(self.epoch + 1)
         await self.listener.start()
         self.lifecycle.start()
-        for interval_s, look_after in (
+        for interval_s, upkeep in (
             (self._interval_s("log.flush.offset.checkpoint.interval.ms"), self._checkpoint),
             (
                 self._interval_s("replica.high.watermark.checkpoint.interval.ms"),
@@ -244,7 +244,7 @@ class Broker:
             (self.lag_limit_s / 2, self._review_isrs),
         ):
             if interval_s:
-                self._tasks.append(asyncio.create_task(self._repeat(interval_s, look_after)))
+                self._tasks.append(asyncio.create_task(self._repeat(interval_s, upkeep)))
         await self.lifecycle.unfenced.wait()
         # So that Metadata responses include this broker. An operator may unregister it any time.
         while (own := self.image.brokers.get(self.id)) is None or own.fenced:
@@ -288,13 +288,13 @@ class Broker:
         Raises:
             StorageError: the disk failed; the next run recovers the logs.
         """
-        if self._giving_up is not None:
-            await asyncio.gather(self._giving_up, *self._tasks, return_exceptions=True)
+        if self._stopping is not None:
+            await asyncio.gather(self._stopping, *self._tasks, return_exceptions=True)
             await self._proposals.close()
             await self._replication.close()
             self._storage.close()  # not the logs: they must not be marked as closed cleanly
             return
-        if hand_over and self._carries_out and self.config["controlled.shutdown.enable"]:
+        if hand_over and self._applies_metadata and self.config["controlled.shutdown.enable"]:
             await self.lifecycle.shut_down(_SHUTDOWN_TIMEOUT_S)
         await self.lifecycle.stop()
         for task in self._tasks:
@@ -307,8 +307,8 @@ class Broker:
         await self.listener.close()
         for link in self._links:
             link.close()
-        if self._carries_out:
-            self._note_replayed(durable=True)
+        if self._applies_metadata:
+            self._write_replayed(durable=True)
             self.logs.close(self.epoch)
         else:
             # The logs may not have been opened, so they must not be marked as closed cleanly.
@@ -317,8 +317,8 @@ class Broker:
     def abort(self) -> None:
         """Stop at once, like a killed process: write no file and send nothing."""
         self.lifecycle.abort()
-        if self._giving_up is not None:
-            self._giving_up.cancel()
+        if self._stopping is not None:
+            self._stopping.cancel()
         for task in self._tasks:
             task.cancel()
         self._proposals.abort()
@@ -342,20 +342,20 @@ class Broker:
             error,
         )
         # Later, as the caller may still have to answer a request.
-        self._giving_up = asyncio.ensure_future(self._give_up(error))
+        self._stopping = asyncio.ensure_future(self._stop_after_failure(error))
 
-    async def _give_up(self, error: StorageError) -> None:
+    async def _stop_after_failure(self, error: StorageError) -> None:
         self.listener.abort()
         for task in self._tasks:
             task.cancel()
         self._proposals.abort()
         self._replication.abort()
-        is_lost = not error.is_for_want_of_room
+        is_lost = not error.is_disk_full
         if is_lost:
-            self.logs.distrust()
+            self.logs.note_loss()
         try:
             if self.epoch >= 0:
-                await self.lifecycle.give_up(is_lost)
+                await self.lifecycle.report_failure(is_lost)
         except PeerLost as lost:  # it notices when this broker's address refuses connections
             _log.warning(
                 "cannot report the failure to the controller broker=%d error=%s", self.id, lost
@@ -373,28 +373,28 @@ class Broker:
             await self._replay(records)
 
     async def _replay(self, records: list[Any]) -> None:
-        if not self._carries_out:
+        if not self._applies_metadata:
             for number, record in enumerate(records, 1):
                 self.image.replay(record)
-                if not number % _REPLAYED_AT_ONCE:
+                if not number % _RECORDS_PER_STEP:
                     await asyncio.sleep(0)
             return
         partitions: dict[tuple[bytes, int], None] = {}
         topics: dict[str, None] = {}
         brokers: dict[int, None] = {}
         try:
-            await self._take_over(records, partitions, topics, brokers)
+            await self._replay_and_collect(records, partitions, topics, brokers)
         finally:
             self.image.show_topics()
         for broker_id in brokers:
-            self._replication.moved(broker_id)
+            self._replication.reconnect(broker_id)
         for name in topics:
             self._configure_topic(name)
-        await self._carry_out(partitions)
+        await self._apply(partitions)
         if brokers:
             await self._review_isrs()
 
-    async def _take_over(
+    async def _replay_and_collect(
         self,
         records: list[Any],
         partitions: dict[tuple[bytes, int], None],
@@ -407,7 +407,7 @@ class Broker:
         is_new = False
         for number, record in enumerate(records, 1):
             kind = type(record)
-            if is_new and not number % _REPLAYED_AT_ONCE:
+            if is_new and not number % _RECORDS_PER_STEP:
                 await asyncio.sleep(0)
             if kind is RemoveTopicRecord:
                 self.image.show_topics()
@@ -450,20 +450,20 @@ class Broker:
         for record in records:
             image.replay(record)
         before, self.image = self.image, image
-        if not self._carries_out:
+        if not self._applies_metadata:
             return
         for topic in before.topics.values():
             if topic.id not in image.topics_by_id:
                 await self._drop_topic(topic)
         self._configure()
-        await self._carry_out_all()
+        await self._apply_all()
 
-    async def _carry_out_all(self) -> None:
-        self._carries_out = True
+    async def _apply_all(self) -> None:
+        self._applies_metadata = True
         self._configure()
         for name in self.image.topics:
             self._configure_topic(name)
-        await self._carry_out(
+        await self._apply(
             [
                 (topic.id, partition.id)
                 for topic in self.image.topics.values()
@@ -472,16 +472,16 @@ class Broker:
             ]
         )
 
-    async def _carry_out(self, changed: Iterable[tuple[bytes, int]]) -> None:
+    async def _apply(self, changed: Iterable[tuple[bytes, int]]) -> None:
         for number, (topic_id, index) in enumerate(changed, 1):
             if self._failure is not None:
                 return
             topic = self.image.topics_by_id[topic_id]
-            self._place(topic, topic.partitions[index])
-            if not number % _SLICE:
+            self._apply_partition(topic, topic.partitions[index])
+            if not number % _PARTITIONS_PER_STEP:
                 await asyncio.sleep(0)
 
-    def _place(self, topic: TopicImage, registration: PartitionRegistration) -> None:
+    def _apply_partition(self, topic: TopicImage, registration: PartitionRegistration) -> None:
         """Lead, follow or drop one partition, as the controller decided."""
         key = (topic.name, registration.id)
         partition = self.partitions.get(key)
@@ -523,7 +523,7 @@ class Broker:
             )
             log.forget_epochs_after(registration.leader_epoch)
         if log.latest_epoch > registration.leader_epoch:
-            self._carries_out = False  # so that `close` writes nothing to the logs
+            self._applies_metadata = False  # so that `close` writes nothing to the logs
             raise refuse_other_history(
                 self.id,
                 f"the log of {topic.name}-{registration.id} has leader epoch {log.latest_epoch}, "
@@ -543,7 +543,7 @@ class Broker:
     async def _drop_topic(self, topic: TopicImage) -> None:
         for number, registration in enumerate(topic.partitions, 1):
             self._drop(topic.name, registration.id)
-            if not number % _SLICE:
+            if not number % _PARTITIONS_PER_STEP:
                 await asyncio.sleep(0)
 
     def _drop(self, topic: str, index: int) -> None:
@@ -644,7 +644,7 @@ class Broker:
             PeerLost: the controller cannot be reached, or refuses.
         """
         while (producer_id := next(self._producer_ids, None)) is None:
-            block = await self.controller.insist(
+            block = await self.controller.ask_until_answered(
                 AllocateProducerIdsRequest(broker_id=self.id, broker_epoch=self.epoch),
                 _PRODUCER_IDS_TIMEOUT_S,
             )
@@ -654,24 +654,24 @@ class Broker:
             self._producer_ids = iter(range(first, first + block.producer_id_len))
         return producer_id
 
-    def leads_too_fast(self) -> bool:
+    def is_leader_quota_exceeded(self) -> bool:
         """Whether throttled followers got more than `leader.replication.throttled.rate` from this
         broker."""
         rate = cast(int, self.config["leader.replication.throttled.rate"])
-        return self._sent_throttled.is_exceeded(rate, self.time())
+        return self._leader_quota.is_exceeded(rate, self.time())
 
-    def note_sent_throttled(self, size: int) -> None:
+    def record_throttled_sent(self, size: int) -> None:
         """Count `size` bytes sent to a throttled follower."""
-        self._sent_throttled.record(size, self.time())
+        self._leader_quota.record(size, self.time())
 
-    def note_taken_throttled(self, size: int) -> None:
+    def record_throttled_received(self, size: int) -> None:
         """Count `size` bytes received as a throttled follower."""
-        self._taken_throttled.record(size, self.time())
+        self._follower_quota.record(size, self.time())
 
-    def follows_too_fast(self) -> bool:
+    def is_follower_quota_exceeded(self) -> bool:
         """Whether this broker received more than `follower.replication.throttled.rate`."""
         rate = cast(int, self.config["follower.replication.throttled.rate"])
-        return self._taken_throttled.is_exceeded(rate, self.time())
+        return self._follower_quota.is_exceeded(rate, self.time())
 
     # -- called by partitions (`Host`)
 
@@ -719,11 +719,11 @@ class Broker:
 
     # -- upkeep
 
-    async def _repeat(self, interval_s: float, look_after: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat(self, interval_s: float, upkeep: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(interval_s)
             try:
-                await look_after()
+                await upkeep()
             except (StorageError, CorruptData) as error:
                 _log.error("log maintenance failed broker=%d error=%s", self.id, error)
                 if isinstance(error, StorageError):
@@ -731,18 +731,18 @@ class Broker:
 
     async def _checkpoint(self) -> None:
         await self.logs.checkpoint()
-        self._note_replayed(durable=True)
+        self._write_replayed(durable=True)
 
     async def _checkpoint_high_watermarks(self) -> None:
         self.logs.checkpoint_high_watermarks()
-        self._note_replayed(durable=False)
+        self._write_replayed(durable=False)
 
-    def _note_replayed(self, durable: bool) -> None:
+    def _write_replayed(self, durable: bool) -> None:
         """Write the last replayed metadata batch to disk, unless that is there already."""
         noted = self.metadata.last, durable
-        if noted not in (self._noted, (self._noted[0], False)):
+        if noted not in (self._written_replayed, (self._written_replayed[0], False)):
             write_replayed(self._storage, *noted)
-            self._noted = noted
+            self._written_replayed = noted
 
     async def _flush_due(self) -> None:
         self.logs.flush_due()
@@ -754,7 +754,7 @@ class Broker:
             _log.info("deleted old segments broker=%d segments=%d", self.id, deleted)
             for partition, start in starts.items():
                 if partition.log.log_start_offset != start:
-                    partition.tell_changed()
+                    partition.notify_changed()
                     if not partition.is_leader:
                         self._replication.follow(partition)  # to report its log start offset
 
@@ -767,5 +767,5 @@ class Broker:
     async def _review_isrs(self) -> None:
         for number, partition in enumerate(tuple(self.partitions.values()), 1):
             partition.review_isr()
-            if not number % _SLICE:
+            if not number % _PARTITIONS_PER_STEP:
                 await asyncio.sleep(0)

@@ -45,7 +45,7 @@ class ControllerLink:
                 f"the controller at {self._host}:{self._port} does not answer within {timeout_s} s"
             ) from error
 
-    async def insist(self, request: object, timeout_s: float) -> Any:
+    async def ask_until_answered(self, request: object, timeout_s: float) -> Any:
         """Like `ask`, but send the request again while the controller is lost, until the time is
         over. Only for requests that may be carried out twice."""
         loop = asyncio.get_running_loop()
@@ -60,7 +60,7 @@ class ControllerLink:
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
 
-    async def ask_when_there(self, request: object, timeout_s: float, version: int) -> Any:
+    async def ask_once_connected(self, request: object, timeout_s: float, version: int) -> Any:
         """Like `ask`, but wait until the controller can be reached. A request is sent once only."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s

@@ -61,7 +61,7 @@ _TOPIC_IDS_SINCE = 13
 _REPLICA_STATE_SINCE = 15
 _FOLLOWERS_SINCE = 11
 
-PASSED_AT_ONCE = 150
+PARTITIONS_PER_STEP = 150
 """Partitions that a fetch reads before other requests are served."""
 
 _by_rank = attrgetter("rank")
@@ -106,7 +106,7 @@ class Reader:
             broker.find_partition if self.needs_leader else broker.find_replica
         )
 
-    def is_like(self, other: Reader) -> bool:
+    def reads_like(self, other: Reader) -> bool:
         """Whether both may read the same replicas and offsets."""
         return (
             self.replica_id == other.replica_id
@@ -121,13 +121,13 @@ class Reader:
         return (
             self.is_follower
             and partition.throttles(self.replica_id)
-            and self._broker.leads_too_fast()
+            and self._broker.is_leader_quota_exceeded()
         )
 
     def note_sent(self, partition: Partition, size: int) -> None:
         """Count `size` bytes sent to this follower against the replication quota."""
         if self.is_follower and partition.throttles(self.replica_id):
-            self._broker.note_sent_throttled(size)
+            self._broker.record_throttled_sent(size)
 
 
 class FetchSlot:
@@ -198,8 +198,8 @@ class FetchSlot:
         if waiting is None:
             partition.watchers.pop(self, None)
             self.stays_ready = True
-            if session.is_between_steps:  # the pass may have read this slot already
-                session.is_stirred = True
+            if session.is_interrupted:  # the pass may have read this slot already
+                session.was_notified = True
         elif self.wanted.fetch_offset < end_offset and not session.reader.is_throttled(partition):
             if waiting.min_bytes <= 1:
                 waiting.complete()
@@ -215,7 +215,7 @@ class FetchSlot:
         available = partition.bytes_between(wanted.fetch_offset, end_offset)
         return min(available, wanted.partition_max_bytes)
 
-    def leave(self) -> None:
+    def unwatch(self) -> None:
         """Stop watching."""
         if self.partition is not None:
             self.partition.watchers.pop(self, None)
@@ -235,8 +235,8 @@ class FetchSession:
         waiting: the fetch that waits for these partitions; None while there is none.
         is_kept: whether it is in the cache; then its slots also watch between requests.
         is_watching: whether slots that are read watch their partitions.
-        is_between_steps: while a pass over its slots is interrupted by other requests.
-        is_stirred: whether a partition notified a slot during such an interruption.
+        is_interrupted: while a pass over its slots is interrupted by other requests.
+        was_notified: whether a partition notified a slot during such an interruption.
         created_s, used_s: the loop's time when the cache took it, and when it was last used.
     """
 
@@ -246,9 +246,8 @@ class FetchSession:
         "created_s",
         "epoch",
         "id",
-        "is_between_steps",
+        "is_interrupted",
         "is_kept",
-        "is_stirred",
         "is_watching",
         "reader",
         "ready",
@@ -256,6 +255,7 @@ class FetchSession:
         "used_s",
         "uses_topic_ids",
         "waiting",
+        "was_notified",
     )
 
     def __init__(self, reader: Reader, version: int) -> None:
@@ -268,14 +268,14 @@ class FetchSession:
         self.waiting: DelayedFetch | None = None
         self.is_kept = False
         self.is_watching = False
-        self.is_between_steps = False
-        self.is_stirred = False
+        self.is_interrupted = False
+        self.was_notified = False
         self.created_s = 0.0
         self.used_s = 0.0
         self._last_rank = 0
         self._most_ready = 0
 
-    def name(self, topics: Iterable[FetchTopic], pace: Pace) -> Steps[None]:
+    def add(self, topics: Iterable[FetchTopic], pace: Pace) -> Steps[None]:
         """Add or update the partitions that a request names. New ones go to the tail, the others
         keep their place. A partition named twice has the first place and the last values."""
         slots = self.slots
@@ -309,20 +309,20 @@ class FetchSession:
                     yield
                 slot = self.slots.pop((topic, index), None)
                 if slot is not None:
-                    slot.leave()
+                    slot.unwatch()
                     self.ready.discard(slot)
 
-    def read_for(self, reader: Reader) -> None:
+    def set_reader(self, reader: Reader) -> None:
         """Set who sends the next request. If it may read other replicas or offsets than the
         previous reader, all partitions become ready."""
-        if not reader.is_like(self.reader):
+        if not reader.reads_like(self.reader):
             for slot in self.slots.values():
                 slot.checked_epoch = UNCHECKED
             self.ready.update(self.slots.values())
             self._most_ready = len(self.ready)
         self.reader = reader
 
-    def in_turn(self) -> Steps[Iterable[FetchSlot]]:
+    def ready_in_order(self) -> Steps[Iterable[FetchSlot]]:
         """The ready slots, in the session's order."""
         ready = self.ready
         if len(ready) > self._most_ready:
@@ -332,7 +332,7 @@ class FetchSession:
             self.ready = ready = set(ready)
             self._most_ready = len(ready)
         # The set itself may change between two steps.
-        return in_order(list(ready) if len(ready) > PASSED_AT_ONCE else ready, _by_rank)
+        return in_order(list(ready) if len(ready) > PARTITIONS_PER_STEP else ready, _by_rank)
 
     def watch(self) -> None:
         """Have every slot that has a partition watch it."""
@@ -370,7 +370,7 @@ class FetchSession:
         if self.is_watching:
             self.is_watching = False
             for slot in self.slots.values():
-                slot.leave()
+                slot.unwatch()
         if self.waiting is not None:
             self.waiting.complete()
         else:
@@ -391,7 +391,7 @@ class FetchSessionCache:
 
     def __init__(self, slots: int, random: Random, partitions: int = MAX_PARTITIONS) -> None:
         self._limit = slots
-        self._most_partitions = partitions
+        self._max_partitions = partitions
         self._random = random
         # Ordered by last use; the most recently used session is last.
         self._sessions: dict[int, FetchSession] = {}
@@ -436,13 +436,13 @@ class FetchSessionCache:
 
     def _has_room(self, session: FetchSession) -> bool:
         taken = sum([len(each.slots) for each in self._sessions.values()])
-        return taken + len(session.slots) <= self._most_partitions
+        return taken + len(session.slots) <= self._max_partitions
 
     def check_size(self, session: FetchSession) -> None:
         """Remove this session, which has grown, if all sessions have too many partitions together.
         Its client starts a new session, which may not be kept."""
         if session.is_kept and sum([len(each.slots) for each in self._sessions.values()]) > (
-            self._most_partitions
+            self._max_partitions
         ):
             self.remove(session.id)
 

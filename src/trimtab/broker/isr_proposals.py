@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
     from trimtab.broker.partition import Partition
 
-    _Sent: TypeAlias = dict[tuple[bytes, int], tuple[Partition, Proposal]]
+    _SentProposals: TypeAlias = dict[tuple[bytes, int], tuple[Partition, Proposal]]
 
 _ANSWER_TIMEOUT_S = 10.0
 _BACKOFF_S = 0.05
 _MAX_BATCH = 2000
 
-_NOT_CARRIED_OUT = (ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA)
+_NOT_APPLIED = (ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA)
 
 _log = logging.getLogger(__name__)
 
@@ -59,18 +59,18 @@ class IsrProposals:
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
         self._link = link
-        self._proposing: dict[Partition, None] = {}
+        self._pending: dict[Partition, None] = {}
         self._task: asyncio.Task[None] | None = None
 
     def submit(self, partition: Partition) -> None:
         """Queue this partition's proposal (`leadership.proposal`)."""
-        self._proposing[partition] = None
+        self._pending[partition] = None
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._send_all())
 
     def abort(self) -> None:
         """Drop all proposals and send nothing more."""
-        self._proposing.clear()
+        self._pending.clear()
         if self._task is not None:
             self._task.cancel()
 
@@ -81,10 +81,10 @@ class IsrProposals:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _send_all(self) -> None:
-        while self._proposing:
-            sent: _Sent = {}
-            for partition in list(self._proposing)[:_MAX_BATCH]:
-                del self._proposing[partition]
+        while self._pending:
+            sent: _SentProposals = {}
+            for partition in list(self._pending)[:_MAX_BATCH]:
+                del self._pending[partition]
                 leadership = partition.leadership
                 if leadership is not None and leadership.proposal is not None:
                     sent[partition.topic_id, partition.index] = partition, leadership.proposal
@@ -97,12 +97,12 @@ class IsrProposals:
             if response is None or response.error_code:
                 # Whether the controller applied the request is not known: send it again.
                 unanswered = [partition for partition, _ in sent.values()]
-                self._proposing = {**dict.fromkeys(unanswered), **self._proposing}
+                self._pending = {**dict.fromkeys(unanswered), **self._pending}
                 await asyncio.sleep(_BACKOFF_S)
                 continue
-            self._carry_out(sent, response)
+            self._handle_response(sent, response)
 
-    def _request(self, sent: _Sent) -> AlterPartitionRequest:
+    def _request(self, sent: _SentProposals) -> AlterPartitionRequest:
         topics: dict[bytes, TopicData] = {}
         for (topic_id, index), (partition, proposal) in sent.items():
             leadership = partition.leadership
@@ -132,7 +132,7 @@ class IsrProposals:
             topics=list(topics.values()),
         )
 
-    def _carry_out(self, sent: _Sent, response: AlterPartitionResponse) -> None:
+    def _handle_response(self, sent: _SentProposals, response: AlterPartitionResponse) -> None:
         answers = {
             (topic.topic_id, data.partition_index): data
             for topic in response.topics
@@ -140,7 +140,7 @@ class IsrProposals:
         }
         for key, (partition, proposal) in sent.items():
             data = answers.get(key)
-            if data is None or data.error_code in _NOT_CARRIED_OUT:
+            if data is None or data.error_code in _NOT_APPLIED:
                 leadership = partition.leadership
                 if leadership is not None and leadership.proposal is proposal:
                     partition.isr_refused()

@@ -78,7 +78,7 @@ class Proposal(NamedTuple):
     partition_epoch: int
 
 
-class Wait(NamedTuple):
+class WaitingRequest(NamedTuple):
     """A request that waits until all records before `offset` are committed, or deleted.
 
     `done` is called with True then, or with False once this broker leads no more.
@@ -100,21 +100,21 @@ class Leadership:
         isr: the ISR according to the metadata log.
         proposal: the ISR that the controller has been asked for; None if there is none.
         start_offset: the log end offset when this epoch began.
-        waits: requests that wait for a commit, by ascending offset.
-        deletions: requests that wait for a deletion.
+        commit_waits: requests that wait for a commit, by ascending offset.
+        deletion_waits: requests that wait for a deletion.
     """
 
     __slots__ = (
         "_is_eligible",
         "_log",
         "_min_isr",
-        "deletions",
+        "commit_waits",
+        "deletion_waits",
         "followers",
         "isr",
         "proposal",
         "replicas",
         "start_offset",
-        "waits",
     )
 
     def __init__(
@@ -134,8 +134,8 @@ class Leadership:
         self.replicas: tuple[int, ...] = ()
         self.proposal: Proposal | None = None
         self.start_offset = log.log_end_offset
-        self.waits: deque[Wait] = deque()
-        self.deletions: list[Wait] = []
+        self.commit_waits: deque[WaitingRequest] = deque()
+        self.deletion_waits: list[WaitingRequest] = []
         self.update(broker_id, registration, now_s)
 
     def update(self, broker_id: int, registration: PartitionRegistration, now_s: float) -> None:
@@ -222,16 +222,16 @@ class Leadership:
 
     def wait(self, offset: int, done: Callable[[bool], None]) -> None:
         """Call `done` once everything before `offset` is committed."""
-        waits = self.waits
+        waits = self.commit_waits
         if waits and offset < waits[-1].offset:
             # A duplicate of a batch: requests may already wait for batches appended after it.
-            insort(waits, Wait(offset, done), key=attrgetter("offset"))
+            insort(waits, WaitingRequest(offset, done), key=attrgetter("offset"))
         else:
-            waits.append(Wait(offset, done))
+            waits.append(WaitingRequest(offset, done))
 
     def release(self, high_watermark: int) -> None:
         """Answer the requests whose records are committed now."""
-        waits = self.waits
+        waits = self.commit_waits
         while waits and waits[0].offset <= high_watermark:
             waits.popleft().done(True)
 
@@ -246,23 +246,23 @@ class Leadership:
 
     def wait_for_deletion(self, offset: int, done: Callable[[bool], None]) -> None:
         """Call `done` once no live replica has a record before `offset`."""
-        self.deletions.append(Wait(offset, done))
+        self.deletion_waits.append(WaitingRequest(offset, done))
 
     def release_deletions(self) -> None:
         """Answer the requests whose records are deleted now. Called when a follower's log start
         offset has moved, or a broker has gone."""
-        if not self.deletions:
+        if not self.deletion_waits:
             return
         low_watermark = self.low_watermark
-        released = [wait for wait in self.deletions if wait.offset <= low_watermark]
-        self.deletions = [wait for wait in self.deletions if wait.offset > low_watermark]
+        released = [wait for wait in self.deletion_waits if wait.offset <= low_watermark]
+        self.deletion_waits = [wait for wait in self.deletion_waits if wait.offset > low_watermark]
         for wait in released:
             wait.done(True)
 
     def resign(self) -> None:
         """Fail all waiting requests: this broker leads no more."""
-        waits = [*self.waits, *self.deletions]
-        self.waits.clear()
-        self.deletions.clear()
+        waits = [*self.commit_waits, *self.deletion_waits]
+        self.commit_waits.clear()
+        self.deletion_waits.clear()
         for wait in waits:
             wait.done(False)

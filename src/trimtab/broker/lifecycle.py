@@ -21,7 +21,7 @@ NOT_REGISTERED = -1
 
 _PLAINTEXT = 0
 _ANSWER_TIMEOUT_S = 5.0
-_GIVE_UP_TIMEOUT_S = 1.0
+_REPORT_TIMEOUT_S = 1.0
 _BACKOFF_S = 0.05
 _MAX_BACKOFF_S = 1.0
 
@@ -66,7 +66,7 @@ class Lifecycle:
         self._heartbeat_s = heartbeat_s
         self._listener = ("", 0)
         self._rack: str | None = None
-        self._beating: asyncio.Task[None] | None = None
+        self._heartbeats: asyncio.Task[None] | None = None
         self.epoch = NOT_REGISTERED
         self.unfenced = asyncio.Event()
 
@@ -129,7 +129,7 @@ class Lifecycle:
 
     def start(self) -> None:
         """Begin to send heartbeats. The metadata up to the registration must have been replayed."""
-        self._beating = asyncio.ensure_future(self._beat())
+        self._heartbeats = asyncio.ensure_future(self._send_heartbeats())
 
     async def shut_down(self, timeout_s: float) -> None:
         """Controlled shutdown: wait until the controller has moved the leaders away, `timeout_s`
@@ -148,7 +148,7 @@ class Lifecycle:
                 return
             await asyncio.sleep(_BACKOFF_S)
 
-    async def give_up(self, is_lost: bool) -> None:
+    async def report_failure(self, is_lost: bool) -> None:
         """Report to the controller, once, that this broker has stopped serving.
 
         Args:
@@ -162,21 +162,21 @@ class Lifecycle:
         request = self._heartbeat()
         request.want_fence = True
         request.offline_log_dirs = self._log_dirs if is_lost else []
-        await self._link.ask(request, _GIVE_UP_TIMEOUT_S)
+        await self._link.ask(request, _REPORT_TIMEOUT_S)
 
     async def stop(self) -> None:
         """Send no more heartbeats."""
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.gather(self._beating, return_exceptions=True)
-            self._beating = None
+        if self._heartbeats is not None:
+            self._heartbeats.cancel()
+            await asyncio.gather(self._heartbeats, return_exceptions=True)
+            self._heartbeats = None
 
     def abort(self) -> None:
         """Stop the heartbeats without waiting."""
-        if self._beating is not None:
-            self._beating.cancel()
+        if self._heartbeats is not None:
+            self._heartbeats.cancel()
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
             wait_s = self._heartbeat_s
             try:

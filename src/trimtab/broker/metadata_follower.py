@@ -36,7 +36,7 @@ T = TypeVar("T")
 _MAX_WAIT_MS = 2000
 _ANSWER_TIMEOUT_S = 10.0
 _MAX_BYTES = 1024 * 1024
-_SLICE = 500
+_RECORDS_PER_STEP = 500
 _BACKOFF_S = 0.05
 _MAX_BACKOFF_S = 1.0
 
@@ -228,7 +228,7 @@ async def _collect(records: Iterable[T]) -> list[T]:
     """All records as a list; lets other tasks run, as there may be tens of thousands."""
     collected: list[T] = []
     rest = iter(records)
-    while part := list(islice(rest, _SLICE)):
+    while part := list(islice(rest, _RECORDS_PER_STEP)):
         collected += part
         await asyncio.sleep(0)
     return collected

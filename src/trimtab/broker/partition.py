@@ -239,9 +239,9 @@ class Partition:
             )
             if leadership is not None:
                 # This broker led before too, so nothing is truncated: requests keep waiting.
-                self.leadership.waits = leadership.waits
-                self.leadership.deletions = leadership.deletions
-            self.tell_changed()
+                self.leadership.commit_waits = leadership.commit_waits
+                self.leadership.deletion_waits = leadership.deletion_waits
+            self.notify_changed()
         self.raise_high_watermark()
 
     def follow(self, registration: PartitionRegistration) -> None:
@@ -251,16 +251,16 @@ class Partition:
         if leadership is not None:
             leadership.resign()
         if leadership is not None or before.leader_epoch != registration.leader_epoch:
-            self.tell_changed()
+            self.notify_changed()
 
     def retire(self) -> None:
         """This broker does not host the partition any more."""
         leadership, self.leadership = self.leadership, None
         if leadership is not None:
             leadership.resign()
-        self.tell_changed()
+        self.notify_changed()
 
-    def tell_changed(self) -> None:
+    def notify_changed(self) -> None:
         """Have every fetch that watches this partition check it again."""
         for watcher in tuple(self.watchers):
             watcher.changed(self)
@@ -450,7 +450,7 @@ class Partition:
             for watcher in tuple(self.watchers):
                 watcher.committed(self)
         if has_deleted:
-            self.tell_changed()
+            self.notify_changed()
         return end
 
     def truncate_to_leader(self, leader_epoch: int, leader_end_offset: int) -> int:
@@ -473,7 +473,7 @@ class Partition:
             else:
                 offset = min(leader_end_offset, end_offset, log.log_end_offset)
         log.truncate(max(0, offset))
-        self.tell_changed()
+        self.notify_changed()
         return log.log_end_offset
 
     # -- reading
@@ -570,7 +570,7 @@ class Partition:
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE)
         if offset > self.log.log_start_offset:
             self.log.delete_records_before(offset)
-            self.tell_changed()
+            self.notify_changed()
         return self.log.log_start_offset
 
     def _check_batch(self, records: memoryview, allows_zstd: bool) -> BatchHeader:

@@ -45,27 +45,27 @@ if TYPE_CHECKING:
 _FIRST_BACKOFF_S = 0.02
 _LATEST = -1
 _EARLIEST = -2
-_MOST_AT_ONCE = 2000
+_MAX_PARTITIONS_PER_REQUEST = 2000
 """Partitions that one request names at most: more would delay other requests at the leader."""
 _MAX_SESSION_EPOCH = 2**31 - 1
 
 _log = logging.getLogger(__name__)
 
 
-class _Followed:
+class _FollowedPartition:
     """One followed partition, and its state in the fetcher.
 
     Attributes:
-        asked_offset: the offset that was fetched from last.
+        requested_offset: the offset that was fetched from last.
         in_session: whether the leader's fetch session has the partition.
         delay: the timer that ends a backoff; None while there is none.
     """
 
-    __slots__ = ("asked_offset", "backoff_s", "delay", "in_session", "partition")
+    __slots__ = ("backoff_s", "delay", "in_session", "partition", "requested_offset")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
-        self.asked_offset = _NOTHING_ASKED
+        self.requested_offset = _NOT_REQUESTED
         self.in_session = False
         self.delay: asyncio.TimerHandle | None = None
         self.backoff_s = _FIRST_BACKOFF_S
@@ -103,7 +103,7 @@ class Replication:
                 del self._fetchers[leader]
                 fetcher.stop()
 
-    def moved(self, leader: int) -> None:
+    def reconnect(self, leader: int) -> None:
         """Reconnect to a leader that has another address or has restarted."""
         fetcher = self._fetchers.get(leader)
         if fetcher is not None:
@@ -136,12 +136,12 @@ class ReplicaFetcher:
         self._peer: Peer | None = None
         self._session_id = 0
         self._session_epoch = 0
-        self._changed: dict[_Followed, None] = {}
+        self._changed: dict[_FollowedPartition, None] = {}
         self._forgotten: dict[tuple[bytes, int], None] = {}
-        self._wanted = asyncio.Event()
+        self._has_work = asyncio.Event()
         self._backoff_s = _FIRST_BACKOFF_S
-        self._has_deleted = False
-        self.followed: dict[tuple[bytes, int], _Followed] = {}
+        self._has_new_log_starts = False
+        self.followed: dict[tuple[bytes, int], _FollowedPartition] = {}
         self.task = asyncio.ensure_future(self._run())
 
     def add(self, partition: Partition) -> None:
@@ -149,11 +149,11 @@ class ReplicaFetcher:
         key = (partition.topic_id, partition.index)
         followed = self.followed.get(key)
         if followed is None:
-            followed = self.followed[key] = _Followed(partition)
+            followed = self.followed[key] = _FollowedPartition(partition)
             # The session still has it if the next fetch was about to forget it.
             followed.in_session = self._forgotten.pop(key, _ABSENT) is None
-        self._stop_waiting(followed)
-        self._touch(followed)
+        self._cancel_backoff(followed)
+        self._schedule(followed)
 
     def remove(self, partition: Partition) -> None:
         """Stop fetching the partition."""
@@ -161,7 +161,7 @@ class ReplicaFetcher:
         followed = self.followed.pop(key, None)
         if followed is None:
             return
-        self._stop_waiting(followed)
+        self._cancel_backoff(followed)
         self._changed.pop(followed, None)
         if followed.in_session:
             self._forgotten[key] = None
@@ -176,7 +176,7 @@ class ReplicaFetcher:
         """Stop fetching at once."""
         self.task.cancel()
         for followed in self.followed.values():
-            self._stop_waiting(followed)
+            self._cancel_backoff(followed)
         if self._peer is not None:
             self._peer.close()
 
@@ -233,8 +233,8 @@ class ReplicaFetcher:
 
     async def _fetch(self) -> None:
         if not self._session_id and not self._changed:
-            self._wanted.clear()
-            await self._wanted.wait()
+            self._has_work.clear()
+            await self._has_work.wait()
         response = await self._ask(self._request())
         if response.error_code:
             # The leader has dropped or refuses the session: begin a new one.
@@ -254,15 +254,15 @@ class ReplicaFetcher:
             )
         else:
             self._forget_session()
-        self._has_deleted = False
+        self._has_new_log_starts = False
         for topic in response.responses:
             for data in topic.partitions:
                 followed = self.followed.get((topic.topic_id, data.partition_index))
                 if followed is not None:
-                    await self._take(followed, data)
+                    await self._apply(followed, data)
                     if data.diverging_epoch.end_offset >= 0:
                         await asyncio.sleep(0)  # truncating blocks on the disk: let others run
-        if self._has_deleted:
+        if self._has_new_log_starts:
             try:
                 self._broker.logs.checkpoint_starts()  # the next fetch tells the leader
             except StorageError as error:
@@ -286,14 +286,14 @@ class ReplicaFetcher:
         config = broker.config
         partition_max_bytes = cast(int, config["replica.fetch.max.bytes"])
         topics: dict[bytes, FetchTopic] = {}
-        changed = list(islice(self._changed, _MOST_AT_ONCE))
+        changed = list(islice(self._changed, _MAX_PARTITIONS_PER_REQUEST))
         for followed in changed:
             del self._changed[followed]
-        is_too_fast = broker.follows_too_fast()
+        is_too_fast = broker.is_follower_quota_exceeded()
         for followed in changed:
             partition = followed.partition
             if is_too_fast and self._is_throttled(partition):
-                self._wait(followed)
+                self._back_off(followed)
                 continue
             followed.in_session = True
             topic = topics.get(partition.topic_id)
@@ -302,12 +302,12 @@ class ReplicaFetcher:
                     topic_id=partition.topic_id, partitions=[]
                 )
             log = partition.log
-            followed.asked_offset = log.log_end_offset
+            followed.requested_offset = log.log_end_offset
             topic.partitions.append(
                 FetchPartition(
                     partition=partition.index,
                     current_leader_epoch=partition.registration.leader_epoch,
-                    fetch_offset=followed.asked_offset,
+                    fetch_offset=followed.requested_offset,
                     last_fetched_epoch=log.latest_epoch,
                     log_start_offset=log.log_start_offset,
                     partition_max_bytes=partition_max_bytes,
@@ -331,13 +331,13 @@ class ReplicaFetcher:
             forgotten_topics_data=list(forgotten.values()),
         )
 
-    async def _take(self, followed: _Followed, data: PartitionData) -> None:
+    async def _apply(self, followed: _FollowedPartition, data: PartitionData) -> None:
         """Apply the leader's response for one partition."""
         partition = followed.partition
-        if followed.asked_offset != partition.log.log_end_offset:
+        if followed.requested_offset != partition.log.log_end_offset:
             # The log changed during the fetch, for example because the partition was removed and
             # added again: the response does not fit it.
-            self._touch(followed)
+            self._schedule(followed)
             return
         code = data.error_code
         try:
@@ -354,30 +354,30 @@ class ReplicaFetcher:
                         now,
                     )
                     if (now, partition.log.latest_epoch) == before:
-                        self._wait(followed)  # the leader would give the same response again
+                        self._back_off(followed)  # the leader would give the same response again
                     else:
-                        self._touch(followed)
+                        self._schedule(followed)
                     return
                 records = data.records
-                before = partition.log.log_start_offset, partition.log.cuts
+                before = partition.log.log_start_offset, partition.log.truncations
                 partition.append_replicated(
                     cast(memoryview, records) if records else _NOTHING,
                     data.high_watermark,
                     data.log_start_offset,
                 )
-                if (partition.log.log_start_offset, partition.log.cuts) != before:
-                    self._has_deleted = True
-                    self._touch(followed)  # the leader's DeleteRecords waits for this log start
+                if (partition.log.log_start_offset, partition.log.truncations) != before:
+                    self._has_new_log_starts = True
+                    self._schedule(followed)  # the leader's DeleteRecords waits for this log start
                 if records:
                     if self._is_throttled(partition):
-                        self._broker.note_taken_throttled(len(records))
-                    self._touch(followed)
+                        self._broker.record_throttled_received(len(records))
+                    self._schedule(followed)
                     key = (partition.topic_id, partition.index)
                     self.followed[key] = self.followed.pop(key)
                 followed.backoff_s = _FIRST_BACKOFF_S
                 return
             if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                await self._restart(followed)
+                await self._recover_out_of_range(followed)
                 return
         except CorruptData as error:
             _log.error(
@@ -391,12 +391,12 @@ class ReplicaFetcher:
                 "cannot follow broker=%d partition=%s error=%s", self._broker.id, partition, error
             )
             self._broker.disk_failed(error)
-        self._wait(followed)
+        self._back_off(followed)
 
     def _is_throttled(self, partition: Partition) -> bool:
         return partition.is_throttled and self._broker.id not in partition.registration.isr
 
-    async def _restart(self, followed: _Followed) -> None:
+    async def _recover_out_of_range(self, followed: _FollowedPartition) -> None:
         """This log's end is outside the leader's log. Truncate to the leader's end if it is
         beyond it; otherwise delete the log and restart at the leader's start."""
         partition = followed.partition
@@ -406,11 +406,11 @@ class ReplicaFetcher:
         leader_start = await self._ask_offset(partition, epoch, _EARLIEST)
         is_followed = self.followed.get((partition.topic_id, partition.index)) is followed
         if leader_end is None or leader_start is None or not is_followed:
-            self._wait(followed)
+            self._back_off(followed)
             return
         end = log.log_end_offset
         if partition.leader_epoch != epoch or leader_start <= end <= leader_end:
-            self._wait(followed)
+            self._back_off(followed)
             return
         if leader_end < end:
             log.truncate(leader_end)
@@ -423,8 +423,8 @@ class ReplicaFetcher:
             end,
             log.log_end_offset,
         )
-        partition.tell_changed()
-        self._touch(followed)
+        partition.notify_changed()
+        self._schedule(followed)
 
     async def _ask_offset(self, partition: Partition, epoch: int, timestamp: int) -> int | None:
         """The leader's start or end offset (ListOffsets); None if it answers with an error."""
@@ -441,12 +441,12 @@ class ReplicaFetcher:
         (answer,) = response.topics[0].partitions
         return None if answer.error_code else cast(int, answer.offset)
 
-    def _touch(self, followed: _Followed) -> None:
+    def _schedule(self, followed: _FollowedPartition) -> None:
         """Name the partition in the next fetch."""
         self._changed[followed] = None
-        self._wanted.set()
+        self._has_work.set()
 
-    def _wait(self, followed: _Followed) -> None:
+    def _back_off(self, followed: _FollowedPartition) -> None:
         """Take the partition out of the session for a backoff, so that its errors do not end every
         fetch at once."""
         key = (followed.partition.topic_id, followed.partition.index)
@@ -457,22 +457,22 @@ class ReplicaFetcher:
             followed.in_session = False
             self._forgotten[key] = None
         followed.delay = asyncio.get_running_loop().call_later(
-            followed.backoff_s, self._try_again, followed
+            followed.backoff_s, self._end_backoff, followed
         )
         followed.backoff_s = min(2 * followed.backoff_s, self._max_backoff_s)
 
-    def _try_again(self, followed: _Followed) -> None:
+    def _end_backoff(self, followed: _FollowedPartition) -> None:
         followed.delay = None
         key = (followed.partition.topic_id, followed.partition.index)
         self._forgotten.pop(key, None)
-        self._touch(followed)
+        self._schedule(followed)
 
-    def _stop_waiting(self, followed: _Followed) -> None:
+    def _cancel_backoff(self, followed: _FollowedPartition) -> None:
         if followed.delay is not None:
             followed.delay.cancel()
             followed.delay = None
 
 
 _NOTHING = memoryview(b"")
-_NOTHING_ASKED = -1
+_NOT_REQUESTED = -1
 _ABSENT: Any = object()

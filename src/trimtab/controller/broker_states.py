@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from trimtab.controller.decision import Decision
 from trimtab.controller.leader_changes import (
     elect_where_missing,
-    remove_for_good,
     remove_from_isrs,
+    remove_from_isrs_and_elrs,
 )
 from trimtab.controller.topic_rules import TopicRules
 from trimtab.errors import ErrorCode
@@ -72,7 +72,7 @@ def decide_registration(
     request: BrokerRegistrationRequest,
     cluster_id: str,
     next_offset: int,
-    is_taken: bool,
+    is_connected: bool,
 ) -> Decision:
     """BrokerRegistration: a new incarnation gets a new epoch, and begins fenced.
 
@@ -82,9 +82,9 @@ def decide_registration(
 
     Args:
         next_offset: the offset of the next record in the journal.
-        is_taken: whether another incarnation of the broker is still connected.
+        is_connected: whether another incarnation of the broker is still connected.
     """
-    code = _check_registration(image, request, cluster_id, is_taken)
+    code = _check_registration(image, request, cluster_id, is_connected)
     if code is not ErrorCode.NONE:
         return Decision([], BrokerRegistrationResponse(error_code=code))
     listener = request.listeners[0]
@@ -108,7 +108,7 @@ def decide_registration(
         )
     elif before is not None:
         was_clean = request.previous_broker_epoch == before.epoch
-        remove = remove_from_isrs if was_clean else remove_for_good
+        remove = remove_from_isrs if was_clean else remove_from_isrs_and_elrs
         records = remove(image, rules, before.id)
         registered = registered._replace(epoch=next_offset + len(records))
         _log.info(
@@ -119,12 +119,12 @@ def decide_registration(
 
 
 def _check_registration(
-    image: ClusterImage, request: BrokerRegistrationRequest, cluster_id: str, is_taken: bool
+    image: ClusterImage, request: BrokerRegistrationRequest, cluster_id: str, is_connected: bool
 ) -> ErrorCode:
     if request.cluster_id != cluster_id:
         return ErrorCode.INCONSISTENT_CLUSTER_ID
     before = image.brokers.get(request.broker_id)
-    if before is not None and before.incarnation_id != request.incarnation_id and is_taken:
+    if before is not None and before.incarnation_id != request.incarnation_id and is_connected:
         return ErrorCode.DUPLICATE_BROKER_REGISTRATION
     named = max(len(request.listeners), len(request.features), len(request.log_dirs))
     if request.broker_id < 0 or not request.listeners or named > _MOST_NAMED:
@@ -149,7 +149,7 @@ def decide_heartbeat(
     if not set(broker.log_dirs).isdisjoint(request.offline_log_dirs):
         # KIP-858: the broker's only directory. It may have lost acknowledged records.
         _log.warning("a log directory has failed broker=%d epoch=%d", broker.id, broker.epoch)
-        records = remove_for_good(image, rules, broker.id)
+        records = remove_from_isrs_and_elrs(image, rules, broker.id)
         if not broker.fenced:
             is_fenced = True
             records.append(_change_record(broker, fenced=FENCE))
@@ -199,7 +199,7 @@ def decide_unregistration(
                 error_message=f"Broker ID {request.broker_id} is not currently registered",
             ),
         )
-    records = remove_for_good(image, rules, broker.id)
+    records = remove_from_isrs_and_elrs(image, rules, broker.id)
     records.append(UnregisterBrokerRecord(broker_id=broker.id, broker_epoch=broker.epoch))
     return Decision(records, UnregisterBrokerResponse(error_message=None))
 

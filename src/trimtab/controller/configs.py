@@ -30,7 +30,7 @@ from trimtab.config import (
     resolve,
     write,
 )
-from trimtab.controller.decision import MAX_RECORDS, Decision, Refusal, Whole
+from trimtab.controller.decision import MAX_RECORDS, Decision, Refusal, WholeRequest
 from trimtab.controller.partition_limits import PER_BROKER, PER_CLUSTER
 from trimtab.controller.topic_rules import MIN_ISR
 from trimtab.errors import ErrorCode, UsageError
@@ -101,7 +101,7 @@ def decide_incremental_alter_configs(
     request: IncrementalAlterConfigsRequest,
     broker_config: Mapping[str, Value],
     controller_id: int,
-    whole: Whole | None = None,
+    whole: WholeRequest | None = None,
 ) -> Decision:
     """Change the named options; of each resource all of them or none.
 
@@ -122,7 +122,7 @@ def decide_incremental_alter_configs(
     def is_null(config: incremental_alter_configs.AlterableConfig) -> bool:
         return config.value is None and config.config_operation != DELETE
 
-    changes = _Changes(image, broker_config, controller_id, whole or Whole())
+    changes = _Changes(image, broker_config, controller_id, whole or WholeRequest())
     responses = [
         incremental_alter_configs.AlterConfigsResourceResponse(
             error_code=code,
@@ -147,7 +147,7 @@ def decide_alter_configs(
     request: AlterConfigsRequest,
     broker_config: Mapping[str, Value],
     controller_id: int,
-    whole: Whole | None = None,
+    whole: WholeRequest | None = None,
 ) -> Decision:
     """Replace all options of each resource; options that are not named get their defaults.
 
@@ -156,7 +156,7 @@ def decide_alter_configs(
         controller_id: may have options of its own, like a broker.
         whole: state shared with the other parts of a large request.
     """
-    changes = _Changes(image, broker_config, controller_id, whole or Whole())
+    changes = _Changes(image, broker_config, controller_id, whole or WholeRequest())
     responses = [
         alter_configs.AlterConfigsResourceResponse(
             error_code=code,
@@ -237,7 +237,7 @@ class _Changes:
         image: ClusterImage,
         broker_config: Mapping[str, Value],
         controller_id: int,
-        whole: Whole,
+        whole: WholeRequest,
     ) -> None:
         self._image = image
         self._whole = whole

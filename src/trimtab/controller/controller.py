@@ -26,7 +26,7 @@ from trimtab.controller.broker_states import (
     is_current,
 )
 from trimtab.controller.configs import decide_alter_configs, decide_incremental_alter_configs
-from trimtab.controller.decision import Decision, Whole
+from trimtab.controller.decision import Decision, WholeRequest
 from trimtab.controller.isr_changes import decide_isr_changes
 from trimtab.controller.journal import Journal
 from trimtab.controller.leader_changes import (
@@ -223,16 +223,16 @@ class Controller:
             request,
             self.cluster_id,
             self.journal.next_offset,
-            before is not None and self._sessions.is_taken(before.id, before.epoch),
+            before is not None and self._sessions.is_connected(before.id, before.epoch),
         )
         if decision.records and (before is None or before.epoch != decision.response.broker_epoch):
-            self._forget(request.broker_id)
-        return self._carry_out(decision)
+            self._drop_incarnation(request.broker_id)
+        return self._commit_and_answer(decision)
 
     def heartbeat(
         self, request: BrokerHeartbeatRequest, connection: object = None
     ) -> Answer[BrokerHeartbeatResponse]:
-        """BrokerHeartbeat. Call `lose` with the same `connection` when it is lost."""
+        """BrokerHeartbeat. Call `connection_lost` with the same `connection` when it is lost."""
         broker_id = request.broker_id
         if is_current(self.image, broker_id, request.broker_epoch):
             self._sessions.touch(broker_id, request.broker_epoch, connection)
@@ -244,15 +244,15 @@ class Controller:
             request,
             Progress(self._shutdown_offsets.get(broker_id, 0), self._lowest_active()),
         )
-        answer = self._carry_out(decision)
+        answer = self._commit_and_answer(decision)
         broker = self.image.brokers.get(broker_id)
         if broker is not None and broker.in_controlled_shutdown:
             self._shutdown_offsets.setdefault(broker_id, self.journal.next_offset)
         if decision.response.should_shut_down:
-            self._forget(broker_id)
+            self._drop_incarnation(broker_id)
         return answer
 
-    def lose(self, connection: object) -> None:
+    def connection_lost(self, connection: object) -> None:
         """A connection that may have carried heartbeats is lost."""
         self._sessions.lost(connection)
 
@@ -261,9 +261,9 @@ class Controller:
     ) -> Answer[UnregisterBrokerResponse]:
         """UnregisterBroker."""
         decision = decide_unregistration(self.image, self._rules, request)
-        answer = self._carry_out(decision)
+        answer = self._commit_and_answer(decision)
         if decision.records:
-            self._forget(request.broker_id)
+            self._drop_incarnation(request.broker_id)
         return answer
 
     def allocate_producer_ids(
@@ -272,7 +272,7 @@ class Controller:
         """AllocateProducerIds: a block of ids that no other broker gets, even after restarts."""
         if not is_current(self.image, request.broker_id, request.broker_epoch):
             response = AllocateProducerIdsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
-            return self._carry_out(Decision([], response))
+            return self._commit_and_answer(Decision([], response))
         first = self.image.next_producer_id
         record = ProducerIdsRecord(
             broker_id=request.broker_id,
@@ -282,7 +282,7 @@ class Controller:
         response = AllocateProducerIdsResponse(
             producer_id_start=first, producer_id_len=PRODUCER_ID_BLOCK
         )
-        return self._carry_out(Decision([record], response))
+        return self._commit_and_answer(Decision([record], response))
 
     # Partitions
 
@@ -290,62 +290,64 @@ class Controller:
     # merged response may only be sent after `reach` (`large_requests.py`).
 
     def alter_partition(
-        self, request: AlterPartitionRequest, whole: Whole | None = None
+        self, request: AlterPartitionRequest, whole: WholeRequest | None = None
     ) -> Answer[AlterPartitionResponse]:
         """AlterPartition."""
-        return self._carry_out(decide_isr_changes(self.image, self._rules, request), 0, whole)
+        return self._commit_and_answer(
+            decide_isr_changes(self.image, self._rules, request), 0, whole
+        )
 
     def elect_leaders(
-        self, request: ElectLeadersRequest, whole: Whole | None = None
+        self, request: ElectLeadersRequest, whole: WholeRequest | None = None
     ) -> Answer[ElectLeadersResponse]:
         """ElectLeaders: brokers replay the new leaders before the response is sent."""
         decision = decide_elections(self.image, self._rules, request)
-        return self._carry_out(decision, request.timeout_ms, whole)
+        return self._commit_and_answer(decision, request.timeout_ms, whole)
 
     def alter_partition_reassignments(
-        self, request: AlterPartitionReassignmentsRequest, whole: Whole | None = None
+        self, request: AlterPartitionReassignmentsRequest, whole: WholeRequest | None = None
     ) -> Answer[AlterPartitionReassignmentsResponse]:
         """AlterPartitionReassignments: the response says that they have begun."""
         decision = decide_alter_reassignments(
             self.image, self._rules, self._allowance(), request, whole
         )
-        return self._carry_out(decision, 0, whole)
+        return self._commit_and_answer(decision, 0, whole)
 
     def list_partition_reassignments(
         self, request: ListPartitionReassignmentsRequest
     ) -> Steps[Answer[ListPartitionReassignmentsResponse]]:
         """ListPartitionReassignments."""
         response = yield from list_reassignments(self.image, request)
-        return self._carry_out(Decision([], response))
+        return self._commit_and_answer(Decision([], response))
 
     # Topics and options
 
     def create_topics(
-        self, request: CreateTopicsRequest, whole: Whole | None = None
+        self, request: CreateTopicsRequest, whole: WholeRequest | None = None
     ) -> Answer[CreateTopicsResponse]:
         """CreateTopics: brokers open the new partitions before the response is sent."""
         allowance = self._allowance(request.validate_only, whole)
         decision = decide_create(self.image, request, self._given, allowance, self._random, whole)
-        return self._carry_out(decision, request.timeout_ms, whole)
+        return self._commit_and_answer(decision, request.timeout_ms, whole)
 
     def delete_topics(
-        self, request: DeleteTopicsRequest, whole: Whole | None = None
+        self, request: DeleteTopicsRequest, whole: WholeRequest | None = None
     ) -> Answer[DeleteTopicsResponse]:
         """DeleteTopics: brokers replay the deletion before the response is sent."""
         enabled = bool(self._config["delete.topic.enable"])
         decision = decide_delete(self.image, request, enabled, whole)
-        return self._carry_out(decision, request.timeout_ms, whole)
+        return self._commit_and_answer(decision, request.timeout_ms, whole)
 
     def create_partitions(
-        self, request: CreatePartitionsRequest, whole: Whole | None = None
+        self, request: CreatePartitionsRequest, whole: WholeRequest | None = None
     ) -> Answer[CreatePartitionsResponse]:
         """CreatePartitions: brokers open the new partitions before the response is sent."""
         allowance = self._allowance(request.validate_only, whole)
         decision = decide_create_partitions(self.image, request, allowance, self._random, whole)
-        return self._carry_out(decision, request.timeout_ms, whole)
+        return self._commit_and_answer(decision, request.timeout_ms, whole)
 
     def alter_configs(
-        self, request: AlterConfigsRequest, whole: Whole | None = None
+        self, request: AlterConfigsRequest, whole: WholeRequest | None = None
     ) -> Answer[AlterConfigsResponse]:
         """AlterConfigs: brokers replay the change before the response is sent."""
         return self._configure(
@@ -353,7 +355,7 @@ class Controller:
         )
 
     def incremental_alter_configs(
-        self, request: IncrementalAlterConfigsRequest, whole: Whole | None = None
+        self, request: IncrementalAlterConfigsRequest, whole: WholeRequest | None = None
     ) -> Answer[IncrementalAlterConfigsResponse]:
         """IncrementalAlterConfigs: brokers replay the change before the response is sent."""
         return self._configure(
@@ -378,7 +380,9 @@ class Controller:
             self.rejections.copy(),
         )
 
-    def _allowance(self, validate_only: bool = False, whole: Whole | None = None) -> Allowance:
+    def _allowance(
+        self, validate_only: bool = False, whole: WholeRequest | None = None
+    ) -> Allowance:
         """The allowance of a request, or what earlier parts of it have left."""
         if whole is None or not validate_only:  # replicas granted to earlier parts are in the image
             return Allowance(self.image, self.limits(), self.rejections)
@@ -386,7 +390,7 @@ class Controller:
             whole.allowance = Allowance(self.image, self.limits(), self.rejections)
         return whole.allowance
 
-    def _configure(self, decision: Decision, whole: Whole | None) -> Answer[Any]:
+    def _configure(self, decision: Decision, whole: WholeRequest | None) -> Answer[Any]:
         self._commit(decision.records)
         for each in decision.records:
             if isinstance(each, ConfigRecord) and is_ignored(each, self.node_id):
@@ -411,8 +415,8 @@ class Controller:
             self.journal.append(records)
             self.feed.check()
 
-    def _carry_out(
-        self, decision: Decision, reach_ms: int = 0, whole: Whole | None = None
+    def _commit_and_answer(
+        self, decision: Decision, reach_ms: int = 0, whole: WholeRequest | None = None
     ) -> Answer[Any]:
         """Commit the records; returns the coroutine of the response. It waits for the disk even if
         there are no records, as the response may depend on decisions that are not on disk yet."""
@@ -420,13 +424,13 @@ class Controller:
         limit_s = min(reach_ms / 1000, MAX_REACH_S) if decision.records else 0
         return self._respond(decision.response, limit_s, whole)
 
-    def _respond(self, response: Any, limit_s: float, whole: Whole | None) -> Answer[Any]:
-        if whole is None or not whole.is_cut:
+    def _respond(self, response: Any, limit_s: float, whole: WholeRequest | None) -> Answer[Any]:
+        if whole is None or not whole.is_in_parts:
             return self._answer(response, self.journal.next_offset, limit_s)
         whole.reach_s = max(whole.reach_s, limit_s)
         return response  # type: ignore[no-any-return]
 
-    def reach(self, response: Any, whole: Whole) -> Answer[Any]:
+    def reach(self, response: Any, whole: WholeRequest) -> Answer[Any]:
         """The response to a request decided in parts, once it may be sent."""
         return self._answer(response, self.journal.next_offset, whole.reach_s)
 
@@ -447,7 +451,7 @@ class Controller:
         broker = self.image.brokers.get(broker_id)
         return None if broker is None else (broker.host, broker.port)
 
-    def _forget(self, broker_id: int) -> None:
+    def _drop_incarnation(self, broker_id: int) -> None:
         """Drop the state of an ended incarnation of a broker."""
         self._sessions.drop(broker_id)
         self._shutdown_offsets.pop(broker_id, None)
@@ -463,14 +467,14 @@ class Controller:
 
     # Periodic upkeep
 
-    def _repeat(self, interval_s: float, look_after: Callable[[], Awaitable[None]]) -> None:
+    def _repeat(self, interval_s: float, upkeep: Callable[[], Awaitable[None]]) -> None:
         async def repeat() -> None:
             while self.journal.failure is None:
                 await asyncio.sleep(interval_s)
                 try:
-                    await look_after()
+                    await upkeep()
                 except KafkaError:
-                    _log.exception("%s failed", look_after.__name__)
+                    _log.exception("%s failed", upkeep.__name__)
 
         self._upkeep.append(asyncio.create_task(repeat()))
 

@@ -32,31 +32,31 @@ class Refusal(Exception):
         self.message = message
 
 
-class Whole:
+class WholeRequest:
     """The state that the parts of a request share, which is decided at once or in parts.
 
     Attributes:
-        is_cut: whether it is decided in parts.
-        times: how often the request names each topic or resource.
+        is_in_parts: whether it is decided in parts.
+        name_counts: how often the request names each topic or resource.
         records: records created so far, including those of `validate_only`.
         allowance: the replicas still allowed, if the parts write no records (`validate_only`).
-        taken: names of the topics created so far, by their collision keys.
+        new_names: names of the topics created so far, by their collision keys.
         reach_s: how long the response waits for brokers to replay.
     """
 
-    __slots__ = ("allowance", "is_cut", "reach_s", "records", "taken", "times")
+    __slots__ = ("allowance", "is_in_parts", "name_counts", "new_names", "reach_s", "records")
 
-    def __init__(self, is_cut: bool = False) -> None:
-        self.is_cut = is_cut
-        self.times: Counter[Hashable] = Counter()
+    def __init__(self, is_in_parts: bool = False) -> None:
+        self.is_in_parts = is_in_parts
+        self.name_counts: Counter[Hashable] = Counter()
         self.records = 0
         self.allowance: Allowance | None = None
-        self.taken: dict[str, str] = {}
+        self.new_names: dict[str, str] = {}
         self.reach_s = 0.0
 
     def count(self, names: Iterable[Hashable]) -> Counter[Hashable]:
         """How often the request names each topic or resource. In a request decided in parts they
         have been counted before."""
-        if not self.is_cut:
-            self.times.update(names)
-        return self.times
+        if not self.is_in_parts:
+            self.name_counts.update(names)
+        return self.name_counts

@@ -42,7 +42,7 @@ from trimtab.wire.messages.metadata_records import encode_record
 DIRECTORY = f"{TOPIC}-0"
 
 _STATE = f"{DIRECTORY}/quorum-state"
-_PART = ".part"
+_TEMPORARY = ".part"
 _SNAPSHOTS_KEPT = 2
 _MAX_EPOCH = 2**31 - 1
 
@@ -257,26 +257,26 @@ class Journal:
     async def _take_snapshot(self, image: ClusterImage, snapshot: SnapshotId) -> None:
         path = f"{DIRECTORY}/{snapshot.name}"
         try:
-            self._storage.delete(path + _PART)
-            file = self._storage.open(path + _PART)
+            self._storage.delete(path + _TEMPORARY)
+            file = self._storage.open(path + _TEMPORARY)
             for batch in write_snapshot(
                 image.records(), snapshot, self._last_timestamp_ms, self._now_ms()
             ):
                 file.append(batch)
                 await asyncio.sleep(0)  # let other tasks run
             file.close()
-            await self._storage.flush([path + _PART])
-            self._storage.rename(path + _PART, path)
+            await self._storage.flush([path + _TEMPORARY])
+            self._storage.rename(path + _TEMPORARY, path)
             await self._storage.flush([path])
             self._snapshots.append(snapshot)
-            self._drop_what_snapshots_hold()
+            self._delete_snapshotted()
         except StorageError as error:
             # No harm is done: the log has all records, and the next snapshot may succeed.
             _log.error("no snapshot was taken end_offset=%d error=%s", snapshot.end_offset, error)
         finally:
             self._snapshotter = None
 
-    def _drop_what_snapshots_hold(self) -> None:
+    def _delete_snapshotted(self) -> None:
         """Delete all snapshots but the newest two, and the log before the older of the two.
 
         The older one is kept so that brokers that are a little behind need no snapshot, and a
@@ -302,7 +302,7 @@ class Journal:
                 self._snapshots.append(snapshot)
             elif name.endswith(SUFFIX) and name.removesuffix(SUFFIX).isdecimal():
                 base_offsets.append(int(name.removesuffix(SUFFIX)))
-            elif name.endswith(_PART):
+            elif name.endswith(_TEMPORARY):
                 self._storage.delete(f"{DIRECTORY}/{name}")
         self._snapshots.sort()
         self._load_snapshot()

@@ -1,9 +1,10 @@
 """Decides large requests in parts.
 
 A request about many topics or resources is cut into parts. Each part is decided and appended to
-the journal on its own, and other requests are served between two parts. The parts share a `Whole`:
-duplicate names, the number of records, and the replicas granted with `validate_only`. The request
-is answered once, when all its parts are on disk and replayed by the brokers.
+the journal on its own, and other requests are served between two parts. The parts share a
+`WholeRequest`: duplicate names, the number of records, and the replicas granted with
+`validate_only`. The request is answered once, when all its parts are on disk and replayed by the
+brokers.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Coroutine, Hashable, Iterator
 from copy import copy
 from typing import Any, NamedTuple
 
-from trimtab.controller.decision import Whole
+from trimtab.controller.decision import WholeRequest
 from trimtab.errors import ErrorCode
 from trimtab.server.turns import Steps
 
@@ -21,10 +22,10 @@ AT_ONCE = 50
 _COUNTED_AT_ONCE = 4000
 _PARTITIONS_A_TOPIC = 20
 
-Decide = Callable[[Any, Whole], Any]
-"""Decides a request. Returns the coroutine of the response; if `Whole.is_cut`, the part's response,
-which may only be sent after `Reach`."""
-Reach = Callable[[Any, Whole], Coroutine[Any, Any, Any]]
+Decide = Callable[[Any, WholeRequest], Any]
+"""Decides a request. Returns the coroutine of the response; if `WholeRequest.is_in_parts`, the
+part's response, which may only be sent after `Reach`."""
+Reach = Callable[[Any, WholeRequest], Coroutine[Any, Any, Any]]
 """Returns a response once its decisions are on disk and replayed by the brokers."""
 
 
@@ -64,17 +65,17 @@ def decide_in_parts(
     if not elements or (
         len(elements) <= AT_ONCE and sum(map(parts.size, elements)) - len(elements) <= AT_ONCE
     ):
-        return decide(request, Whole())  # type: ignore[no-any-return]
+        return decide(request, WholeRequest())  # type: ignore[no-any-return]
     return _decide(decide, reach, parts, request, elements)
 
 
 def _decide(
     decide: Decide, reach: Reach, parts: Parts, request: Any, elements: list[Any]
 ) -> Steps[Coroutine[Any, Any, Any]]:
-    whole = Whole(is_cut=True)
+    whole = WholeRequest(is_in_parts=True)
     if parts.name is not None:
         for start in range(0, len(elements), _COUNTED_AT_ONCE):
-            whole.times.update(map(parts.name, elements[start : start + _COUNTED_AT_ONCE]))
+            whole.name_counts.update(map(parts.name, elements[start : start + _COUNTED_AT_ONCE]))
             yield
     response: Any = None
     for part in _cut(elements, parts, whole):
@@ -88,7 +89,7 @@ def _decide(
     return reach(response, whole)
 
 
-def _cut(elements: list[Any], parts: Parts, whole: Whole) -> Iterator[list[Any]]:
+def _cut(elements: list[Any], parts: Parts, whole: WholeRequest) -> Iterator[list[Any]]:
     """The elements in parts. A part is empty if very many elements were only duplicates."""
     part: list[Any] = []
     size = 0
@@ -102,7 +103,7 @@ def _cut(elements: list[Any], parts: Parts, whole: Whole) -> Iterator[list[Any]]
                     yield part
                     part, size = [], 0
                 continue
-            if whole.times[name] > 1:
+            if whole.name_counts[name] > 1:
                 answered.add(name)
         for piece in _cut_inner(element, parts.asked_inner):
             part.append(piece)

@@ -29,7 +29,7 @@ MAX_ELECTIONS = 1000
 _ELECTIONS = {0: Election.PREFERRED, 1: Election.UNCLEAN}
 """By `ElectionType`."""
 
-_NOBODY = -1
+_NO_BROKER = -1
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def remove_from_isrs(image: ClusterImage, rules: TopicRules, broker_id: int) -> 
     )
 
 
-def remove_for_good(image: ClusterImage, rules: TopicRules, broker_id: int) -> list[Any]:
+def remove_from_isrs_and_elrs(image: ClusterImage, rules: TopicRules, broker_id: int) -> list[Any]:
     """Remove a broker that may have lost records, or is unregistered, from all ISRs and ELRs."""
     return _change(
         image,
@@ -214,7 +214,7 @@ def _change(
     rules: TopicRules,
     partitions: Iterable[tuple[TopicImage, PartitionRegistration]],
     active: set[int],
-    removed: int = _NOBODY,
+    removed: int = _NO_BROKER,
     lost: tuple[int, ...] = (),
 ) -> list[Any]:
     """The change records of these partitions, with `removed` taken out of their ISRs."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from trimtab.controller.decision import MAX_RECORDS, Decision, Refusal, Whole
+from trimtab.controller.decision import MAX_RECORDS, Decision, Refusal, WholeRequest
 from trimtab.controller.partition_limits import Allowance
 from trimtab.controller.topics import assign, check_replicas, new_partition
 from trimtab.errors import ErrorCode
@@ -27,7 +27,7 @@ def decide_create_partitions(
     request: CreatePartitionsRequest,
     allowance: Allowance,
     random: Random,
-    whole: Whole | None = None,
+    whole: WholeRequest | None = None,
 ) -> Decision:
     """Add partitions to each topic that can have them; with `validate_only` write nothing.
 
@@ -37,7 +37,7 @@ def decide_create_partitions(
     Args:
         whole: state shared with the other parts of a large request.
     """
-    whole = whole or Whole()
+    whole = whole or WholeRequest()
     times = whole.count(topic.name for topic in request.topics)
     records: list[Any] = []
     results: dict[str, CreatePartitionsTopicResult] = {}

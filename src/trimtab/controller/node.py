@@ -39,7 +39,7 @@ _STREAM = 1
 _UNLIMITED = {"max.connections": config.INT_MAX, "max.connections.per.ip": config.INT_MAX}
 _FETCH_SINCE = 12
 _NODES_SINCE = 2
-_NOT_HERE = (EADDRNOTAVAIL, EAFNOSUPPORT)
+_NO_SUCH_ADDRESS = (EADDRNOTAVAIL, EAFNOSUPPORT)
 """The machine has no address of this family; the host name may have others."""
 
 _NAME = attrgetter("name")
@@ -85,7 +85,7 @@ async def is_refused(host: str, port: int) -> bool:
             except ConnectionRefusedError:
                 refused = True
             except OSError as error:
-                if error.errno not in _NOT_HERE:
+                if error.errno not in _NO_SUCH_ADDRESS:
                     return False
             else:
                 transport.close()
@@ -188,21 +188,21 @@ class ControllerNode:
         def ask(decide: Callable[[Any], Any]) -> Callable[[RequestHeader, Any], Any]:
             return lambda header, request: decide(request)
 
-        def cut(decide: Decide, parts: Parts) -> Callable[[RequestHeader, Any], Any]:
+        def in_parts(decide: Decide, parts: Parts) -> Callable[[RequestHeader, Any], Any]:
             return lambda header, request: decide_in_parts(decide, controller.reach, parts, request)
 
         return {
             1: self._fetch,
             19: self._create_topics,
             20: self._delete_topics,
-            33: cut(controller.alter_configs, _CONFIGS),
-            37: cut(controller.create_partitions, _MORE_PARTITIONS),
+            33: in_parts(controller.alter_configs, _CONFIGS),
+            37: in_parts(controller.create_partitions, _MORE_PARTITIONS),
             43: self._elect_leaders,
-            44: cut(controller.incremental_alter_configs, _CONFIGS),
-            45: cut(controller.alter_partition_reassignments, _REASSIGNMENT),
+            44: in_parts(controller.incremental_alter_configs, _CONFIGS),
+            45: in_parts(controller.alter_partition_reassignments, _REASSIGNMENT),
             46: ask(controller.list_partition_reassignments),
             55: self._describe_quorum,
-            56: cut(controller.alter_partition, _ISR_CHANGE),
+            56: in_parts(controller.alter_partition, _ISR_CHANGE),
             59: ask(controller.feed.fetch_snapshot),
             60: self._describe_cluster,
             62: ask(controller.register_broker),
@@ -241,7 +241,7 @@ class ControllerNode:
     ) -> Answer[BrokerHeartbeatResponse]:
         connection = self.listener.serving
         if connection is not None and connection.on_lost is None:
-            connection.on_lost = partial(self.controller.lose, connection)
+            connection.on_lost = partial(self.controller.connection_lost, connection)
         return self.controller.heartbeat(request, connection)
 
     def _describe_quorum(

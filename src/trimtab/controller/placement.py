@@ -33,7 +33,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from random import Random
 from typing import NamedTuple
 
-_HARDLY = 1e-9
+_TIE_BREAK = 1e-9
 
 
 class Room(NamedTuple):
@@ -226,7 +226,7 @@ def _stripe(racks: list[_Rack], partitions: int, factor: int, random: Random) ->
     }
     # Leaders so far, as a share of the quota. Leaders before this call break ties.
     led = {
-        room.id: (room.leaders + chance()) * _HARDLY * weights[room.id]
+        room.id: (room.leaders + chance()) * _TIE_BREAK * weights[room.id]
         for rack in racks
         for room in rack.rooms
         if room.id in weights
@@ -253,7 +253,7 @@ def _stripe(racks: list[_Rack], partitions: int, factor: int, random: Random) ->
         if factor > 2:
             random.shuffle(replicas)
         assignments.append([leader, *replicas])
-    _level_leaders(assignments, factor)
+    _balance_leaders(assignments, factor)
     return assignments
 
 
@@ -264,7 +264,7 @@ def _by_remainder(entry: tuple[int, float, _Rack, int]) -> tuple[int, float]:
 # -- leaders
 
 
-def _level_leaders(assignments: list[list[int]], factor: int) -> None:
+def _balance_leaders(assignments: list[list[int]], factor: int) -> None:
     """Correct the leaders of brokers that have more or fewer than their share, rounded up or down.
 
     Leaders are moved along the shortest chain of partitions from a broker with too many to one with
@@ -277,12 +277,14 @@ def _level_leaders(assignments: list[list[int]], factor: int) -> None:
     least = {broker: quota // factor for broker, quota in quotas.items()}
     for broker in quotas:
         for _ in range(leads[broker] - most[broker]):
-            _pass_on(assignments, leads, broker, lambda end: leads[end] < most[end])
+            _move_leader(assignments, leads, broker, lambda end: leads[end] < most[end])
         for _ in range(least[broker] - leads[broker]):
-            _pass_on(assignments, leads, broker, lambda end: leads[end] > least[end], takes=True)
+            _move_leader(
+                assignments, leads, broker, lambda end: leads[end] > least[end], takes=True
+            )
 
 
-def _pass_on(
+def _move_leader(
     assignments: list[list[int]],
     leads: Counter[int],
     start: int,

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-from trimtab.controller.decision import MAX_RECORDS, Decision, Refusal, Whole
+from trimtab.controller.decision import MAX_RECORDS, Decision, Refusal, WholeRequest
 from trimtab.controller.election import Election, change_partition
 from trimtab.controller.leader_changes import active_brokers
 from trimtab.controller.partition_limits import Allowance
@@ -47,15 +47,15 @@ def decide_alter_reassignments(
     rules: TopicRules,
     allowance: Allowance,
     request: AlterPartitionReassignmentsRequest,
-    whole: Whole | None = None,
+    whole: WholeRequest | None = None,
 ) -> Decision:
     """AlterPartitionReassignments: begin, change or cancel the reassignment of each partition.
 
     Args:
         whole: state shared with the other parts of a large request.
     """
-    whole = whole or Whole()
-    moves = _Moves(
+    whole = whole or WholeRequest()
+    moves = _Reassignments(
         image,
         rules,
         allowance,
@@ -128,7 +128,7 @@ def begin(partition: PartitionRegistration, target: list[int]) -> PartitionRegis
     )
 
 
-def give_up(partition: PartitionRegistration) -> PartitionRegistration:
+def cancel(partition: PartitionRegistration) -> PartitionRegistration:
     """The partition with its reassignment cancelled; its ISR may be empty."""
     adding = partition.adding_replicas
     return partition._replace(
@@ -139,7 +139,7 @@ def give_up(partition: PartitionRegistration) -> PartitionRegistration:
     )
 
 
-class _Moves:
+class _Reassignments:
     """Decides the partitions of one request, one after the other.
 
     Attributes:
@@ -176,7 +176,7 @@ class _Moves:
     def _alter(self, name: str, wanted: ReassignablePartition) -> None:
         topic, partition = self._find(name, wanted.partition_index)
         if wanted.replicas is None:
-            record = self._give_up(topic, partition)
+            record = self._cancel(topic, partition)
         else:
             check_replicas(self._image, partition.id, wanted.replicas)
             self._check_factor(partition, wanted.replicas)
@@ -216,7 +216,7 @@ class _Moves:
                 f"The replication factor is changed from {before} to {len(target)}",
             )
 
-    def _give_up(
+    def _cancel(
         self, topic: TopicImage, partition: PartitionRegistration
     ) -> PartitionChangeRecord | None:
         if not partition.is_reassigning:
@@ -224,7 +224,7 @@ class _Moves:
                 ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
                 "No partition reassignment is in progress.",
             )
-        wanted = give_up(partition)
+        wanted = cancel(partition)
         allows_unclean = self._rules.allows_unclean(topic.name)
         if not wanted.isr:
             if not allows_unclean:

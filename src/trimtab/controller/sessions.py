@@ -77,7 +77,7 @@ class Sessions:
             session.prober.cancel()
             session.prober = None
 
-    def is_taken(self, broker_id: int, epoch: int) -> bool:
+    def is_connected(self, broker_id: int, epoch: int) -> bool:
         """Whether this incarnation of a broker is connected; then another one with the same id
         must wait.
 
@@ -97,7 +97,7 @@ class Sessions:
         for broker_id, session in self._sessions.items():
             if session.connection is connection and not session.is_cut:
                 session.is_cut = True
-                session.prober = asyncio.create_task(self._look_after(broker_id))
+                session.prober = asyncio.create_task(self._probe_until_refused(broker_id))
 
     def drop(self, broker_id: int) -> None:
         """Remove a broker's session, without calling `on_end`."""
@@ -113,7 +113,7 @@ class Sessions:
         for broker_id in list(self._sessions):
             self.drop(broker_id)
 
-    async def _look_after(self, broker_id: int) -> None:
+    async def _probe_until_refused(self, broker_id: int) -> None:
         """Probe the broker's address until it refuses connections, then end the session. The next
         heartbeat cancels this task."""
         interval_s = _FIRST_PROBE_INTERVAL_S

@@ -13,7 +13,7 @@ from typing import Any
 
 from trimtab import config
 from trimtab.config import Source, Value
-from trimtab.controller.decision import MAX_RECORDS, Decision, Refusal, Whole
+from trimtab.controller.decision import MAX_RECORDS, Decision, Refusal, WholeRequest
 from trimtab.controller.partition_limits import Allowance
 from trimtab.controller.topic_rules import WHOLE_CLUSTER
 from trimtab.errors import ErrorCode, UsageError
@@ -95,7 +95,7 @@ def decide_create(
     given: Mapping[str, Value],
     allowance: Allowance,
     random: Random,
-    whole: Whole | None = None,
+    whole: WholeRequest | None = None,
 ) -> Decision:
     """Create each topic of the request that can be created; with `validate_only` write nothing.
 
@@ -103,7 +103,7 @@ def decide_create(
         given: the static broker options that were set; topics inherit from them.
         whole: state shared with the other parts of a large request.
     """
-    whole = whole or Whole()
+    whole = whole or WholeRequest()
     defaults = _Defaults(
         config.Settings.read(given, image.configs(CONFIG_BROKER, WHOLE_CLUSTER), {})
     )
@@ -117,7 +117,7 @@ def decide_create(
             if times[topic.name] > 1:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             room = MAX_RECORDS - whole.records
-            created = _Creation(image, topic, defaults, allowance, random, whole.taken, room)
+            created = _Creation(image, topic, defaults, allowance, random, whole.new_names, room)
         except Refusal as refusal:
             results[topic.name] = CreatableTopicResult(
                 name=topic.name,
@@ -127,7 +127,7 @@ def decide_create(
                 configs=[],
             )
             continue
-        whole.taken[collision_key(topic.name)] = topic.name
+        whole.new_names[collision_key(topic.name)] = topic.name
         whole.records += len(created.records)
         records += created.records
         results[topic.name] = created.result
@@ -434,7 +434,10 @@ def new_topic_id(random: Random) -> bytes:
 
 
 def decide_delete(
-    image: ClusterImage, request: DeleteTopicsRequest, enabled: bool, whole: Whole | None = None
+    image: ClusterImage,
+    request: DeleteTopicsRequest,
+    enabled: bool,
+    whole: WholeRequest | None = None,
 ) -> Decision:
     """Delete each topic given by name or by id.
 
@@ -443,7 +446,7 @@ def decide_delete(
     """
     wanted: list[tuple[str | None, bytes]] = [(name, ZERO_UUID) for name in request.topic_names]
     wanted += [(topic.name, topic.topic_id) for topic in request.topics]
-    times = (whole or Whole()).count(wanted)
+    times = (whole or WholeRequest()).count(wanted)
     records: list[Any] = []
     responses = []
     for name, topic_id in dict.fromkeys(wanted):

@@ -135,12 +135,12 @@ class PartitionRegistration(NamedTuple):
             record.leader if elects else self.leader,
             self.leader_epoch + 1 if elects else self.leader_epoch,
             self.partition_epoch + 1,
-            _or_as_it_is(record.replicas, self.replicas),
-            _or_as_it_is(record.isr, self.isr),
-            _or_as_it_is(record.adding_replicas, self.adding_replicas),
-            _or_as_it_is(record.removing_replicas, self.removing_replicas),
-            _or_as_it_is(record.eligible_leader_replicas, self.elr),
-            _or_as_it_is(record.last_known_elr, self.last_known_elr),
+            _changed_or(record.replicas, self.replicas),
+            _changed_or(record.isr, self.isr),
+            _changed_or(record.adding_replicas, self.adding_replicas),
+            _changed_or(record.removing_replicas, self.removing_replicas),
+            _changed_or(record.eligible_leader_replicas, self.elr),
+            _changed_or(record.last_known_elr, self.last_known_elr),
             self.leader_recovery_state if state == _NO_CHANGE_OF_STATE else state,
         )
 
@@ -303,12 +303,12 @@ class ClusterImage:
             record.leader,
             record.leader_epoch,
             record.partition_epoch,
-            _shared(record.replicas),
-            _shared(record.isr),
-            _shared(record.adding_replicas),
-            _shared(record.removing_replicas),
-            _shared(record.eligible_leader_replicas or ()),
-            _shared(record.last_known_elr or ()),
+            _intern(record.replicas),
+            _intern(record.isr),
+            _intern(record.adding_replicas),
+            _intern(record.removing_replicas),
+            _intern(record.eligible_leader_replicas or ()),
+            _intern(record.last_known_elr or ()),
             record.leader_recovery_state,
         )
         counts = None if topic.name in INTERNAL_TOPICS else self._counts
@@ -509,15 +509,15 @@ def _if_changed(before: tuple[int, ...], after: tuple[int, ...]) -> list[int] | 
     return None if before == after else list(after)
 
 
-def _or_as_it_is(changed: list[int] | None, before: tuple[int, ...]) -> tuple[int, ...]:
-    return before if changed is None else _shared(changed)
+def _changed_or(changed: list[int] | None, before: tuple[int, ...]) -> tuple[int, ...]:
+    return before if changed is None else _intern(changed)
 
 
 _tuples: dict[tuple[int, ...], tuple[int, ...]] = {}
 _TUPLES_KEPT = 65_536
 
 
-def _shared(brokers: Sequence[int]) -> tuple[int, ...]:
+def _intern(brokers: Sequence[int]) -> tuple[int, ...]:
     """The shared tuple of these broker ids: thousands of partitions have the same few tuples."""
     if len(_tuples) >= _TUPLES_KEPT:
         _tuples.clear()

@@ -65,7 +65,7 @@ _PRODUCE_KEY = PRODUCE.to_bytes(2, "big")
 _IN_MEMORY = (bytes, bytearray, memoryview)
 _PIECE_BYTES = 256 * 1024
 _SMALL_BYTES = 64 * 1024
-_UNPROVEN_BYTES = 64 * 1024
+_UNTRUSTED_BYTES = 64 * 1024
 """Bytes allocated for an announced frame, if the client has sent no larger one before."""
 
 MAX_PIPELINED = 32
@@ -79,7 +79,7 @@ requests of all connections share a limit per loop iteration (`Listener.admits`)
 _log = logging.getLogger(__name__)
 
 
-class _Later:
+class _AwaitedResponse:
     """The result of a request handled in steps whose response must still be awaited."""
 
     __slots__ = ("response",)
@@ -88,7 +88,7 @@ class _Later:
         self.response = response
 
 
-class _Answer:
+class _PendingResponse:
     """A response that has not been sent: the message, or its encoded frame, once it is known."""
 
     __slots__ = ("header", "is_known", "pending", "response")
@@ -111,16 +111,16 @@ class Connection(FrameProtocol):
     def __init__(self, listener: Listener) -> None:
         super().__init__(
             max_frame_bytes=cast(int, listener.config["socket.request.max.bytes"]),
-            trusted_bytes=_UNPROVEN_BYTES,
+            trusted_bytes=_UNTRUSTED_BYTES,
         )
         self.on_lost: Callable[[], None] | None = None
         self.peer_host = ""
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[memoryview] = deque()
-        self._owed: deque[_Answer] = deque()
-        self._holding = False
-        self._held: list[BytesLike] = []
+        self._pending: deque[_PendingResponse] = deque()
+        self._is_collecting = False
+        self._unsent: list[BytesLike] = []
         self._outgoing: deque[BytesLike | StoredBytes] = deque()
         self._sent = 0  # bytes sent of the first outgoing part
         self._writable = True
@@ -132,7 +132,7 @@ class Connection(FrameProtocol):
         self._served = 0  # requests since other connections were served
         self._is_in_turns = False  # while a request is handled in steps
         self._turn: asyncio.Handle | None = None
-        self._is_in_line = False
+        self._is_queued = False
 
     # Called by the event loop
 
@@ -158,13 +158,13 @@ class Connection(FrameProtocol):
         for handle in (self._idle, self._delay, self._turn):
             if handle is not None:
                 handle.cancel()
-        self._give_up()
+        self._cancel_pending()
         if self.on_lost is not None:
             self.on_lost()
 
-    def _give_up(self) -> None:
+    def _cancel_pending(self) -> None:
         """Cancel all pending responses, as the client is gone."""
-        owed, self._owed = self._owed, deque()
+        owed, self._pending = self._pending, deque()
         for answer in owed:
             if answer.pending is not None:
                 answer.pending.cancel()
@@ -181,9 +181,9 @@ class Connection(FrameProtocol):
 
     def buffer_updated(self, count: int) -> None:
         # Small responses to requests that arrived together are sent with one system call.
-        self._holding = True
+        self._is_collecting = True
         super().buffer_updated(count)
-        self._holding = False
+        self._is_collecting = False
         self._release()
 
     def frame_received(self, frame: memoryview) -> None:
@@ -193,7 +193,7 @@ class Connection(FrameProtocol):
             self._served = 0
         if self._is_silent:
             self._is_silent = False
-            self._listener.heard(self)
+            self._listener.first_request_received(self)
         if len(frame) > self.trusted_bytes:
             self.trusted_bytes = min(len(frame), TRUSTED_BYTES)
         if self._waiting or self._served >= MAX_AT_ONCE or not self._may_serve(frame):
@@ -202,7 +202,7 @@ class Connection(FrameProtocol):
                 self._reading = False
                 self.transport.pause_reading()
             if self._served >= MAX_AT_ONCE:
-                self._take_turns()
+                self._yield_to_others()
             return
         self._served += 1
         self._serve(frame)
@@ -220,7 +220,7 @@ class Connection(FrameProtocol):
 
     def abort(self) -> None:
         """Close at once."""
-        self._give_up()
+        self._cancel_pending()
         if self.transport is not None:
             self.transport.abort()
 
@@ -228,7 +228,7 @@ class Connection(FrameProtocol):
 
     def _is_free_for(self, frame: memoryview) -> bool:
         """Whether the request in a frame may be served now."""
-        owed = self._owed
+        owed = self._pending
         if not self._writable or self._delay is not None or self._outgoing or self._is_in_turns:
             return False
         return not owed or (
@@ -240,19 +240,19 @@ class Connection(FrameProtocol):
 
     def _may_serve(self, frame: memoryview) -> bool:
         """Whether the frame may be served now. A long request that must wait for other connections
-        is queued at the listener, which calls `has_turn`."""
+        is queued at the listener, which calls `serve_queued`."""
         if not self._is_free_for(frame):
             return False
         if len(frame) <= _LONG_BYTES or frame[:2] == _PRODUCE_KEY or self._listener.admits(self):
             return True
-        if not self._is_in_line:
-            self._is_in_line = True
-            self._listener.stand_in_line(self)
+        if not self._is_queued:
+            self._is_queued = True
+            self._listener.queue_long_request(self)
         return False
 
-    def has_turn(self) -> None:
+    def serve_queued(self) -> None:
         """Serve the queued long request, if that is still possible."""
-        self._is_in_line = False
+        self._is_queued = False
         self._served = 0
         self._serve_waiting()
 
@@ -310,13 +310,13 @@ class Connection(FrameProtocol):
             return
         delay_s = listener.faults.produce_delay_s if header.api_key == PRODUCE else 0
         if response is None or isinstance(response, api.response):
-            if delay_s or self._owed:
-                self._owe(_Answer(header), response, delay_s)
+            if delay_s or self._pending:
+                self._queue_response(_PendingResponse(header), response, delay_s)
             elif response is not None and not self._write(header, response):
-                self._owe(_Answer(header), response, 0)
+                self._queue_response(_PendingResponse(header), response, 0)
             return
-        answer = _Answer(header)
-        self._owed.append(answer)
+        answer = _PendingResponse(header)
+        self._pending.append(answer)
         self._await(answer, asyncio.ensure_future(response), delay_s)
 
     def _handle(self, header: RequestHeader, request: Any) -> Any:
@@ -329,8 +329,8 @@ class Connection(FrameProtocol):
 
     def _serve_in_turns(self, header: RequestHeader, steps: Steps[Any]) -> None:
         """Handle a request in steps (`Turns`). The connection's next request waits until then."""
-        answer = _Answer(header)
-        self._owed.append(answer)
+        answer = _PendingResponse(header)
+        self._pending.append(answer)
         self._is_in_turns = True
         faults = self._listener.faults
         delay_s = faults.produce_delay_s if header.api_key == PRODUCE else 0
@@ -344,18 +344,18 @@ class Connection(FrameProtocol):
         except CorruptData as error:
             raise CloseConnection(str(error)) from error
         response = yield from self._finish(header, api, self._handle(header, request))
-        if type(response) is not _Later:
+        if type(response) is not _AwaitedResponse:
             yield from let_go(schema(api.request), request, Pace(1000))
         return response
 
     def _finish(self, header: RequestHeader, api: Api, response: Any) -> Steps[Any]:
-        """The response's encoded frame; None for no response; `_Later` if it must be awaited."""
+        """The response's encoded frame; None for no response; else the response to await."""
         if type(response) is GeneratorType:
             response = yield from response
         if response is None:
             return None
         if not isinstance(response, api.response):
-            return _Later(response)
+            return _AwaitedResponse(response)
         return (yield from self._encode(header, response))
 
     def _encode(self, header: RequestHeader, response: Any) -> Steps[list[BytesLike]]:
@@ -366,18 +366,20 @@ class Connection(FrameProtocol):
             yield from let_go(schema(type(response)), response, Pace(1000))
         return frame
 
-    def _await(self, answer: _Answer, pending: asyncio.Future[Any], delay_s: float) -> None:
+    def _await(
+        self, answer: _PendingResponse, pending: asyncio.Future[Any], delay_s: float
+    ) -> None:
         answer.pending = pending
         pending.add_done_callback(lambda done: self._settle(answer, done, delay_s))
 
-    def _owe(self, answer: _Answer, response: Any, delay_s: float) -> None:
+    def _queue_response(self, answer: _PendingResponse, response: Any, delay_s: float) -> None:
         """Queue a known response behind the pending ones, or for the injected delay."""
         answer.response = response
         answer.is_known = True
-        self._owed.append(answer)
+        self._pending.append(answer)
         self._deliver(delay_s)
 
-    def _settle(self, answer: _Answer, done: asyncio.Future[Any], delay_s: float) -> None:
+    def _settle(self, answer: _PendingResponse, done: asyncio.Future[Any], delay_s: float) -> None:
         answer.pending = None
         self._is_in_turns = False
         if done.cancelled():
@@ -387,7 +389,7 @@ class Connection(FrameProtocol):
             self._reject(str(error))
         elif error is not None:
             self._fail(answer.header, error)
-        elif type(result := done.result()) is _Later:
+        elif type(result := done.result()) is _AwaitedResponse:
             self._await(answer, asyncio.ensure_future(result.response), delay_s)
             self._serve_waiting()
         else:
@@ -397,20 +399,20 @@ class Connection(FrameProtocol):
 
     def _deliver(self, delay_s: float) -> None:
         if delay_s:
-            self._delay = self._loop.call_later(delay_s, self._deliver_late)
+            self._delay = self._loop.call_later(delay_s, self._end_delay)
         elif self._delay is None:
-            self._holding = True
-            while self._owed and self._owed[0].is_known:
-                answer = self._owed[0]
+            self._is_collecting = True
+            while self._pending and self._pending[0].is_known:
+                answer = self._pending[0]
                 if answer.response is not None and not self._write(answer.header, answer.response):
                     self._write_in_turns(answer)
                     break
-                self._owed.popleft()
-            self._holding = False
+                self._pending.popleft()
+            self._is_collecting = False
             self._release()
             self._serve_waiting()
 
-    def _deliver_late(self) -> None:
+    def _end_delay(self) -> None:
         self._delay = None
         self._deliver(0)
 
@@ -433,20 +435,20 @@ class Connection(FrameProtocol):
             return False
         return True
 
-    def _write_in_turns(self, answer: _Answer) -> None:
+    def _write_in_turns(self, answer: _PendingResponse) -> None:
         header, response = answer.header, answer.response
         answer.is_known, answer.response = False, None
         steps = self._encode(header, response)
         self._await(answer, self._listener.turns.run(steps, goes_first=True), 0)
 
     def _send(self, frame: list[BytesLike]) -> None:
-        self._held += frame
+        self._unsent += frame
         # Send large responses at once, so that back-pressure stops the next request.
-        if not self._holding or len(frame) > 1 or len(frame[0]) > _SMALL_BYTES:
+        if not self._is_collecting or len(frame) > 1 or len(frame[0]) > _SMALL_BYTES:
             self._release()
 
     def _release(self) -> None:
-        held, self._held = self._held, []
+        held, self._unsent = self._unsent, []
         transport = self.transport
         # A closing transport ignores writes, and uvloop's raises.
         if not held or transport is None or transport.is_closing():
@@ -488,7 +490,7 @@ class Connection(FrameProtocol):
         waiting = self._waiting
         while waiting and self._is_free_for(waiting[0]):
             if self._served >= MAX_AT_ONCE:
-                self._take_turns()
+                self._yield_to_others()
                 return
             if not self._may_serve(waiting[0]):
                 return
@@ -500,12 +502,12 @@ class Connection(FrameProtocol):
         self._reading = True
         transport.resume_reading()
 
-    def _take_turns(self) -> None:
+    def _yield_to_others(self) -> None:
         """Continue in the next loop iteration, after the other connections."""
         if self._turn is None:
-            self._turn = self._loop.call_soon(self._go_on)
+            self._turn = self._loop.call_soon(self._resume)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._turn = None
         self._served = 0
         self._serve_waiting()
@@ -513,7 +515,7 @@ class Connection(FrameProtocol):
     # Closing
 
     def _reject(self, reason: str) -> None:
-        self._listener.complain(self._peer, reason)
+        self._listener.log_refusal(self._peer, reason)
         self.close()
 
     def _fail(self, header: RequestHeader, error: BaseException | None = None) -> None:
@@ -529,7 +531,7 @@ class Connection(FrameProtocol):
         )
         self.close()
 
-    def give_way(self, reason: str) -> None:
+    def evict(self, reason: str) -> None:
         """Close in favour of another connection."""
         self._reject(reason)
 

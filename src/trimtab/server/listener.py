@@ -18,11 +18,11 @@ from trimtab.wire.messages import APIS
 
 _CLOSE_GRACE_S = 1.0
 """Time that clients have to read their last responses when the node closes."""
-_SILENCE_S = 1.0
+_EVICTABLE_AFTER_S = 1.0
 """A connection that has sent no request for this time may be closed for another, at the limit."""
-_LONG_AT_ONCE = 16 * 1024
+_LONG_BYTES_PER_ITERATION = 16 * 1024
 """Bytes of long requests that are served per loop iteration: about ten milliseconds of work."""
-_COMPLAINTS = 10
+_MAX_LOGGED_PER_S = 10
 """Closed connections that are logged per second; the others are only counted in the log."""
 
 _log = logging.getLogger(__name__)
@@ -69,17 +69,17 @@ class Listener:
         self.counts = ServerCounts()
         self.faults = Faults()
         self.turns = Turns()
-        self._line: deque[Connection] = deque()
-        self._whose_turn: Connection | None = None
-        self._long_left = _LONG_AT_ONCE
+        self._long_queue: deque[Connection] = deque()
+        self._serving_queued: Connection | None = None
+        self._long_left = _LONG_BYTES_PER_ITERATION
         self._next_turn: asyncio.Handle | None = None
         self.connections: dict[Connection, None] = {}
         self.capacity = INT_MAX
         self._open_by_host: Counter[str] = Counter()
         self._silent: dict[Connection, float] = {}
-        self._complaints = 0
-        self._untold = 0
-        self._telling: asyncio.TimerHandle | None = None
+        self._logged = 0
+        self._suppressed = 0
+        self._suppressed_timer: asyncio.TimerHandle | None = None
         self.serving: Connection | None = None
         self._server: asyncio.AbstractServer | None = None
         self._closed: asyncio.Future[None] | None = None
@@ -108,9 +108,9 @@ class Listener:
         """Accept no more connections."""
         if self._server is not None:
             self._server.close()
-        if self._telling is not None:
-            self._telling.cancel()
-            self._tell()
+        if self._suppressed_timer is not None:
+            self._suppressed_timer.cancel()
+            self._log_suppressed()
 
     def abort(self) -> None:
         """Accept no more connections, and close all at once."""
@@ -140,7 +140,7 @@ class Listener:
         """Register a new connection; returns why it must be closed, or "".
 
         If the node has too many connections, the oldest one that has sent no request for
-        `_SILENCE_S` is closed instead, so that idle connections cannot keep clients out.
+        `_EVICTABLE_AFTER_S` is closed instead, so that idle connections cannot keep clients out.
         """
         now = asyncio.get_running_loop().time()
         self.counts.accepted += 1
@@ -158,10 +158,10 @@ class Listener:
         if self.capacity < limit:
             reason = f"{self.capacity} connections are open already; more need more open files"
         oldest, since = next(iter(self._silent.items()))
-        if now - since < _SILENCE_S:
+        if now - since < _EVICTABLE_AFTER_S:
             return reason
         del self._silent[oldest]
-        oldest.give_way(f"{reason}, and this one has sent no request yet")
+        oldest.evict(f"{reason}, and this one has sent no request yet")
         return ""
 
     # Long requests are limited over all connections: one of each connection in one loop iteration
@@ -169,7 +169,7 @@ class Listener:
 
     def admits(self, connection: Connection) -> bool:
         """Whether a long request of this connection may be served in this loop iteration."""
-        return self._long_left > 0 and (not self._line or connection is self._whose_turn)
+        return self._long_left > 0 and (not self._long_queue or connection is self._serving_queued)
 
     def spend(self, size: int) -> None:
         """Count the bytes of a served long request against this loop iteration's limit."""
@@ -177,45 +177,47 @@ class Listener:
         if self._next_turn is None:
             self._next_turn = asyncio.get_running_loop().call_soon(self._begin_turn)
 
-    def stand_in_line(self, connection: Connection) -> None:
-        """Queue a connection with a long request; its `has_turn` is called, first come first
+    def queue_long_request(self, connection: Connection) -> None:
+        """Queue a connection with a long request; its `serve_queued` is called, first come first
         served."""
-        self._line.append(connection)
+        self._long_queue.append(connection)
         if self._next_turn is None:
             self._next_turn = asyncio.get_running_loop().call_soon(self._begin_turn)
 
     def _begin_turn(self) -> None:
         self._next_turn = None
-        self._long_left = _LONG_AT_ONCE
-        for _ in range(len(self._line)):
+        self._long_left = _LONG_BYTES_PER_ITERATION
+        for _ in range(len(self._long_queue)):
             if self._long_left <= 0:
                 break
-            self._whose_turn = self._line.popleft()
-            self._whose_turn.has_turn()
-        self._whose_turn = None
-        if self._line and self._next_turn is None:
+            self._serving_queued = self._long_queue.popleft()
+            self._serving_queued.serve_queued()
+        self._serving_queued = None
+        if self._long_queue and self._next_turn is None:
             self._next_turn = asyncio.get_running_loop().call_soon(self._begin_turn)
 
-    def heard(self, connection: Connection) -> None:
+    def first_request_received(self, connection: Connection) -> None:
         """Note that a connection has sent its first request."""
         self._silent.pop(connection, None)
 
-    def complain(self, peer: str, reason: str) -> None:
+    def log_refusal(self, peer: str, reason: str) -> None:
         """Log and count a connection that is closed for an invalid request, or because there are
-        too many. Logs `_COMPLAINTS` per second at most, so that a flood does not fill the disk."""
+        too many. Logs `_MAX_LOGGED_PER_S` per second at most; a flood must not fill the disk."""
         self.counts.refused += 1
-        if self._telling is None:
-            self._telling = asyncio.get_running_loop().call_later(1.0, self._tell)
-        self._complaints += 1
-        if self._complaints > _COMPLAINTS:
-            self._untold += 1
+        if self._suppressed_timer is None:
+            self._suppressed_timer = asyncio.get_running_loop().call_later(
+                1.0, self._log_suppressed
+            )
+        self._logged += 1
+        if self._logged > _MAX_LOGGED_PER_S:
+            self._suppressed += 1
             return
         _log.warning("closed a connection node=%d peer=%s reason=%r", self.node_id, peer, reason)
 
-    def _tell(self) -> None:
-        untold, self._untold = self._untold, 0
-        self._complaints = 0
-        self._telling = None
+    def _log_suppressed(self) -> None:
+        untold, self._suppressed = self._suppressed, 0
+        self._logged = 0
+        self._suppressed_timer = None
         if untold:
             _log.warning("closed more connections node=%d connections=%d", self.node_id, untold)
 

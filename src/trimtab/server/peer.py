@@ -47,7 +47,7 @@ class Peer(FrameProtocol):
         self._client_id = client_id
         self._correlation_id = 0
         self._waiting: deque[tuple[int, Api, int, asyncio.Future[Any]]] = deque()
-        self._at_work: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @classmethod
     async def connect(cls, host: str, port: int, client_id: str, timeout_s: float) -> Peer:
@@ -121,8 +121,8 @@ class Peer(FrameProtocol):
 
     def _work(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
-        self._at_work.add(task)
-        task.add_done_callback(self._at_work.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def close(self) -> None:
         """Close at once."""

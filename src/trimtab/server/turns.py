@@ -56,8 +56,8 @@ def in_order(items: Collection[T], key: Callable[[T], Any] | None = None) -> Ste
 
 
 class Turns:
-    """Runs works in steps, one after the other, so that only one of them uses memory at a time,
-    however many clients have sent large requests."""
+    """Runs pieces of work in steps, one piece after the other, so that only one of them uses memory
+    at a time, however many clients have sent large requests."""
 
     __slots__ = ("_next", "_work")
 
@@ -66,14 +66,14 @@ class Turns:
         self._next: asyncio.Handle | None = None
 
     def __len__(self) -> int:
-        """The number of unfinished works."""
+        """The number of unfinished pieces of work."""
         return len(self._work)
 
     def run(self, steps: Steps[T], goes_first: bool = False) -> asyncio.Future[T]:
         """Run the steps; the future has their result. Cancel it to stop them.
 
         Args:
-            goes_first: run before works that have begun already: for work that frees memory.
+            goes_first: run before work that has begun already; for work that frees memory.
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
@@ -87,12 +87,12 @@ class Turns:
         return done
 
     def close(self) -> None:
-        """Stop all unfinished works; their futures are cancelled."""
+        """Stop all unfinished work, and cancel its futures."""
         work, self._work = self._work, deque()
         for steps, done in work:
             steps.close()
             done.cancel()
-        self._rest()
+        self._stop()
 
     def _step(self) -> None:
         steps, done = self._work.popleft()
@@ -115,11 +115,11 @@ class Turns:
             self.close()
             raise
         if not self._work:
-            self._rest()
+            self._stop()
         elif self._next is not None:
             self._next = asyncio.get_running_loop().call_soon(self._step)
 
-    def _rest(self) -> None:
+    def _stop(self) -> None:
         if self._next is not None:
             self._next.cancel()
             self._next = None

@@ -89,8 +89,8 @@ class FaultChains:
             log = self._log_of(node, topic, partition.id)
             if log is None:
                 return
-            cuts, end = log.cuts, log.log_end_offset
-        await self._wait_for(lambda: log.cuts > cuts and log.log_end_offset > end, 5)
+            cuts, end = log.truncations, log.log_end_offset
+        await self._wait_for(lambda: log.truncations > cuts and log.log_end_offset > end, 5)
         await self._sleep(0.2, 1, 5)
         if node.life is not None and self._losses.may_lose(node):
             self._losses.note_loss(node)

@@ -63,7 +63,7 @@ class ReplicaView:
         self.batches: list[StoredBatch] = []
         self.agreed = self.start = partition.log.log_start_offset
         self.leadership: object = None
-        self._cuts = partition.log.cuts
+        self._cuts = partition.log.truncations
 
     @property
     def end_offset(self) -> int:
@@ -84,10 +84,10 @@ class ReplicaView:
             Damaged: the log has a damaged batch, a gap, or a batch out of order.
         """
         log = self.partition.log
-        if log.cuts == self._cuts:
+        if log.truncations == self._cuts:
             self._read(log)
             return None
-        self._cuts = log.cuts
+        self._cuts = log.truncations
         before, self.batches = self.batches, []
         self.start = log.log_start_offset
         self._read(log)

@@ -46,13 +46,13 @@ from trimtab.wire.compaction_cy import (
 )
 
 # Bytes processed before other tasks run: milliseconds of work, however small the batches are.
-_SLICE_BYTES = 128 * 1024
+_BYTES_PER_STEP = 128 * 1024
 _INT32_MAX = 2**31 - 1
 
 T = TypeVar("T")
 
 
-class Dirt(NamedTuple):
+class DirtyPart(NamedTuple):
     """The dirty part of a log that may be compacted: the segments from `first_offset` to
     `end_offset`."""
 
@@ -71,7 +71,7 @@ class Dirt(NamedTuple):
         return self.is_overdue or self.ratio > config.min_cleanable_dirty_ratio
 
 
-def find_dirt(log: Log, first_dirty_offset: int, now_ms: int) -> Dirt | None:
+def find_dirty_part(log: Log, first_dirty_offset: int, now_ms: int) -> DirtyPart | None:
     """The part that may be compacted: dirty segments that are sealed, committed and older than
     `min.compaction.lag.ms`; None if there are none.
 
@@ -100,7 +100,7 @@ def find_dirt(log: Log, first_dirty_offset: int, now_ms: int) -> Dirt | None:
     if not dirty_bytes:
         return None
     is_overdue = oldest_ms < now_ms - config.max_compaction_lag_ms
-    return Dirt(first_offset, end_offset, clean_bytes, dirty_bytes, is_overdue)
+    return DirtyPart(first_offset, end_offset, clean_bytes, dirty_bytes, is_overdue)
 
 
 class Cleaner:
@@ -126,7 +126,7 @@ class Cleaner:
         self._now_ms = now_ms
         self._secret = random.randbytes(16)
 
-    async def clean(self, log: Log, dirt: Dirt) -> int | None:
+    async def clean(self, log: Log, dirt: DirtyPart) -> int | None:
         """Compacts a log in one round. Lets other tasks run every few milliseconds; they may
         append to, truncate, close or delete the log.
 
@@ -160,14 +160,14 @@ class _Round:
     """One round over one log."""
 
     def __init__(
-        self, storage: Storage, log: Log, dirt: Dirt, now_ms: int, keys: KeyOffsets
+        self, storage: Storage, log: Log, dirt: DirtyPart, now_ms: int, keys: KeyOffsets
     ) -> None:
         self._storage = storage
         self._log = log
         self._dirt = dirt
         self._now_ms = now_ms
         self._keys = keys
-        self._cuts = log.cuts
+        self._truncations = log.truncations
         self._end_offset = dirt.first_offset
         self._in_transaction: set[int] = set()
 
@@ -197,7 +197,7 @@ class _Round:
         self._check([segment])
         position = segment.locate(first_offset)
         while position is not None and position < segment.size:
-            data, headers = segment.batches(position, _SLICE_BYTES)
+            data, headers = segment.batches(position, _BYTES_PER_STEP)
             at = 0
             for header in headers:
                 noted = await self._in_turns(
@@ -232,7 +232,7 @@ class _Round:
                 joins = False
                 position = 0
                 while position < segment.size:
-                    data, headers = segment.batches(position, _SLICE_BYTES)
+                    data, headers = segment.batches(position, _BYTES_PER_STEP)
                     kept: list[BytesLike] = []
                     kept_headers = []
                     at = 0
@@ -352,7 +352,7 @@ class _Round:
 
     def _check(self, group: Sequence[Segment]) -> None:
         log = self._log
-        if not log.is_open or log.has_failed or log.cuts != self._cuts:
+        if not log.is_open or log.has_failed or log.truncations != self._truncations:
             raise _Cancelled
         if not log.has_segments(group):
             raise _Cancelled

@@ -127,7 +127,7 @@ class LeaderEpochs:
             if end or int(count) != len(pairs):
                 raise ValueError("cut short")
             entries = [LeaderEpoch(int(epoch), int(start)) for epoch, start in pairs]
-            if not _rise(entries):
+            if not _are_ascending(entries):
                 raise ValueError(f"{entries} do not rise")
             self._entries = entries
         except ValueError as error:
@@ -168,7 +168,7 @@ class LeaderEpochs:
         return f"{self._directory}/{EPOCHS_FILE}"
 
 
-def _rise(entries: Sequence[LeaderEpoch]) -> bool:
+def _are_ascending(entries: Sequence[LeaderEpoch]) -> bool:
     """Whether epochs and offsets are in range and strictly rise."""
     return all(
         0 <= entry.epoch < 2**31 and 0 <= entry.start_offset < 2**63 for entry in entries

@@ -73,7 +73,7 @@ class Log:
         log_end_offset: the offset of the next record.
         recovery_point: records before it have been fsynced.
         producers: the idempotent producers' sequences; `append` updates them.
-        cuts: how often the log has been truncated.
+        truncations: how often the log has been truncated.
         is_open: False once the log was closed or abandoned.
     """
 
@@ -90,13 +90,13 @@ class Log:
         "_snapshots",
         "_storage",
         "config",
-        "cuts",
         "directory",
         "is_open",
         "log_end_offset",
         "log_start_offset",
         "producers",
         "recovery_point",
+        "truncations",
     )
 
     def __init__(
@@ -123,7 +123,7 @@ class Log:
         self.log_start_offset = 0
         self.log_end_offset = 0
         self.recovery_point = 0
-        self.cuts = 0
+        self.truncations = 0
         self.is_open = True
         self.producers = ProducerState(config.producer_id_expiration_ms)
 
@@ -169,7 +169,7 @@ class Log:
         else:
             is_damaged = log._load(log_start_offset, recovery_point, clean)
             if is_damaged or high_watermark > log.log_end_offset:
-                log._changes.distrusted()
+                log._changes.on_loss()
             log.high_watermark = high_watermark
         return log
 
@@ -349,7 +349,7 @@ class Log:
         try:
             segment.create()
         except StorageError as error:
-            self._discard_unborn(segment, error)
+            self._discard_created(segment, error)
             raise
         active.seal()
         self._segments.add(segment)
@@ -376,7 +376,7 @@ class Log:
 
     def _fail(self, error: StorageError) -> None:
         self._failure = error
-        self._changes.distrusted()
+        self._changes.on_loss()
 
     def flush_if_due(self) -> None:
         """Flushes if `flush.messages` or `flush.ms` is reached."""
@@ -403,7 +403,7 @@ class Log:
         active = self._segments.active
         sealed = self._segments.since(self.recovery_point)[:-1]
         recovery_point = active.base_offset
-        cuts = self.cuts
+        truncations = self.truncations
         try:
             active.confirm()
             if sealed:
@@ -411,7 +411,7 @@ class Log:
         except StorageError as error:
             self._fail(error)
             raise
-        if self.cuts == cuts and sealed:
+        if self.truncations == truncations and sealed:
             self.recovery_point = max(self.recovery_point, recovery_point)
 
     def truncate(self, offset: int) -> None:
@@ -447,7 +447,7 @@ class Log:
             position = segment.locate(offset)
             if position is not None:
                 end_offset = min(offset, next(segment.headers(position))[1].base_offset)
-        self._withdraw(end_offset)
+        self._lower_checkpoints(end_offset)
         while len(self._segments) > 1 and self._segments.active.base_offset >= offset:
             self._segments.cut_off_last()
         if position is not None and segment is self._segments.active:
@@ -468,9 +468,9 @@ class Log:
         """
         if self._failure is not None:
             raise self._failure
-        self._withdraw(offset)
+        self._lower_checkpoints(offset)
         try:
-            self._segments.delete_doomed()
+            self._segments.delete_removed()
             while self._segments:
                 self._segments.drop_last()
             self.producers = self._new_producers()
@@ -483,13 +483,13 @@ class Log:
         self.high_watermark = offset
         self._changes.checkpoints[self] = None
 
-    def _withdraw(self, offset: int) -> None:
+    def _lower_checkpoints(self, offset: int) -> None:
         """Lowers all checkpoints to `offset` before the log is truncated to it: a higher one must
         not be on disk when other batches are written there."""
-        self._changes.withdrawn(self, offset)
+        self._changes.before_truncation(self, offset)
         self.recovery_point = min(self.recovery_point, offset)
         self.log_start_offset = min(self.log_start_offset, offset)
-        self.cuts += 1
+        self.truncations += 1
         self._reads.clear()
 
     def delete_records_before(self, offset: int) -> None:
@@ -523,20 +523,20 @@ class Log:
         segments = self._segments
         if self._failure is not None or (not segments.active.size and len(segments) == 1):
             return 0
-        segments.delete_doomed()
+        segments.delete_removed()
         expired = self._count_expired(self.log_end_offset if end_offset is None else end_offset)
         if not expired:
             return 0
         if expired == len(segments):
             self.roll()
         self._reads.clear()
-        segments.doom(expired)
+        segments.remove_first(expired)
         self.log_start_offset = max(self.log_start_offset, self.first_base_offset)
         if self._high_watermark < self.log_start_offset:
             self.high_watermark = self.log_start_offset
         self._changes.checkpoints[self] = None
         self._epochs.forget_before(self.log_start_offset)
-        segments.delete_doomed()
+        segments.delete_removed()
         return expired
 
     def close(self) -> None:
@@ -815,7 +815,7 @@ class Log:
 
     def _begin_files(self) -> None:
         if not self._has_files:
-            self._changes.begun(self)
+            self._changes.before_first_file(self)
             self._has_files = True
 
     # -- producers
@@ -884,7 +884,7 @@ class Log:
         except StorageError:
             self._fail(cause)
 
-    def _discard_unborn(self, segment: Segment, cause: StorageError) -> None:
+    def _discard_created(self, segment: Segment, cause: StorageError) -> None:
         """After a segment could not be created, delete its file. If that fails, the log refuses
         appends until it is recovered: the active segment grows past the base offset of this empty
         file, which the next `open` would take for the log's end."""

@@ -18,27 +18,34 @@ class LogChanges:
             rolled a segment.
         high_watermarks: logs whose high watermark has moved.
         unflushed: logs that wait for `flush.ms`.
-        begun: called with a log before its first file is written.
-        withdrawn: called with a log and an offset before the log is truncated to it. Afterwards no
-            checkpoint on disk may be above that offset.
-        distrusted: called when a log has failed, or has lost records.
+        before_first_file: called with a log before its first file is written.
+        before_truncation: called with a log and an offset before the log is truncated to it.
+            Afterwards no checkpoint on disk may be above that offset.
+        on_loss: called when a log has failed, or has lost records.
     """
 
-    __slots__ = ("begun", "checkpoints", "distrusted", "high_watermarks", "unflushed", "withdrawn")
+    __slots__ = (
+        "before_first_file",
+        "before_truncation",
+        "checkpoints",
+        "high_watermarks",
+        "on_loss",
+        "unflushed",
+    )
 
     def __init__(
         self,
-        begun: Callable[[Log], None] = lambda log: None,
-        withdrawn: Callable[[Log, int], None] = lambda log, offset: None,
-        distrusted: Callable[[], None] = lambda: None,
+        before_first_file: Callable[[Log], None] = lambda log: None,
+        before_truncation: Callable[[Log, int], None] = lambda log, offset: None,
+        on_loss: Callable[[], None] = lambda: None,
     ) -> None:
         # Dicts, not sets: their order is the same in every run of the simulation.
         self.checkpoints: dict[Log, None] = {}
         self.high_watermarks: dict[Log, None] = {}
         self.unflushed: dict[Log, None] = {}
-        self.begun = begun
-        self.withdrawn = withdrawn
-        self.distrusted = distrusted
+        self.before_first_file = before_first_file
+        self.before_truncation = before_truncation
+        self.on_loss = on_loss
 
     def forget(self, log: Log) -> None:
         for changed in (self.checkpoints, self.high_watermarks, self.unflushed):

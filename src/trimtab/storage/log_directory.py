@@ -27,7 +27,7 @@ from typing import Any
 
 from trimtab.errors import CorruptData, UsageError
 from trimtab.records import TopicPartition
-from trimtab.storage.cleaner import Cleaner, Dirt, find_dirt
+from trimtab.storage.cleaner import Cleaner, DirtyPart, find_dirty_part
 from trimtab.storage.log import Log
 from trimtab.storage.log_changes import LogChanges
 from trimtab.storage.log_config import LogConfig
@@ -51,7 +51,7 @@ _DELETE_SUFFIX = "-delete"
 _STRAY_SUFFIX = "-stray"
 _MAX_NAME = 255
 _NO_EPOCH = -1
-_SLICE = 1000
+_LOGS_PER_STEP = 1000
 """Logs that are examined before other tasks run."""
 
 _log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class LogDirectory:
         self._clean = clean
         self._logs: dict[TopicPartition, Log] = {}
         self._names = set(storage.list(""))
-        self._changes = LogChanges(self._begin, self._withdraw, self.distrust)
+        self._changes = LogChanges(self._begin, self._lower_checkpoints, self.note_loss)
         self._new: dict[Log, bytes] = {}
         self._keys: dict[Log, TopicPartition] = {}
         self._recovery_points = OffsetCheckpoint(storage, _RECOVERY_POINTS)
@@ -100,7 +100,7 @@ class LogDirectory:
         )
         self.cleaner = Cleaner(storage, now_ms, random)
         self._is_compacting = False
-        self._is_distrusted = False
+        self._must_delete_life = False
         self.has_lost = False
         self._uncleanable: dict[Log, None] = {}
 
@@ -136,9 +136,9 @@ class LogDirectory:
             for name in storage.list(""):
                 if name.endswith(_DELETE_SUFFIX):
                     storage.delete(name)
-            previous_epoch = _read_sign(sign).get("brokerEpoch", _NO_EPOCH)
+            previous_epoch = _read_json(sign).get("brokerEpoch", _NO_EPOCH)
             if sign is None:
-                life = _read_sign(storage.read_file(_LIFE))
+                life = _read_json(storage.read_file(_LIFE))
                 if life.get("bootId") == storage.boot_id() != "":
                     previous_epoch = life.get("brokerEpoch", _NO_EPOCH)
             if not isinstance(previous_epoch, int):
@@ -148,7 +148,7 @@ class LogDirectory:
             storage.close()
             raise
 
-    def begin_life(self, broker_epoch: int) -> None:
+    def write_epoch(self, broker_epoch: int) -> None:
         """Writes the broker's epoch and the boot id to disk. After a kill of the process they prove
         that no written data was lost, unless the machine rebooted or the disk failed.
 
@@ -205,7 +205,7 @@ class LogDirectory:
                 # The log of an older topic with that name, or the file with the id is damaged.
                 self._set_aside(key, f"its topic id is {encode_uuid(stored_id)}")
         elif any(checkpoint.get(key) for checkpoint in self._checkpoints):
-            self.distrust()
+            self.note_loss()
             _log.warning("the log of %s is missing", name)
         log = self._open(key, topic_id, config)
         if self._log_start_offsets.get(key) > log.log_end_offset:
@@ -245,7 +245,7 @@ class LogDirectory:
         return log
 
     def _set_aside(self, key: TopicPartition, why: str) -> None:
-        self.distrust()
+        self.note_loss()
         directory = self._move_away(key, _STRAY_SUFFIX)
         _log.warning("set aside %s as %s: %s", key, directory, why)
 
@@ -296,8 +296,8 @@ class LogDirectory:
                 await log.flush_sealed()
             except StorageError as error:
                 failure = failure or error
-        if self._is_distrusted:
-            self.distrust()
+        if self._must_delete_life:
+            self.note_loss()
         self._note_checkpoints(changed)
         self._write_checkpoints()
         if failure is not None:
@@ -408,18 +408,18 @@ class LogDirectory:
             raise failure
         return done
 
-    async def _find_dirtiest(self, tried: Mapping[Log, None]) -> tuple[Log, Dirt] | None:
+    async def _find_dirtiest(self, tried: Mapping[Log, None]) -> tuple[Log, DirtyPart] | None:
         """The dirtiest log that is due; lets other tasks run between slices of logs."""
         now = self._now_ms()
         dirtiest = None
         for number, log in enumerate(list(self._logs.values()), 1):
-            if not number % _SLICE:
+            if not number % _LOGS_PER_STEP:
                 await asyncio.sleep(0)
             if log not in self._keys:
                 continue  # deleted meanwhile
             if log.segment_count == 1 or not log.config.compacts or log.has_failed or log in tried:
                 continue
-            dirt = find_dirt(log, self._clean_offsets.get(self._keys[log]), now)
+            dirt = find_dirty_part(log, self._clean_offsets.get(self._keys[log]), now)
             if (
                 dirt is not None
                 and dirt.is_due(log.config)
@@ -448,7 +448,7 @@ class LogDirectory:
                         self._recovery_points.set(key, log.recovery_point)
                 self._write_checkpoints()
                 self.checkpoint_high_watermarks()
-            if self._all_whole():
+            if self._is_clean():
                 sign = json.dumps({"version": 0, "brokerEpoch": broker_epoch})
                 self._storage.write_file(_CLEAN_SHUTDOWN, sign.encode("ascii"))
         finally:
@@ -456,7 +456,7 @@ class LogDirectory:
             self._keys.clear()
             self._storage.close()
 
-    def _all_whole(self) -> bool:
+    def _is_clean(self) -> bool:
         """Whether every log is known to be complete on disk. After a crash, a log that has not been
         opened since may need recovery."""
         if any(log.has_failed for log in self._logs.values()):
@@ -492,7 +492,7 @@ class LogDirectory:
             self._names.add(log.directory)
             del self._new[log]
 
-    def _withdraw(self, log: Log, offset: int) -> None:
+    def _lower_checkpoints(self, log: Log, offset: int) -> None:
         """Before a log is truncated: lower its checkpoints on disk to `offset`."""
         key = self._keys[log]
         for checkpoint in (self._recovery_points, self._log_start_offsets, self._clean_offsets):
@@ -500,12 +500,12 @@ class LogDirectory:
                 checkpoint.set(key, offset)
                 checkpoint.write()
 
-    def distrust(self) -> None:
+    def note_loss(self) -> None:
         """A log has failed or lost records: delete the file that would prove the opposite."""
-        self.has_lost = self._is_distrusted = True
+        self.has_lost = self._must_delete_life = True
         with suppress(StorageError):  # the next checkpoint tries again
             self._storage.delete(_LIFE)
-            self._is_distrusted = False
+            self._must_delete_life = False
 
     def _for_each(self, logs: Iterable[Log], act: Callable[[Log], None]) -> None:
         """Calls `act` with every log, even if one fails; then raises the first failure."""
@@ -547,7 +547,7 @@ class LogDirectory:
         self._storage.write_file(path, content, durable=False)
 
 
-def _read_sign(content: bytes | None) -> dict[str, Any]:
+def _read_json(content: bytes | None) -> dict[str, Any]:
     """The JSON object in `.kafka_cleanshutdown` (Kafka's `CleanShutdownFileHandler`) or
     `.trimtab_life`; empty if it is damaged."""
     try:

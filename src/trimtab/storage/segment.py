@@ -152,12 +152,12 @@ class Segment:
     """
 
     __slots__ = (
+        "_deferred",
         "_directory",
         "_file",
         "_first_timestamp",
         "_growing",
         "_index_interval_bytes",
-        "_lent",
         "_storage",
         "_stored",
         "_suffix",
@@ -189,7 +189,7 @@ class Segment:
         self.base_offset = base_offset
         self.created_ms = created_ms
         self.generation = 0
-        self._lent: WeakSet[StoredRecords] | None = None
+        self._deferred: WeakSet[StoredRecords] | None = None
         self._file = storage.open(self.path(".log"))
         self.size = self._file.size if size is None else size
 
@@ -313,7 +313,7 @@ class Segment:
 
     def delete(self) -> None:
         room = _KEPT_BYTES
-        for records in sorted(self._lent or (), key=len):
+        for records in sorted(self._deferred or (), key=len):
             room -= len(records)
             if room < 0:
                 break
@@ -404,7 +404,7 @@ class Segment:
             if not min_one:
                 return b"", base_offset
             if at > large:
-                return self._lend(position, at), end
+                return self._defer_read(position, at), end
             return self._file.read(position, at), end
         if position + room == self.size and end_offset >= next_offset:
             return (data if len(data) == room else memoryview(data)[:room]), next_offset
@@ -433,11 +433,11 @@ class Segment:
         """Bytes of the file, without regard to batch boundaries."""
         return self._file.read(position, size)
 
-    def _lend(self, position: int, size: int) -> StoredRecords:
-        if self._lent is None:
-            self._lent = WeakSet()
+    def _defer_read(self, position: int, size: int) -> StoredRecords:
+        if self._deferred is None:
+            self._deferred = WeakSet()
         records = StoredRecords(self, position, size)
-        self._lent.add(records)
+        self._deferred.add(records)
         return records
 
     def _find_range(
@@ -448,10 +448,12 @@ class Segment:
         if last_offset >= end_offset:
             return b"", base_offset
         if at > room:
-            return (self._lend(position, at), last_offset + 1) if min_one else (b"", base_offset)
+            return (
+                (self._defer_read(position, at), last_offset + 1) if min_one else (b"", base_offset)
+            )
         end = last_offset + 1
         if position + room == self.size and end_offset >= next_offset:
-            return self._lend(position, room), next_offset
+            return self._defer_read(position, room), next_offset
         entry_at = self._last_indexed(position + room, end_offset) - position
         if entry_at > at:
             head = self._file.read(position + entry_at, _BOUNDS.size)
@@ -466,7 +468,7 @@ class Segment:
                 break
             at += size
             end = last_offset + 1
-        return self._lend(position, at), end
+        return self._defer_read(position, at), end
 
     def _last_indexed(self, before_position: int, end_offset: int) -> int:
         """The position of the last indexed batch that begins before a position and ends before an

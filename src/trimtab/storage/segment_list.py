@@ -19,14 +19,14 @@ class SegmentList:
         active: the last segment, to which batches are appended. An open log always has one.
     """
 
-    __slots__ = ("_base_offsets", "_doomed", "_segments", "active")
+    __slots__ = ("_base_offsets", "_removed", "_segments", "active")
 
     active: Segment
 
     def __init__(self) -> None:
         self._segments: list[Segment] = []
         self._base_offsets: list[int] = []
-        self._doomed: Sequence[Segment] = ()  # removed from the log, but still on disk
+        self._removed: Sequence[Segment] = ()  # removed from the log, but still on disk
 
     def __len__(self) -> int:
         return len(self._segments)
@@ -153,21 +153,21 @@ class SegmentList:
         if self._segments:
             self.active = self._segments[-1]
 
-    def doom(self, count: int) -> None:
-        """Removes the first `count` segments (not all) from the log; `delete_doomed` deletes their
+    def remove_first(self, count: int) -> None:
+        """Removes the first `count` segments (not all) from the log; `delete_removed` deletes their
         files."""
-        self._doomed = self._segments[:count]
+        self._removed = self._segments[:count]
         del self._segments[:count], self._base_offsets[:count]
 
-    def delete_doomed(self) -> None:
+    def delete_removed(self) -> None:
         """Deletes the files of removed segments, in order.
 
         Raises:
             StorageError: a file could not be deleted; the next call begins with it.
         """
-        while self._doomed:
-            self._doomed[0].delete()
-            self._doomed = self._doomed[1:]
+        while self._removed:
+            self._removed[0].delete()
+            self._removed = self._removed[1:]
 
     def holds(self, group: Sequence[Segment]) -> bool:
         """Whether these segments are all in the log still, adjacent and sealed."""

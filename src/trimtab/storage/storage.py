@@ -39,10 +39,10 @@ _REMEDIES = {
     ENOENT: "; it existed before: restore the data directory, or start with an empty one",
 }
 
-_NO_ROOM = (ENOSPC, EDQUOT, EFBIG)
+_FULL = (ENOSPC, EDQUOT, EFBIG)
 """A disk, quota or size limit is full; data written before is intact."""
 
-_NOT_THE_DISK = (EMFILE, ENFILE, EISDIR, ENOTDIR)
+_NOT_DISK_FAILURES = (EMFILE, ENFILE, EISDIR, ENOTDIR)
 """No file descriptor is left, which is temporary; or a directory is in the place of a file, or a
 file in that of a directory."""
 
@@ -69,12 +69,12 @@ class StorageError(KafkaError):
         """Whether the whole directory counts as failed. Kafka says so for every `IOException`;
         here it is False if the process is out of file descriptors, or a directory is in the place
         of a file."""
-        return self.errno not in _NOT_THE_DISK
+        return self.errno not in _NOT_DISK_FAILURES
 
     @property
-    def is_for_want_of_room(self) -> bool:
+    def is_disk_full(self) -> bool:
         """Whether a disk, quota or size limit is full; data written before is intact."""
-        return self.errno in _NO_ROOM
+        return self.errno in _FULL
 
     def __reduce__(self) -> tuple[type[StorageError], tuple[str, str, int]]:
         return StorageError, (self.path, self.action, self.errno)

@@ -75,10 +75,10 @@ def survey(storage: Storage) -> Survey:
         topic, _, partition = name.rpartition("-")
         if topic and topic != _CONTROLLER_TOPIC and partition.isdecimal():
             keys.append(TopicPartition(topic, int(partition)))
-    return Survey(broker_id, cluster_id, [_look_at(storage, key) for key in sorted(keys)])
+    return Survey(broker_id, cluster_id, [_read_log(storage, key) for key in sorted(keys)])
 
 
-def _look_at(storage: Storage, key: TopicPartition) -> StoredLog:
+def _read_log(storage: Storage, key: TopicPartition) -> StoredLog:
     directory = str(key)
     content = storage.read_file(f"{directory}/partition.metadata") or b""
     topic_id = decode_uuid(read_properties(content, ": ").get("topic_id", ""))

@@ -81,7 +81,7 @@ class Client:
 
     @property
     def responses(self) -> list[bytes]:
-        """Frames that came back whole, without their length prefix."""
+        """The response frames received so far, without their length prefix."""
         content, frames = b"".join(self.transport.written), []
         while content and len(content) >= (end := 4 + int.from_bytes(content[:4], "big")):
             frames.append(content[4:end])
@@ -89,7 +89,7 @@ class Client:
         return frames
 
     def send_bytes(self, data: bytes) -> None:
-        """As they come off a socket: in pieces as large as the protocol takes them."""
+        """Deliver bytes like a socket: in pieces of the size of the protocol's buffer."""
         while data and not self.transport.closed:
             buffer = self.connection.get_buffer(-1)
             count = min(len(buffer), len(data))
@@ -116,7 +116,7 @@ class Client:
         return self.read(request, version)
 
     def read(self, request: object, version: int) -> Any:
-        """The last response, as one to this request."""
+        """Decode the last response as the one to this request."""
         frame = self.responses[-1]
         assert int.from_bytes(frame[:4], "big") == self._correlation_id
         key = schema(type(request)).api_key
@@ -137,7 +137,7 @@ class Lab:
         brokers: int = 1,
         config: Mapping[str, object] | None = None,
     ) -> T:
-        """Run the scenario with so many brokers up."""
+        """Run the scenario with this number of brokers."""
 
         async def run() -> T:
             options = dict(config or {})
@@ -240,7 +240,7 @@ class Lab:
         )
 
     async def append(self, topic: str, *values: bytes, partition: int = 0) -> int:
-        """Produce a batch at the broker that leads the partition; the batch's size."""
+        """Produce a batch at the partition's leader; returns the batch's size."""
         batch = self.batch(*values)
         leader = self.controller.controller.image.topics[topic].partitions[partition].leader
         request = self.produce(topic, batch, partition=partition)

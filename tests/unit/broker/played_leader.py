@@ -1,4 +1,4 @@
-"""A follower without its broker, and a leader that is played by the test."""
+"""A follower without its broker, and a leader whose responses the test gives."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Leader:
         return ListOffsetsResponse(throttle_time_ms=0, topics=[topic])
 
     async def next(self, *data: PartitionData, session_id: int = 77, code: int = 0) -> FetchRequest:
-        """Answer the next fetch of t; what was asked for."""
+        """Answer the next fetch of t; returns the request."""
         request, answer = await self.fetches.get()
         answer.set_result(respond(*data, session_id=session_id, code=code))
         await asyncio.sleep(0.01)  # so that the next one is under way
@@ -83,7 +83,7 @@ class Leader:
     async def skip_to(
         self, is_wanted: Callable[[FetchRequest], Any]
     ) -> tuple[FetchRequest, asyncio.Future[FetchResponse]]:
-        """The next fetch that is so; those before it find nothing new."""
+        """The next fetch that fulfils the condition; earlier ones get empty responses."""
         while True:
             request, answer = await self.fetches.get()
             if is_wanted(request):
@@ -114,7 +114,7 @@ def forgotten(request: FetchRequest) -> list[int]:
 
 
 class Follower:
-    """As much of broker 1 as its fetchers ask for.
+    """The part of broker 1 that its fetchers use.
 
     Attributes:
         is_too_fast: whether it has had what it may take of throttled replicas.
@@ -142,10 +142,10 @@ class Follower:
     def checkpoint_starts(self) -> None:
         self.noted += 1
 
-    def follows_too_fast(self) -> bool:
+    def is_follower_quota_exceeded(self) -> bool:
         return self.is_too_fast
 
-    def note_taken_throttled(self, size: int) -> None:
+    def record_throttled_received(self, size: int) -> None:
         self.taken += size
 
 

@@ -1,4 +1,4 @@
-"""One replica of a partition on a broker that is not there, for tests of what it decides."""
+"""One replica of a partition on a fake broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOW_MS = 1_000_000_000
 
 
 class Host:
-    """Broker 1. Brokers 1, 2 and 3 may be in an ISR, in their life of epoch 11."""
+    """Broker 1. Brokers 1, 2 and 3 may be in an ISR, with broker epoch 11."""
 
     id = SELF
     lag_limit_s = 30.0
@@ -45,7 +45,7 @@ class Host:
 
 
 class Watching:
-    """Notes what it is told."""
+    """Records the notifications it gets."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -61,7 +61,7 @@ class Watching:
 
 
 class Stand:
-    """A partition of t of brokers 1, 2 and 3 on broker 1, in no role yet."""
+    """Broker 1's replica of a partition of t on brokers 1, 2 and 3, without a role yet."""
 
     def __init__(self, index: int = 0) -> None:
         self.disk = VirtualDisk()
@@ -101,7 +101,7 @@ class Stand:
         self.partition.follower_fetched(broker, epoch, offset, 0)
 
     def decide(self, **changed: Any) -> None:
-        """The controller has carried out what was proposed, and the metadata is here."""
+        """The controller has granted the proposal, and the metadata has been replayed."""
         self.registration = self.registration._replace(
             partition_epoch=self.registration.partition_epoch + 1, **changed
         )

@@ -1,4 +1,4 @@
-"""What tests of replication do to the brokers of a `Lab`, and see there."""
+"""Helpers for tests of replication in a `Lab`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIRST_PORT = 9092
 
 
 class Gone:
-    """In a killed broker's place."""
+    """Stands for a killed broker."""
 
     partitions: Mapping[Any, Any] = {}
 
@@ -36,11 +36,11 @@ class Gone:
         self.id = broker_id
 
     async def close(self, hand_over: bool = True) -> None:
-        """It is gone already."""
+        """Does nothing."""
 
 
 async def until(condition: Callable[[], Any], limit_s: float = 60) -> None:
-    """Wait, in virtual time, until something is so."""
+    """Wait, in virtual time, until the condition holds."""
     loop = asyncio.get_running_loop()
     end = loop.time() + limit_s
     while not condition():
@@ -54,7 +54,7 @@ def address(broker: int) -> str:
 
 
 def decided(lab: Any, topic: str = "t", index: int = 0) -> PartitionRegistration:
-    """The partition, as the controller has it."""
+    """The partition in the controller's image."""
     registration = lab.controller.controller.image.topics[topic].partitions[index]
     assert isinstance(registration, PartitionRegistration)
     return registration
@@ -76,7 +76,7 @@ def replica(lab: Any, broker: int, topic: str = "t", index: int = 0) -> Partitio
 
 
 def leading(lab: Any, topic: str = "t", index: int = 0) -> Partition:
-    """The leader's replica, once the broker knows that it leads."""
+    """The leader's replica, once that broker has become leader."""
     return replica(lab, leader_of(lab, topic, index), topic, index)
 
 
@@ -96,7 +96,7 @@ def values(partition: Partition) -> list[bytes | None]:
 
 
 async def in_sync(lab: Any, count: int = 3, topic: str = "t", index: int = 0) -> None:
-    """Wait until so many replicas are in sync, and have all that the leader has, committed."""
+    """Wait until this number of replicas is in sync, and has all of the leader's log, committed."""
 
     def is_so() -> bool:
         registration = decided(lab, topic, index)
@@ -123,7 +123,7 @@ async def send(
     version: int = 9,
     **identity: Any,
 ) -> Any:
-    """The partition's part of the answer to a produce request, by default from the leader."""
+    """The partition's response to a produce request, by default from the leader."""
     request = lab.produce(topic, lab.batch(*payload, **identity), acks=acks, partition=index)
     request.timeout_ms = timeout_ms
     leader = leader_of(lab, topic, index) if to is None else to
@@ -132,7 +132,7 @@ async def send(
 
 
 def kill(lab: Any, number: int) -> None:
-    """kill -9: what it wrote is there."""
+    """kill -9: written data is kept."""
     lab.brokers[number].abort()
     lab.world.disk(f"broker-{number}").end()
     lab.brokers[number] = Gone(number)
@@ -145,7 +145,7 @@ async def start(
     host: str = "localhost",
     port: int | None = None,
 ) -> Broker:
-    """Another life of a broker, on its disk."""
+    """Restart a broker on its disk."""
     port = FIRST_PORT + number if port is None else port
     with lab.world.network.at(host):
         broker = Broker(
@@ -164,7 +164,7 @@ async def start(
 
 
 async def move_leader(lab: Any, to: int, topic: str = "t", index: int = 0) -> None:
-    """Have another replica lead: it becomes the preferred one, and is elected."""
+    """Make another replica the preferred leader, and elect it."""
     if leader_of(lab, topic, index) == to:
         return
     others = [each for each in decided(lab, topic, index).replicas if each != to]

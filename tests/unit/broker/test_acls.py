@@ -1,4 +1,4 @@
-"""What `trimtab.broker.handlers.acls` says: as Apache Kafka without an authorizer."""
+"""`trimtab.broker.handlers.acls`: the same responses as Apache Kafka without an authorizer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MESSAGE = "No Authorizer is configured."
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_there_are_no_acls_to_describe(lab: Lab, version: int) -> None:
+def test_describe_acls_answers_security_disabled(lab: Lab, version: int) -> None:
     async def scenario() -> None:
         request = DescribeAclsRequest(
             resource_type_filter=ANY,

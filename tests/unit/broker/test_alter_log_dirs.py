@@ -1,4 +1,4 @@
-"""AlterReplicaLogDirs where there is one directory (`trimtab.broker.handlers.log_dirs`)."""
+"""AlterReplicaLogDirs with a single directory (`trimtab.broker.handlers.log_dirs`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HERE = "/data/broker-0"
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.kip(113)
-def test_a_log_may_only_be_put_where_it_is(lab: Lab, version: int) -> None:
+def test_a_log_can_only_be_assigned_to_its_current_directory(lab: Lab, version: int) -> None:
     async def scenario() -> None:
         await lab.create_topic("t", 2)
         request = AlterReplicaLogDirsRequest(

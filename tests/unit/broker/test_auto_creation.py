@@ -1,4 +1,4 @@
-"""Topics that are created by asking for them (`trimtab.broker.handlers.auto_creation`)."""
+"""Topics created by Metadata requests (`trimtab.broker.handlers.auto_creation`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def wanted(*names: str) -> MetadataRequest:
         ({"default.replication.factor": 3}, ErrorCode.INVALID_REPLICATION_FACTOR, "only 1 broker"),
     ],
 )
-def test_why_a_topic_was_not_created_is_the_answer_and_once_a_minute_in_the_log(
+def test_a_refused_creation_is_answered_with_its_code_and_logged_once_a_minute(
     lab: Any,
     caplog: pytest.LogCaptureFixture,
     config: dict[str, int],
@@ -70,7 +70,7 @@ def test_a_storm_of_refused_creations_does_not_fill_the_log(
     lab.run(scenario, config={"max.partitions": 0})
 
 
-def test_clients_that_ask_for_a_topic_at_the_same_time_are_never_told_that_it_exists(
+def test_concurrent_requests_for_a_missing_topic_never_get_topic_already_exists(
     lab: Any,
 ) -> None:
     async def scenario() -> None:
@@ -84,7 +84,7 @@ def test_clients_that_ask_for_a_topic_at_the_same_time_are_never_told_that_it_ex
 
 
 @pytest.mark.parametrize("code", [ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT])
-def test_a_topic_that_the_broker_has_not_learnt_of_yet_has_no_leader_yet(
+def test_a_topic_not_yet_in_the_image_has_no_leader(
     lab: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: ErrorCode
 ) -> None:
     async def scenario() -> None:
@@ -105,7 +105,7 @@ def test_a_topic_that_the_broker_has_not_learnt_of_yet_has_no_leader_yet(
 
 @pytest.mark.kip(578)
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
-def test_asking_for_a_topic_of_the_clusters_own_creates_it(lab: Any, name: str) -> None:
+def test_an_internal_topic_is_created_automatically(lab: Any, name: str) -> None:
     async def scenario() -> None:
         (topic,) = (await lab.connect().ask(wanted(name), 9)).topics
         assert topic.is_internal

@@ -1,5 +1,5 @@
-"""Batches that unpack to far more than they are, and those of very many records: what a broker
-makes of them where it has to open them (`trimtab.broker.partition`, `trimtab.storage.segment`)."""
+"""Compression bombs and batches of very many records, where a broker must decode them
+(`trimtab.broker.partition`, `trimtab.storage.segment`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CODECS = [Compression.GZIP, Compression.LZ4, Compression.ZSTD]
 
 
 def bomb(codec: int, size: int = OPENED_LIMIT + 1000) -> bytearray:
-    """Two records of time 1 and 2, the second of so many bytes."""
+    """Two records with timestamps 1 and 2, the second of the given size."""
     builder = BatchBuilder(size + 1000, codec)
     builder.append(1, b"k", b"v", None)
     builder.append(2, b"k", bytes(size), None)
@@ -54,7 +54,7 @@ async def produce(lab: Any, batch: bytearray) -> Any:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_bomb_for_a_compacted_topic_is_refused_so_that_producers_split_it(
+def test_a_compression_bomb_for_a_compacted_topic_is_refused_so_that_producers_split_it(
     lab: Any, codec: int
 ) -> None:
     async def scenario() -> None:
@@ -73,7 +73,7 @@ def test_a_bomb_for_a_compacted_topic_is_refused_so_that_producers_split_it(
     lab.run(scenario)
 
 
-def test_a_batch_may_be_as_large_unpacked_as_the_topic_takes_it_packed(lab: Any) -> None:
+def test_a_batch_may_decompress_to_max_message_bytes(lab: Any) -> None:
     async def scenario() -> None:
         limit = OPENED_LIMIT * 5 // 4
         config = {"cleanup.policy": "compact", "max.message.bytes": str(limit)}
@@ -88,7 +88,9 @@ def test_a_batch_may_be_as_large_unpacked_as_the_topic_takes_it_packed(lab: Any)
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_time_in_a_bomb_is_answered_with_where_it_begins(lab: Any, codec: int) -> None:
+def test_a_timestamp_in_a_compression_bomb_is_answered_with_its_first_possible_offset(
+    lab: Any, codec: int
+) -> None:
     async def scenario() -> None:
         await lab.create_topic("t")
         await lab.append("t", b"a")
@@ -104,7 +106,7 @@ def test_a_time_in_a_bomb_is_answered_with_where_it_begins(lab: Any, codec: int)
     lab.run(scenario)
 
 
-def test_a_time_in_a_bomb_is_at_its_base_offset(lab: Any) -> None:
+def test_a_timestamp_in_a_compression_bomb_is_at_its_base_offset(lab: Any) -> None:
     async def scenario() -> None:
         await lab.create_topic("t")
         small = BatchBuilder(1000, Compression.NONE)
@@ -117,7 +119,7 @@ def test_a_time_in_a_bomb_is_at_its_base_offset(lab: Any) -> None:
     lab.run(scenario)
 
 
-def test_the_keys_of_very_many_records_are_looked_at_while_others_are_served(lab: Any) -> None:
+def test_other_requests_are_served_while_very_many_keys_are_checked(lab: Any) -> None:
     async def scenario() -> None:
         await lab.create_topic("t", config={"cleanup.policy": "compact"})
         line, other = lab.connect(), lab.connect()
@@ -135,7 +137,7 @@ def test_the_keys_of_very_many_records_are_looked_at_while_others_are_served(lab
     lab.run(scenario)
 
 
-def test_a_time_is_looked_for_among_very_many_records_while_others_are_served(lab: Any) -> None:
+def test_other_requests_are_served_while_very_many_timestamps_are_searched(lab: Any) -> None:
     async def scenario() -> None:
         await lab.create_topic("t")
         assert (await produce(lab, many(20_000))).error_code == 0
@@ -151,7 +153,7 @@ def test_a_time_is_looked_for_among_very_many_records_while_others_are_served(la
 
 @pytest.mark.parametrize("what", ["keys", "times"])
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
-def test_of_very_many_records_at_fault_the_first_are_named_while_others_are_served(
+def test_a_response_names_the_first_of_very_many_invalid_records_while_other_requests_are_served(
     lab: Any, codec: Compression, what: str
 ) -> None:
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Brokers that come, go, and learn what the controller decides (`trimtab.broker.broker`)."""
+"""Brokers that start, stop and replay the controller's decisions (`trimtab.broker.broker`)."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ async def brokers_of(client: Client) -> list[int]:
     return sorted(each.node_id for each in response.brokers)
 
 
-# -- ending and coming back
+# -- stopping and restarting
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_broker_that_comes_back_has_its_partitions(lab: Lab, clean: bool) -> None:
+def test_a_restarted_broker_has_its_partitions(lab: Lab, clean: bool) -> None:
     async def scenario() -> None:
         for name in ("alone", "t"):
             await lab.create_topic(name, 3, replicas=3 if name == "t" else 1)
@@ -95,7 +95,7 @@ def test_a_broker_that_comes_back_has_its_partitions(lab: Lab, clean: bool) -> N
     lab.run(scenario, brokers=3)
 
 
-def test_a_large_topic_is_seen_once_it_is_whole_and_holds_up_nobody(lab: Lab) -> None:
+def test_a_large_topic_is_visible_only_when_complete_and_delays_no_other_task(lab: Lab) -> None:
     async def scenario() -> None:
         await lab.create_topic("t")
         broker = lab.brokers[0]
@@ -118,7 +118,7 @@ def test_a_large_topic_is_seen_once_it_is_whole_and_holds_up_nobody(lab: Lab) ->
     lab.run(scenario, brokers=1)
 
 
-def test_a_topic_that_comes_and_goes_at_once_leaves_nothing(lab: Lab) -> None:
+def test_a_topic_that_is_created_and_deleted_in_one_batch_leaves_nothing(lab: Lab) -> None:
     async def scenario() -> None:
         broker = lab.brokers[0]
         topic_id = b"here-and-gone..."
@@ -137,7 +137,7 @@ def test_a_topic_that_comes_and_goes_at_once_leaves_nothing(lab: Lab) -> None:
     lab.run(scenario, brokers=1)
 
 
-def test_logs_that_became_others_while_a_broker_was_away_are_set_aside(
+def test_logs_replaced_or_reassigned_while_a_broker_was_down_are_set_aside(
     lab: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
@@ -162,8 +162,8 @@ def test_logs_that_became_others_while_a_broker_was_away_are_set_aside(
     lab.run(scenario, brokers=3)
 
 
-def test_a_follower_that_missed_nothing_is_in_sync_as_soon_as_it_is_back(lab: Lab) -> None:
-    """Its fetch says so before the controller has unfenced it, and is not repeated (KIP-227)."""
+def test_a_restarted_follower_that_missed_nothing_is_in_sync_at_once(lab: Lab) -> None:
+    """Its first fetch comes before the controller has unfenced it, and no other does (KIP-227)."""
 
     async def scenario() -> None:
         await lab.create_topic("t", replicas=3)
@@ -180,14 +180,14 @@ def test_a_follower_that_missed_nothing_is_in_sync_as_soon_as_it_is_back(lab: La
     lab.run(scenario, brokers=3)
 
 
-def test_a_leader_that_is_back_at_another_address_is_found_there(lab: Lab) -> None:
+def test_followers_find_a_leader_restarted_at_another_address(lab: Lab) -> None:
     async def scenario() -> None:
         await lab.create_topic("t")
         await lab.create_topic("u", replicas=2)
         await in_sync(lab, 2, "u")
         one = leader_of(lab, "u")
         follower = followers_of(lab, "u")[0]
-        # Its end is not heard of, as when a machine loses its power.
+        # The network is cut before it ends, as when a machine loses power.
         lab.world.network.cut(address(one))
         await send(lab, b"v", topic="u", acks=1)
         kill(lab, one)
@@ -202,7 +202,7 @@ def test_a_leader_that_is_back_at_another_address_is_found_there(lab: Lab) -> No
     lab.run(scenario, brokers=2)
 
 
-def test_a_broker_hands_over_what_it_leads_before_it_ends(lab: Lab) -> None:
+def test_controlled_shutdown_moves_the_leaders_away(lab: Lab) -> None:
     async def scenario() -> None:
         await lab.create_topic("t", 9, replicas=3)
         for index in range(9):
@@ -214,7 +214,7 @@ def test_a_broker_hands_over_what_it_leads_before_it_ends(lab: Lab) -> None:
         client = lab.connect(0)
         closing = asyncio.ensure_future(ending.close())
         await until(lambda: all(leader_of(lab, index=index) > 0 for index in range(9)))
-        # It answers still: who leads now.
+        # It still answers, with the new leader.
         assert not client.transport.closed
         assert await brokers_of(client) == [0, 1, 2]
         await closing
@@ -232,7 +232,7 @@ def test_a_broker_hands_over_what_it_leads_before_it_ends(lab: Lab) -> None:
     lab.run(scenario, brokers=3, config=TWO)
 
 
-def test_who_waits_for_a_leader_that_ends_is_told_to_look_elsewhere(lab: Lab) -> None:
+def test_requests_that_wait_at_a_stopping_leader_get_not_leader(lab: Lab) -> None:
     async def scenario() -> None:
         await lab.create_topic("t", replicas=3)
         await in_sync(lab)
@@ -271,7 +271,7 @@ def test_a_broker_that_has_not_come_up_can_be_closed(lab: Lab) -> None:
     lab.run(scenario, brokers=2)
 
 
-def test_after_its_end_nothing_is_heard_of_a_killed_broker(lab: Lab) -> None:
+def test_a_killed_broker_sends_nothing(lab: Lab) -> None:
     async def scenario() -> None:
         await lab.create_topic("t", 3, replicas=3)
         await in_sync(lab)
@@ -288,7 +288,7 @@ def test_after_its_end_nothing_is_heard_of_a_killed_broker(lab: Lab) -> None:
     lab.run(scenario, brokers=3)
 
 
-def test_a_second_broker_of_the_same_number_waits_for_the_first_to_end(lab: Lab) -> None:
+def test_a_second_broker_with_the_same_id_waits_for_the_first_to_end(lab: Lab) -> None:
     async def scenario() -> None:
         first = lab.brokers[0]
         second = Broker(
@@ -331,7 +331,7 @@ def test_a_broker_of_another_cluster_is_refused(lab: Lab) -> None:
     lab.run(scenario)
 
 
-def test_a_broker_that_was_unregistered_registers_again(lab: Lab) -> None:
+def test_an_unregistered_broker_registers_again(lab: Lab) -> None:
     async def scenario() -> None:
         await lab.create_topic("t", replicas=3)
         await in_sync(lab)
@@ -351,7 +351,7 @@ def test_a_broker_that_was_unregistered_registers_again(lab: Lab) -> None:
 # -- without a controller
 
 
-def test_brokers_go_on_while_the_controller_is_away(lab: Lab) -> None:
+def test_brokers_keep_serving_without_a_controller(lab: Lab) -> None:
     async def scenario() -> None:
         await lab.create_topic("t", replicas=3)
         await in_sync(lab)
@@ -365,7 +365,7 @@ def test_brokers_go_on_while_the_controller_is_away(lab: Lab) -> None:
         epochs = [each.epoch for each in lab.brokers]
         assert (await send(lab, b"5")).error_code == 0
         await in_sync(lab)
-        assert [each.epoch for each in lab.brokers] == epochs  # nobody had to begin anew
+        assert [each.epoch for each in lab.brokers] == epochs  # no broker had to register again
         request = CreateTopicsRequest(
             topics=[
                 CreatableTopic(
@@ -380,7 +380,7 @@ def test_brokers_go_on_while_the_controller_is_away(lab: Lab) -> None:
     lab.run(scenario, brokers=3)
 
 
-def test_an_isr_that_changes_while_the_controller_is_away_is_decided_later(lab: Lab) -> None:
+def test_an_isr_change_without_a_controller_is_decided_when_it_is_back(lab: Lab) -> None:
     async def scenario() -> None:
         await lab.create_topic("t", replicas=3)
         await in_sync(lab)
@@ -405,7 +405,7 @@ def test_an_isr_that_changes_while_the_controller_is_away_is_decided_later(lab: 
     lab.run(scenario, brokers=3, config={"replica.lag.time.max.ms": 10_000})
 
 
-def test_a_broker_starts_while_the_controller_is_away_and_joins_when_it_is_back(lab: Lab) -> None:
+def test_a_broker_started_without_a_controller_joins_when_it_is_back(lab: Lab) -> None:
     async def scenario() -> None:
         await lab.create_topic("t", replicas=3)
         await in_sync(lab)
@@ -422,7 +422,7 @@ def test_a_broker_starts_while_the_controller_is_away_and_joins_when_it_is_back(
     lab.run(scenario, brokers=3)
 
 
-def test_a_broker_that_cannot_go_on_ends_and_says_so(
+def test_a_broker_that_cannot_replay_the_metadata_stops_and_logs_it(
     lab: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
@@ -444,11 +444,11 @@ def test_a_broker_that_cannot_go_on_ends_and_says_so(
     assert "cannot replay the controller's log any more broker=0" in caplog.text
 
 
-# -- partitions that come, go and fail
+# -- partitions that are created, deleted and fail
 
 
 class SlowAsyncio:
-    """Giving others their turn takes a while, as it does where there is much to do."""
+    """Makes a yield to other tasks take time, as on a busy loop."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(asyncio, name)
@@ -457,7 +457,7 @@ class SlowAsyncio:
         await asyncio.sleep(seconds or 0.05)
 
 
-def test_a_topic_that_is_deleted_while_partitions_are_opened_is_passed_over(
+def test_a_topic_deleted_while_its_partitions_are_opened_is_skipped(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Options that change while brokers run count without a restart (KIP-226)."""
+"""Changed options apply without a restart (KIP-226)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_retention_of_a_topic_deletes_on_every_replica(lab: Lab) -> None:
     lab.run(scenario, brokers=3, config={"log.retention.check.interval.ms": 1000})
 
 
-def test_min_insync_replicas_of_a_topic_counts_for_the_next_request(lab: Lab) -> None:
+def test_a_changed_min_insync_replicas_applies_to_the_next_request(lab: Lab) -> None:
     async def scenario() -> None:
         await topic_in_sync(lab)
         kill(lab, followers_of(lab)[0])
@@ -79,9 +79,9 @@ def test_the_largest_batch_of_a_topic_and_of_all_brokers(lab: Lab) -> None:
         await alter(lab, {"message.max.bytes": "1000"}, topic=None)
         assert not await takes(2000)
         await alter(lab, {"message.max.bytes": "3000"}, topic=None, broker=leader)
-        assert await takes(2000)  # what is set for the one broker is stronger
+        assert await takes(2000)  # the value for one broker wins
         await alter(lab, {"max.message.bytes": "500"})
-        assert not await takes(600)  # and what is set for the topic is the strongest
+        assert not await takes(600)  # and the topic's value wins over all
         for topic, broker in (("t", ""), (None, leader), (None, "")):
             name = "message.max.bytes" if topic is None else "max.message.bytes"
             await alter(lab, {name: None}, topic=topic, broker=broker)
@@ -110,7 +110,7 @@ def test_retention_of_all_brokers_is_inherited(lab: Lab) -> None:
     lab.run(scenario, brokers=3)
 
 
-def test_what_was_changed_counts_after_a_restart(lab: Lab) -> None:
+def test_changed_options_survive_a_restart(lab: Lab) -> None:
     async def scenario() -> None:
         await topic_in_sync(lab)
         await alter(lab, {"segment.bytes": "2000000"})
@@ -126,7 +126,7 @@ def test_what_was_changed_counts_after_a_restart(lab: Lab) -> None:
     lab.run(scenario, brokers=3)
 
 
-def test_the_limit_of_connections_counts_at_once(lab: Lab) -> None:
+def test_a_changed_connection_limit_applies_at_once(lab: Lab) -> None:
     async def scenario() -> None:
         first = lab.connect()
         await alter(lab, {"max.connections": "2"}, topic=None)
@@ -136,7 +136,7 @@ def test_the_limit_of_connections_counts_at_once(lab: Lab) -> None:
     lab.run(scenario)
 
 
-def test_options_reach_a_broker_that_was_away(lab: Lab) -> None:
+def test_a_restarted_broker_gets_the_changed_options(lab: Lab) -> None:
     async def scenario() -> None:
         await topic_in_sync(lab)
         one = followers_of(lab)[0]

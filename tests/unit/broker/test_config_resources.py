@@ -34,7 +34,7 @@ LOGGERS = [("0", LOGGER), ("1", LOGGER)]
     ],
 )
 @pytest.mark.kip(1142)
-def test_what_has_options_is_listed_by_kind(
+def test_resources_are_listed_by_type(
     lab: Lab, kinds: list[int], found: list[tuple[str, int]]
 ) -> None:
     async def scenario() -> None:
@@ -61,7 +61,7 @@ def test_the_first_version_lists_client_metrics_alone(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("kinds", [[1], [TOPIC, 0], [64]])
-def test_a_kind_that_nobody_knows_is_not_supported(lab: Lab, kinds: list[int]) -> None:
+def test_an_unknown_resource_type_is_refused(lab: Lab, kinds: list[int]) -> None:
     async def scenario() -> None:
         await lab.create_topic("t")
         response = await lab.connect().ask(ListConfigResourcesRequest(resource_types=kinds), 1)
@@ -72,7 +72,7 @@ def test_a_kind_that_nobody_knows_is_not_supported(lab: Lab, kinds: list[int]) -
 
 
 @pytest.mark.kip(1142)
-def test_groups_and_client_metrics_are_there_while_they_have_options(lab: Lab) -> None:
+def test_groups_and_client_metrics_are_listed_while_they_have_options(lab: Lab) -> None:
     async def scenario() -> None:
         client = lab.connect()
         for kind, name, option in (

@@ -1,4 +1,4 @@
-"""What DescribeConfigs shows of topics, of one broker and of all, and where values come from."""
+"""DescribeConfigs of topics, of one broker and of all brokers, with the sources of values."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ SOURCES = [
     SOURCES,
     ids=[f"{s[1]} {s[2]}" for s in SOURCES],
 )
-def test_a_value_and_everything_it_could_come_from_what_counts_first(
+def test_a_value_is_shown_with_its_synonyms_by_precedence(
     broker: Any,
     kind: int,
     name: str,
@@ -140,7 +140,7 @@ def test_a_value_and_everything_it_could_come_from_what_counts_first(
     assert entry.synonyms == []
 
 
-def test_options_of_brokers_that_nobody_knows_are_shown_as_kafka_shows_them(broker: Any) -> None:
+def test_unknown_broker_options_are_shown_as_in_kafka(broker: Any) -> None:
     for name, option in (("", "a.plugin"), ("1", "a.plugin"), ("", "b.plugin")):
         broker.image.replay(
             ConfigRecord(
@@ -196,14 +196,14 @@ def test_all_options_of_a_topic_and_of_a_broker_are_shown(broker: Any) -> None:
     assert len(values(describe(broker, CONFIG_BROKER, "1"))) == len(BROKER)
 
 
-def test_of_all_brokers_only_what_is_set_for_them_is_shown(broker: Any) -> None:
+def test_for_all_brokers_only_set_options_are_shown(broker: Any) -> None:
     assert values(describe(broker, CONFIG_BROKER, "")) == {
         "max.connections": ("10", 3),
         "log.retention.ms": ("9000000", 3),
     }
 
 
-def test_options_that_are_asked_for_are_shown_once_and_unknown_ones_never(broker: Any) -> None:
+def test_requested_options_are_shown_once_and_unknown_ones_not_at_all(broker: Any) -> None:
     keys = ("max.connections", "no.such", "max.connections", "segment.bytes")
     assert list(values(describe(broker, CONFIG_BROKER, "1", *keys))) == ["max.connections"]
     assert list(values(describe(broker, CONFIG_BROKER, "", "node.id"))) == []
@@ -218,7 +218,7 @@ def test_options_that_are_asked_for_are_shown_once_and_unknown_ones_never(broker
         (CONFIG_BROKER, "", "max.connections", False),
     ],
 )
-def test_what_needs_a_restart_is_read_only(
+def test_options_that_need_a_restart_are_read_only(
     broker: Any, kind: int, name: str, option: str, read_only: bool
 ) -> None:
     (entry,) = describe(broker, kind, name, option).configs
@@ -233,7 +233,7 @@ def test_a_password_is_not_shown(broker: Any, monkeypatch: pytest.MonkeyPatch) -
     assert [each.value for each in entry.synonyms] == [None]
 
 
-def test_the_documentation_says_what_has_no_effect(broker: Any) -> None:
+def test_the_documentation_marks_options_without_effect(broker: Any) -> None:
     keys = ("num.io.threads", "num.partitions")
     unused, used = describe(broker, CONFIG_BROKER, "1", *keys, include_documentation=True).configs
     assert unused.documentation.endswith("(Described for Kafka's sake: it has no effect here.)")
@@ -255,7 +255,7 @@ def test_the_documentation_says_what_has_no_effect(broker: Any) -> None:
         (8, "1", 42, "Resource type 8 has no configs here"),
     ],
 )
-def test_what_cannot_be_described_is_refused(
+def test_resources_that_cannot_be_described_are_refused(
     broker: Any, kind: int, name: str, code: int, message: str
 ) -> None:
     result = describe(broker, kind, name)
@@ -263,7 +263,7 @@ def test_what_cannot_be_described_is_refused(
     assert message in result.error_message
 
 
-def test_a_broker_that_was_told_nothing_says_where_it_is(lab: Any) -> None:
+def test_a_broker_without_listeners_option_shows_its_bound_address(lab: Any) -> None:
     async def scenario() -> None:
         request = DescribeConfigsRequest(
             resources=[
@@ -281,7 +281,7 @@ def test_a_broker_that_was_told_nothing_says_where_it_is(lab: Any) -> None:
     lab.run(scenario)
 
 
-def test_a_broker_says_the_addresses_that_it_was_given(lab: Any) -> None:
+def test_a_broker_shows_the_configured_addresses(lab: Any) -> None:
     given = {"listeners": "IN://:9092", "advertised.listeners": "IN://example.org:19092"}
 
     async def scenario() -> None:

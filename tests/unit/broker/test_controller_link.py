@@ -1,4 +1,4 @@
-"""How a broker asks the controller (`trimtab.broker.controller_link`), which is played here."""
+"""A broker's connection to the controller (`trimtab.broker.controller_link`), which is faked."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_requests_share_one_connection(stage: Stage) -> None:
     stage.run(scenario)
 
 
-def test_a_controller_that_is_away_is_said_to_be(stage: Stage) -> None:
+def test_an_unreachable_controller_raises_peer_lost(stage: Stage) -> None:
     async def scenario() -> None:
         with pytest.raises(PeerLost, match="controller:9093 cannot be reached"):
             await stage.link.ask(request(), 5)
@@ -100,7 +100,7 @@ def test_a_controller_that_is_away_is_said_to_be(stage: Stage) -> None:
     stage.run(scenario)
 
 
-def test_a_connection_that_is_lost_is_made_again(stage: Stage) -> None:
+def test_a_lost_connection_is_opened_again(stage: Stage) -> None:
     async def scenario() -> None:
         await stage.listen()
         await stage.link.ask(request(), 5)
@@ -130,7 +130,7 @@ def test_a_controller_that_does_not_answer_is_asked_on_another_connection(stage:
     stage.run(scenario)
 
 
-def test_whoever_gives_up_does_not_disturb_the_others(stage: Stage) -> None:
+def test_a_cancelled_request_does_not_affect_others(stage: Stage) -> None:
     async def scenario() -> None:
         await stage.listen()
         release = asyncio.Event()
@@ -151,7 +151,7 @@ def test_whoever_gives_up_does_not_disturb_the_others(stage: Stage) -> None:
     stage.run(scenario)
 
 
-def test_whoever_gives_up_while_it_connects_does_not_disturb_the_others(stage: Stage) -> None:
+def test_a_request_cancelled_during_connect_does_not_affect_others(stage: Stage) -> None:
     async def scenario() -> None:
         await stage.listen()
         stage.world.network.cut("controller")
@@ -169,7 +169,7 @@ def test_whoever_gives_up_while_it_connects_does_not_disturb_the_others(stage: S
 
 def test_insisting_asks_again_until_the_time_is_over(stage: Stage) -> None:
     async def scenario() -> None:
-        insisting = asyncio.ensure_future(stage.link.insist(request(), 10))
+        insisting = asyncio.ensure_future(stage.link.ask_until_answered(request(), 10))
         await asyncio.sleep(3)
         await stage.listen()
         assert (await insisting).producer_id_start == 1
@@ -177,7 +177,7 @@ def test_insisting_asks_again_until_the_time_is_over(stage: Stage) -> None:
         await stage.listener.close()
         began = stage.time()
         with pytest.raises(PeerLost):
-            await stage.link.insist(request(), 10)
+            await stage.link.ask_until_answered(request(), 10)
         assert 8.5 < stage.time() - began <= 10
 
     stage.run(scenario)
@@ -187,7 +187,7 @@ def test_insisting_asks_again_when_an_answer_is_lost(stage: Stage) -> None:
     async def scenario() -> None:
         await stage.listen()
         stage.answer = never
-        insisting = asyncio.ensure_future(stage.link.insist(request(), 10))
+        insisting = asyncio.ensure_future(stage.link.ask_until_answered(request(), 10))
         await asyncio.sleep(1)
         stage.answer = None
         stage.world.network.reset()
@@ -196,9 +196,9 @@ def test_insisting_asks_again_when_an_answer_is_lost(stage: Stage) -> None:
     stage.run(scenario)
 
 
-def test_what_may_not_be_done_twice_is_sent_once(stage: Stage) -> None:
+def test_ask_once_connected_sends_a_request_once_only(stage: Stage) -> None:
     async def scenario() -> None:
-        asking = asyncio.ensure_future(stage.link.ask_when_there(request(), 10, VERSION))
+        asking = asyncio.ensure_future(stage.link.ask_once_connected(request(), 10, VERSION))
         await asyncio.sleep(2)
         stage.answer = never
         await stage.listen()
@@ -212,21 +212,21 @@ def test_what_may_not_be_done_twice_is_sent_once(stage: Stage) -> None:
     stage.run(scenario)
 
 
-def test_a_controller_that_stays_away_is_waited_for_no_longer_than_that(stage: Stage) -> None:
+def test_ask_once_connected_fails_after_its_time(stage: Stage) -> None:
     async def scenario() -> None:
         with pytest.raises(PeerLost):
-            await stage.link.ask_when_there(request(), 3, VERSION)
+            await stage.link.ask_once_connected(request(), 3, VERSION)
         assert 2 < stage.time() <= 3
         began = stage.time()
         stage.world.network.cut("controller")
         with pytest.raises(PeerLost, match="cannot be reached"):
-            await stage.link.ask_when_there(request(), 3, VERSION)
+            await stage.link.ask_once_connected(request(), 3, VERSION)
         assert stage.time() - began == pytest.approx(3)
 
     stage.run(scenario)
 
 
-def test_closing_tells_whoever_waits(stage: Stage) -> None:
+def test_closing_fails_waiting_requests(stage: Stage) -> None:
     async def scenario() -> None:
         stage.world.network.cut("controller")
         asking = asyncio.ensure_future(stage.link.ask(request(), 50))
@@ -246,14 +246,14 @@ def test_closing_tells_whoever_waits(stage: Stage) -> None:
     stage.run(scenario)
 
 
-def test_a_connection_that_nobody_waits_for_any_more_fails_unheard(stage: Stage) -> None:
+def test_a_failed_connection_without_waiting_requests_raises_nothing(stage: Stage) -> None:
     async def scenario() -> None:
         stage.world.network.cut("controller")
         with pytest.raises(PeerLost):
-            await stage.link.ask_when_there(request(), 1, VERSION)
+            await stage.link.ask_once_connected(request(), 1, VERSION)
         await asyncio.sleep(10)
         stage.link.close()
-        gc.collect()  # what was never looked at is reported when it is freed
+        gc.collect()  # an exception nobody retrieved is reported when it is freed
 
     stage.run(scenario)
 

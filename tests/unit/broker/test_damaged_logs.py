@@ -1,5 +1,5 @@
-"""Brokers whose files were changed while they were away: they catch up, and are not trusted with
-what they lack."""
+"""Brokers whose files were changed while they were down: they catch up, and are not elected for
+records they have lost."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ async def end(lab: Lab, broker: int, cleanly: bool) -> None:
         *((harm, cleanly) for harm in (move, empty, lose, rename) for cleanly in (True, False)),
     ],
 )
-def test_a_log_that_lacks_records_is_not_elected_and_catches_up(
+def test_a_replica_that_lost_records_is_not_elected_and_catches_up(
     lab: Lab, harm: object, cleanly: bool
 ) -> None:
-    """Both end, the one whose log is harmed comes back first, and must not lead."""
+    """Both brokers stop. The one with the damaged log restarts first, and must not be elected."""
     assert callable(harm)
 
     async def scenario() -> None:
@@ -107,7 +107,7 @@ def test_a_log_that_lacks_records_is_not_elected_and_catches_up(
 
 @pytest.mark.kip(966)
 @pytest.mark.parametrize("cleanly", [True, False], ids=["closed", "killed"])
-def test_a_log_that_lacks_nothing_is_elected(lab: Lab, cleanly: bool) -> None:
+def test_a_replica_that_lost_nothing_is_elected(lab: Lab, cleanly: bool) -> None:
     async def scenario() -> None:
         await lab.create_topic("t", replicas=2)
         await in_sync(lab, 2)
@@ -123,7 +123,7 @@ def test_a_log_that_lacks_nothing_is_elected(lab: Lab, cleanly: bool) -> None:
     lab.run(scenario, brokers=2, config=TWO)
 
 
-def test_the_only_replica_serves_what_is_whole(lab: Lab) -> None:
+def test_the_only_replica_serves_its_undamaged_records(lab: Lab) -> None:
     async def scenario() -> None:
         await lab.create_topic("t")
         await lab.create_topic("u")
@@ -143,10 +143,10 @@ def test_the_only_replica_serves_what_is_whole(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("cleanly", [True, False], ids=["closed", "killed"])
-def test_a_leader_epoch_that_never_was_keeps_no_broker_from_serving(
+def test_an_impossible_leader_epoch_in_a_batch_does_not_keep_a_broker_from_serving(
     lab: Lab, cleanly: bool
 ) -> None:
-    """No CRC covers it."""
+    """A batch's CRC does not cover its leader epoch."""
 
     async def scenario() -> None:
         await lab.create_topic("t")
@@ -164,7 +164,7 @@ def test_a_leader_epoch_that_never_was_keeps_no_broker_from_serving(
     lab.run(scenario)
 
 
-def test_what_has_rotted_at_the_leader_is_not_appended_by_a_follower(lab: Lab) -> None:
+def test_a_follower_does_not_append_a_batch_damaged_at_the_leader(lab: Lab) -> None:
     async def scenario() -> None:
         await lab.create_topic("t", replicas=2)
         await in_sync(lab, 2)

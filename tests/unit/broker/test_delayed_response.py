@@ -45,7 +45,7 @@ VERSION = 9
 
 
 def frames(client: Client) -> list[bytes]:
-    """Every response that came, also those that came together."""
+    """All responses received, including several in one read."""
     content = b"".join(client.transport.written)
     found = []
     while content:
@@ -56,7 +56,7 @@ def frames(client: Client) -> list[bytes]:
 
 
 def answers(client: Client) -> list[tuple[int, int]]:
-    """Error code and base offset of every produce response that came, in order."""
+    """Error code and base offset of all produce responses received, in order."""
     parts = [
         decode_response(ProduceResponse, VERSION, frame).responses[0].partition_responses[0]
         for frame in frames(client)
@@ -88,7 +88,7 @@ async def hold(lab: Lab, partitions: int = 1) -> Held:
     return Held(lab)
 
 
-def test_the_answer_waits_for_every_replica_in_sync(lab: Lab) -> None:
+def test_acks_all_waits_for_every_in_sync_replica(lab: Lab) -> None:
     async def scenario() -> None:
         held = await hold(lab)
         held.send(b"a")
@@ -114,7 +114,7 @@ def test_acks_1_does_not_wait(lab: Lab) -> None:
     lab.run(scenario, brokers=3)
 
 
-def test_nothing_is_stored_while_too_few_are_in_sync(lab: Lab) -> None:
+def test_nothing_is_stored_while_too_few_replicas_are_in_sync(lab: Lab) -> None:
     async def scenario() -> None:
         await lab.create_topic("t", replicas=3)
         await in_sync(lab)
@@ -130,7 +130,9 @@ def test_nothing_is_stored_while_too_few_are_in_sync(lab: Lab) -> None:
     lab.run(scenario, brokers=3, config=TWO)
 
 
-def test_what_is_not_committed_in_time_is_timed_out_and_stays(lab: Lab) -> None:
+def test_a_batch_not_committed_in_time_is_answered_with_a_time_out_and_stays_stored(
+    lab: Lab,
+) -> None:
     async def scenario() -> None:
         held = await hold(lab)
         began = lab.world.loop.time()
@@ -145,7 +147,7 @@ def test_what_is_not_committed_in_time_is_timed_out_and_stays(lab: Lab) -> None:
     lab.run(scenario, brokers=3)
 
 
-def test_losing_the_lead_answers_those_who_wait(lab: Lab) -> None:
+def test_losing_leadership_answers_waiting_requests(lab: Lab) -> None:
     async def scenario() -> None:
         held = await hold(lab)
         held.send(b"a")
@@ -162,7 +164,7 @@ def test_losing_the_lead_answers_those_who_wait(lab: Lab) -> None:
 
 @pytest.mark.kip(951)
 @pytest.mark.parametrize("version", [9, 10])
-def test_who_leads_instead_is_named_late_too(lab: Lab, version: int) -> None:
+def test_a_delayed_response_also_names_the_new_leader(lab: Lab, version: int) -> None:
     async def scenario() -> None:
         held = await hold(lab)
         request = lab.produce("t", lab.batch(b"a"), acks=-1)
@@ -184,8 +186,8 @@ def test_who_leads_instead_is_named_late_too(lab: Lab, version: int) -> None:
     lab.run(scenario, brokers=3)
 
 
-def test_a_leader_that_is_chosen_again_answers_when_it_is_committed(lab: Lab) -> None:
-    """Taking a follower away raises the leader epoch."""
+def test_a_reelected_leader_answers_when_the_batch_is_committed(lab: Lab) -> None:
+    """Removing a follower raises the leader epoch."""
 
     async def scenario() -> None:
         held = await hold(lab)
@@ -202,7 +204,7 @@ def test_a_leader_that_is_chosen_again_answers_when_it_is_committed(lab: Lab) ->
     lab.run(scenario, brokers=3)
 
 
-def test_a_follower_that_leaves_the_isr_is_waited_for_no_more(lab: Lab) -> None:
+def test_requests_do_not_wait_for_a_follower_that_left_the_isr(lab: Lab) -> None:
     async def scenario() -> None:
         await lab.create_topic("t", replicas=3)
         await in_sync(lab)
@@ -231,7 +233,7 @@ def test_pipelined_requests_are_appended_and_answered_in_order(lab: Lab) -> None
     lab.run(scenario, brokers=3)
 
 
-def test_an_answer_that_is_known_waits_for_those_before_it(lab: Lab) -> None:
+def test_a_known_response_waits_for_earlier_ones(lab: Lab) -> None:
     async def scenario() -> None:
         held = await hold(lab)
         held.send(b"a")
@@ -268,7 +270,7 @@ def test_other_requests_wait_behind_produce_requests(lab: Lab) -> None:
     lab.run(scenario, brokers=3)
 
 
-def test_a_connection_waits_for_so_many_produce_requests_and_no_more(lab: Lab) -> None:
+def test_a_connection_pipelines_a_limited_number_of_produce_requests(lab: Lab) -> None:
     async def scenario() -> None:
         held = await hold(lab)
         for _ in range(MAX_PIPELINED + 3):
@@ -283,7 +285,7 @@ def test_a_connection_waits_for_so_many_produce_requests_and_no_more(lab: Lab) -
     lab.run(scenario, brokers=3)
 
 
-def test_a_connection_that_is_lost_while_it_waits_leaves_its_batch(lab: Lab) -> None:
+def test_a_batch_stays_stored_when_its_connection_is_lost(lab: Lab) -> None:
     async def scenario() -> None:
         held = await hold(lab)
         held.send(b"a")
@@ -347,7 +349,9 @@ def delay() -> DelayedResponse:
     return DelayedResponse(ProduceResponse(responses=[], throttle_time_ms=0), refuse)
 
 
-def test_what_is_committed_by_too_few_in_the_end_is_said_to_be(lab: Lab) -> None:
+def test_a_batch_committed_by_too_few_replicas_is_answered_with_not_enough_replicas_after_append(
+    lab: Lab,
+) -> None:
     async def scenario() -> None:
         stand = Stand()
         leadership = stand.lead(isr=(1, 2)).leadership
@@ -365,7 +369,7 @@ def test_what_is_committed_by_too_few_in_the_end_is_said_to_be(lab: Lab) -> None
     lab.run(scenario)
 
 
-def test_parts_of_an_answer_that_come_too_late_change_nothing(lab: Lab) -> None:
+def test_parts_settled_after_the_time_out_change_nothing(lab: Lab) -> None:
     async def scenario() -> None:
         stand = Stand()
         stand.lead(isr=(1, 2))
@@ -381,8 +385,8 @@ def test_parts_of_an_answer_that_come_too_late_change_nothing(lab: Lab) -> None:
     lab.run(scenario)
 
 
-def test_no_answer_comes_before_the_last_part_is_known(lab: Lab) -> None:
-    """A large request is appended in steps, between which what it began may be committed."""
+def test_the_response_is_sent_when_the_last_part_is_settled(lab: Lab) -> None:
+    """A large request is appended in steps; its first batches may be committed between two."""
 
     async def scenario() -> None:
         stand = Stand()
@@ -405,7 +409,7 @@ def test_no_answer_comes_before_the_last_part_is_known(lab: Lab) -> None:
     lab.run(scenario)
 
 
-def test_an_answer_leaves_no_timer(lab: Lab) -> None:
+def test_an_answered_response_leaves_no_timer(lab: Lab) -> None:
     async def scenario() -> None:
         await lab.create_topic("t", replicas=3)
         await in_sync(lab)

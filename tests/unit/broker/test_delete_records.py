@@ -42,7 +42,7 @@ async def delete(
     version: int = 2,
     timeout_ms: int = 1000,
 ) -> list[tuple[int, int]]:
-    """Error code and start of partition 0, 1, …, of which records before an offset go."""
+    """Delete records before these offsets of partitions 0, 1, …; returns codes and log starts."""
     request = DeleteRecordsRequest(
         topics=[
             DeleteRecordsTopic(
@@ -69,7 +69,7 @@ async def five_records(lab: Lab, **config: str) -> None:
 
 @pytest.mark.parametrize("version", range(3))
 @pytest.mark.kip(107)
-def test_records_before_an_offset_go(lab: Lab, version: int) -> None:
+def test_records_before_an_offset_are_deleted(lab: Lab, version: int) -> None:
     async def scenario() -> None:
         await five_records(lab)
         assert await delete(lab, 2, version=version) == [(0, 2)]
@@ -81,7 +81,7 @@ def test_records_before_an_offset_go(lab: Lab, version: int) -> None:
     lab.run(scenario, brokers=3)
 
 
-def test_the_start_reaches_followers_and_outlives_a_restart(lab: Lab) -> None:
+def test_the_log_start_offset_reaches_followers_and_survives_a_restart(lab: Lab) -> None:
     async def scenario() -> None:
         await five_records(lab)
         await delete(lab, 3)
@@ -96,7 +96,7 @@ def test_the_start_reaches_followers_and_outlives_a_restart(lab: Lab) -> None:
     lab.run(scenario, brokers=3)
 
 
-def test_the_start_outlives_a_kill_of_all(lab: Lab) -> None:
+def test_the_log_start_offset_survives_a_kill_of_all_brokers(lab: Lab) -> None:
     async def scenario() -> None:
         await five_records(lab)
         assert await delete(lab, 3) == [(0, 3)]
@@ -110,7 +110,7 @@ def test_the_start_outlives_a_kill_of_all(lab: Lab) -> None:
     lab.run(scenario, brokers=3)
 
 
-def test_the_start_outlives_the_leader(lab: Lab) -> None:
+def test_the_log_start_offset_survives_the_leader(lab: Lab) -> None:
     async def scenario() -> None:
         await five_records(lab)
         await delete(lab, 3)
@@ -124,7 +124,7 @@ def test_the_start_outlives_the_leader(lab: Lab) -> None:
     lab.run(scenario, brokers=3)
 
 
-def test_what_is_not_committed_is_not_deleted(lab: Lab) -> None:
+def test_uncommitted_records_are_not_deleted(lab: Lab) -> None:
     async def scenario() -> None:
         await five_records(lab)
         lab.world.network.cut(address(leader_of(lab)))
@@ -138,7 +138,7 @@ def test_what_is_not_committed_is_not_deleted(lab: Lab) -> None:
     lab.run(scenario, brokers=3)
 
 
-def test_the_answer_does_not_wait_for_a_broker_that_is_away(lab: Lab) -> None:
+def test_the_response_does_not_wait_for_a_dead_broker(lab: Lab) -> None:
     async def scenario() -> None:
         await five_records(lab)
         away = followers_of(lab)[0]
@@ -149,7 +149,7 @@ def test_the_answer_does_not_wait_for_a_broker_that_is_away(lab: Lab) -> None:
     lab.run(scenario, brokers=3)
 
 
-def test_a_leader_that_leads_no_more_says_so(lab: Lab) -> None:
+def test_a_deposed_leader_answers_not_leader(lab: Lab) -> None:
     async def scenario() -> None:
         await five_records(lab)
         leader = leader_of(lab)
@@ -164,7 +164,7 @@ def test_a_leader_that_leads_no_more_says_so(lab: Lab) -> None:
     lab.run(scenario, brokers=3)
 
 
-def test_what_cannot_be_deleted_is_refused_alone(lab: Lab) -> None:
+def test_each_partition_is_refused_on_its_own(lab: Lab) -> None:
     async def scenario() -> None:
         await five_records(lab)
         assert await delete(lab, 1, 1) == [(0, 1), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)]
@@ -183,7 +183,7 @@ def test_what_cannot_be_deleted_is_refused_alone(lab: Lab) -> None:
         ("delete", (ErrorCode.NONE, 2)),
     ],
 )
-def test_a_topic_that_is_compacted_alone_keeps_its_records(
+def test_a_topic_that_is_only_compacted_refuses_deletion(
     lab: Lab, policy: str, answer: tuple[int, int]
 ) -> None:
     async def scenario() -> None:
@@ -194,7 +194,7 @@ def test_a_topic_that_is_compacted_alone_keeps_its_records(
     lab.run(scenario, brokers=3)
 
 
-def test_consumers_that_wait_are_woken(lab: Lab) -> None:
+def test_a_deletion_wakes_waiting_consumers(lab: Lab) -> None:
     async def scenario() -> None:
         await five_records(lab)
         told: list[Any] = []

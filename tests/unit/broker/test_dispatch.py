@@ -62,7 +62,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(lab: Any) -
 
 
 @pytest.mark.parametrize("name", ["", "-x", "x y", "naïve"])
-def test_software_names_that_are_no_words_are_refused(lab: Any, name: str) -> None:
+def test_invalid_software_names_are_refused(lab: Any, name: str) -> None:
     async def scenario() -> None:
         request = ApiVersionsRequest(client_software_name=name, client_software_version="1")
         assert (await lab.connect().ask(request, 3)).error_code == ErrorCode.INVALID_REQUEST
@@ -81,7 +81,7 @@ def test_software_names_that_are_no_words_are_refused(lab: Any, name: str) -> No
         ("a body that is none", struct.pack(">hhih", 3, 4, 1, -1) + b"\x7f\xff\xff\xff"),
     ],
 )
-def test_what_is_no_request_closes_its_connection_alone(
+def test_an_invalid_request_closes_only_its_connection(
     lab: Any, what: str, frame: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
@@ -100,7 +100,7 @@ def test_what_is_no_request_closes_its_connection_alone(
 
 
 @pytest.mark.parametrize("length", [-1, 1025, 2**31 - 1])
-def test_a_length_that_is_no_frame_closes_the_connection(lab: Any, length: int) -> None:
+def test_an_invalid_frame_length_closes_the_connection(lab: Any, length: int) -> None:
     async def scenario() -> None:
         client = lab.connect()
         client.send_bytes(struct.pack(">i", length))
@@ -110,8 +110,8 @@ def test_a_length_that_is_no_frame_closes_the_connection(lab: Any, length: int) 
     lab.run(scenario, config={"socket.request.max.bytes": 1024})
 
 
-def test_bytes_after_a_metadata_request_for_all_topics_are_passed_over(lab: Any) -> None:
-    """librdkafka writes the null array of a flexible version in four bytes."""
+def test_bytes_after_a_metadata_request_for_all_topics_are_ignored(lab: Any) -> None:
+    """librdkafka encodes the null array in four bytes, although the version is flexible."""
 
     async def scenario() -> None:
         client = lab.connect()
@@ -227,7 +227,7 @@ def test_a_slow_broker_answers_one_produce_request_of_a_connection_at_a_time(lab
     lab.run(scenario)
 
 
-def test_a_handler_that_fails_costs_its_connection(
+def test_a_failing_handler_closes_its_connection(
     lab: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object) -> None:
@@ -277,7 +277,7 @@ def test_a_coordinator_is_refused_for_good_and_the_answer_says_why(
     lab.run(scenario)
 
 
-def test_librdkafka_finds_a_coordinator_of_its_group_which_refuses_it(lab: Any) -> None:
+def test_librdkafka_finds_a_group_coordinator_that_refuses_its_requests(lab: Any) -> None:
     async def scenario() -> None:
         client = lab.connect()
         found = await client.ask(FindCoordinatorRequest(key="g"), 2)
@@ -311,7 +311,7 @@ def test_librdkafka_finds_a_coordinator_of_its_group_which_refuses_it(lab: Any) 
     lab.run(scenario)
 
 
-def test_a_broker_that_was_unregistered_is_no_coordinator_for_the_moment(lab: Any) -> None:
+def test_an_unregistered_broker_is_not_a_coordinator(lab: Any) -> None:
     async def scenario() -> None:
         del lab.brokers[0].image.brokers[0]  # as UnregisterBroker does
         response = await lab.connect().ask(FindCoordinatorRequest(key="g"), 2)
@@ -320,7 +320,7 @@ def test_a_broker_that_was_unregistered_is_no_coordinator_for_the_moment(lab: An
     lab.run(scenario)
 
 
-def test_producer_ids_are_never_given_twice(lab: Any) -> None:
+def test_producer_ids_are_never_assigned_twice(lab: Any) -> None:
     async def scenario() -> set[int]:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
         ids = set()

@@ -1,4 +1,4 @@
-"""What clients are told of offsets and leader epochs when leaders change.
+"""Offsets and leader epochs in responses when leaders change.
 
 OffsetForLeaderEpoch (`trimtab.broker.handlers.epochs`), and ListOffsets of a new leader
 (`trimtab.broker.handlers.offsets`).
@@ -100,7 +100,9 @@ def test_an_epoch_ends_where_the_next_one_begins(lab: Lab, version: int) -> None
     ],
 )
 @pytest.mark.kip(320)
-def test_who_knows_another_leader_is_told(lab: Lab, current: int, code: ErrorCode) -> None:
+def test_a_request_with_another_leader_epoch_is_refused(
+    lab: Lab, current: int, code: ErrorCode
+) -> None:
     async def scenario() -> None:
         await three_epochs(lab)
         response = await lab.connect(leader_of(lab)).ask(end_of(0, current=current), 4)
@@ -109,7 +111,7 @@ def test_who_knows_another_leader_is_told(lab: Lab, current: int, code: ErrorCod
     lab.run(scenario, brokers=3)
 
 
-def test_only_the_leader_says_where_an_epoch_ends(lab: Lab) -> None:
+def test_only_the_leader_answers_with_the_end_of_an_epoch(lab: Lab) -> None:
     async def scenario() -> None:
         await three_epochs(lab)
         response = await lab.connect(followers_of(lab)[0]).ask(end_of(0), 4)
@@ -120,7 +122,7 @@ def test_only_the_leader_says_where_an_epoch_ends(lab: Lab) -> None:
     lab.run(scenario, brokers=3)
 
 
-# -- a leader that does not know yet what is committed
+# -- a new leader whose high watermark is behind
 
 
 def offset(timestamp: int, replica_id: int = CONSUMER) -> ListOffsetsRequest:
@@ -169,7 +171,9 @@ async def new_leader(lab: Lab) -> int:
     ],
 )
 @pytest.mark.kip(207)
-def test_a_new_leader_says_no_end_that_goes_back(lab: Lab, version: int, code: ErrorCode) -> None:
+def test_a_new_leader_gives_no_end_offset_that_may_move_back(
+    lab: Lab, version: int, code: ErrorCode
+) -> None:
     async def scenario() -> None:
         await new_leader(lab)
         assert await found(lab, LATEST, version) == code
@@ -181,7 +185,7 @@ def test_a_new_leader_says_no_end_that_goes_back(lab: Lab, version: int, code: E
 
 
 @pytest.mark.kip(207)
-def test_a_new_leader_says_what_does_not_depend_on_the_end(lab: Lab) -> None:
+def test_a_new_leader_answers_what_does_not_depend_on_its_end_offset(lab: Lab) -> None:
     async def scenario() -> None:
         between = await new_leader(lab)
         assert await found(lab, EARLIEST) == 0

@@ -1,4 +1,4 @@
-"""A broker whose log directory fails: it acknowledges nothing more, others lead, and it ends."""
+"""A broker whose log directory fails acknowledges nothing more, loses leadership, and stops."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def failing(errno: int, *actions: str) -> Fault:
 
 
 async def send_to_the_end(lab: Lab, *payload: bytes) -> None:
-    """To a leader that cannot store it, and ends."""
+    """Produce to a leader that cannot store the batch, and stops."""
     leader = leader_of(lab)
     for _ in range(2):
         answer = await send(lab, *payload, to=leader)
@@ -81,7 +81,7 @@ def test_when_a_leader_cannot_append_another_leads_at_once(
     lab.run(scenario, brokers=3, config=TWO)
 
 
-def test_a_follower_that_cannot_append_leaves_the_isr_and_nobody_waits_for_it(lab: Lab) -> None:
+def test_a_follower_that_cannot_append_leaves_the_isr(lab: Lab) -> None:
     async def scenario() -> None:
         await lab.create_topic("t", replicas=3)
         await in_sync(lab)
@@ -97,7 +97,9 @@ def test_a_follower_that_cannot_append_leaves_the_isr_and_nobody_waits_for_it(la
 
 
 @pytest.mark.parametrize("action", ["flush", "write"])
-def test_a_disk_that_fails_in_upkeep_is_noticed_without_a_send(lab: Lab, action: str) -> None:
+def test_a_disk_failure_during_maintenance_is_noticed_without_a_produce_request(
+    lab: Lab, action: str
+) -> None:
     async def scenario() -> None:
         await lab.create_topic("t", replicas=3, config={"segment.bytes": "100"})
         await in_sync(lab)
@@ -111,7 +113,7 @@ def test_a_disk_that_fails_in_upkeep_is_noticed_without_a_send(lab: Lab, action:
     lab.run(scenario, brokers=3)
 
 
-def test_what_cannot_be_read_fails_over_too(lab: Lab) -> None:
+def test_a_failed_read_moves_the_leader_too(lab: Lab) -> None:
     async def scenario() -> None:
         await lab.create_topic("t", replicas=3)
         await in_sync(lab)
@@ -131,7 +133,9 @@ def test_what_cannot_be_read_fails_over_too(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("errno", [EMFILE, ENFILE])
-def test_out_of_descriptors_a_broker_refuses_and_goes_on(lab: Lab, errno: int) -> None:
+def test_a_broker_out_of_file_descriptors_refuses_requests_and_continues(
+    lab: Lab, errno: int
+) -> None:
     async def scenario() -> None:
         await lab.create_topic("t")
         disk_of(lab, 0).fault = failing(errno, "append", "write")
@@ -143,7 +147,7 @@ def test_out_of_descriptors_a_broker_refuses_and_goes_on(lab: Lab, errno: int) -
     lab.run(scenario)
 
 
-def test_a_log_where_something_else_lies_is_offline_and_the_others_are_served(lab: Lab) -> None:
+def test_a_log_whose_path_is_not_a_directory_is_offline_and_the_others_are_served(lab: Lab) -> None:
     async def scenario() -> None:
         for name in ("t", "u"):
             await lab.create_topic(name, replicas=3)
@@ -184,7 +188,7 @@ def test_a_log_directory_deleted_below_a_leader_is_noticed_at_the_next_append(la
 
 @pytest.mark.kip(966)
 @pytest.mark.parametrize(("errno", "eligible"), [(ENOSPC, True), (EIO, False)])
-def test_who_ran_out_of_room_stays_eligible_and_who_may_have_lost_something_does_not(
+def test_a_broker_with_a_full_disk_stays_eligible_and_one_that_may_have_lost_records_does_not(
     lab: Lab, errno: int, eligible: bool
 ) -> None:
     async def scenario() -> None:
@@ -208,7 +212,7 @@ def test_who_ran_out_of_room_stays_eligible_and_who_may_have_lost_something_does
     lab.run(scenario, brokers=2, config=TWO)
 
 
-def test_a_broker_ends_also_when_the_controller_is_away(lab: Lab) -> None:
+def test_a_failed_broker_stops_without_a_controller_too(lab: Lab) -> None:
     async def scenario() -> None:
         await lab.create_topic("t")
         lab.world.network.cut("localhost", "controller")
@@ -284,7 +288,7 @@ def test_logs_that_were_not_opened_before_the_disk_failed_are_no_strays(lab: Lab
 
 
 def test_nothing_is_acknowledged_that_was_sent_to_a_disk_that_had_failed(lab: Lab) -> None:
-    """Also not with acks=all what had been appended before it failed, and waited for followers."""
+    """Not even acks=all batches that were appended before the failure and waited for followers."""
 
     async def scenario() -> None:
         await lab.create_topic("t", replicas=3)

@@ -1,4 +1,4 @@
-"""Fetch: limits, order, long polls and errors, as KIP-74 and Kafka's brokers have them.
+"""Fetch: limits, order, long polls and errors, as in KIP-74 and Kafka's brokers.
 
 Long polls wait in `trimtab.broker.purgatory`.
 """
@@ -118,10 +118,10 @@ def test_byte_limits(lab: Any) -> None:
 
         everything = ("a", BIG), ("b", BIG), ("c", BIG)
         assert await read(BIG, *everything) == [3, 3, 3]
-        # The response's limit is spent in the order of the request.
+        # The response's limit is used up in the order of the request.
         assert await read(4 * size, *everything) == [3, 1, 0]
         assert await read(4 * size, *reversed(everything)) == [3, 1, 0]
-        # What a partition leaves, a later one with smaller batches could use; here none has.
+        # A later partition with smaller batches could use the rest; here none has any.
         assert await read(4 * size + size // 2, *everything) == [3, 1, 0]
         assert await read(BIG, ("a", 2 * size), ("b", size), ("c", size - 1)) == [2, 1, 0]
         # At least one batch, from the first partition that has one, however small the limits.
@@ -130,7 +130,7 @@ def test_byte_limits(lab: Any) -> None:
         assert await read(BIG, ("a", 0), ("b", 0), ("c", size)) == [1, 0, 1]
         assert await read(1, ("empty", BIG), *everything, offset=0) == [0, 1, 0, 0]
         assert await read(size, ("a", 1), ("b", BIG)) == [1, 0]
-        # An end beyond which there is nothing does not use the exemption up.
+        # A partition without records does not use up the exemption.
         assert sizes(
             await client.ask(fetch([("a", 0, 3, BIG), ("b", 0, 0, 1)], max_bytes=1), 12)
         ) == [0, size]
@@ -209,7 +209,7 @@ def test_leader_epochs_are_checked(lab: Any) -> None:
 
 
 @pytest.mark.kip(951)
-def test_a_broker_that_does_not_lead_says_who_does(lab: Any) -> None:
+def test_a_broker_that_does_not_lead_names_the_leader(lab: Any) -> None:
     async def scenario() -> None:
         topic_id = await lab.create_topic("t")
         leader = lab.controller.controller.image.topics["t"].partitions[0].leader
@@ -239,7 +239,7 @@ def test_an_empty_fetch_waits_until_its_time_is_up(lab: Any) -> None:
     lab.run(scenario)
 
 
-def test_a_waiting_fetch_is_answered_when_enough_has_come(lab: Any) -> None:
+def test_a_waiting_fetch_is_answered_when_min_bytes_are_available(lab: Any) -> None:
     async def scenario() -> None:
         for topic in "ab":
             await lab.create_topic(topic)
@@ -260,7 +260,7 @@ def test_a_waiting_fetch_is_answered_when_enough_has_come(lab: Any) -> None:
 
 
 def test_a_full_partition_does_not_end_the_wait_of_others(lab: Any) -> None:
-    """What does not fit `partition_max_bytes` is not counted towards `min_bytes`."""
+    """Bytes beyond `partition_max_bytes` do not count towards `min_bytes`."""
 
     async def scenario() -> None:
         for topic in "ab":
@@ -282,7 +282,7 @@ def test_a_full_partition_does_not_end_the_wait_of_others(lab: Any) -> None:
     lab.run(scenario)
 
 
-def test_a_waiting_fetch_learns_that_its_topic_is_gone(lab: Any) -> None:
+def test_a_waiting_fetch_is_answered_when_its_topic_is_deleted(lab: Any) -> None:
     async def scenario() -> None:
         topic_id = await lab.create_topic("t")
         client = lab.connect()
@@ -301,7 +301,7 @@ def test_a_waiting_fetch_learns_that_its_topic_is_gone(lab: Any) -> None:
     lab.run(scenario)
 
 
-def test_a_client_that_leaves_takes_its_fetch_along(lab: Any) -> None:
+def test_a_lost_connection_cancels_its_waiting_fetch(lab: Any) -> None:
     async def scenario() -> None:
         await lab.create_topic("t")
         client = lab.connect()
@@ -337,7 +337,7 @@ async def test_a_session_begins_when_its_first_fetch_has_waited() -> None:
 
 @virtual
 @pytest.mark.parametrize(("min_bytes", "appends"), [(1, 1), (SIZE, 1), (SIZE + 1, 2), (300, 3)])
-async def test_a_wait_ends_when_there_is_enough(min_bytes: int, appends: int) -> None:
+async def test_a_wait_ends_when_min_bytes_are_available(min_bytes: int, appends: int) -> None:
     desk = Desk()
     desk.add(*"ab", batches=1)
     desk.ask({"a": 1, "b": 1})
@@ -354,7 +354,7 @@ async def test_a_wait_ends_when_there_is_enough(min_bytes: int, appends: int) ->
 
 
 @virtual
-async def test_a_wait_without_enough_ends_in_time_with_what_is_there() -> None:
+async def test_a_wait_without_min_bytes_ends_in_time_with_the_available_records() -> None:
     desk = Desk()
     desk.add(*"ab")
     desk.ask({"a": 0, "b": 0})
@@ -368,8 +368,8 @@ async def test_a_wait_without_enough_ends_in_time_with_what_is_there() -> None:
 
 
 @virtual
-async def test_what_the_limits_cut_off_keeps_nobody_waiting() -> None:
-    """Two batches of which one fits: more than that will never come."""
+async def test_records_beyond_the_limits_of_the_response_end_the_wait() -> None:
+    """Only one of two batches fits, so waiting would not help."""
     desk = Desk()
     desk.add("a", batches=2)
     for min_bytes in (101, 150, BIG):
@@ -378,7 +378,7 @@ async def test_what_the_limits_cut_off_keeps_nobody_waiting() -> None:
 
 
 @virtual
-async def test_more_than_a_partition_may_give_is_not_counted() -> None:
+async def test_bytes_beyond_partition_max_bytes_do_not_count_towards_min_bytes() -> None:
     desk = Desk()
     desk.add(*"ab")
     desk.ask({"a": 0, "b": 0}, limit=SIZE)
@@ -438,7 +438,7 @@ async def test_a_change_ends_a_wait(what: str) -> None:
 
 
 @virtual
-async def test_an_unknown_partition_lets_the_others_wait() -> None:
+async def test_an_unknown_partition_does_not_end_the_wait_of_others() -> None:
     desk = Desk()
     desk.add("a")
     desk.ask({"a": 0, "u": 0})
@@ -462,7 +462,7 @@ async def test_a_session_outlives_the_connection_of_a_fetch_that_waits() -> None
 
 
 @virtual
-async def test_a_fetch_that_waits_is_told_that_another_has_taken_its_turn() -> None:
+async def test_a_waiting_fetch_is_refused_when_the_next_one_of_its_session_arrives() -> None:
     desk = Desk()
     desk.add("a")
     desk.ask({"a": 0})
@@ -540,7 +540,7 @@ def test_a_negative_limit_is_an_error_where_there_is_something_to_read(
         for partition_bytes, max_bytes in ((-1, BIG), (BIG, -1), (-1, -1)):
             assert await ask(0, partition_bytes, max_bytes=max_bytes) == (0, -1, -1)
             assert await ask(1, partition_bytes, max_bytes=max_bytes) == (0, 0, 1)
-        # Of less than nothing there is enough at once; of one partition's limit nothing is known.
+        # At the log end a negative `max_bytes` ends the wait; a negative partition limit does not.
         loop = asyncio.get_running_loop()
         for partition_bytes, max_bytes, waits in ((BIG, -1, False), (-1, BIG, True)):
             begun = loop.time()

@@ -91,7 +91,7 @@ def topics(response: Any) -> list[str]:
 
 
 async def offsets(lab: Any, wanted: FetchRequest, version: int) -> list[int]:
-    """Of the batches that a fetch of one partition brings."""
+    """The base offsets of the batches that a fetch of one partition returns."""
     ((_, part),) = parts(await lab.connect().ask(wanted, version))
     assert part.error_code == 0
     return [header.base_offset for header in read_headers(part.records)]
@@ -177,7 +177,7 @@ def test_case_6_batches_come_whole_from_the_one_with_the_offset(lab: Any) -> Non
 
 
 @pytest.mark.kip(227)
-def test_case_8_an_incremental_fetch_tells_what_has_changed(lab: Any) -> None:
+def test_case_8_an_incremental_fetch_returns_changed_partitions(lab: Any) -> None:
     async def scenario() -> None:
         for name in "abc":
             await lab.create_topic(name)
@@ -195,7 +195,7 @@ def test_case_8_an_incremental_fetch_tells_what_has_changed(lab: Any) -> None:
         assert topics(await go_on(1)) == []
         await lab.append("a", b"v")
         await lab.append("b", b"v")
-        # Of the first one the client has the record already: only its high watermark is new.
+        # The client has the first one's record already: only its high watermark is new.
         response = await go_on(2, ("a", 0, 1))
         assert (topics(response), [bool(size) for size in sizes(response)]) == (
             ["a", "b"],
@@ -236,7 +236,7 @@ def test_case_9_errors_of_partitions_and_of_sessions(lab: Any) -> None:
 
 
 @pytest.mark.kip(110)
-def test_case_10_zstd_is_for_versions_that_know_it(lab: Any) -> None:
+def test_case_10_zstd_needs_a_version_that_supports_it(lab: Any) -> None:
     async def scenario() -> None:
         await lab.create_topic("t", config={"compression.type": "zstd"})
         batch = lab.batch(b"1", b"2", b"3", compression=4)
@@ -272,7 +272,7 @@ def test_case_10_leader_epochs_and_replicas_are_checked(lab: Any) -> None:
 
 @pytest.mark.kip(74)
 def test_case_11_full_partitions_take_turns(lab: Any) -> None:
-    """By the session's order; without one, as the client has it."""
+    """In the session's order, or without a session in the client's order."""
 
     async def scenario() -> None:
         names = list("abcd")
@@ -306,7 +306,7 @@ def test_case_11_full_partitions_take_turns(lab: Any) -> None:
 
 @pytest.mark.kip(74)
 @pytest.mark.parametrize("limits", [{"max_bytes": 0}, {"limit": 0}])
-def test_case_12_without_room_one_batch_comes(lab: Any, limits: dict[str, int]) -> None:
+def test_case_12_without_room_one_batch_is_returned(lab: Any, limits: dict[str, int]) -> None:
     async def scenario() -> None:
         for name in "abcd":
             await lab.create_topic(name)
@@ -341,7 +341,7 @@ def test_case_13_a_wide_fetch_stays_within_its_limit(lab: Any) -> None:
     lab.run(scenario)
 
 
-def test_a_wide_fetch_leaves_on_disk_what_is_more_than_a_little(lab: Any) -> None:
+def test_a_wide_fetch_leaves_most_records_on_disk(lab: Any) -> None:
     async def scenario() -> None:
         await lab.create_topic("t", 40)
         for index in range(40):
@@ -358,7 +358,7 @@ def test_a_wide_fetch_leaves_on_disk_what_is_more_than_a_little(lab: Any) -> Non
 
 
 @pytest.mark.parametrize("session", [(0, -1), (0, 0)])
-def test_case_14_what_comes_ends_the_wait(lab: Any, session: tuple[int, int]) -> None:
+def test_case_14_appended_records_end_the_wait(lab: Any, session: tuple[int, int]) -> None:
     async def scenario() -> None:
         await lab.create_topic("t", 30)
         client = lab.connect()
@@ -387,7 +387,7 @@ def test_case_14_what_comes_ends_the_wait(lab: Any, session: tuple[int, int]) ->
 
 @virtual
 @pytest.mark.parametrize("version", [12, 13, 15, 18])
-async def test_a_follower_reads_to_the_end_of_the_log_and_reports_first(version: int) -> None:
+async def test_a_follower_reads_to_the_log_end_after_its_progress_is_recorded(version: int) -> None:
     desk = Desk()
     desk.add(*"ab")
     for partition in desk.partitions.values():
@@ -398,7 +398,7 @@ async def test_a_follower_reads_to_the_end_of_the_log_and_reports_first(version:
         options["replica_epoch"] = -1
     assert names(desk.ask({"a": 0, "b": 0}, **options)) == "AB"
     response = desk.ask({"a": 1}, **options)
-    # The high watermark is the one that the report has led to.
+    # The response has the high watermark as raised by this fetch.
     assert [(name, part.high_watermark) for name, part in told(response)] == [
         ("a", 1),
         ("b", 0),
@@ -412,7 +412,7 @@ async def test_a_follower_reads_to_the_end_of_the_log_and_reports_first(version:
 
 @virtual
 @pytest.mark.parametrize("replica", [-1, FOLLOWER])
-async def test_logs_that_part_are_told_before_anything_is_reported(replica: int) -> None:
+async def test_a_diverging_epoch_is_returned_before_progress_is_recorded(replica: int) -> None:
     desk = Desk()
     desk.add("a", batches=2)
     a = desk.partitions["a"]
@@ -429,7 +429,7 @@ async def test_logs_that_part_are_told_before_anything_is_reported(replica: int)
 
 
 @virtual
-async def test_what_is_refused_is_not_reported() -> None:
+async def test_a_refused_fetch_records_no_progress() -> None:
     desk = Desk()
     desk.add(*"abc", batches=1)
     desk.partitions["b"].leader_epoch = 2
@@ -452,7 +452,7 @@ async def test_what_is_refused_is_not_reported() -> None:
 
 
 @virtual
-async def test_a_follower_reports_anew_to_a_leader_that_has_changed() -> None:
+async def test_progress_is_recorded_again_after_a_leader_change() -> None:
     desk = Desk()
     desk.add("a", batches=1)
     desk.ask({"a": 1}, replica=FOLLOWER)
@@ -460,7 +460,7 @@ async def test_a_follower_reports_anew_to_a_leader_that_has_changed() -> None:
     desk.partitions["a"].change()
     desk.ask(replica=FOLLOWER)
     assert [offset for _, offset, _ in desk.partitions["a"].progress] == [1, 1]
-    # Another replica in its place, of which the session was not told.
+    # Another replica in its place, without a notification to the session.
     desk.partitions["a"].append()
     desk.add("a", batches=1)
     desk.ask(replica=FOLLOWER)
@@ -478,7 +478,7 @@ async def test_a_follower_reports_anew_to_a_leader_that_has_changed() -> None:
         (-1, True, 1, "AB"),
     ],
 )
-async def test_case_7_a_throttled_follower_gets_nothing(
+async def test_case_7_a_throttled_follower_gets_no_records(
     replica: int, is_slow: bool, exceeded_from: int, expected: str
 ) -> None:
     desk = Desk()
@@ -493,7 +493,7 @@ async def test_case_7_a_throttled_follower_gets_nothing(
 
 
 @virtual
-async def test_what_is_throttled_ends_no_wait() -> None:
+async def test_a_throttled_partition_does_not_end_a_wait() -> None:
     desk = Desk()
     desk.add("a", batches=1)
     desk.ask({"a": 1}, replica=FOLLOWER)
@@ -532,7 +532,7 @@ async def test_a_consumer_with_a_rack_is_sent_to_its_preferred_replica() -> None
 
 @virtual
 @pytest.mark.kip(392)
-async def test_only_consumers_that_know_of_it_read_from_followers() -> None:
+async def test_only_consumers_that_support_it_read_from_followers() -> None:
     desk = Desk()
     desk.add("a", batches=1)
     desk.partitions["a"].is_leader = False
@@ -543,7 +543,7 @@ async def test_only_consumers_that_know_of_it_read_from_followers() -> None:
 
 
 @virtual
-async def test_a_session_that_changes_hands_is_told_of_everything() -> None:
+async def test_a_session_with_another_reader_gets_all_partitions() -> None:
     desk = Desk()
     desk.add("a", batches=1)
     desk.partitions["a"].append(commits=False)
@@ -561,7 +561,7 @@ async def test_a_session_that_changes_hands_is_told_of_everything() -> None:
         (9, "producer", ErrorCode.NONE),
     ],
 )
-async def test_zstd_is_for_those_who_know_it(
+async def test_zstd_needs_a_consumer_version_that_supports_it(
     version: int, compression: str, code: ErrorCode
 ) -> None:
     desk = Desk()
@@ -582,7 +582,7 @@ async def test_zstd_is_for_those_who_know_it(
         (CorruptData("torn"), 12, ErrorCode.CORRUPT_MESSAGE),
     ],
 )
-async def test_what_cannot_be_read_is_answered_at_once_with_the_rest(
+async def test_an_unreadable_partition_is_answered_at_once_with_the_others(
     fault: Exception, version: int, code: ErrorCode
 ) -> None:
     desk = Desk()

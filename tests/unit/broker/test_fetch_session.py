@@ -46,7 +46,7 @@ class Log:
 
 
 class Replica:
-    """A partition as a fetch sees it. A batch is its first offset in decimal, padded."""
+    """A fake partition for fetches. A batch is its first offset in decimal, padded."""
 
     def __init__(self, topic: str, index: int) -> None:
         self.topic = topic
@@ -149,7 +149,7 @@ class Desk:
             for _ in range(batches):
                 partition.append()
 
-    # What handlers ask of a broker
+    # The broker's interface to handlers
 
     @property
     def image(self) -> Any:
@@ -173,13 +173,13 @@ class Desk:
         registration = SimpleNamespace(host="h", port=9092, rack=None)
         return 9, self.partitions[topic].leader_epoch, registration
 
-    def leads_too_fast(self) -> bool:
+    def is_leader_quota_exceeded(self) -> bool:
         return self.exceeded()
 
-    def note_sent_throttled(self, size: int) -> None:
+    def record_throttled_sent(self, size: int) -> None:
         self.sent_throttled += size
 
-    # What a client does
+    # The client's actions
 
     def send(self, request: FetchRequest, version: int = 12) -> Any:
         """The response, or the future of it."""
@@ -270,7 +270,7 @@ def told(response: Any) -> list[tuple[str, PartitionData]]:
 
 
 def names(response: Any) -> str:
-    """The topics that a response tells of, in order; in capitals those with records."""
+    """The topics in a response, in order; topics with records in capitals."""
     return "".join(name.upper() if part.records else name for name, part in told(response))
 
 
@@ -375,7 +375,7 @@ async def test_the_epoch_after_the_last_one_is_1() -> None:
 
 
 @virtual
-async def test_a_session_ends_when_nothing_is_left_of_it() -> None:
+async def test_a_session_ends_with_its_last_partition() -> None:
     desk = Desk()
     desk.add(*"ab", batches=1)
     desk.ask({"a": 0, "b": 1})
@@ -389,7 +389,7 @@ async def test_a_session_ends_when_nothing_is_left_of_it() -> None:
 
 
 @virtual
-async def test_what_is_named_and_forgotten_at_once_is_read_without_a_session() -> None:
+async def test_a_partition_added_and_forgotten_in_one_request_is_read_without_a_session() -> None:
     desk = Desk()
     desk.add("a", batches=1)
     desk.ask({"a": 0})
@@ -410,8 +410,8 @@ async def test_a_session_without_partitions_ends_with_the_next_request() -> None
 
 @virtual
 @pytest.mark.kip(227)
-async def test_only_what_has_changed_is_answered() -> None:
-    """Kafka's own sequence: the high watermark of one moves, another has records."""
+async def test_only_changed_partitions_are_answered() -> None:
+    """Kafka's own test: the high watermark of one partition moves, another gets records."""
     desk = Desk()
     desk.add(*"abc")
     assert names(desk.ask(dict.fromkeys("abc", 0))) == "abc"
@@ -430,7 +430,7 @@ async def test_only_what_has_changed_is_answered() -> None:
 
 
 @virtual
-async def test_what_is_not_taken_is_answered_again() -> None:
+async def test_records_not_yet_consumed_are_returned_again() -> None:
     desk = Desk()
     desk.add(*"ab", batches=1)
     for _ in range(3):
@@ -439,7 +439,7 @@ async def test_what_is_not_taken_is_answered_again() -> None:
 
 
 @virtual
-async def test_a_new_log_start_is_answered_once() -> None:
+async def test_a_new_log_start_offset_is_returned_once() -> None:
     desk = Desk()
     desk.add("a", batches=2)
     desk.ask({"a": 2})
@@ -452,7 +452,7 @@ async def test_a_new_log_start_is_answered_once() -> None:
 
 @virtual
 @pytest.mark.parametrize("version", [12, 13])
-async def test_what_is_unknown_is_repeated_until_it_is_there(version: int) -> None:
+async def test_an_unknown_partition_is_repeated_until_it_exists(version: int) -> None:
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if version < 13 else ErrorCode.UNKNOWN_TOPIC_ID
     desk = Desk()
     desk.add("a", batches=1)
@@ -471,7 +471,7 @@ async def test_what_is_unknown_is_repeated_until_it_is_there(version: int) -> No
 
 
 @virtual
-async def test_what_goes_away_and_comes_back_is_told() -> None:
+async def test_a_partition_that_is_removed_and_created_again_is_returned() -> None:
     desk = Desk()
     desk.add("a")
     desk.ask({"a": 0})
@@ -494,7 +494,7 @@ async def test_errors_at_a_partition_are_repeated_in_their_place() -> None:
     named = {"a": 0, "b": 9, "c": 0}
     for _ in range(2):
         response = desk.ask(named if not desk.epoch else {})
-        assert names(response) in ("AbC", "bAC")  # what gave records is behind
+        assert names(response) in ("AbC", "bAC")  # a partition that sent records goes last
         assert [part.error_code for name, part in told(response) if name == "b"] == [
             ErrorCode.OFFSET_OUT_OF_RANGE
         ]
@@ -525,8 +525,8 @@ async def test_each_of_n_full_partitions_is_served_within_n_fetches(count: int) 
 
 @virtual
 @pytest.mark.kip(227)
-async def test_a_moved_high_watermark_leaves_the_order_as_it_is() -> None:
-    """KAFKA-12330: else one whose high watermark moves all the time is never served."""
+async def test_a_moved_high_watermark_does_not_change_the_order() -> None:
+    """KAFKA-12330: otherwise a partition whose high watermark keeps moving is never served."""
     desk = Desk()
     desk.add(*"abc", batches=1)
     desk.ask({"a": 1, "b": 1, "c": 1})
@@ -541,7 +541,7 @@ async def test_a_moved_high_watermark_leaves_the_order_as_it_is() -> None:
 
 
 @virtual
-async def test_the_new_go_to_the_tail_and_the_named_keep_their_place() -> None:
+async def test_new_partitions_go_to_the_tail_and_updated_ones_keep_their_place() -> None:
     desk = Desk()
     desk.add(*"abcd", batches=2)
     desk.ask({"a": 2, "b": 2})
@@ -550,7 +550,7 @@ async def test_the_new_go_to_the_tail_and_the_named_keep_their_place() -> None:
 
 
 @virtual
-async def test_one_named_twice_is_where_it_is_first_with_what_is_said_last() -> None:
+async def test_a_partition_named_twice_has_the_first_place_and_the_last_values() -> None:
     desk = Desk()
     desk.add(*"ab", batches=1)
     wanted = request({"a": 9, "b": 0}, session_epoch=0)
@@ -562,7 +562,7 @@ async def test_one_named_twice_is_where_it_is_first_with_what_is_said_last() -> 
 
 
 @virtual
-async def test_what_is_idle_is_not_looked_at() -> None:
+async def test_idle_partitions_are_not_read() -> None:
     desk = Desk()
     topics = [f"t{number}" for number in range(1000)]
     desk.add(*topics, batches=1)
@@ -577,7 +577,7 @@ async def test_what_is_idle_is_not_looked_at() -> None:
 
 
 @virtual
-async def test_a_client_that_is_gone_costs_one_call_a_partition() -> None:
+async def test_a_lost_client_costs_one_call_per_partition() -> None:
     desk = Desk()
     desk.add(*"ab")
     desk.ask({"a": 0, "b": 0})
@@ -596,7 +596,7 @@ async def test_a_client_that_is_gone_costs_one_call_a_partition() -> None:
 
 
 @virtual
-async def test_without_a_session_nothing_is_watched_but_while_a_fetch_waits() -> None:
+async def test_without_a_session_partitions_are_watched_only_while_a_fetch_waits() -> None:
     desk = Desk(slots=0)
     desk.add(*"ab")
     a, b = desk.partitions.values()
@@ -639,7 +639,7 @@ async def test_without_a_session_nothing_is_watched_but_while_a_fetch_waits() ->
         ([(True, 1, 130, 0), (False, 5, 10, 0)], (True, 1), 1),
     ],
 )
-async def test_who_makes_room(
+async def test_which_session_is_evicted(
     sessions: list[tuple[bool, int, int, int]], newcomer: tuple[bool, int], evicted: int | None
 ) -> None:
     desk = Desk(slots=len(sessions))
@@ -672,7 +672,7 @@ async def test_who_makes_room(
 
 
 @virtual
-async def test_without_a_place_every_fetch_is_full() -> None:
+async def test_without_a_cache_slot_every_fetch_is_full() -> None:
     desk = Desk(slots=0)
     desk.add("a", batches=1)
     for _ in range(3):
@@ -681,7 +681,7 @@ async def test_without_a_place_every_fetch_is_full() -> None:
 
 
 @virtual
-async def test_who_is_evicted_watches_no_more_and_begins_anew() -> None:
+async def test_an_evicted_session_stops_watching_and_its_client_begins_another() -> None:
     desk = Desk(slots=1)
     desk.add(*"ab")
     desk.ask({"a": 0})
@@ -695,8 +695,8 @@ async def test_who_is_evicted_watches_no_more_and_begins_anew() -> None:
 
 
 class Walk:
-    """A session as Kafka has it: every fetch reads every partition, and leaves out of the answer
-    what is as it was."""
+    """A model of Kafka's sessions: every fetch reads all partitions and leaves the unchanged ones
+    out of the response."""
 
     def __init__(self, desk: Desk, is_follower: bool) -> None:
         self.desk = desk

@@ -1,4 +1,4 @@
-"""Requests that a broker passes on to the controller (`trimtab.broker.handlers.forwarding`)."""
+"""Requests that a broker forwards to the controller (`trimtab.broker.handlers.forwarding`)."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def codes(response: Any) -> list[int]:
     return []
 
 
-def test_a_topic_is_known_everywhere_when_its_creation_is_answered(lab: Lab) -> None:
+def test_every_broker_has_a_topic_when_its_creation_is_answered(lab: Lab) -> None:
     async def scenario() -> None:
         response = await lab.connect(1).ask(create("t"), 7)
         assert codes(response) == [ErrorCode.NONE]
@@ -128,7 +128,7 @@ def test_a_topic_is_known_everywhere_when_its_creation_is_answered(lab: Lab) -> 
     lab.run(scenario, brokers=3)
 
 
-def test_the_controllers_refusal_is_passed_on(lab: Lab) -> None:
+def test_the_controllers_refusal_is_forwarded(lab: Lab) -> None:
     async def scenario() -> None:
         client = lab.connect()
         await client.ask(create("t"), 7)
@@ -142,7 +142,7 @@ def test_the_controllers_refusal_is_passed_on(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-def test_a_request_goes_on_in_the_version_in_which_it_came(lab: Lab, version: int) -> None:
+def test_a_request_is_forwarded_in_its_own_version(lab: Lab, version: int) -> None:
     async def scenario() -> None:
         response = await lab.connect().ask(create("t"), version)
         assert codes(response) == [ErrorCode.NONE]
@@ -151,14 +151,14 @@ def test_a_request_goes_on_in_the_version_in_which_it_came(lab: Lab, version: in
     lab.run(scenario)
 
 
-def test_every_request_that_is_passed_on_is_tested_here() -> None:
+def test_every_forwarded_request_is_tested_here() -> None:
     assert {schema(type(request)).api_key for request, _ in REQUESTS} == set(FORWARDED)
 
 
 @pytest.mark.parametrize(
     ("request_", "version"), REQUESTS, ids=[type(each).__name__ for each, _ in REQUESTS]
 )
-def test_without_a_controller_everything_that_was_asked_for_times_out(
+def test_without_a_controller_every_part_of_a_request_times_out(
     lab: Lab, request_: Any, version: int
 ) -> None:
     async def scenario() -> None:
@@ -187,8 +187,8 @@ def test_a_controller_that_comes_back_in_time_is_asked(lab: Lab) -> None:
     lab.run(scenario)
 
 
-def test_a_time_of_nothing_leaves_the_controller_time_to_answer(lab: Lab) -> None:
-    """librdkafka says so unless told otherwise: not to wait until all brokers know."""
+def test_a_time_out_of_zero_leaves_the_controller_time_to_answer(lab: Lab) -> None:
+    """librdkafka's default: do not wait until all brokers have replayed the change."""
 
     async def scenario() -> None:
         lab.world.network.set_link("controller", "*", Link(20, 20))
@@ -198,7 +198,7 @@ def test_a_time_of_nothing_leaves_the_controller_time_to_answer(lab: Lab) -> Non
     lab.run(scenario)
 
 
-def test_a_request_that_times_out_costs_nobody_else_his_answer(lab: Lab) -> None:
+def test_a_request_that_times_out_does_not_affect_others(lab: Lab) -> None:
     async def scenario() -> None:
         impatient, patient = lab.connect(), lab.connect()
         await impatient.ask(create("first"), 7)
@@ -211,7 +211,7 @@ def test_a_request_that_times_out_costs_nobody_else_his_answer(lab: Lab) -> None
     lab.run(scenario)
 
 
-def test_a_client_that_goes_while_it_waits_does_not_disturb_the_next(lab: Lab) -> None:
+def test_a_client_that_disconnects_while_waiting_does_not_affect_the_next(lab: Lab) -> None:
     async def scenario() -> None:
         gone = lab.connect()
         lab.world.network.cut("controller")
@@ -246,7 +246,7 @@ def test_reassignments_are_listed_through_any_broker(lab: Lab) -> None:
     lab.run(scenario, brokers=2)
 
 
-def test_an_option_counts_on_every_broker_when_its_change_is_answered(lab: Lab) -> None:
+def test_every_broker_applies_an_option_when_its_change_is_answered(lab: Lab) -> None:
     async def scenario() -> None:
         await lab.create_topic("t", 3)
         await alter(lab, {"retention.ms": "4711"})

@@ -1,4 +1,4 @@
-"""Proposals of ISRs on their way (`trimtab.broker.isr_proposals`), to a controller played here."""
+"""Proposals of ISRs (`trimtab.broker.isr_proposals`), sent to a fake controller."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trimtab.wire.messages.alter_partition import (
 
 
 class Link:
-    """Requests as they arrive, each with what answers it."""
+    """The requests received, each with the future of its response."""
 
     def __init__(self) -> None:
         self.asked: asyncio.Queue[
@@ -37,7 +37,7 @@ class Link:
 
 
 class Bench:
-    """Partitions 0, 1 and 2 of t, which broker 1 leads, alone in the ISR."""
+    """Partitions 0, 1 and 2 of t; broker 1 leads them and is alone in the ISR."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -70,7 +70,7 @@ class Bench:
 
 
 def partitions(request: AlterPartitionRequest) -> dict[int, list[int]]:
-    """The ISR that is asked for, by partition."""
+    """The proposed ISR, by partition."""
     return {
         each.partition_index: [member.broker_id for member in each.new_isr_with_epochs]
         for topic in request.topics
@@ -104,7 +104,7 @@ def bench() -> Iterator[Bench]:
 
 
 @pytest.mark.kip(903)
-def test_a_proposal_names_every_members_life(bench: Bench) -> None:
+def test_a_proposal_has_every_members_broker_epoch(bench: Bench) -> None:
     async def scenario() -> None:
         bench.stands[0].lead(leader_epoch=6, isr=(1, 2))
         bench.stands[0].fetched(THIRD, 0)
@@ -121,8 +121,8 @@ def test_a_proposal_names_every_members_life(bench: Bench) -> None:
 
 
 @pytest.mark.kip(966)
-def test_what_is_granted_counts_once_the_metadata_says_so(bench: Bench) -> None:
-    """The controller may have heard before of a `min.insync.replicas` by which 3 lacks nothing."""
+def test_a_granted_isr_applies_when_the_metadata_is_replayed(bench: Bench) -> None:
+    """The controller may have replayed a `min.insync.replicas` by which 3 joins the ELR."""
 
     async def scenario() -> None:
         stand = bench.stands[0]
@@ -150,7 +150,7 @@ def test_what_is_granted_counts_once_the_metadata_says_so(bench: Bench) -> None:
 
 
 @pytest.mark.kip(497)
-def test_what_comes_while_one_is_asked_goes_together_with_the_next(bench: Bench) -> None:
+def test_proposals_made_during_a_request_are_sent_together_in_the_next(bench: Bench) -> None:
     async def scenario() -> None:
         bench.stands[0].fetched(SECOND, 0)
         request, answer = await bench.next()
@@ -167,7 +167,7 @@ def test_what_comes_while_one_is_asked_goes_together_with_the_next(bench: Bench)
 
 
 @pytest.mark.parametrize("end", ["lost", "stale"])
-def test_without_an_answer_it_is_asked_again(bench: Bench, end: str) -> None:
+def test_an_unanswered_proposal_is_sent_again(bench: Bench, end: str) -> None:
     async def scenario() -> None:
         bench.stands[0].fetched(SECOND, 0)
         began = bench.world.loop.time()
@@ -193,7 +193,7 @@ def test_without_an_answer_it_is_asked_again(bench: Bench, end: str) -> None:
     ],
     ids=["ineligible", "not attempted", "not answered"],
 )
-def test_what_was_certainly_not_carried_out_counts_no_more(
+def test_a_proposal_that_was_not_applied_is_dropped(
     bench: Bench, answer: AlterPartitionResponse
 ) -> None:
     async def scenario() -> None:
@@ -219,7 +219,7 @@ def test_what_was_certainly_not_carried_out_counts_no_more(
         ErrorCode.UNKNOWN_TOPIC_ID,
     ],
 )
-def test_what_may_have_been_carried_out_counts_until_the_metadata_tells(
+def test_a_proposal_that_may_have_been_applied_is_kept_until_the_metadata_is_replayed(
     bench: Bench, code: ErrorCode
 ) -> None:
     async def scenario() -> None:
@@ -237,7 +237,7 @@ def test_what_may_have_been_carried_out_counts_until_the_metadata_tells(
     bench.run(scenario)
 
 
-def test_each_partition_of_an_answer_has_its_own_outcome(bench: Bench) -> None:
+def test_each_partition_of_a_response_has_its_own_outcome(bench: Bench) -> None:
     async def scenario() -> None:
         bench.stands[0].fetched(SECOND, 0)
         _, first = await bench.next()
@@ -252,7 +252,7 @@ def test_each_partition_of_an_answer_has_its_own_outcome(bench: Bench) -> None:
     bench.run(scenario)
 
 
-def test_who_leads_no_more_asks_no_more(bench: Bench) -> None:
+def test_a_deposed_leader_sends_no_proposal(bench: Bench) -> None:
     async def scenario() -> None:
         bench.stands[0].fetched(SECOND, 0)
         _, answer = await bench.next()
@@ -265,7 +265,7 @@ def test_who_leads_no_more_asks_no_more(bench: Bench) -> None:
     bench.run(scenario)
 
 
-def test_the_refusal_of_a_proposal_leaves_a_later_one(bench: Bench) -> None:
+def test_a_refusal_does_not_drop_a_later_proposal(bench: Bench) -> None:
     async def scenario() -> None:
         stand = bench.stands[0]
         stand.fetched(SECOND, 0)
@@ -280,7 +280,7 @@ def test_the_refusal_of_a_proposal_leaves_a_later_one(bench: Bench) -> None:
     bench.run(scenario)
 
 
-def test_after_the_end_nothing_is_asked(bench: Bench) -> None:
+def test_nothing_is_sent_after_close(bench: Bench) -> None:
     async def scenario() -> None:
         bench.stands[0].fetched(SECOND, 0)
         await bench.next()

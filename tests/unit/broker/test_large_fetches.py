@@ -1,5 +1,5 @@
-"""Fetches of very many partitions (`trimtab.broker.handlers.fetch`): passes in steps, between which
-the partitions go on, and what sessions may keep (`trimtab.broker.fetch_session`)."""
+"""Fetches of very many partitions (`trimtab.broker.handlers.fetch`): partitions change between the
+steps of a pass; and the size limit of sessions (`trimtab.broker.fetch_session`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.steps import finish
 from tests.unit.broker.test_fetch_session import Desk, request, virtual
 from trimtab.broker.fetch_session import (
     EVICTABLE_AFTER_S,
-    PASSED_AT_ONCE,
+    PARTITIONS_PER_STEP,
     FetchSession,
     FetchSessionCache,
     Reader,
@@ -21,7 +21,7 @@ from trimtab.broker.handlers.fetch import fetch
 from trimtab.server.turns import Pace, Steps
 from trimtab.wire.framing import RequestHeader
 
-PARTITIONS = [f"t{n:04}" for n in range(5 * PASSED_AT_ONCE)]
+PARTITIONS = [f"t{n:04}" for n in range(5 * PARTITIONS_PER_STEP)]
 FIRST, LAST = PARTITIONS[0], PARTITIONS[-1]
 
 
@@ -41,7 +41,7 @@ def pass_over_first(desk: Desk, steps: Steps[Any]) -> None:
 
 @pytest.mark.parametrize("epoch", [-1, 0])
 @virtual
-async def test_what_comes_behind_a_pass_ends_the_wait(epoch: int) -> None:
+async def test_records_appended_behind_a_pass_end_the_wait(epoch: int) -> None:
     desk = Desk()
     desk.add(*PARTITIONS)
     steps = begin(desk, epoch)
@@ -52,7 +52,7 @@ async def test_what_comes_behind_a_pass_ends_the_wait(epoch: int) -> None:
 
 
 @virtual
-async def test_what_comes_behind_a_pass_is_in_the_next_answer_of_the_session() -> None:
+async def test_records_appended_behind_a_pass_are_in_the_sessions_next_response() -> None:
     desk = Desk()
     desk.add(*PARTITIONS)
     steps = begin(desk, 0)
@@ -66,7 +66,7 @@ async def test_what_comes_behind_a_pass_is_in_the_next_answer_of_the_session() -
 
 @pytest.mark.parametrize("epoch", [-1, 0])
 @virtual
-async def test_whose_connection_is_lost_within_a_pass_watches_nothing(epoch: int) -> None:
+async def test_a_fetch_whose_connection_is_lost_during_a_pass_watches_nothing(epoch: int) -> None:
     desk = Desk()
     desk.add(*PARTITIONS)
     steps = begin(desk, epoch)
@@ -79,11 +79,11 @@ async def test_whose_connection_is_lost_within_a_pass_watches_nothing(epoch: int
 def session_of(partitions: int) -> FetchSession:
     asked = request({f"t{n}": 0 for n in range(partitions)})
     session = FetchSession(Reader(cast(Any, Desk()), 12, asked), 12)
-    finish(session.name(asked.topics, Pace()))
+    finish(session.add(asked.topics, Pace()))
     return session
 
 
-def test_sessions_keep_so_many_partitions_together_and_no_more() -> None:
+def test_sessions_have_a_common_limit_on_partitions() -> None:
     cache = FetchSessionCache(1000, Random(1), partitions=10)
     first = session_of(6)
     assert cache.keep(first, 0.0)
@@ -94,14 +94,14 @@ def test_sessions_keep_so_many_partitions_together_and_no_more() -> None:
     assert len(cache) == 2
 
 
-def test_a_session_that_outgrows_them_is_kept_no_more() -> None:
+def test_a_session_that_grows_beyond_the_limit_is_removed() -> None:
     cache = FetchSessionCache(1000, Random(1), partitions=10)
     session = session_of(6)
     cache.keep(session, 0.0)
-    finish(session.name(request({f"u{n}": 0 for n in range(4)}).topics, Pace()))
+    finish(session.add(request({f"u{n}": 0 for n in range(4)}).topics, Pace()))
     cache.check_size(session)
     assert session.is_kept
-    finish(session.name(request({"v": 0}).topics, Pace()))
+    finish(session.add(request({"v": 0}).topics, Pace()))
     cache.check_size(session)
     assert not session.is_kept
     assert len(cache) == 0

@@ -1,4 +1,4 @@
-"""What a leader concludes from its followers' fetches (`trimtab.broker.leadership`)."""
+"""The leader's state and its followers' fetches (`trimtab.broker.leadership`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REGISTRATION = PartitionRegistration(0, LEADER, 5, 7, (1, 2, 3), (1, 2, 3))
 
 
 class Offsets:
-    """As much of a log as a leadership looks at."""
+    """The part of a log that a leadership uses."""
 
     def __init__(self, log_end_offset: int, high_watermark: int) -> None:
         self.log_end_offset = log_end_offset
@@ -62,10 +62,10 @@ class Scene:
         self.leadership.update(LEADER, registration, self.now_s)
 
 
-# -- what is committed
+# -- the high watermark
 
 
-def test_committed_is_what_every_replica_in_sync_has() -> None:
+def test_records_on_every_in_sync_replica_are_committed() -> None:
     scene = Scene()
     scene.fetch(SECOND, 180)
     scene.fetch(THIRD, 150)
@@ -74,13 +74,13 @@ def test_committed_is_what_every_replica_in_sync_has() -> None:
     assert scene.committed() == 180
 
 
-def test_nothing_more_is_committed_before_every_replica_in_sync_has_fetched() -> None:
+def test_nothing_is_committed_before_every_in_sync_replica_has_fetched() -> None:
     scene = Scene()
     scene.fetch(SECOND, 180)
     assert scene.committed() == 100
 
 
-def test_what_is_committed_stays_so_when_a_follower_goes_back() -> None:
+def test_the_high_watermark_does_not_fall_when_a_follower_goes_back() -> None:
     scene = Scene()
     scene.fetch(SECOND, 180)
     scene.fetch(THIRD, 180)
@@ -94,7 +94,7 @@ def test_a_leader_alone_in_the_isr_commits_everything() -> None:
 
 
 @pytest.mark.kip(966)
-def test_nothing_is_committed_while_too_few_are_in_sync() -> None:
+def test_nothing_is_committed_while_too_few_replicas_are_in_sync() -> None:
     scene = Scene(isr=(1, 2), min_isr=3)
     scene.fetch(SECOND, 200)
     assert scene.leadership.is_under_min_isr
@@ -114,7 +114,7 @@ def test_a_minimum_that_is_lowered_lets_the_leader_commit() -> None:
     assert scene.committed() == 200
 
 
-def test_a_follower_that_is_about_to_join_is_waited_for() -> None:
+def test_the_high_watermark_waits_for_a_follower_about_to_join() -> None:
     scene = Scene(isr=(1, 2))
     scene.log.log_end_offset = 150
     scene.fetch(SECOND, 150)
@@ -137,7 +137,7 @@ def test_a_follower_that_is_about_to_join_is_waited_for() -> None:
         ),
     ],
 )
-def test_a_follower_that_may_not_join_is_not_waited_for(hinder: object) -> None:
+def test_the_high_watermark_does_not_wait_for_a_follower_that_may_not_join(hinder: object) -> None:
     scene = Scene(isr=(1, 2))
     scene.log.log_end_offset = 150
     scene.fetch(THIRD, 150)
@@ -152,7 +152,7 @@ def test_a_follower_that_may_not_join_is_not_waited_for(hinder: object) -> None:
 
 
 @pytest.mark.kip(497)
-def test_a_larger_isr_counts_from_its_proposal_on() -> None:
+def test_a_larger_isr_counts_when_proposed() -> None:
     scene = Scene(isr=(1, 2))
     scene.fetch(SECOND, 200)
     scene.fetch(THIRD, 120)
@@ -164,7 +164,7 @@ def test_a_larger_isr_counts_from_its_proposal_on() -> None:
 
 
 @pytest.mark.kip(497)
-def test_a_smaller_isr_counts_only_once_it_is_decided() -> None:
+def test_a_smaller_isr_counts_when_granted() -> None:
     scene = Scene()
     scene.fetch(SECOND, 200)
     scene.fetch(THIRD, 120)
@@ -194,7 +194,7 @@ def test_a_decision_ends_the_proposal() -> None:
     assert scene.leadership.isr == (1, 3)
 
 
-def test_new_replicas_begin_unknown_and_the_others_keep_what_is_known() -> None:
+def test_new_replicas_have_unknown_offsets_and_the_others_keep_theirs() -> None:
     scene = Scene()
     scene.fetch(SECOND, 180)
     scene.decide(replicas=(1, 2, 4), isr=(1, 2))
@@ -202,7 +202,7 @@ def test_new_replicas_begin_unknown_and_the_others_keep_what_is_known() -> None:
     assert ends == {2: 180, 4: UNKNOWN_OFFSET}
 
 
-# -- who may join
+# -- joining the ISR
 
 
 def joining() -> Scene:
@@ -245,7 +245,7 @@ def test_a_follower_that_does_not_say_its_epoch_may_join() -> None:
     assert scene.leadership.can_join(THIRD)
 
 
-# -- who lags
+# -- lagging
 
 
 def test_a_follower_lags_when_it_was_behind_for_longer_than_the_limit() -> None:
@@ -276,14 +276,14 @@ def test_a_follower_that_has_everything_never_lags() -> None:
     assert scene.lagging() == []
 
 
-def test_only_the_isr_is_looked_at_for_laggards() -> None:
+def test_only_members_of_the_isr_can_lag() -> None:
     scene = Scene(isr=(1, 2))
     scene.now_s += 2 * LIMIT_S
     assert scene.lagging() == [SECOND]
 
 
-def test_a_follower_was_up_when_it_had_what_there_was_at_its_fetch_before() -> None:
-    """Else one that is always a fetch behind a busy leader would lag."""
+def test_a_follower_was_caught_up_if_it_has_reached_the_log_end_of_its_previous_fetch() -> None:
+    """Otherwise a follower one fetch behind a busy leader would count as lagging."""
     follower = Follower(caught_up_s=0)
     follower.fetched(90, EPOCH, leader_end_offset=100, now_s=20)
     follower.fetched(100, EPOCH, leader_end_offset=120, now_s=40)
@@ -295,10 +295,10 @@ def test_a_follower_was_up_when_it_had_what_there_was_at_its_fetch_before() -> N
     assert follower.caught_up_s == 60
 
 
-# -- who waits
+# -- waiting requests
 
 
-def test_those_who_wait_are_told_in_order_when_their_offset_is_committed() -> None:
+def test_waiting_requests_are_answered_in_order_when_their_offset_is_committed() -> None:
     scene = Scene()
     told: list[tuple[int, bool]] = []
     for offset in (110, 120, 120, 130):
@@ -311,7 +311,7 @@ def test_those_who_wait_are_told_in_order_when_their_offset_is_committed() -> No
     assert told[3:] == [(130, True)]
 
 
-def test_a_batch_that_was_sent_twice_waits_for_its_own_offset_only() -> None:
+def test_a_duplicate_batch_waits_for_its_own_offset_only() -> None:
     scene = Scene()
     told: list[int] = []
     for offset in (110, 130, 120):
@@ -320,7 +320,7 @@ def test_a_batch_that_was_sent_twice_waits_for_its_own_offset_only() -> None:
     assert told == [110, 120]
 
 
-def test_those_who_wait_are_told_when_the_leader_resigns() -> None:
+def test_waiting_requests_fail_when_the_leader_resigns() -> None:
     scene = Scene()
     told: list[bool] = []
     scene.leadership.wait(110, told.append)

@@ -1,4 +1,4 @@
-"""A broker's life as the controller sees it (`trimtab.broker.lifecycle`): the test is that one."""
+"""Registration and heartbeats (`trimtab.broker.lifecycle`), with a fake controller."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DIRECTORY = bytes(range(1, 17))
 
 
 class Stage:
-    """A controller that answers from lists, and then with the last of them for ever.
+    """A controller that answers from lists, and repeats the last answer of each.
 
     Attributes:
         registrations: error codes of registrations to come. Epochs are 100, 101, …
@@ -108,7 +108,7 @@ def stage() -> Iterator[Stage]:
 
 
 @pytest.mark.kip(631)
-def test_a_broker_says_who_and_where_it_is(stage: Stage) -> None:
+def test_a_registration_has_id_and_address(stage: Stage) -> None:
     async def scenario() -> None:
         lifecycle = await stage.registers(previous_epoch=77)
         assert lifecycle.epoch == 100
@@ -122,7 +122,7 @@ def test_a_broker_says_who_and_where_it_is(stage: Stage) -> None:
     stage.run(scenario)
 
 
-def test_registering_waits_for_a_controller_that_is_away(stage: Stage) -> None:
+def test_registration_waits_for_an_unreachable_controller(stage: Stage) -> None:
     async def scenario() -> None:
         registering = asyncio.ensure_future(
             stage.lifecycle.register("host", 9092, None, NOT_REGISTERED)
@@ -138,7 +138,7 @@ def test_registering_waits_for_a_controller_that_is_away(stage: Stage) -> None:
 @pytest.mark.parametrize(
     "code", [ErrorCode.DUPLICATE_BROKER_REGISTRATION, ErrorCode.NOT_CONTROLLER]
 )
-def test_a_refusal_that_may_pass_is_waited_out(stage: Stage, code: ErrorCode) -> None:
+def test_a_temporary_refusal_is_retried(stage: Stage, code: ErrorCode) -> None:
     async def scenario() -> None:
         stage.registrations = [code, code, 0]
         assert (await stage.registers()).epoch == 102
@@ -155,7 +155,7 @@ def test_a_controller_of_another_cluster_is_an_error(stage: Stage) -> None:
     stage.run(scenario)
 
 
-def test_heartbeats_tell_the_epoch_and_the_metadata_offset(stage: Stage) -> None:
+def test_heartbeats_have_the_epoch_and_the_metadata_offset(stage: Stage) -> None:
     async def scenario() -> None:
         lifecycle = await stage.registers()
         lifecycle.start()
@@ -171,7 +171,7 @@ def test_heartbeats_tell_the_epoch_and_the_metadata_offset(stage: Stage) -> None
     stage.run(scenario)
 
 
-def test_a_fenced_broker_hurries_until_it_is_unfenced(stage: Stage) -> None:
+def test_a_fenced_broker_sends_heartbeats_faster(stage: Stage) -> None:
     async def scenario() -> None:
         stage.heartbeats = [alive(fenced=True)] * 5 + [alive()]
         lifecycle = await stage.registers()
@@ -187,10 +187,8 @@ def test_a_fenced_broker_hurries_until_it_is_unfenced(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED])
-def test_a_broker_that_the_controller_does_not_know_registers_again(
-    stage: Stage, code: ErrorCode
-) -> None:
-    """Its logs may not be what the last registration said, so it does not claim to be clean."""
+def test_a_broker_unknown_to_the_controller_registers_again(stage: Stage, code: ErrorCode) -> None:
+    """Its logs may have changed since, so it does not register as closed cleanly."""
 
     async def scenario() -> None:
         stage.heartbeats = [alive(), alive(code=code), alive(fenced=True), alive()]
@@ -210,7 +208,7 @@ def test_a_broker_that_the_controller_does_not_know_registers_again(
     stage.run(scenario)
 
 
-def test_other_errors_are_waited_out(stage: Stage) -> None:
+def test_other_errors_are_retried(stage: Stage) -> None:
     async def scenario() -> None:
         stage.heartbeats = [alive(), alive(code=ErrorCode.NOT_CONTROLLER), alive()]
         lifecycle = await stage.registers()
@@ -234,7 +232,7 @@ def test_a_heartbeat_without_an_answer_is_sent_again(stage: Stage) -> None:
     stage.run(scenario)
 
 
-def test_a_controller_that_was_away_is_told_soon_after_it_is_back(stage: Stage) -> None:
+def test_a_controller_gets_a_heartbeat_soon_after_it_is_back(stage: Stage) -> None:
     async def scenario() -> None:
         lifecycle = await stage.registers()
         lifecycle.start()
@@ -255,7 +253,7 @@ def test_a_controller_that_was_away_is_told_soon_after_it_is_back(stage: Stage) 
 # -- the end
 
 
-def test_shutting_down_waits_until_the_controller_lets_go(stage: Stage) -> None:
+def test_shutdown_waits_for_the_controllers_permission(stage: Stage) -> None:
     async def scenario() -> None:
         lifecycle = await stage.registers()
         lifecycle.start()
@@ -270,7 +268,7 @@ def test_shutting_down_waits_until_the_controller_lets_go(stage: Stage) -> None:
     stage.run(scenario)
 
 
-def test_shutting_down_takes_no_longer_than_it_may(stage: Stage) -> None:
+def test_shutdown_ends_after_its_time_out(stage: Stage) -> None:
     async def scenario() -> None:
         lifecycle = await stage.registers()
         began = stage.world.loop.time()
@@ -285,7 +283,7 @@ def test_shutting_down_takes_no_longer_than_it_may(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("how", ["away", "error"])
-def test_shutting_down_does_not_wait_for_who_does_not_help(stage: Stage, how: str) -> None:
+def test_shutdown_does_not_wait_for_an_unreachable_controller(stage: Stage, how: str) -> None:
     async def scenario() -> None:
         lifecycle = await stage.registers()
         if how == "away":
@@ -300,7 +298,7 @@ def test_shutting_down_does_not_wait_for_who_does_not_help(stage: Stage, how: st
 
 
 @pytest.mark.parametrize("how", ["abort", "stop"])
-def test_after_the_end_nothing_is_said(stage: Stage, how: str) -> None:
+def test_nothing_is_sent_after_the_end(stage: Stage, how: str) -> None:
     async def scenario() -> None:
         lifecycle = await stage.registers()
         lifecycle.start()

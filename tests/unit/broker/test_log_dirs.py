@@ -1,4 +1,4 @@
-"""What DescribeLogDirs says of the logs on a broker."""
+"""DescribeLogDirs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ A2, A10, B1 = ("a", 2, 10), ("a", 10, 20), ("b", 1, 30)
         ([("x", [0])], []),
     ],
 )
-def test_the_logs_that_are_asked_for_and_their_sizes(
+def test_the_requested_logs_and_their_sizes(
     wanted: list[tuple[str, list[int]]] | None, found: list[tuple[str, int, int]]
 ) -> None:
     request = DescribeLogDirsRequest(
@@ -64,14 +64,14 @@ def test_the_logs_that_are_asked_for_and_their_sizes(
     )
 
 
-def test_a_broker_whose_directory_has_no_name_has_one_all_the_same() -> None:
+def test_an_unnamed_directory_is_described_too() -> None:
     broker: Any = SimpleNamespace(config={"log.dirs": None}, logs=BROKER.logs)
     response = finish(describe_log_dirs(broker, None, DescribeLogDirsRequest(topics=None)))  # type: ignore[arg-type]
     assert [each.log_dir for each in response.results] == [""]
 
 
 @pytest.mark.kip(827)
-def test_a_directory_that_cannot_be_reached_says_so() -> None:
+def test_an_unreachable_directory_is_a_storage_error() -> None:
     def space() -> Space:
         raise StorageError("", "look up the size of the volume", EIO)
 

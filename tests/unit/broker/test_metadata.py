@@ -46,7 +46,7 @@ def test_every_version_names_brokers_topics_and_leaders(lab: Any, version: int) 
     lab.run(scenario, brokers=3)
 
 
-def test_no_topics_are_asked_for_by_an_empty_list(lab: Any) -> None:
+def test_an_empty_list_asks_for_no_topics(lab: Any) -> None:
     async def scenario() -> None:
         await lab.create_topic("t")
         assert (await lab.connect().ask(MetadataRequest(topics=[]), 9)).topics == []
@@ -54,7 +54,7 @@ def test_no_topics_are_asked_for_by_an_empty_list(lab: Any) -> None:
     lab.run(scenario)
 
 
-def test_what_is_missing_is_created_where_request_and_broker_allow_it(lab: Any) -> None:
+def test_missing_topics_are_created_if_request_and_broker_allow_it(lab: Any) -> None:
     async def scenario() -> None:
         client = lab.connect()
         refused = await client.ask(named("new"), 9)
@@ -65,7 +65,7 @@ def test_what_is_missing_is_created_where_request_and_broker_allow_it(lab: Any) 
             ("bad name", ErrorCode.INVALID_TOPIC_EXCEPTION),
         ]
         assert len(created.topics[0].partitions) == 3
-        # Whoever is told of the topic can produce to it at once.
+        # A client that has the topic's metadata can produce to it at once.
         for partition in range(3):
             await lab.append("new", b"v", partition=partition)
         collides = await client.ask(named("a.b", "a_b", create=True), 9)

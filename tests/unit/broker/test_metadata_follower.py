@@ -39,7 +39,7 @@ SNAPSHOT = SnapshotId(10, 3)
 
 
 class Replica:
-    """Notes what it is to replay."""
+    """Records what it is asked to replay."""
 
     id = 1
 
@@ -127,7 +127,7 @@ class Stage:
         self.world.run(run())
 
     async def next(self, **data: Any) -> int:
-        """Answer the next fetch; the offset that it asked for."""
+        """Answer the next fetch; returns its fetch offset."""
         request, answer = await self.fetches.get()
         (topic,) = request.topics
         (asked,) = topic.partitions
@@ -164,7 +164,7 @@ def stage() -> Iterator[Stage]:
 
 
 @pytest.mark.kip(595)
-def test_each_fetch_goes_on_after_what_was_replayed(stage: Stage) -> None:
+def test_each_fetch_begins_after_the_last_replayed_record(stage: Stage) -> None:
     async def scenario() -> None:
         assert await stage.next(records=batch(0, "a", "b")) == 0
         assert await stage.next() == 2
@@ -175,7 +175,7 @@ def test_each_fetch_goes_on_after_what_was_replayed(stage: Stage) -> None:
     stage.run(scenario)
 
 
-def test_of_a_batch_that_is_known_in_part_the_rest_is_replayed(stage: Stage) -> None:
+def test_only_the_unknown_records_of_a_batch_are_replayed(stage: Stage) -> None:
     async def scenario() -> None:
         await stage.next(records=batch(0, "a", "b"))
         await stage.next(records=batch(1, "b", "c"))
@@ -185,7 +185,7 @@ def test_of_a_batch_that_is_known_in_part_the_rest_is_replayed(stage: Stage) -> 
     stage.run(scenario)
 
 
-def test_whoever_waits_for_an_offset_hears_when_it_is_replayed(stage: Stage) -> None:
+def test_reach_returns_when_its_offset_is_replayed(stage: Stage) -> None:
     async def scenario() -> None:
         waiting = [asyncio.ensure_future(stage.follower.reach(offset)) for offset in (2, 1, 3, 2)]
         advancing = asyncio.ensure_future(stage.follower.advance())
@@ -202,7 +202,7 @@ def test_whoever_waits_for_an_offset_hears_when_it_is_replayed(stage: Stage) -> 
 
 
 @pytest.mark.kip(630)
-def test_a_log_that_begins_later_is_replaced_by_a_snapshot(stage: Stage) -> None:
+def test_a_snapshot_is_fetched_if_the_log_begins_later(stage: Stage) -> None:
     async def scenario() -> None:
         stage.snapshot = snapshot_of(*"abcdefgh")
         assert await stage.next(snapshot_id=FetchedSnapshotId(end_offset=10, epoch=3)) == 0
@@ -214,7 +214,7 @@ def test_a_log_that_begins_later_is_replaced_by_a_snapshot(stage: Stage) -> None
 
 
 @pytest.mark.parametrize("how", ["replaced", "cut short", "lost"])
-def test_a_snapshot_that_is_not_to_be_had_is_asked_for_anew(stage: Stage, how: str) -> None:
+def test_a_snapshot_that_disappears_is_fetched_again(stage: Stage, how: str) -> None:
     async def scenario() -> None:
         stage.snapshot = snapshot_of("a", "b")
         whole = len(stage.snapshot)
@@ -237,7 +237,7 @@ def test_a_snapshot_that_is_not_to_be_had_is_asked_for_anew(stage: Stage, how: s
     stage.run(scenario)
 
 
-def test_a_controller_that_is_away_is_sought_more_and_more_rarely(stage: Stage) -> None:
+def test_retries_of_an_unreachable_controller_back_off(stage: Stage) -> None:
     async def scenario() -> None:
         await stage.next(records=batch(0, "a"))
         await stage.fetches.get()
@@ -254,7 +254,7 @@ def test_a_controller_that_is_away_is_sought_more_and_more_rarely(stage: Stage) 
     stage.run(scenario)
 
 
-def test_a_fetch_without_an_answer_is_given_up(stage: Stage) -> None:
+def test_a_fetch_without_a_response_times_out(stage: Stage) -> None:
     async def scenario() -> None:
         await stage.fetches.get()
         began = stage.world.loop.time()
@@ -273,7 +273,7 @@ def test_a_fetch_without_an_answer_is_given_up(stage: Stage) -> None:
     ],
     ids=["an error", "an error of the log", "nothing"],
 )
-def test_an_answer_that_says_nothing_is_asked_for_again(stage: Stage, answer: Any) -> None:
+def test_an_empty_response_is_fetched_again(stage: Stage, answer: Any) -> None:
     async def scenario() -> None:
         (await stage.fetches.get())[1].set_result(answer)
         assert await stage.next(records=batch(0, "a")) == 0
@@ -283,7 +283,7 @@ def test_an_answer_that_says_nothing_is_asked_for_again(stage: Stage, answer: An
     stage.run(scenario)
 
 
-def test_a_controller_that_lost_what_was_replayed_ends_it(stage: Stage) -> None:
+def test_a_controller_that_lost_replayed_records_is_an_error(stage: Stage) -> None:
     async def scenario() -> None:
         await stage.next(records=batch(0, "a", "b"))
         await stage.next(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -303,7 +303,7 @@ def test_a_controller_that_lost_what_was_replayed_ends_it(stage: Stage) -> None:
     ],
     ids=["another batch", "other bounds", "its end", "an end before"],
 )
-def test_a_controller_that_comes_back_with_another_log_ends_it(
+def test_a_controller_that_returns_with_another_log_is_an_error(
     stage: Stage, answer: dict[str, Any], what: str
 ) -> None:
     async def scenario() -> None:
@@ -317,7 +317,7 @@ def test_a_controller_that_comes_back_with_another_log_ends_it(
     stage.run(scenario)
 
 
-def test_what_an_earlier_run_replayed_last_is_compared_on_the_way(stage: Stage) -> None:
+def test_the_last_batch_of_an_earlier_run_is_compared(stage: Stage) -> None:
     async def scenario() -> None:
         await stage.next(records=batch(0, "a"))
         await stage.next(records=batch(1, "other"))
@@ -330,7 +330,7 @@ def test_what_an_earlier_run_replayed_last_is_compared_on_the_way(stage: Stage) 
     stage.run(scenario)
 
 
-def test_a_snapshot_that_holds_what_was_replayed_last_is_trusted(stage: Stage) -> None:
+def test_a_snapshot_that_contains_the_last_batch_is_trusted(stage: Stage) -> None:
     async def scenario() -> None:
         stage.snapshot = snapshot_of("a")
         wanted = FetchedSnapshotId(end_offset=10, epoch=3)
@@ -346,7 +346,7 @@ def test_a_snapshot_that_holds_what_was_replayed_last_is_trusted(stage: Stage) -
     stage.run(scenario)
 
 
-def test_records_that_are_damaged_end_it(stage: Stage) -> None:
+def test_damaged_records_are_an_error(stage: Stage) -> None:
     async def scenario() -> None:
         damaged = bytearray(batch(0, "a"))
         damaged[-1] ^= 1

@@ -73,7 +73,7 @@ def test_offsets_by_time_and_by_the_ends(lab: Any, version: int) -> None:
     lab.run(scenario)
 
 
-def test_offsets_that_cannot_be_had(lab: Any) -> None:
+def test_list_offsets_errors(lab: Any) -> None:
     async def scenario() -> None:
         await lab.create_topic("t")
         client = lab.connect()
@@ -151,7 +151,7 @@ def test_configs_of_the_broker(lab: Any) -> None:
     lab.run(scenario, config={"num.partitions": 7})
 
 
-def test_configs_that_cannot_be_had(lab: Any) -> None:
+def test_describe_configs_errors(lab: Any) -> None:
     async def scenario() -> None:
         client = lab.connect()
         for kind, name, code in (

@@ -28,7 +28,7 @@ def refused_with(refusal: pytest.ExceptionInfo[Refused]) -> ErrorCode:
 # -- roles
 
 
-def test_in_no_role_it_neither_appends_nor_serves_followers(stand: Stand) -> None:
+def test_a_replica_without_a_role_neither_appends_nor_serves_followers(stand: Stand) -> None:
     for act in (
         lambda: stand.append(),
         lambda: stand.fetched(SECOND, 0),
@@ -56,7 +56,7 @@ def test_a_leader_alone_commits_everything_when_it_begins(stand: Stand) -> None:
     assert stand.lead(leader=SELF, leader_epoch=5, isr=(1,)).high_watermark == 3
 
 
-def test_whoever_waits_hears_when_the_leader_follows(stand: Stand) -> None:
+def test_waiting_requests_fail_when_the_leader_becomes_a_follower(stand: Stand) -> None:
     told: list[bool] = []
     leadership = stand.lead().leadership
     assert leadership is not None
@@ -66,8 +66,8 @@ def test_whoever_waits_hears_when_the_leader_follows(stand: Stand) -> None:
     assert not stand.partition.is_leader
 
 
-def test_whoever_waits_waits_on_when_the_leader_is_chosen_again(stand: Stand) -> None:
-    """A reassignment that takes a replica away raises the leader epoch."""
+def test_requests_keep_waiting_when_the_leader_is_elected_again(stand: Stand) -> None:
+    """A reassignment that removes a replica raises the leader epoch."""
     told: list[bool] = []
     leadership = stand.lead().leadership
     assert leadership is not None
@@ -78,7 +78,7 @@ def test_whoever_waits_waits_on_when_the_leader_is_chosen_again(stand: Stand) ->
     assert told == [True]
 
 
-def test_a_replica_that_is_taken_away_tells_those_who_wait(stand: Stand) -> None:
+def test_removing_a_replica_fails_waiting_requests(stand: Stand) -> None:
     told: list[bool] = []
     leadership = stand.lead().leadership
     assert leadership is not None
@@ -89,7 +89,7 @@ def test_a_replica_that_is_taken_away_tells_those_who_wait(stand: Stand) -> None
     assert stand.watching.told == ["changed"]
 
 
-def test_a_change_of_roles_or_epochs_wakes_those_who_fetch(stand: Stand) -> None:
+def test_a_change_of_role_or_epoch_wakes_waiting_fetches(stand: Stand) -> None:
     stand.lead()
     assert stand.watching.told == ["changed"]
     stand.lead(partition_epoch=8, isr=(1, 2))  # within the epoch: nothing new for them
@@ -100,7 +100,7 @@ def test_a_change_of_roles_or_epochs_wakes_those_who_fetch(stand: Stand) -> None
     assert stand.watching.told == ["changed"] * 3
 
 
-def test_metadata_that_is_older_than_the_controllers_answer_changes_nothing(stand: Stand) -> None:
+def test_older_metadata_changes_nothing(stand: Stand) -> None:
     stand.lead(isr=(1, 2))
     stand.fetched(THIRD, 0)
     before = stand.registration
@@ -111,10 +111,10 @@ def test_metadata_that_is_older_than_the_controllers_answer_changes_nothing(stan
     assert stand.partition.leadership.isr == (1, 2, 3)
 
 
-# -- appending, and what followers have
+# -- appending, and the followers' progress
 
 
-def test_a_leader_tells_what_was_appended_and_what_was_committed(stand: Stand) -> None:
+def test_a_leader_notifies_watchers_of_appends_and_commits(stand: Stand) -> None:
     stand.lead(isr=(1, 2))
     stand.watching.told.clear()
     stand.append(3)
@@ -138,7 +138,7 @@ def test_acks_all_is_refused_while_too_few_are_in_sync(stand: Stand) -> None:
     assert stand.partition.high_watermark == 0  # KIP-966
 
 
-def test_a_lower_minimum_commits_what_waits(stand: Stand) -> None:
+def test_a_lower_minimum_commits_waiting_records(stand: Stand) -> None:
     stand.partition.configure(stand.values(min_insync_replicas="2"))
     stand.lead(isr=(1,))
     stand.append()
@@ -146,7 +146,7 @@ def test_a_lower_minimum_commits_what_waits(stand: Stand) -> None:
     assert stand.partition.high_watermark == 1
 
 
-def test_a_fetch_of_a_broker_that_is_no_replica_is_to_be_repeated(stand: Stand) -> None:
+def test_a_fetch_of_a_broker_that_is_not_a_replica_is_to_be_retried(stand: Stand) -> None:
     stand.lead()
     with pytest.raises(Refused) as refusal:
         stand.fetched(4, 0)
@@ -154,8 +154,8 @@ def test_a_fetch_of_a_broker_that_is_no_replica_is_to_be_repeated(stand: Stand) 
 
 
 @pytest.mark.kip(903)
-def test_a_fetch_of_a_followers_earlier_life_is_refused(stand: Stand) -> None:
-    """Kafka's KAFKA-15221: what that life had, this one may have lost."""
+def test_a_fetch_with_an_older_broker_epoch_is_refused(stand: Stand) -> None:
+    """KAFKA-15221: the restarted broker may have lost records that it had before."""
     stand.lead()
     stand.append(5)
     stand.fetched(THIRD, 5)
@@ -169,7 +169,7 @@ def test_a_fetch_of_a_followers_earlier_life_is_refused(stand: Stand) -> None:
 # -- the ISR
 
 
-def test_a_follower_that_is_caught_up_is_proposed_once(stand: Stand) -> None:
+def test_a_caught_up_follower_is_proposed_once(stand: Stand) -> None:
     stand.lead(isr=(1, 2))
     stand.append()
     stand.fetched(SECOND, 1)
@@ -180,7 +180,7 @@ def test_a_follower_that_is_caught_up_is_proposed_once(stand: Stand) -> None:
     assert stand.host.proposals == [(1, 2, 3)]
 
 
-def test_laggards_are_proposed_to_leave_and_leave_when_it_is_decided(stand: Stand) -> None:
+def test_lagging_followers_are_proposed_to_leave_and_leave_when_granted(stand: Stand) -> None:
     stand.lead()
     stand.append()
     stand.fetched(SECOND, 1)
@@ -202,8 +202,8 @@ def test_nothing_is_proposed_while_a_proposal_is_under_way(stand: Stand) -> None
     assert stand.host.proposals == [(1,)]
 
 
-def test_a_follower_has_its_time_from_the_append_that_ends_idleness(stand: Stand) -> None:
-    """While nothing happens a session does not tell the leader of its fetches (KIP-227)."""
+def test_the_lag_limit_begins_with_the_append_that_ends_idleness(stand: Stand) -> None:
+    """An idle session does not name the partition, so its fetches show no progress (KIP-227)."""
     stand.lead()
     stand.fetched(SECOND, 0)
     stand.fetched(THIRD, 0)
@@ -218,10 +218,10 @@ def test_a_follower_has_its_time_from_the_append_that_ends_idleness(stand: Stand
     assert stand.host.proposals == [(1,)]
 
 
-def test_a_follower_that_was_away_does_not_count_as_up_for_having_missed_nothing(
+def test_a_restarted_follower_is_not_caught_up_just_because_nothing_was_appended(
     stand: Stand,
 ) -> None:
-    """Else everybody would wait for it when it is back, until it has copied what came since."""
+    """Otherwise commits would wait for it after its restart until it has caught up."""
     stand.lead(isr=(1, 2))
     stand.host.active = {1, 2}
     stand.fetched(SECOND, 0)
@@ -248,8 +248,8 @@ def test_a_follower_may_join_without_a_fetch_when_it_becomes_eligible(stand: Sta
     assert stand.host.proposals == [(1, 2, 3)]
 
 
-def test_a_laggard_that_was_taken_out_does_not_come_back_without_a_fetch(stand: Stand) -> None:
-    """Under min ISR nothing is committed meanwhile, so it does not lack what is."""
+def test_a_lagging_follower_does_not_rejoin_without_a_fetch(stand: Stand) -> None:
+    """Below `min.insync.replicas` nothing is committed, so it lacks nothing committed."""
     stand.partition.configure(stand.values(min_insync_replicas="2"))
     stand.lead(replicas=(1, 2), isr=(1, 2))
     stand.fetched(SECOND, 0)
@@ -262,7 +262,7 @@ def test_a_laggard_that_was_taken_out_does_not_come_back_without_a_fetch(stand: 
     assert stand.host.proposals == [(1,)]
 
 
-def test_a_refused_proposal_counts_no_more(stand: Stand) -> None:
+def test_a_refused_proposal_is_dropped(stand: Stand) -> None:
     stand.lead(isr=(1, 2))
     stand.append()
     stand.fetched(SECOND, 1)
@@ -277,7 +277,7 @@ def test_a_refused_proposal_counts_no_more(stand: Stand) -> None:
     assert stand.partition.high_watermark == 2
 
 
-def test_an_answer_after_the_leader_has_changed_is_passed_over(stand: Stand) -> None:
+def test_a_response_after_a_leader_change_is_ignored(stand: Stand) -> None:
     stand.lead(isr=(1, 2))
     stand.fetched(THIRD, 0)
     stand.follow(leader_epoch=6)
@@ -288,7 +288,7 @@ def test_an_answer_after_the_leader_has_changed_is_passed_over(stand: Stand) -> 
 # -- the follower
 
 
-def test_a_follower_takes_over_offsets_epochs_and_the_high_watermark(stand: Stand) -> None:
+def test_a_follower_copies_offsets_epochs_and_the_high_watermark(stand: Stand) -> None:
     stand.follow()
     stand.watching.told.clear()
     batches = sent(0, 2, 3) + sent(2, 3, 5)
@@ -298,7 +298,7 @@ def test_a_follower_takes_over_offsets_epochs_and_the_high_watermark(stand: Stan
     assert stand.watching.told == ["appended up to 5", "committed up to 4"]
 
 
-def test_a_followers_high_watermark_never_passes_its_end_nor_goes_back(stand: Stand) -> None:
+def test_a_followers_high_watermark_never_exceeds_its_log_end_or_falls(stand: Stand) -> None:
     partition = stand.follow()
     partition.append_replicated(memoryview(sent(0, 2, 5)), 100, 0)
     assert partition.high_watermark == 2
@@ -317,7 +317,7 @@ def test_a_followers_log_begins_where_the_leaders_does(stand: Stand) -> None:
 
 
 @pytest.mark.kip(107)
-def test_an_empty_log_that_begins_within_a_batch_takes_it_whole(stand: Stand) -> None:
+def test_an_empty_log_that_begins_within_a_batch_stores_the_whole_batch(stand: Stand) -> None:
     partition = stand.follow()
     partition.log.restart_at(3)
     stand.watching.told.clear()
@@ -328,7 +328,7 @@ def test_an_empty_log_that_begins_within_a_batch_takes_it_whole(stand: Stand) ->
         partition.append_replicated(memoryview(sent(4, 5, 5)), 5, 3)
 
 
-def test_batches_that_do_not_follow_are_not_stored(stand: Stand) -> None:
+def test_batches_that_do_not_continue_the_log_are_not_stored(stand: Stand) -> None:
     partition = stand.follow()
     partition.append_replicated(memoryview(sent(0, 5, 5)), 0, 0)
     damaged = sent(5, 1, 5)
@@ -364,7 +364,7 @@ def diverged(stand: Stand) -> Partition:
 )
 @pytest.mark.kip(101)
 @pytest.mark.kip(279)
-def test_a_follower_cuts_off_what_its_leader_does_not_have(
+def test_a_follower_truncates_what_its_leader_does_not_have(
     stand: Stand, leader_epoch: int, leader_end: int, end: int, why: str
 ) -> None:
     partition = diverged(stand)
@@ -374,7 +374,7 @@ def test_a_follower_cuts_off_what_its_leader_does_not_have(
     assert all(each.start_offset < end for each in partition.log.leader_epochs)
 
 
-def test_logs_that_parted_several_times_meet_where_they_were_one(stand: Stand) -> None:
+def test_logs_that_diverged_several_times_are_truncated_to_their_common_part(stand: Stand) -> None:
     """The leader's answers to one fetch after the other (KIP-595)."""
     leader = Stand()
     leader.lead(isr=(1,))
@@ -393,7 +393,7 @@ def test_logs_that_parted_several_times_meet_where_they_were_one(stand: Stand) -
     assert follower.log.leader_epochs == [LeaderEpoch(1, 0)]
 
 
-def test_a_disk_that_fails_is_no_progress(stand: Stand) -> None:
+def test_a_failed_disk_makes_no_progress(stand: Stand) -> None:
     partition = stand.follow()
     stand.disk.fault = lambda action, path: 5 if action == "append" else 0
     with pytest.raises(StorageError):
@@ -402,7 +402,7 @@ def test_a_disk_that_fails_is_no_progress(stand: Stand) -> None:
     assert partition.append_replicated(memoryview(sent(0, 1, 5)), 1, 0) == 1
 
 
-# -- what readers ask
+# -- reads
 
 
 @pytest.mark.parametrize(
@@ -415,7 +415,7 @@ def test_a_disk_that_fails_is_no_progress(stand: Stand) -> None:
     ],
 )
 @pytest.mark.kip(320)
-def test_a_reader_that_means_another_epoch_is_told(
+def test_a_reader_with_another_epoch_is_refused(
     stand: Stand, epoch: int, code: ErrorCode | None
 ) -> None:
     stand.lead()
@@ -435,7 +435,9 @@ def test_an_epoch_that_the_leader_does_not_know_is_out_of_range(stand: Stand) ->
 
 
 @pytest.mark.kip(392)
-def test_only_a_leader_names_another_replica_and_only_to_who_has_a_rack(stand: Stand) -> None:
+def test_only_a_leader_names_a_preferred_replica_and_only_to_consumers_with_a_rack(
+    stand: Stand,
+) -> None:
     stand.lead()
     assert stand.partition.preferred_replica("near", 0) == SECOND
     assert stand.partition.preferred_replica("", 0) == -1
@@ -444,7 +446,7 @@ def test_only_a_leader_names_another_replica_and_only_to_who_has_a_rack(stand: S
 
 
 @pytest.mark.kip(73)
-def test_who_is_in_sync_is_not_throttled(stand: Stand) -> None:
+def test_in_sync_replicas_are_not_throttled(stand: Stand) -> None:
     listed = {"leader_replication_throttled_replicas": "0:1"}
     stand.lead(isr=(1, 2))
     assert not stand.partition.throttles(THIRD)
@@ -456,7 +458,7 @@ def test_who_is_in_sync_is_not_throttled(stand: Stand) -> None:
 
 
 @pytest.mark.kip(107)
-def test_records_are_deleted_up_to_what_is_committed(stand: Stand) -> None:
+def test_records_are_deleted_up_to_the_high_watermark(stand: Stand) -> None:
     stand.lead(isr=(1, 2))
     stand.append(5)
     stand.fetched(SECOND, 3)

@@ -1,4 +1,4 @@
-"""Produce (`trimtab.broker.partition`): what is stored, what is refused and with which code."""
+"""Produce (`trimtab.broker.partition`): stored batches, refused batches and their codes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def damaged(batch: bytearray) -> bytearray:
 
 
 def changed(batch: bytearray, position: int, form: str, value: int) -> bytearray:
-    """A batch with another header field, where the CRC does not cover it."""
+    """A batch with one header field changed, outside the CRC."""
     struct.pack_into(form, batch, position, value)
     return batch
 
@@ -130,7 +130,7 @@ def test_a_batch_that_breaks_a_rule_is_refused(
     ],
     ids=["keys", "future", "past", "size"],
 )
-def test_a_refusal_names_the_records_at_fault(
+def test_an_error_names_the_invalid_records(
     lab: Any,
     compression: Compression,
     records: list[tuple[bytes | None, int]],
@@ -237,7 +237,7 @@ def test_log_append_time_restamps_the_batch(lab: Any) -> None:
     lab.run(scenario)
 
 
-def test_a_broker_that_does_not_lead_says_who_does(lab: Any) -> None:
+def test_a_broker_that_does_not_lead_names_the_leader(lab: Any) -> None:
     async def scenario() -> None:
         topic_id = await lab.create_topic("t", partitions=2)
         leader = lab.controller.controller.image.topics["t"].partitions[0].leader
@@ -257,7 +257,7 @@ def test_a_broker_that_does_not_lead_says_who_does(lab: Any) -> None:
     lab.run(scenario, brokers=2)
 
 
-def test_what_nobody_has_is_unknown(lab: Any) -> None:
+def test_a_missing_partition_is_unknown(lab: Any) -> None:
     async def scenario() -> None:
         await lab.create_topic("t")
         client = lab.connect()

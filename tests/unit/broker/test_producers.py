@@ -24,7 +24,7 @@ async def describe(lab: Lab, topic: str, partition: int, broker: int = 0) -> Any
     return found
 
 
-def test_each_producer_with_the_last_that_it_has_stored(lab: Lab) -> None:
+def test_each_producer_is_described_with_its_last_batch(lab: Lab) -> None:
     async def scenario() -> None:
         await lab.create_topic("t")
         await lab.append("t", b"of nobody")
@@ -57,7 +57,7 @@ def test_each_producer_with_the_last_that_it_has_stored(lab: Lab) -> None:
     lab.run(scenario)
 
 
-def test_a_follower_says_what_it_knows(lab: Lab) -> None:
+def test_a_follower_describes_its_producers(lab: Lab) -> None:
     async def scenario() -> None:
         await lab.create_topic("t", replicas=2)
         leader = lab.controller.controller.image.topics["t"].partitions[0].leader
@@ -77,7 +77,7 @@ def test_a_follower_says_what_it_knows(lab: Lab) -> None:
         ("t", 0, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     ],
 )
-def test_a_partition_that_is_not_here_has_an_error(
+def test_a_partition_on_other_brokers_is_an_error(
     lab: Lab, topic: str, partition: int, code: ErrorCode
 ) -> None:
     async def scenario() -> None:

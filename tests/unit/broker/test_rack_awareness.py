@@ -42,7 +42,7 @@ async def led_by_1(lab: Lab) -> bytes:
 
 
 async def fetch(lab: Lab, topic_id: bytes, rack: str, offset: int = 0, to: int = 1) -> Any:
-    """The partition's part of the answer to a consumer in this rack."""
+    """The partition's response to a consumer in this rack."""
     wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
     request = FetchRequest(
         max_wait_ms=0,
@@ -87,7 +87,7 @@ def test_a_consumer_stays_with_the_leader_if(lab: Lab, why: str, rack: str) -> N
 
 
 @pytest.mark.parametrize("selector", [None, "org.apache.kafka.common.replica.LeaderSelector"])
-def test_unless_told_otherwise_everybody_reads_from_the_leader(
+def test_without_a_replica_selector_all_consumers_read_from_the_leader(
     lab: Lab, selector: str | None
 ) -> None:
     async def scenario() -> None:
@@ -113,7 +113,7 @@ def test_a_replica_that_is_out_of_sync_or_lacks_the_offset_is_not_named(lab: Lab
     lab.run(scenario, brokers=3, config=AWARE)
 
 
-def test_who_is_in_the_leaders_rack_reads_from_it_though_others_are_there(lab: Lab) -> None:
+def test_a_consumer_in_the_leaders_rack_reads_from_the_leader(lab: Lab) -> None:
     async def scenario() -> None:
         topic_id = await led_by_1(lab)
         assert lab.brokers[4].config["broker.rack"] == "b"
@@ -137,7 +137,9 @@ def test_a_replica_is_not_named_that_is(lab: Lab, what: str) -> None:
     lab.run(scenario, brokers=3, config=AWARE)
 
 
-def test_of_several_in_the_rack_the_furthest_is_named_then_the_first(lab: Lab) -> None:
+def test_of_several_in_the_rack_the_one_with_the_highest_end_offset_is_named_then_the_lowest_id(
+    lab: Lab,
+) -> None:
     async def scenario() -> None:
         topic_id = await led_by_1(lab)
         assert (await fetch(lab, topic_id, "a")).preferred_read_replica == 0
@@ -148,7 +150,7 @@ def test_of_several_in_the_rack_the_furthest_is_named_then_the_first(lab: Lab) -
     lab.run(scenario, brokers=4, config=AWARE)
 
 
-def test_a_follower_shows_consumers_only_what_it_knows_to_be_committed(lab: Lab) -> None:
+def test_a_follower_returns_only_committed_records_to_consumers(lab: Lab) -> None:
     async def scenario() -> None:
         topic_id = await led_by_1(lab)
         await send(lab, b"3")
@@ -162,7 +164,7 @@ def test_a_follower_shows_consumers_only_what_it_knows_to_be_committed(lab: Lab)
 
 
 def test_a_consumer_before_a_followers_own_start_is_not_sent_there(lab: Lab) -> None:
-    """Each replica deletes old segments by itself, and so not at the same moment."""
+    """Each replica applies retention by itself, so log start offsets differ for a while."""
 
     async def scenario() -> None:
         topic_id = await led_by_1(lab)
@@ -177,7 +179,7 @@ def test_a_consumer_before_a_followers_own_start_is_not_sent_there(lab: Lab) -> 
     lab.run(scenario, brokers=3, config={**AWARE, "log.retention.check.interval.ms": 1000})
 
 
-def test_a_leader_that_was_unregistered_sends_nobody_elsewhere(lab: Lab) -> None:
+def test_an_unregistered_leader_names_no_preferred_replica(lab: Lab) -> None:
     async def scenario() -> None:
         topic_id = await led_by_1(lab)
         del lab.brokers[1].image.brokers[1]  # as UnregisterBroker does

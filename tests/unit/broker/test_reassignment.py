@@ -1,4 +1,4 @@
-"""A partition moves to other brokers (KIP-455): copied first, then dropped where it was."""
+"""Reassignments (KIP-455): new replicas copy the partition before old ones drop it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def has_log(lab: Lab, broker: int) -> bool:
     return "t-0" in lab.world.disk(f"broker-{broker}").list("")
 
 
-def test_a_replica_is_added_with_all_that_the_leader_has(lab: Lab) -> None:
+def test_an_added_replica_gets_all_records_of_the_leader(lab: Lab) -> None:
     async def scenario() -> None:
         await topic_on(lab, 0)
         await reassign(lab, [0, 1, 2])
@@ -54,7 +54,7 @@ def test_a_replica_is_added_with_all_that_the_leader_has(lab: Lab) -> None:
     lab.run(scenario, brokers=3)
 
 
-def test_a_replica_that_is_taken_away_is_deleted(lab: Lab) -> None:
+def test_a_removed_replica_is_deleted(lab: Lab) -> None:
     async def scenario() -> None:
         await topic_on(lab, 0, 1, 2)
         assert has_log(lab, 2)
@@ -98,7 +98,7 @@ def test_a_partition_moves_while_it_is_written(lab: Lab) -> None:
     lab.run(scenario, brokers=4, config={"min.insync.replicas": 2})
 
 
-def test_until_the_copy_is_there_the_old_replicas_stay(lab: Lab) -> None:
+def test_the_old_replicas_stay_until_the_copy_is_complete(lab: Lab) -> None:
     async def scenario() -> None:
         await topic_on(lab, 0, 1)
         kill(lab, 2)
@@ -132,7 +132,7 @@ def test_a_reassignment_that_is_cancelled_leaves_the_old_replicas(lab: Lab) -> N
     lab.run(scenario, brokers=3)
 
 
-def test_a_partition_that_comes_back_is_copied_again(lab: Lab) -> None:
+def test_a_partition_that_is_moved_back_is_copied_again(lab: Lab) -> None:
     async def scenario() -> None:
         await topic_on(lab, 0, 1)
         for target in ([0, 2], [0, 1]):
@@ -145,7 +145,7 @@ def test_a_partition_that_comes_back_is_copied_again(lab: Lab) -> None:
     lab.run(scenario, brokers=3)
 
 
-def test_the_leader_may_be_taken_away(lab: Lab) -> None:
+def test_the_leader_may_be_removed(lab: Lab) -> None:
     async def scenario() -> None:
         await topic_on(lab, 0, 1)
         client: Any = lab.connect(0)

@@ -1,4 +1,4 @@
-"""A follower's session with a leader that the test plays (`trimtab.broker.replication`)."""
+"""A follower's session with a fake leader (`trimtab.broker.replication`)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def play() -> Iterator[Play]:
         yield Play(world)
 
 
-def test_a_fetch_says_who_asks_and_how_far_each_log_goes(play: Play) -> None:
+def test_a_fetch_has_the_replica_id_and_each_logs_end_offset(play: Play) -> None:
     async def scenario() -> None:
         stand = play.stands[0]
         stand.follow().append_replicated(memoryview(sent(0, 5, 3)), 5, 2)
@@ -57,7 +57,7 @@ def test_a_fetch_says_who_asks_and_how_far_each_log_goes(play: Play) -> None:
 
 
 @pytest.mark.kip(227)
-def test_a_session_names_what_has_changed(play: Play) -> None:
+def test_a_fetch_in_a_session_names_changed_partitions(play: Play) -> None:
     async def scenario() -> None:
         play.follow(0, 1)
         leader = play.leader
@@ -80,10 +80,10 @@ def test_a_session_names_what_has_changed(play: Play) -> None:
     play.run(scenario)
 
 
-def test_many_are_named_in_several_requests_none_of_which_waits(
+def test_many_partitions_are_named_in_several_requests_without_waiting(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replication, "_MOST_AT_ONCE", 2)
+    monkeypatch.setattr(replication, "_MAX_PARTITIONS_PER_REQUEST", 2)
 
     async def scenario() -> None:
         play.follow(0, 1, 2)
@@ -100,7 +100,7 @@ def test_many_are_named_in_several_requests_none_of_which_waits(
     "code", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH]
 )
 @pytest.mark.kip(227)
-def test_a_session_that_is_gone_begins_anew(play: Play, code: ErrorCode) -> None:
+def test_an_expired_session_is_replaced(play: Play, code: ErrorCode) -> None:
     async def scenario() -> None:
         play.follow(0, 1)
         await play.leader.next(data(0, sent(0, 3, 5)))
@@ -108,13 +108,13 @@ def test_a_session_that_is_gone_begins_anew(play: Play, code: ErrorCode) -> None
         request = await play.leader.next()
         assert (request.session_id, request.session_epoch) == (0, 0)
         assert named(request) == {0: 3, 1: 0}
-        # The one that brought something comes last.
+        # The partition that received records comes last.
         assert list(named(request)) == [1, 0]
 
     play.run(scenario)
 
 
-def test_a_leader_that_keeps_no_session_is_told_everything_each_time(play: Play) -> None:
+def test_without_a_session_every_fetch_names_all_partitions(play: Play) -> None:
     async def scenario() -> None:
         play.follow(0, 1)
         for _ in range(3):
@@ -134,7 +134,7 @@ def test_a_leader_that_keeps_no_session_is_told_everything_each_time(play: Play)
         ErrorCode.KAFKA_STORAGE_ERROR,
     ],
 )
-def test_what_is_refused_is_left_out_for_a_while(play: Play, code: ErrorCode) -> None:
+def test_a_refused_partition_backs_off(play: Play, code: ErrorCode) -> None:
     async def scenario() -> None:
         play.follow(0, 1)
         loop = asyncio.get_running_loop()
@@ -156,7 +156,7 @@ def test_what_is_refused_is_left_out_for_a_while(play: Play, code: ErrorCode) ->
     play.run(scenario)
 
 
-def test_a_new_leader_epoch_ends_the_wait(play: Play) -> None:
+def test_a_new_leader_epoch_ends_the_backoff(play: Play) -> None:
     async def scenario() -> None:
         play.follow(0)
         for _ in range(4):
@@ -171,7 +171,7 @@ def test_a_new_leader_epoch_ends_the_wait(play: Play) -> None:
     play.run(scenario)
 
 
-def test_damaged_batches_are_not_stored_and_asked_for_again(play: Play) -> None:
+def test_damaged_batches_are_not_stored_and_fetched_again(play: Play) -> None:
     async def scenario() -> None:
         play.follow(0, 1)
         damaged = sent(0, 1, 5)
@@ -204,7 +204,7 @@ def test_a_disk_that_fails_leaves_the_other_partitions_followed(play: Play) -> N
 
 
 @pytest.mark.kip(595)
-def test_a_log_that_parted_is_cut_off_and_fetched_from_there(play: Play) -> None:
+def test_a_diverged_log_is_truncated_and_fetched_from_there(play: Play) -> None:
     async def scenario() -> None:
         stand = play.stands[0]
         for offset, epoch in ((0, 1), (2, 3), (4, 4)):
@@ -218,10 +218,10 @@ def test_a_log_that_parted_is_cut_off_and_fetched_from_there(play: Play) -> None
     play.run(scenario)
 
 
-def test_others_have_their_turn_between_two_cuts(
+def test_other_tasks_run_between_two_truncations(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each waits for the disk, and after an election there may be thousands of them."""
+    """Each truncation blocks on the disk, and an election may cause thousands."""
     turns: list[str] = []
     cut = Log.truncate
 
@@ -245,8 +245,8 @@ def test_others_have_their_turn_between_two_cuts(
     play.run(scenario)
 
 
-def test_a_follower_beyond_its_leaders_end_is_cut_off_there(play: Play) -> None:
-    """A log without an epoch of its own has no other way to tell (unclean election)."""
+def test_a_follower_beyond_its_leaders_end_is_truncated_there(play: Play) -> None:
+    """A log without leader epochs has no other way to find the divergence (unclean election)."""
 
     async def scenario() -> None:
         stand = play.stands[0]
@@ -261,7 +261,7 @@ def test_a_follower_beyond_its_leaders_end_is_cut_off_there(play: Play) -> None:
     play.run(scenario)
 
 
-def test_a_follower_that_its_leader_has_deleted_begins_at_its_start(play: Play) -> None:
+def test_a_follower_behind_the_leaders_log_start_restarts_there(play: Play) -> None:
     async def scenario() -> None:
         stand = play.stands[0]
         stand.follow().append_replicated(memoryview(sent(0, 5, 5)), 5, 0)
@@ -278,7 +278,7 @@ def test_a_follower_that_its_leader_has_deleted_begins_at_its_start(play: Play) 
 
 @pytest.mark.kip(107)
 @pytest.mark.parametrize("is_empty", [True, False])
-def test_where_a_log_begins_is_noted_before_the_leader_hears_of_it(
+def test_a_log_start_offset_is_checkpointed_before_the_leader_is_told(
     play: Play, is_empty: bool
 ) -> None:
     async def scenario() -> None:
@@ -299,7 +299,7 @@ def test_where_a_log_begins_is_noted_before_the_leader_hears_of_it(
     play.run(scenario)
 
 
-def test_an_answer_for_a_partition_that_was_left_meanwhile_is_passed_over(play: Play) -> None:
+def test_a_response_for_a_removed_partition_is_ignored(play: Play) -> None:
     async def scenario() -> None:
         play.follow(0, 1)
         _, answer = await play.leader.fetches.get()
@@ -311,10 +311,10 @@ def test_an_answer_for_a_partition_that_was_left_meanwhile_is_passed_over(play: 
     play.run(scenario)
 
 
-def test_an_answer_to_what_was_asked_before_the_log_was_made_anew_is_passed_over(
+def test_a_response_for_an_earlier_log_of_the_partition_is_ignored(
     play: Play,
 ) -> None:
-    """Offsets may have gaps, so that only the fetch tells that these are not what comes next."""
+    """Offsets may have gaps, so only the fetch offset shows that these batches do not fit."""
 
     async def scenario() -> None:
         play.stands[0].follow().append_replicated(memoryview(sent(0, 5, 5)), 5, 0)
@@ -322,7 +322,7 @@ def test_an_answer_to_what_was_asked_before_the_log_was_made_anew_is_passed_over
         _, answer = await play.leader.fetches.get()
         play.replication.leave(play.stands[0].partition)
         play.stands[0].log.abandon()
-        play.stands[0] = Stand(0)  # taken away by a reassignment, and given back by another
+        play.stands[0] = Stand(0)  # removed by a reassignment, and added again by another
         play.follow(0)
         answer.set_result(respond(data(0, sent(5, 1, 5))))
         request, _ = await play.leader.fetches.get()
@@ -335,7 +335,7 @@ def test_an_answer_to_what_was_asked_before_the_log_was_made_anew_is_passed_over
 # -- the connection
 
 
-def test_a_connection_that_is_lost_is_made_again_with_a_new_session(play: Play) -> None:
+def test_a_lost_connection_is_replaced_with_a_new_session(play: Play) -> None:
     async def scenario() -> None:
         play.follow(0, 1)
         await play.leader.next(data(0, sent(0, 1, 5)))
@@ -361,7 +361,9 @@ def test_a_leader_that_does_not_answer_is_asked_on_another_connection(play: Play
     play.run(scenario)
 
 
-def test_a_leader_that_does_not_tell_its_start_is_asked_on_another_connection(play: Play) -> None:
+def test_a_leader_that_does_not_answer_list_offsets_is_asked_on_another_connection(
+    play: Play,
+) -> None:
     async def scenario() -> None:
         play.leader.ends = None
         play.follow(0, 1)
@@ -373,7 +375,7 @@ def test_a_leader_that_does_not_tell_its_start_is_asked_on_another_connection(pl
     play.run(scenario)
 
 
-def test_a_leader_that_is_away_is_sought_more_and_more_rarely(play: Play) -> None:
+def test_retries_of_an_unreachable_leader_back_off(play: Play) -> None:
     async def scenario() -> None:
         play.follower.move("nowhere")
         play.follow(0)
@@ -395,7 +397,7 @@ def test_a_leader_that_moved_is_asked_at_its_new_address(play: Play) -> None:
         play.follower.move("elsewhere")
         await play.leader.listener.bind("elsewhere", 9092)
         await play.leader.listener.start()
-        play.replication.moved(LEADER)
+        play.replication.reconnect(LEADER)
         request = await play.leader.next()
         assert request.session_epoch == 0
         assert any("elsewhere:9092" in line for line in play.world.network.trace.lines)
@@ -403,7 +405,7 @@ def test_a_leader_that_moved_is_asked_at_its_new_address(play: Play) -> None:
     play.run(scenario)
 
 
-def test_what_another_broker_leads_is_asked_for_there(play: Play) -> None:
+def test_a_partition_is_fetched_from_its_new_leader(play: Play) -> None:
     async def scenario() -> None:
         other = Leader()
         await other.listen("other")
@@ -421,7 +423,7 @@ def test_what_another_broker_leads_is_asked_for_there(play: Play) -> None:
     play.run(scenario)
 
 
-def test_without_a_leader_nothing_is_asked(play: Play) -> None:
+def test_without_a_leader_nothing_is_fetched(play: Play) -> None:
     async def scenario() -> None:
         play.follow(0)
         await play.leader.fetches.get()
@@ -433,7 +435,7 @@ def test_without_a_leader_nothing_is_asked(play: Play) -> None:
     play.run(scenario)
 
 
-def test_after_the_end_nothing_is_stored(play: Play) -> None:
+def test_nothing_is_stored_after_the_end(play: Play) -> None:
     async def scenario() -> None:
         play.follow(0)
         _, answer = await play.leader.fetches.get()

@@ -1,4 +1,4 @@
-"""Followers have what their leader has (`trimtab.broker.replication`), whoever that is."""
+"""Followers copy their leader's log, across changes of leader (`trimtab.broker.replication`)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def same_everywhere(lab: Lab) -> bool:
     return all(each == first for each in others)
 
 
-def test_followers_have_the_leaders_bytes_and_its_high_watermark(lab: Lab) -> None:
+def test_followers_copy_the_leaders_bytes_and_high_watermark(lab: Lab) -> None:
     async def scenario() -> None:
         await topic_in_sync(lab)
         for number, codec in enumerate(Compression):
@@ -81,7 +81,7 @@ def test_followers_fill_segments_of_their_own(lab: Lab) -> None:
     lab.run(scenario, brokers=3)
 
 
-def test_a_follower_that_was_away_catches_up_and_joins_again(lab: Lab) -> None:
+def test_a_restarted_follower_catches_up_and_rejoins_the_isr(lab: Lab) -> None:
     async def scenario() -> None:
         await topic_in_sync(lab)
         await send(lab, b"before")
@@ -140,7 +140,7 @@ def test_a_killed_broker_whose_log_is_damaged_is_not_elected(lab: Lab, is_damage
     lab.run(scenario, brokers=3, config=TWO)
 
 
-def test_a_follower_that_is_cut_off_leaves_the_isr_and_joins_again(lab: Lab) -> None:
+def test_a_disconnected_follower_leaves_the_isr_and_rejoins(lab: Lab) -> None:
     async def scenario() -> None:
         await topic_in_sync(lab)
         slow = followers_of(lab)[0]
@@ -160,7 +160,7 @@ def test_a_follower_that_is_cut_off_leaves_the_isr_and_joins_again(lab: Lab) -> 
     lab.run(scenario, brokers=3, config={"replica.lag.time.max.ms": 10_000})
 
 
-def test_when_the_leader_is_killed_another_goes_on(lab: Lab) -> None:
+def test_when_the_leader_is_killed_another_replica_continues(lab: Lab) -> None:
     async def scenario() -> None:
         await topic_in_sync(lab)
         await send(lab, b"a")
@@ -182,7 +182,7 @@ def test_when_the_leader_is_killed_another_goes_on(lab: Lab) -> None:
     lab.run(scenario, brokers=3, config=TWO)
 
 
-def test_a_deposed_leaders_uncommitted_tail_is_cut_off(lab: Lab) -> None:
+def test_a_deposed_leaders_uncommitted_tail_is_truncated(lab: Lab) -> None:
     async def scenario() -> None:
         await topic_in_sync(lab)
         await send(lab, b"a")
@@ -205,8 +205,8 @@ def test_a_deposed_leaders_uncommitted_tail_is_cut_off(lab: Lab) -> None:
     lab.run(scenario, brokers=3, config=TWO)
 
 
-def test_a_leader_that_does_not_know_that_it_is_deposed_commits_nothing(lab: Lab) -> None:
-    """It is cut off from everybody but a client."""
+def test_a_deposed_leader_without_news_of_it_commits_nothing(lab: Lab) -> None:
+    """The leader is disconnected from all but one client."""
 
     async def scenario() -> None:
         await topic_in_sync(lab)
@@ -237,7 +237,7 @@ def test_a_leader_that_does_not_know_that_it_is_deposed_commits_nothing(lab: Lab
 @pytest.mark.kip(101)
 @pytest.mark.kip(595)
 def test_logs_that_diverged_over_several_epochs_become_one(lab: Lab) -> None:
-    """Each broker in turn leads alone for a while, unclean: every log has tails of its own."""
+    """Each broker in turn is elected uncleanly and leads alone, so all logs diverge."""
 
     async def scenario() -> None:
         await topic_in_sync(lab, unclean_leader_election_enable="true")
@@ -263,7 +263,7 @@ def test_logs_that_diverged_over_several_epochs_become_one(lab: Lab) -> None:
     lab.run(scenario, brokers=3)
 
 
-def test_a_follower_before_the_leaders_start_begins_anew_there(lab: Lab) -> None:
+def test_a_follower_before_the_leaders_log_start_restarts_there(lab: Lab) -> None:
     async def scenario() -> None:
         await topic_in_sync(lab)
         await send(lab, b"0", b"1")
@@ -286,7 +286,7 @@ def test_a_follower_before_the_leaders_start_begins_anew_there(lab: Lab) -> None
 
 
 @pytest.mark.kip(98)
-def test_sequences_of_producers_outlive_leaders_and_restarts(lab: Lab) -> None:
+def test_sequences_of_producers_survive_leader_changes_and_restarts(lab: Lab) -> None:
     async def scenario() -> None:
         await topic_in_sync(lab)
 
@@ -321,7 +321,7 @@ def test_sequences_of_producers_outlive_leaders_and_restarts(lab: Lab) -> None:
     lab.run(scenario, brokers=3, config=TWO)
 
 
-def test_sequences_that_were_cut_off_are_forgotten(lab: Lab) -> None:
+def test_truncation_removes_sequences(lab: Lab) -> None:
     async def scenario() -> None:
         await topic_in_sync(lab)
         who = {"producer_id": 7, "producer_epoch": 0}
@@ -345,7 +345,7 @@ def test_sequences_that_were_cut_off_are_forgotten(lab: Lab) -> None:
 
 
 @pytest.mark.kip(74)
-def test_with_small_responses_every_partition_gets_its_turn(lab: Lab) -> None:
+def test_with_small_responses_every_partition_makes_progress(lab: Lab) -> None:
     async def scenario() -> None:
         await topic_in_sync(lab, partitions=50)
         behind = 2
@@ -361,7 +361,7 @@ def test_with_small_responses_every_partition_gets_its_turn(lab: Lab) -> None:
             for index in range(50):
                 if replica(lab, behind, "t", index).log.log_end_offset == 4:
                     done_s.setdefault(index, lab.world.loop.time())
-            # Nobody is four batches ahead of somebody who has none.
+            # No partition is four batches ahead of one without any.
             ends = [broker.partitions["t", each].log.log_end_offset for each in range(50)]
             spread.append(max(ends) - min(ends))
             return len(done_s) == 50
@@ -376,7 +376,7 @@ def test_with_small_responses_every_partition_gets_its_turn(lab: Lab) -> None:
     lab.run(scenario, brokers=3)
 
 
-def test_a_new_leader_asks_nobody_for_what_it_leads(lab: Lab) -> None:
+def test_a_new_leader_does_not_fetch_its_own_partitions(lab: Lab) -> None:
     async def scenario() -> None:
         await topic_in_sync(lab, partitions=3)
         old, new = leader_of(lab), followers_of(lab)[0]
@@ -402,8 +402,8 @@ def test_a_new_leader_asks_nobody_for_what_it_leads(lab: Lab) -> None:
     lab.run(scenario, brokers=3)
 
 
-def test_an_idle_partition_is_not_asked_for(lab: Lab) -> None:
-    """A fetch of a session names what has changed (KIP-227)."""
+def test_an_idle_partition_is_not_fetched(lab: Lab) -> None:
+    """A fetch in a session names only changed partitions (KIP-227)."""
 
     async def scenario() -> None:
         await topic_in_sync(lab, partitions=3)
@@ -428,7 +428,7 @@ def test_an_idle_partition_is_not_asked_for(lab: Lab) -> None:
     lab.run(scenario, brokers=3)
 
 
-def test_a_new_partition_joins_the_session_that_there_is(lab: Lab) -> None:
+def test_a_new_partition_joins_the_existing_session(lab: Lab) -> None:
     async def scenario() -> None:
         await topic_in_sync(lab)
         await lab.create_topic("u", 3, replicas=3)

@@ -1,4 +1,4 @@
-"""How much replication of throttled replicas may take (`trimtab.broker.replication_quota`)."""
+"""The quota of throttled replication (`trimtab.broker.replication_quota`)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_eleven_seconds_may_take_eleven_times_the_rate() -> None:
     assert quota.is_exceeded(100, 110.9)
 
 
-def test_what_is_older_than_eleven_seconds_counts_no_more() -> None:
+def test_bytes_older_than_eleven_seconds_do_not_count() -> None:
     quota = ReplicationQuota()
     quota.record(1101, 100.5)
     assert quota.is_exceeded(100, 110.9)
@@ -46,7 +46,7 @@ def test_what_is_older_than_eleven_seconds_counts_no_more() -> None:
     assert not quota.is_exceeded(100, 111.0)
 
 
-def test_a_limit_that_is_raised_counts_at_once() -> None:
+def test_a_raised_limit_applies_at_once() -> None:
     quota = ReplicationQuota()
     quota.record(2000, 1.0)
     assert quota.is_exceeded(100, 1.0)
@@ -74,13 +74,13 @@ def test_a_replica_is_throttled_if_it_is_listed(
 
 
 async def return_throttled(lab: Lab, throttle: dict[str, str], rate: str) -> float:
-    """How long it takes until it is in sync, in seconds, at 500 bytes a second."""
+    """Seconds until the follower is in sync, at 500 bytes a second."""
     await lab.create_topic("t", replicas=3)
     await in_sync(lab)
     away = followers_of(lab)[0]
     kill(lab, away)
     await until(lambda: away not in decided(lab).isr)
-    await asyncio.sleep(30.1)  # else what it lacks is waited for, as it was caught up lately
+    await asyncio.sleep(30.1)  # longer than the lag limit, so that commits do not wait for it
     for _ in range(40):
         await send(lab, b"v" * 1000, acks=1)
     await alter(lab, throttle)
@@ -105,13 +105,13 @@ SMALL = {"replica.fetch.response.max.bytes": 2000}
 def test_a_follower_that_catches_up_keeps_to_the_rate(lab: Lab, side: str, rate: str) -> None:
     async def scenario() -> None:
         took_s = await return_throttled(lab, {f"{side}.replicas": "*"}, rate)
-        # 43 KB: 11 seconds' worth come at once, and then as much as is forgotten.
+        # 43 KB: the bytes of 11 seconds come at once, the rest at the rate.
         assert 60 < took_s < 100
 
     lab.run(scenario, brokers=3)
 
 
-def test_only_what_is_listed_keeps_to_the_rate(lab: Lab) -> None:
+def test_only_listed_replicas_are_throttled(lab: Lab) -> None:
     async def scenario() -> None:
         other = {f"{LEADERS}.replicas": "1:0,1:1,1:2", f"{FOLLOWERS}.replicas": "1:0"}
         assert await return_throttled(lab, other, f"{LEADERS}.rate") < 2

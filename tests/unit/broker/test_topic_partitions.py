@@ -103,7 +103,7 @@ def test_a_page_begins_at_its_cursor_and_ends_at_the_limit(
     assert (None if found is None else (found.topic_name, found.partition_index)) == next_cursor
 
 
-def test_the_pages_together_are_everything_once(image: ClusterImage) -> None:
+def test_the_pages_together_have_every_partition_once(image: ClusterImage) -> None:
     found, cursor = [], None
     while True:
         page = ask(image, [], 5, cursor)
@@ -122,7 +122,7 @@ def test_a_page_has_a_limit_of_its_own(image: ClusterImage) -> None:
     assert [len(topic.partitions) for topic in page.topics] == [12, MAX_PARTITIONS - 12]
 
 
-def test_a_partition_with_who_is_eligible_and_who_is_away(image: ClusterImage) -> None:
+def test_a_partition_is_described_with_elr_and_offline_replicas(image: ClusterImage) -> None:
     put(
         image,
         "e",

@@ -1,4 +1,4 @@
-"""A cluster as an image, without a journal: what decisions are made of."""
+"""A cluster as an image without a journal, for testing decisions."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Scene:
         return self.image.topics[name].partitions
 
     def configure(self, topic: str, option: str, value: str) -> None:
-        """Of the whole cluster, if the topic is empty."""
+        """Set an option; for all brokers if the topic is empty."""
         self.image.replay(
             ConfigRecord(
                 resource_type=CONFIG_TOPIC if topic else CONFIG_BROKER,
@@ -81,12 +81,12 @@ class Scene:
         return base._replace(**changed)
 
     def allowance(self) -> Allowance:
-        """What one request may have, under the limits as they are."""
+        """The allowance of one request under the current limits."""
         limits = PartitionLimits.read(self.image, self.config, CONTROLLER)
         return Allowance(self.image, limits, self.rejections)
 
     def apply(self, decided: Decision | Iterable[Any]) -> Any:
-        """Replay what was decided; the response."""
+        """Replay a decision's records; returns its response."""
         records = decided.records if isinstance(decided, Decision) else decided
         for record in records:
             self.image.replay(record)

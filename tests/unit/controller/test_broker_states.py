@@ -1,4 +1,4 @@
-"""Registrations, heartbeats and farewells as decisions: a cluster before, an answer, records."""
+"""Decisions about registrations, heartbeats and shutdowns: response and records."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def register(
     incarnation: bytes = b"n" * 16,
     previous: int = -1,
     cluster: str = "lab",
-    is_taken: bool = False,
+    is_connected: bool = False,
     **changed: Any,
 ) -> BrokerRegistrationResponse:
     request = BrokerRegistrationRequest(
@@ -63,7 +63,7 @@ def register(
     for name, value in changed.items():
         setattr(request, name, value)
     response = scene.apply(
-        decide_registration(scene.image, scene.rules, request, "lab", NEXT_OFFSET, is_taken)
+        decide_registration(scene.image, scene.rules, request, "lab", NEXT_OFFSET, is_connected)
     )
     assert isinstance(response, BrokerRegistrationResponse)
     return response
@@ -81,7 +81,7 @@ def test_a_new_broker_begins_fenced_with_its_records_offset_as_epoch(scene: Any)
 @pytest.mark.parametrize(
     ("previous", "elr"), [(101, (1,)), (-1, ()), (100, ())], ids=["clean", "not", "another's"]
 )
-def test_a_new_incarnation_is_out_of_isrs_and_eligible_if_the_one_before_ended_cleanly(
+def test_a_new_incarnation_leaves_the_isrs_and_stays_eligible_after_a_clean_end(
     scene: Any, previous: int, elr: tuple[int, ...]
 ) -> None:
     # The records that take it out of ISRs come before its own.
@@ -91,7 +91,7 @@ def test_a_new_incarnation_is_out_of_isrs_and_eligible_if_the_one_before_ended_c
 
 
 def test_the_same_incarnation_keeps_its_epoch_and_place(scene: Any) -> None:
-    response = register(scene, 1, incarnation=b"\1" * 16, is_taken=True)
+    response = register(scene, 1, incarnation=b"\1" * 16, is_connected=True)
     assert response.broker_epoch == 101
     broker = scene.image.brokers[1]
     assert (broker.epoch, broker.fenced, broker.host) == (101, False, "new")
@@ -102,7 +102,7 @@ def test_the_same_incarnation_keeps_its_epoch_and_place(scene: Any) -> None:
     ("changed", "code"),
     [
         ({"cluster": "other"}, ErrorCode.INCONSISTENT_CLUSTER_ID),
-        ({"is_taken": True}, ErrorCode.DUPLICATE_BROKER_REGISTRATION),
+        ({"is_connected": True}, ErrorCode.DUPLICATE_BROKER_REGISTRATION),
         ({"listeners": []}, ErrorCode.INVALID_REGISTRATION),
         ({"broker_id": -1}, ErrorCode.INVALID_REGISTRATION),
         ({"log_dirs": [b"d" * 16] * 1001}, ErrorCode.INVALID_REGISTRATION),
@@ -116,7 +116,7 @@ def test_registrations_that_are_refused(
     assert scene.image.brokers[1].epoch == 101
 
 
-def test_a_broker_must_know_the_features_in_force(scene: Any) -> None:
+def test_a_broker_must_support_the_features_in_force(scene: Any) -> None:
     scene.image.replay(FeatureLevelRecord(name=METADATA_VERSION, feature_level=25))
     for low, high, code in [(7, 25, 0), (1, 24, ErrorCode.UNSUPPORTED_VERSION)]:
         feature = Feature(
@@ -165,7 +165,7 @@ def test_a_broker_is_unfenced_once_it_has_seen_its_registration(scene: Any) -> N
     assert state(beat(scene, offset=101)) == (True, False, False)
 
 
-def test_a_broker_that_is_unfenced_leads_what_waited_for_it(scene: Any) -> None:
+def test_an_unfenced_broker_leads_partitions_that_waited_for_it(scene: Any) -> None:
     scene.apply(fence(scene.image, scene.rules, scene.image.brokers[2]))
     scene.apply(fence(scene.image, scene.rules, scene.image.brokers[1]))
     assert scene.brief("t") == {0: (NO_LEADER, (), (1, 2)), 1: (NO_LEADER, (), (2,))}
@@ -174,7 +174,7 @@ def test_a_broker_that_is_unfenced_leads_what_waited_for_it(scene: Any) -> None:
 
 
 @pytest.mark.parametrize(("number", "epoch"), [(1, 100), (1, 102), (1, -1), (9, 109)])
-def test_a_stale_epoch_is_told_so(scene: Any, number: int, epoch: int) -> None:
+def test_a_stale_epoch_is_refused(scene: Any, number: int, epoch: int) -> None:
     assert beat(scene, number, epoch).error_code == ErrorCode.STALE_BROKER_EPOCH
     assert not is_current(scene.image, number, epoch)
     assert is_current(scene.image, 1, 101)
@@ -187,7 +187,7 @@ def test_a_broker_may_ask_for_its_fence(scene: Any) -> None:
 
 
 @pytest.mark.kip(858)
-def test_a_broker_whose_directory_is_offline_is_fenced_and_trusted_no_more(scene: Any) -> None:
+def test_a_broker_whose_directory_is_offline_is_fenced_and_not_eligible(scene: Any) -> None:
     scene.put_broker(1, log_dirs=(b"d" * 16,))
     assert state(beat(scene, offline=[b"e" * 16])) == (True, False, False)
     for wanted in (True, False):
@@ -203,7 +203,7 @@ def test_a_broker_that_leads_nothing_may_end_at_once(scene: Any) -> None:
 
 
 @pytest.mark.parametrize("fenced", [True, False])
-def test_a_broker_that_wants_fence_and_end_has_both_at_once(scene: Any, fenced: bool) -> None:
+def test_a_broker_may_ask_for_fence_and_shutdown_at_once(scene: Any, fenced: bool) -> None:
     scene.put_broker(1, fenced=fenced)
     assert state(beat(scene, 1, fence=True, end=True)) == (True, True, True)
     assert scene.image.brokers[1].fenced
@@ -215,7 +215,7 @@ def test_a_fenced_broker_may_end_at_once(scene: Any) -> None:
 
 
 @pytest.mark.kip(841)
-def test_a_broker_ends_when_others_know_that_they_lead(scene: Any) -> None:
+def test_a_broker_may_shut_down_when_the_new_leaders_have_replayed_it(scene: Any) -> None:
     assert state(beat(scene, end=True)) == (True, False, False)
     broker = scene.image.brokers[1]
     assert (broker.fenced, broker.in_controlled_shutdown) == (False, True)
@@ -226,22 +226,22 @@ def test_a_broker_ends_when_others_know_that_they_lead(scene: Any) -> None:
     assert scene.brief("t")[0] == (2, (2,), (1,))
 
 
-def test_a_broker_that_leads_what_nobody_else_may_ends_all_the_same(scene: Any) -> None:
+def test_a_broker_may_shut_down_although_no_other_can_lead(scene: Any) -> None:
     beat(scene, 2, end=True)
     assert scene.brief("t") == {0: (1, (1,), (2,)), 1: (NO_LEADER, (), (2,))}
     assert state(beat(scene, 2, end=True, progress=Progress(9, 9))) == (True, True, True)
 
 
-# Farewells
+# Unregistration
 
 
-def test_a_broker_that_is_out_of_touch_is_fenced(scene: Any) -> None:
+def test_a_broker_without_session_is_fenced(scene: Any) -> None:
     scene.apply(fence(scene.image, scene.rules, scene.image.brokers[1]))
     assert scene.image.brokers[1].fenced
     assert scene.brief("t")[0] == (2, (2,), (1,))
 
 
-def test_a_broker_that_is_forgotten_is_nowhere(scene: Any) -> None:
+def test_an_unregistered_broker_is_in_no_isr_and_elr(scene: Any) -> None:
     scene.apply(fence(scene.image, scene.rules, scene.image.brokers[1]))
     request = UnregisterBrokerRequest(broker_id=1)
     response = scene.apply(decide_unregistration(scene.image, scene.rules, request))

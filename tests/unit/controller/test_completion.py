@@ -1,4 +1,4 @@
-"""When a reassignment is done, as tables: the target first, then those that are removed."""
+"""When a reassignment is complete, as tables: target replicas first, then removed ones."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def moving(
     ("partition", "isr", "done"),
     [
         (moving([1, 2, 3], [], []), [1, 2, 3], None),
-        # One for another.
+        # One replica replaces another.
         (moving([1, 2, 4, 3], [4], [3]), [1, 2, 3], None),
         (moving([1, 2, 4, 3], [4], [3]), [3, 4, 2, 1], Completion((1, 2, 4), (4, 2, 1))),
-        # Who stays may be behind, as before.
+        # Replicas that stay may be out of sync.
         (moving([1, 2, 4, 3], [4], [3]), [4], Completion((1, 2, 4), (4,))),
         (moving([4, 5, 1, 2], [4, 5], [1, 2]), [1, 2, 4], None),
         (moving([4, 5, 1, 2], [4, 5], [1, 2]), [1, 4, 5], Completion((4, 5), (4, 5))),
         # More replicas.
         (moving([1, 2, 3, 4], [4], []), [1, 2, 3], None),
         (moving([1, 2, 3, 4], [4], []), [1, 4], Completion((1, 2, 3, 4), (1, 4))),
-        # Fewer: all that are left must be in sync.
+        # Fewer replicas: all remaining ones must be in sync.
         (moving([1, 2, 3], [], [3]), [1, 3], None),
         (moving([1, 2, 3], [], [3]), [1, 2], Completion((1, 2), (1, 2))),
         (moving([1, 2, 3], [], [3]), [3], None),
@@ -39,7 +39,7 @@ def moving(
         (moving([4, 1, 2, 3], [4], [2, 3]), [1, 4], Completion((4, 1), (1, 4))),
     ],
 )
-def test_a_reassignment_is_done_when_enough_of_its_target_is_in_sync(
+def test_a_reassignment_completes_when_enough_of_its_target_is_in_sync(
     partition: PartitionRegistration, isr: list[int], done: Completion | None
 ) -> None:
     assert complete_reassignment(partition, isr) == done

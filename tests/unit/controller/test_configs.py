@@ -1,4 +1,4 @@
-"""Options that change while the cluster runs: what each request does, as Kafka 4.3 answers it."""
+"""Dynamic options: changes by each request, answered as by Kafka 4.3."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def codes(decision: Decision) -> list[Any]:
 
 @pytest.mark.kip(578)
 def test_the_controller_may_have_options_of_its_own(image: ClusterImage) -> None:
-    """As KIP-578 needs it: the limits of whoever decides count."""
+    """KIP-578 needs it: the limits set for the controller apply."""
     own = resource(BROKERS, str(CONTROLLER), ("max.partitions", SET, "9"))
     assert codes(alter(image, own)) == [ErrorCode.NONE]
     assert image.configs(BROKERS, str(CONTROLLER)) == {"max.partitions": "9"}
@@ -166,7 +166,7 @@ def test_options_are_set_and_unset(
         ("", SUBTRACT, "compact", ""),
     ],
 )
-def test_words_are_added_to_lists_and_taken_away(
+def test_list_items_are_appended_and_subtracted(
     image: ClusterImage, before: str | None, operation: int, value: str, after: str
 ) -> None:
     if before is not None:
@@ -298,7 +298,7 @@ def test_a_resource_that_cannot_be_altered_is_refused_alone(
 
 
 @pytest.mark.kip(226)
-def test_options_of_brokers_that_nobody_knows_are_kept(
+def test_unknown_broker_options_are_kept(
     image: ClusterImage, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("", "0"):
@@ -310,7 +310,7 @@ def test_options_of_brokers_that_nobody_knows_are_kept(
         assert image.configs(BROKERS, name) == {"a.plugin": "s3cret", "max.connections": "9"}
     assert "unknown configs are kept broker=0 count=1 first='a.plugin'" in caplog.text
     assert "s3cret" not in caplog.text
-    # Nor do they stand in the way of those that are known, in either spelling of theirs.
+    # Nor do they block changes of known options, in either spelling.
     decision = alter(image, resource(BROKERS, "0", ("max_connections", SET, "7")))
     assert codes(decision) == [0]
     caplog.clear()
@@ -352,14 +352,14 @@ def test_groups_and_client_metrics_have_options_that_are_kept(
     assert image.configured(kind) == []
 
 
-def test_a_resource_that_is_named_twice_is_refused_twice(image: ClusterImage) -> None:
+def test_a_duplicate_resource_is_refused_twice(image: ClusterImage) -> None:
     once = resource(TOPIC, "t", ("retention.ms", SET, "7"))
     decision = alter(image, once, once)
     assert codes(decision) == [ErrorCode.INVALID_REQUEST] * 2
     assert not decision.records
 
 
-def test_what_stays_the_same_writes_nothing(image: ClusterImage) -> None:
+def test_unchanged_options_write_nothing(image: ClusterImage) -> None:
     decision = alter(
         image,
         resource(TOPIC, "t", ("retention.ms", SET, "5"), ("segment.ms", DELETE, None)),
@@ -400,14 +400,14 @@ def test_one_request_has_a_limit(image: ClusterImage) -> None:
         (TOPIC, "t", ("segment.ms", SET, "2"), []),
     ],
 )
-def test_another_minimum_of_replicas_in_sync_makes_the_cluster_forget_who_is_eligible(
+def test_another_min_insync_replicas_clears_the_elrs(
     image: ClusterImage, kind: int, name: str, operation: Operation, cleared: list[str]
 ) -> None:
     records = alter(image, resource(kind, name, operation)).records
     assert [each.topic_name for each in records if isinstance(each, ClearElrRecord)] == cleared
 
 
-def test_a_value_that_is_wrong_since_before_does_not_stop_a_brokers_other_options(
+def test_an_existing_invalid_value_does_not_block_other_options(
     image: ClusterImage,
 ) -> None:
     put(image, BROKERS, "0", "max.connections", "many")

@@ -1,4 +1,4 @@
-"""The controller on a virtual disk, in virtual time: brokers come and go, and restarts."""
+"""The controller on a virtual disk, in virtual time, with broker failures and restarts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 
 class Broker:
-    """A broker as the controller sees it: what it sends, on a connection."""
+    """A fake broker: sends requests to the controller on one connection."""
 
     def __init__(self, lab: Lab, number: int) -> None:
         self.lab = lab
@@ -116,13 +116,13 @@ class Broker:
         self.beating = asyncio.create_task(beat())
 
     def kill(self) -> None:
-        """It is silent from now on; its connection is not lost yet."""
+        """Stop sending; the connection is not lost yet."""
         assert self.beating is not None
         self.beating.cancel()
 
 
 class Lab:
-    """One controller after the other on the same disk."""
+    """Controllers on the same disk, one after the other."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -134,7 +134,7 @@ class Lab:
         return host in self.refused
 
     def run(self, scenario: Callable[[], Awaitable[T]], brokers: int = 0, **options: Any) -> T:
-        """A life of the controller, with so many brokers that are started first."""
+        """One run of a controller, with this number of brokers started first."""
 
         async def run() -> T:
             self.controller = Controller(
@@ -217,7 +217,7 @@ def test_decisions_survive_a_restart(lab: Lab) -> None:
     assert list(before["topics"]) == ["b"]
 
 
-def test_producer_ids_are_given_once(lab: Lab) -> None:
+def test_producer_ids_are_assigned_once(lab: Lab) -> None:
     async def allocate() -> list[int]:
         (broker,) = lab.brokers
         starts = []
@@ -258,7 +258,7 @@ def test_a_broker_is_fenced_until_it_has_caught_up(lab: Lab) -> None:
     lab.run(scenario)
 
 
-def test_a_silent_broker_is_fenced_after_its_time_and_others_lead(lab: Lab) -> None:
+def test_a_silent_broker_is_fenced_after_the_session_timeout_and_others_lead(lab: Lab) -> None:
     async def scenario() -> None:
         await lab.create("a", partitions=6, factor=2)
         assert set(lab.leaders("a")) == {0, 1, 2}
@@ -290,7 +290,7 @@ def test_a_broker_whose_process_is_gone_is_fenced_at_once(lab: Lab) -> None:
     async def scenario() -> None:
         await lab.create("a", partitions=6, factor=2)
         lab.brokers[1].kill()
-        lab.controller.lose(lab.brokers[1].connection)
+        lab.controller.connection_lost(lab.brokers[1].connection)
         await asyncio.sleep(0.3)
         assert not lab.controller.image.brokers[1].fenced
         lab.refused.add("host1")
@@ -303,7 +303,7 @@ def test_a_broker_whose_process_is_gone_is_fenced_at_once(lab: Lab) -> None:
 
 def test_a_broker_that_only_lost_its_connection_is_not_fenced(lab: Lab) -> None:
     async def scenario() -> None:
-        lab.controller.lose(lab.brokers[0].connection)
+        lab.controller.connection_lost(lab.brokers[0].connection)
         await asyncio.sleep(1)
         lab.brokers[0].connection = object()
         await asyncio.sleep(2)
@@ -320,8 +320,8 @@ def test_two_brokers_cannot_have_one_id(lab: Lab) -> None:
         twin = Broker(lab, 0)
         assert await twin.register() == ErrorCode.DUPLICATE_BROKER_REGISTRATION
         broker.kill()
-        lab.controller.lose(broker.connection)
-        # Whoever is there has the id; the other hears that it has it no more.
+        lab.controller.connection_lost(broker.connection)
+        # The connected broker keeps the id; the other gets a stale epoch error.
         assert await twin.register() == 0
         assert (await broker.beat()).error_code == ErrorCode.STALE_BROKER_EPOCH
         await twin.beat()
@@ -330,7 +330,7 @@ def test_two_brokers_cannot_have_one_id(lab: Lab) -> None:
     lab.run(scenario, brokers=1)
 
 
-def test_a_registration_that_is_sent_again_is_the_same(lab: Lab) -> None:
+def test_a_repeated_registration_is_idempotent(lab: Lab) -> None:
     async def scenario() -> None:
         (broker,) = lab.brokers
         epoch = broker.epoch
@@ -348,7 +348,7 @@ def test_a_partition_waits_for_its_only_replica_and_recovers_if_that_crashed(lab
         await lab.create("a", partitions=1)
         for clean, state in ((True, 0), (False, 1)):
             broker.kill()
-            lab.controller.lose(broker.connection)
+            lab.controller.connection_lost(broker.connection)
             lab.refused.add("host0")
             await asyncio.sleep(1)
             assert lab.leaders("a") == [NO_LEADER]
@@ -363,7 +363,7 @@ def test_a_partition_waits_for_its_only_replica_and_recovers_if_that_crashed(lab
 
 
 @pytest.mark.kip(841)
-def test_a_broker_ends_when_the_others_have_heard(lab: Lab) -> None:
+def test_a_broker_may_shut_down_when_others_have_replayed_it(lab: Lab) -> None:
     async def scenario() -> None:
         await lab.create("a", partitions=6, factor=2)
         ending, other = lab.brokers
@@ -383,7 +383,7 @@ def test_a_broker_ends_when_the_others_have_heard(lab: Lab) -> None:
     lab.run(scenario, brokers=2)
 
 
-def test_a_forgotten_broker_must_register_again(lab: Lab) -> None:
+def test_an_unregistered_broker_must_register_again(lab: Lab) -> None:
     async def scenario() -> None:
         (broker,) = lab.brokers
         response = await lab.controller.unregister_broker(UnregisterBrokerRequest(broker_id=0))
@@ -395,7 +395,7 @@ def test_a_forgotten_broker_must_register_again(lab: Lab) -> None:
     lab.run(scenario, brokers=1)
 
 
-def test_after_a_restart_brokers_have_time_to_be_heard_of(lab: Lab) -> None:
+def test_after_a_restart_brokers_have_a_full_session_timeout(lab: Lab) -> None:
     async def first() -> list[int]:
         return [broker.epoch for broker in lab.brokers]
 
@@ -553,7 +553,7 @@ def test_partitions_are_added_and_moved(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("topic", ["a", ""])
-def test_an_unclean_leader_is_looked_for_as_soon_as_it_is_allowed(lab: Lab, topic: str) -> None:
+def test_an_unclean_leader_is_elected_as_soon_as_it_is_allowed(lab: Lab, topic: str) -> None:
     async def scenario() -> None:
         await lab.create("a", partitions=1, factor=2)
         leader, other = lab.controller.image.topics["a"].partitions[0].replicas
@@ -586,7 +586,7 @@ def test_an_unclean_leader_is_looked_for_as_soon_as_it_is_allowed(lab: Lab, topi
 # Answers
 
 
-def test_created_means_that_brokers_have_it(lab: Lab) -> None:
+def test_a_creation_is_answered_when_brokers_have_replayed_it(lab: Lab) -> None:
     async def scenario() -> None:
         loop = lab.world.loop
         feed = lab.controller.feed
@@ -612,7 +612,7 @@ def test_created_means_that_brokers_have_it(lab: Lab) -> None:
     lab.run(scenario, brokers=2)
 
 
-def test_a_refusal_that_knows_of_a_decision_waits_for_it_too(lab: Lab) -> None:
+def test_a_refusal_based_on_a_decision_waits_until_that_is_on_disk(lab: Lab) -> None:
     async def scenario() -> None:
         ends = []
 

@@ -1,4 +1,4 @@
-"""Changes of one partition, as tables: replicas 1, 2, 3 as they are, what is wanted, who lives."""
+"""Changes of one partition, as tables: current state, wanted state, active brokers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def change(
     lost: Iterable[int] = (),
     **wanted: Any,
 ) -> PartitionRegistration:
-    """What becomes of the partition."""
+    """The partition after the change."""
     record = change_partition(
         T,
         before,
@@ -56,7 +56,7 @@ def test_a_partition_in_order_stays_as_it_is(election: Election) -> None:
     assert change(before, election=election) is before
 
 
-# Who leads
+# Leaders
 
 ELECTIONS: list[tuple[str, PartitionRegistration, set[int], Election, int]] = [
     ("the leader stays while it is in sync", partition(2), {1, 2, 3}, ONLINE, 2),
@@ -123,13 +123,13 @@ def test_an_unclean_leader_is_alone_and_recovers(
     assert (brief(after), after.leader_recovery_state) == ((2, (2,), (), ()), RECOVERING)
 
 
-def test_a_recovering_leader_that_is_replaced_cleanly_leaves_that_to_the_next() -> None:
+def test_a_clean_successor_of_a_recovering_leader_keeps_recovering() -> None:
     before = partition(1, [1, 2], leader_recovery_state=RECOVERING)
     assert change(before, {2}, isr=(2,)).leader_recovery_state == RECOVERING
     assert change(before, leader_recovery_state=RECOVERED).leader_recovery_state == RECOVERED
 
 
-# Who is eligible (KIP-966)
+# Eligible leader replicas (KIP-966)
 
 SHRINKING: list[tuple[str, PartitionRegistration, tuple[int, ...], set[int], tuple[Any, ...]]] = [
     ("enough in sync", partition(1), (1, 2), {1, 2}, (1, (1, 2), (), ())),
@@ -148,7 +148,7 @@ SHRINKING: list[tuple[str, PartitionRegistration, tuple[int, ...], set[int], tup
     ("before", "isr", "alive", "after"), [s[1:] for s in SHRINKING], ids=[s[0] for s in SHRINKING]
 )
 @pytest.mark.kip(966)
-def test_who_is_eligible_beside_an_isr(
+def test_which_replicas_are_in_the_elr(
     before: PartitionRegistration,
     isr: tuple[int, ...],
     alive: set[int],
@@ -157,21 +157,21 @@ def test_who_is_eligible_beside_an_isr(
     assert brief(change(before, alive, min_isr=2, isr=isr)) == after
 
 
-def test_eligible_are_as_many_as_an_isr_of_three_lacks() -> None:
+def test_an_isr_below_three_fills_the_elr() -> None:
     assert brief(change(partition(1), {1, 2}, min_isr=3, isr=(1, 2))) == (1, (1, 2), (3,), ())
-    # More than there are replicas counts as all of them.
+    # A minimum above the number of replicas means all of them.
     assert brief(change(partition(1), {1, 2}, min_isr=9, isr=(1, 2))) == (1, (1, 2), (3,), ())
     assert brief(change(partition(1), min_isr=9, isr=(1, 2, 3))) == (1, (1, 2, 3), (), ())
 
 
-def test_nobody_is_eligible_beside_a_leader_that_may_commit_alone() -> None:
+def test_the_elr_is_empty_if_the_leader_may_commit_alone() -> None:
     before = partition(-1, [], [1, 2], [1])
     assert brief(change(before, {1}, min_isr=2)) == (1, (1,), (2,), ())
     assert brief(change(before, {1}, min_isr=1)) == (1, (1,), (), ())
 
 
 @pytest.mark.kip(966)
-def test_whoever_lost_its_records_is_not_eligible() -> None:
+def test_a_replica_that_lost_records_is_not_eligible() -> None:
     for before, isr, after in [
         (partition(1, [1]), (), (NO_LEADER, (), (), (1,))),
         (partition(-1, [], [1, 2], [3]), (), (2, (2,), (), ())),
@@ -200,7 +200,7 @@ def test_a_reassignment_waits_for_all_new_replicas() -> None:
     assert after._replace(isr=(1, 2, 3), partition_epoch=7) == reassigned((1, 2, 3))
 
 
-def test_a_reassignment_completes_with_its_isr_and_takes_the_old_leader_away() -> None:
+def test_a_reassignment_completes_with_its_isr_and_removes_the_old_leader() -> None:
     after = change(reassigned((1, 2, 3, 4)), range(9), isr=(1, 2, 3, 4, 5), min_isr=2)
     assert (after.replicas, after.isr) == ((4, 5, 3), (3, 4, 5))
     assert (after.adding_replicas, after.removing_replicas) == ((), ())
@@ -212,14 +212,14 @@ def test_a_reassignment_need_not_wait_for_replicas_that_were_there_before() -> N
     assert (after.replicas, after.isr, after.elr) == ((4, 5, 3), (4, 5), ())
 
 
-def test_a_leader_that_stays_hears_of_replicas_that_go() -> None:
+def test_a_leader_gets_a_new_epoch_when_replicas_are_removed() -> None:
     after = change(reassigned((3, 4), leader=3), range(9), isr=(3, 4, 5))
     assert (after.leader, after.leader_epoch, after.replicas) == (3, 6, (4, 5, 3))
     wanted = change(partition(1), replicas=(2, 1, 3))
     assert (wanted.leader, wanted.leader_epoch, wanted.replicas) == (1, 5, (2, 1, 3))
 
 
-def test_replicas_that_go_are_not_eligible() -> None:
+def test_removed_replicas_are_not_eligible() -> None:
     before = partition(4, (1, 2, 3, 4), replicas=(4, 1, 2, 3), removing_replicas=(1, 2, 3))
     after = change(before, range(9), min_isr=2)
     assert (after.replicas, after.isr, after.elr) == ((4,), (4,), ())

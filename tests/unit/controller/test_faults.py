@@ -1,4 +1,4 @@
-"""Brokers and the controller crash at random, a seed each: what was answered stays, nobody's image
+"""Brokers and the controller crash at random, a seed each: answered changes stay, no broker's image
 differs, and a leader has what was committed unless it was elected in spite of that.
 
 A model of the brokers' logs goes along: how many records each replica has, and how many are
@@ -60,7 +60,7 @@ STEPS = 250
 
 
 def everything(image: ClusterImage) -> dict[str, Any]:
-    """With the counts, which an image keeps from the first time on that somebody asks."""
+    """Includes the replica counts, which an image computes at first use and then updates."""
     return {**vars(image), "_counts": image.counts}
 
 
@@ -178,7 +178,7 @@ class Run:
             broker.connection = object()
         await self.start_controller()
 
-    # What brokers do
+    # Actions of brokers
 
     async def start_broker(self, broker: Broker) -> None:
         broker.connection = object()
@@ -220,10 +220,10 @@ class Run:
 
     def stop(self, broker: Broker) -> None:
         broker.is_up = False
-        self.controller.lose(broker.connection)
+        self.controller.connection_lost(broker.connection)
 
     async def alter_isr(self, key: tuple[bytes, int], partition: PartitionRegistration) -> None:
-        """The leader drops who is down and takes in who is up and has been given its records."""
+        """The leader removes dead brokers from the ISR and adds live ones that have its records."""
         leader = self.brokers[partition.leader]
         isr = [
             number

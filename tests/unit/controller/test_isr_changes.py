@@ -1,4 +1,4 @@
-"""AlterPartition as a table: what a leader asks, in a partition led by 1 with 1 and 2 in sync."""
+"""AlterPartition as a table: proposed ISRs of a partition led by 1, with ISR 1 and 2."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_an_isr_grows_and_shrinks(scene: Any) -> None:
     assert (partitions[0].isr, partitions[0].leader_epoch, partitions[0].elr) == ((1,), 5, ())
 
 
-def test_the_isr_as_it_is_changes_nothing(scene: Any) -> None:
+def test_an_unchanged_isr_writes_nothing(scene: Any) -> None:
     scene.put_topic("t", scene.partition(0, 1, (1, 2)))
     answer = result(ask(scene, data((1, 2))))
     assert (answer.error_code, answer.isr, answer.partition_epoch) == (0, [1, 2], 7)
@@ -140,7 +140,9 @@ def test_version_2_has_no_epochs(scene: Any) -> None:
 
 
 @pytest.mark.parametrize(("broker", "epoch"), [(1, 100), (1, -1), (9, 101)])
-def test_a_stale_broker_is_refused_in_whole(scene: Any, broker: int, epoch: int) -> None:
+def test_a_stale_broker_epoch_refuses_the_whole_request(
+    scene: Any, broker: int, epoch: int
+) -> None:
     scene.put_topic("t", scene.partition(0, 1, (1, 2)))
     response = ask(scene, data(), broker=broker, epoch=epoch)
     assert (response.error_code, response.topics) == (ErrorCode.STALE_BROKER_EPOCH, [])
@@ -158,7 +160,7 @@ def test_partitions_are_answered_each_on_its_own(scene: Any) -> None:
 
 
 @pytest.mark.kip(966)
-def test_who_leaves_an_isr_that_becomes_too_small_stays_eligible(scene: Any) -> None:
+def test_a_replica_that_leaves_a_too_small_isr_joins_the_elr(scene: Any) -> None:
     scene.put_topic("t", scene.partition(0, 1, (1, 2)), min_insync_replicas="2")
     assert result(ask(scene, data((1,)))).isr == [1]
     assert scene.brief("t") == {0: (1, (1,), (2,))}
@@ -176,7 +178,7 @@ def test_a_leader_recovers_alone_and_says_when_it_has(scene: Any) -> None:
     assert partitions[0].leader_recovery_state == RECOVERED
 
 
-def test_the_isr_that_completes_a_reassignment_may_cost_the_leader_its_place(scene: Any) -> None:
+def test_an_isr_that_completes_a_reassignment_may_remove_the_leader(scene: Any) -> None:
     scene.put_topic(
         "t",
         scene.partition(

@@ -1,4 +1,4 @@
-"""The journal on a virtual disk: what was decided is there after a crash, whole, and no more.
+"""The journal on a virtual disk: a crash keeps all records that were on disk.
 
 `trimtab.controller.journal_segment`, too.
 """
@@ -63,12 +63,12 @@ class Lab:
         return self.world.run(run())
 
     def write(self, journal: Journal, *numbers: int, close: bool = True) -> None:
-        """Each topic on disk before the next."""
+        """Append topics, each on disk before the next."""
 
         async def write() -> None:
             for number in numbers:
                 await journal.reach(journal.append([topic(number)]))
-                await asyncio.sleep(1)  # snapshots have their turn
+                await asyncio.sleep(1)  # time for snapshots
             if close:
                 await journal.close()
 
@@ -84,7 +84,7 @@ def names(image: ClusterImage) -> list[str]:
     return list(image.topics)
 
 
-def test_what_was_appended_is_there_again_in_a_new_epoch(lab: Lab) -> None:
+def test_appended_records_are_replayed_in_a_new_epoch(lab: Lab) -> None:
     journal = lab.open()
     lab.write(journal, 1, 2)
     assert (journal.next_offset, journal.end_offset, journal.epoch) == (2, 2, 1)
@@ -102,7 +102,7 @@ def test_each_start_is_a_new_epoch_even_if_nothing_is_written(lab: Lab) -> None:
     assert [lab.open().epoch for _ in range(3)] == [1, 2, 3]
 
 
-def test_decisions_of_one_moment_are_one_batch(lab: Lab) -> None:
+def test_records_appended_at_the_same_time_are_one_batch(lab: Lab) -> None:
     journal = lab.open()
     order: list[str] = []
 
@@ -122,7 +122,7 @@ def test_decisions_of_one_moment_are_one_batch(lab: Lab) -> None:
     assert len(read_headers(lab.disk.open(FIRST).read(0, 1 << 20))) == 1
 
 
-def test_nothing_is_told_before_it_is_on_disk(lab: Lab) -> None:
+def test_reach_waits_for_the_disk(lab: Lab) -> None:
     flushed: list[int] = []
 
     def watch(action: str, path: str) -> int:
@@ -136,7 +136,7 @@ def test_nothing_is_told_before_it_is_on_disk(lab: Lab) -> None:
     assert flushed == [0, 1]
 
 
-def test_a_crash_loses_nothing_that_was_reached(lab: Lab) -> None:
+def test_a_crash_loses_no_reached_record(lab: Lab) -> None:
     for seed in range(40):
         lab.disk.delete(DIRECTORY)
         journal = lab.open()
@@ -159,7 +159,7 @@ def test_a_crash_loses_nothing_that_was_reached(lab: Lab) -> None:
         assert names(lab.open().image) == [*found, "t9"]
 
 
-def test_a_torn_tail_is_cut_off(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_torn_tail_is_truncated(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     lab.write(lab.open(), 1, 2)
     content = lab.disk.open(FIRST).read(0, 1 << 20)
     whole = read_headers(content)[0].size
@@ -194,7 +194,7 @@ def test_damage_before_the_end_is_an_error(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("action", ["append", "flush"])
-def test_a_journal_whose_disk_failed_answers_nobody(lab: Lab, action: str) -> None:
+def test_a_journal_whose_disk_failed_reaches_nothing(lab: Lab, action: str) -> None:
     journal = lab.open()
     failures: list[BaseException] = []
     journal.on_failure = failures.append
@@ -215,7 +215,7 @@ def test_a_journal_whose_disk_failed_answers_nobody(lab: Lab, action: str) -> No
     assert len(failures) == 1
 
 
-def test_what_cannot_be_encoded_is_not_appended(lab: Lab) -> None:
+def test_a_record_that_cannot_be_encoded_is_not_appended(lab: Lab) -> None:
     journal = lab.open()
     with pytest.raises(UsageError):
         journal.append([topic(1), TopicRecord(name="x" * 40_000, topic_id=bytes(16))])
@@ -269,7 +269,7 @@ def test_a_log_that_has_grown_becomes_a_snapshot(lab: Lab) -> None:
     )
 
 
-def test_snapshots_hold_every_decision_also_those_of_the_same_moment(lab: Lab) -> None:
+def test_snapshots_have_all_records_including_those_appended_meanwhile(lab: Lab) -> None:
     journal = lab.open(SMALL)
 
     async def scenario() -> None:
@@ -288,7 +288,7 @@ def test_snapshots_hold_every_decision_also_those_of_the_same_moment(lab: Lab) -
     assert names(again.image) == [f"t{n}" for n in range(90)]
 
 
-def test_a_damaged_snapshot_is_made_up_for_by_the_one_before_and_the_log(lab: Lab) -> None:
+def test_a_damaged_snapshot_is_replaced_by_the_one_before_and_the_log(lab: Lab) -> None:
     journal = lab.open(SMALL)
     lab.write(journal, *range(40))
     assert journal.snapshot is not None

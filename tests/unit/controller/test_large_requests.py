@@ -1,4 +1,4 @@
-"""Requests about very many things (`trimtab.controller.large_requests`)."""
+"""Requests about very many topics or resources (`trimtab.controller.large_requests`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.steps import count_steps, finish
 from tests.unit.broker.conftest import Lab
-from trimtab.controller.decision import Whole
+from trimtab.controller.decision import WholeRequest
 from trimtab.controller.large_requests import AT_ONCE, Parts, decide_in_parts
 from trimtab.errors import ErrorCode
 from trimtab.server.turns import Steps
@@ -61,18 +61,18 @@ class Decider:
         self.sizes: list[int] = []
         self.wholes: set[int] = set()
 
-    def delete(self, request: DeleteTopicsRequest, whole: Whole) -> Any:
+    def delete(self, request: DeleteTopicsRequest, whole: WholeRequest) -> Any:
         self.sizes.append(len(request.topics))
         self.wholes.add(id(whole))
         response = DeleteTopicsResponse(
             responses=[
-                DeletableTopicResult(name=each.name, error_code=whole.times[each.name] > 1)
+                DeletableTopicResult(name=each.name, error_code=whole.name_counts[each.name] > 1)
                 for each in request.topics
             ]
         )
-        return response if whole.is_cut else self.reach(response, whole)
+        return response if whole.is_in_parts else self.reach(response, whole)
 
-    def elect(self, request: ElectLeadersRequest, whole: Whole) -> Any:
+    def elect(self, request: ElectLeadersRequest, whole: WholeRequest) -> Any:
         topics = request.topic_partitions or []
         self.sizes.append(sum(len(each.partitions) for each in topics))
         return ElectLeadersResponse(
@@ -86,7 +86,7 @@ class Decider:
             ],
         )
 
-    async def reach(self, response: Any, whole: Whole) -> Any:
+    async def reach(self, response: Any, whole: WholeRequest) -> Any:
         await asyncio.sleep(1)
         return response
 
@@ -106,7 +106,7 @@ def cut(decide: Any, reach: Any, parts: Parts, request: Any) -> Steps[Any]:
     return steps
 
 
-def test_few_are_decided_at_once(world: World) -> None:
+def test_a_small_request_is_decided_at_once(world: World) -> None:
     decider = Decider()
 
     async def scenario() -> None:
@@ -119,7 +119,7 @@ def test_few_are_decided_at_once(world: World) -> None:
     assert decider.sizes == [AT_ONCE]
 
 
-def test_more_are_decided_in_turns_and_awaited_once(world: World) -> None:
+def test_a_large_request_is_decided_in_steps_and_answered_once(world: World) -> None:
     decider = Decider()
 
     async def scenario() -> None:
@@ -136,7 +136,7 @@ def test_more_are_decided_in_turns_and_awaited_once(world: World) -> None:
     assert len(decider.wholes) == 1
 
 
-def test_what_is_named_twice_is_known_in_each_part_and_answered_once(world: World) -> None:
+def test_duplicates_are_known_in_each_part_and_answered_once(world: World) -> None:
     decider = Decider()
     names = ["twice", *numbered(500), "twice", "last"]
 
@@ -148,7 +148,7 @@ def test_what_is_named_twice_is_known_in_each_part_and_answered_once(world: Worl
     assert [each.name for each in response.responses] == ["twice", *numbered(500), "last"]
 
 
-def test_others_have_their_turn_while_one_name_is_passed_over_very_often(world: World) -> None:
+def test_other_tasks_run_while_very_many_duplicates_are_skipped(world: World) -> None:
     decider = Decider()
     steps = cut(decider.delete, decider.reach, DELETION, deletion(*["t"] * 40_000))
     turns, answer = count_steps(steps)
@@ -179,7 +179,7 @@ def test_a_topic_of_very_many_partitions_is_cut_too_and_answered_as_one(world: W
     assert response.error_code == ErrorCode.NOT_CONTROLLER, "what one part says is said of all"
 
 
-def test_a_request_that_nobody_waits_for_any_more_ends_between_two_parts(world: World) -> None:
+def test_a_cancelled_request_ends_between_two_parts(world: World) -> None:
     decider = Decider()
     steps = cut(decider.delete, decider.reach, DELETION, deletion(*numbered(1000)))
     next(steps)  # has counted
@@ -272,7 +272,7 @@ def test_limits_count_over_the_whole_request(lab: Lab, validate_only: bool) -> N
 
 
 @pytest.mark.parametrize("validate_only", [False, True])
-def test_names_that_collide_are_refused_wherever_they_stand(lab: Lab, validate_only: bool) -> None:
+def test_colliding_names_are_refused_wherever_they_are(lab: Lab, validate_only: bool) -> None:
     async def scenario() -> None:
         names = ["a.b", *numbered(200), "a_b"]
         request = CreateTopicsRequest(topics=topics(*names), validate_only=validate_only)
@@ -284,7 +284,7 @@ def test_names_that_collide_are_refused_wherever_they_stand(lab: Lab, validate_o
 
 
 def test_the_records_of_all_parts_are_counted(lab: Lab) -> None:
-    """60 topics of 100 partitions lead to 6,060 records; and of 166 to 10,020."""
+    """60 topics of 100 partitions create 6,060 records; of 166 partitions, 10,020."""
 
     async def scenario() -> None:
         client = lab.connect()

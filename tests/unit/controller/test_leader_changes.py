@@ -1,4 +1,4 @@
-"""Leaders and ISRs where brokers come and go, and elections on request."""
+"""Changes of leaders and ISRs when brokers come and go, and elections on request."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from trimtab.controller.leader_changes import (
     decide_elections,
     elect_unclean_where_missing,
     elect_where_missing,
-    remove_for_good,
     remove_from_isrs,
+    remove_from_isrs_and_elrs,
     review_eligible,
 )
 from trimtab.errors import ErrorCode
@@ -34,7 +34,7 @@ def scene(scene: Any) -> Any:
     return scene
 
 
-def test_a_broker_that_is_out_of_touch_leaves_what_it_can(scene: Any) -> None:
+def test_a_fenced_broker_leaves_isrs_and_leadership(scene: Any) -> None:
     scene.apply(remove_from_isrs(scene.image, scene.rules, 1))
     assert scene.brief("two") == {0: (2, (2, 3), ()), 1: (2, (2,), (1,))}
     assert scene.brief("one") == {0: (NO_LEADER, (), (1,)), 1: (3, (3, 2), ()), 2: (2, (2, 3), ())}
@@ -45,15 +45,15 @@ def test_a_broker_that_is_out_of_touch_leaves_what_it_can(scene: Any) -> None:
 
 def test_a_broker_that_may_have_lost_records_is_not_eligible(scene: Any) -> None:
     scene.apply(remove_from_isrs(scene.image, scene.rules, 1))
-    scene.apply(remove_for_good(scene.image, scene.rules, 1))
+    scene.apply(remove_from_isrs_and_elrs(scene.image, scene.rules, 1))
     assert scene.brief("two") == {0: (2, (2, 3), ()), 1: (2, (2,), ())}
     assert scene.brief("one")[0] == (NO_LEADER, (), ())
     assert scene.image.topics["one"].partitions[0].last_known_elr == (1,)
-    scene.apply(remove_for_good(scene.image, scene.rules, 2))
+    scene.apply(remove_from_isrs_and_elrs(scene.image, scene.rules, 2))
     assert scene.brief("two") == {0: (3, (3,), ()), 1: (NO_LEADER, (), ())}
 
 
-def test_a_broker_that_is_back_leads_what_nobody_else_may(scene: Any) -> None:
+def test_an_unfenced_broker_leads_where_no_other_may(scene: Any) -> None:
     scene.put_broker(1, fenced=True)
     scene.apply(remove_from_isrs(scene.image, scene.rules, 1))
     scene.apply(elect_where_missing(scene.image, scene.rules, 3))
@@ -63,7 +63,7 @@ def test_a_broker_that_is_back_leads_what_nobody_else_may(scene: Any) -> None:
     assert scene.brief("two")[1] == (2, (2,), (1,))
 
 
-def test_the_options_of_the_cluster_hold_where_a_topic_has_none(scene: Any) -> None:
+def test_cluster_wide_options_apply_where_a_topic_has_none(scene: Any) -> None:
     scene.configure("", "min.insync.replicas", "3")
     scene.configure("", "unclean.leader.election.enable", "true")
     scene.apply(remove_from_isrs(scene.image, scene.rules, 1))
@@ -71,7 +71,7 @@ def test_the_options_of_the_cluster_hold_where_a_topic_has_none(scene: Any) -> N
     assert scene.brief("one") == {0: (2, (2,), ()), 1: (3, (3, 2), ()), 2: (2, (2, 3), (1,))}
 
 
-def test_eligible_ones_of_an_earlier_minimum_are_reviewed(scene: Any) -> None:
+def test_elrs_of_an_earlier_minimum_are_cleared(scene: Any) -> None:
     scene.apply(remove_from_isrs(scene.image, scene.rules, 1))
     assert review_eligible(scene.image, scene.rules) == []
     scene.configure("two", "min.insync.replicas", "1")
@@ -80,9 +80,7 @@ def test_eligible_ones_of_an_earlier_minimum_are_reviewed(scene: Any) -> None:
     assert scene.brief("one")[0] == (NO_LEADER, (), (1,))
 
 
-def test_leaders_go_back_to_where_they_are_preferred(
-    scene: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_preferred_leaders_are_elected(scene: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader_changes, "MAX_ELECTIONS", 2)
     assert len(balance_leaders(scene.image, scene.rules)) == 2
     scene.apply(balance_leaders(scene.image, scene.rules))
@@ -92,12 +90,12 @@ def test_leaders_go_back_to_where_they_are_preferred(
     assert scene.brief("one")[2] == (1, (1, 2, 3), ())
 
 
-def test_nobody_goes_back_to_a_broker_that_is_not_active(scene: Any) -> None:
+def test_no_leader_moves_to_an_inactive_broker(scene: Any) -> None:
     scene.put_broker(1, fenced=True)
     assert balance_leaders(scene.image, scene.rules) == []
 
 
-def test_unclean_leaders_are_looked_for_where_they_are_allowed(scene: Any) -> None:
+def test_unclean_leaders_are_elected_where_allowed(scene: Any) -> None:
     scene.apply(remove_from_isrs(scene.image, scene.rules, 1))
     assert elect_unclean_where_missing(scene.image, scene.rules) == []
     scene.configure("one", "unclean.leader.election.enable", "true")
@@ -147,7 +145,7 @@ def test_an_unclean_leader_is_elected_on_request(scene: Any) -> None:
     assert scene.brief("one")[0] == (3, (3,), ())
 
 
-def test_of_all_partitions_those_that_need_nothing_are_left_out(scene: Any) -> None:
+def test_partitions_that_need_no_election_are_left_out(scene: Any) -> None:
     assert elect(scene, PREFERRED, everything=True) == {
         "two": {1: 0},
         "one": {1: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, 2: 0},

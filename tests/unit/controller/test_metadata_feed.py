@@ -1,4 +1,4 @@
-"""What followers of the metadata log are served, and what is known of them by it."""
+"""Serving the metadata log to brokers, and tracking their progress."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_fetch_at_the_end_waits_for_more(desk: Desk) -> None:
     desk.run(scenario)
 
 
-def test_what_is_not_on_disk_is_not_served(desk: Desk) -> None:
+def test_records_not_on_disk_are_not_served(desk: Desk) -> None:
     async def scenario() -> None:
         desk.journal.append([TopicRecord(name="x", topic_id=bytes(16))])
         data = await desk.fetch(0)
@@ -163,7 +163,7 @@ def test_fetches_that_are_refused(desk: Desk, asked: dict[str, Any], code: Error
     desk.run(scenario)
 
 
-def test_a_fetch_tells_how_far_the_follower_is(desk: Desk) -> None:
+def test_a_fetch_records_how_far_a_broker_is(desk: Desk) -> None:
     async def scenario() -> None:
         await desk.write(3)
         await desk.fetch(1, follower=7)
@@ -216,7 +216,7 @@ def test_brokers_are_waited_for_but_not_for_ever(desk: Desk) -> None:
 
 
 def test_a_request_is_about_one_partition(desk: Desk) -> None:
-    """As with Kafka's quorum, anything else is refused, however much it names."""
+    """As with Kafka's quorum, all other requests are refused."""
     partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
     topic = FetchTopic(topic_id=TOPIC_ID, partitions=[partition] * 2)
     one = FetchTopic(topic_id=TOPIC_ID, partitions=[partition])
@@ -264,7 +264,7 @@ async def fetch_snapshot(desk: Desk, position: int = 0, max_bytes: int = 300, **
     return response.topics[0].partitions[0] if response.topics else response
 
 
-def test_who_is_too_far_behind_takes_a_snapshot_and_goes_on_from_there(desk: Desk) -> None:
+def test_a_broker_too_far_behind_fetches_a_snapshot_and_continues_after_it(desk: Desk) -> None:
     async def scenario() -> None:
         await desk.write(40)
         data = await desk.fetch(0, wait_ms=1000, follower=7)
@@ -285,7 +285,7 @@ def test_who_is_too_far_behind_takes_a_snapshot_and_goes_on_from_there(desk: Des
         assert data.snapshot_id.end_offset == -1
         names += [record.name for _, record in read_batches(data.records, end_offset)]
         assert names == [f"t{number}" for number in range(40)]
-        # Whoever is a little behind needs none.
+        # A broker that is a little behind needs no snapshot.
         start = data.log_start_offset
         assert 0 < start < end_offset
         assert next(n for n, _ in read_batches((await desk.fetch(start)).records)) == start

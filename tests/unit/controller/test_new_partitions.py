@@ -1,4 +1,4 @@
-"""More partitions for a topic, as a table: messages and codes are those of Kafka 4.3."""
+"""CreatePartitions as a table; messages and codes are those of Kafka 4.3."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def create(
         (want("b", 2**31 - 1), 44, "more than 10000 records"),
     ],
 )
-def test_a_topic_that_cannot_have_them_is_refused_alone(
+def test_each_topic_is_refused_on_its_own(
     scene: Scene, wanted: CreatePartitionsTopic, code: int, message: str
 ) -> None:
     good = want("b" if wanted.name != "b" else "a", 5)
@@ -95,13 +95,13 @@ def test_new_partitions_have_as_many_replicas_as_the_first(scene: Scene) -> None
     assert {partition.leader for partition in new} == {1, 2, 3}
 
 
-def test_a_reassignment_counts_as_if_it_were_done(scene: Scene) -> None:
+def test_a_reassignment_counts_as_complete(scene: Scene) -> None:
     scene.put_topic("c", PartitionRegistration(0, 1, 0, 0, (2, 3, 1), (1,), (2, 3), (1,)))
     create(scene, want("c", 2))
     assert len(scene.image.topics["c"].partitions[1].replicas) == 2
 
 
-def test_replicas_are_put_where_they_are_asked_for_and_led_by_who_is_there(scene: Scene) -> None:
+def test_a_manual_assignment_is_kept_and_led_by_a_live_broker(scene: Scene) -> None:
     scene.put_broker(3, fenced=True)
     decision = create(scene, want("a", 4, [3, 1], [2, 1]))
     assert [each.error_code for each in decision.response.results] == [0]
@@ -117,7 +117,7 @@ def test_replicas_are_put_where_they_are_asked_for_and_led_by_who_is_there(scene
         (want("b", 2), 38, "All brokers are currently fenced or in controlled shutdown."),
     ],
 )
-def test_somebody_must_be_there_to_lead(
+def test_a_live_broker_must_be_assigned(
     scene: Scene, wanted: CreatePartitionsTopic, code: int, message: str
 ) -> None:
     for number in (1, 2, 3):
@@ -127,7 +127,7 @@ def test_somebody_must_be_there_to_lead(
     assert message in result.error_message
 
 
-def test_a_topic_that_is_named_twice_is_refused_once(scene: Scene) -> None:
+def test_a_duplicate_topic_is_refused_once(scene: Scene) -> None:
     decision = create(scene, want("a", 3), want("b", 2), want("a", 4))
     assert [(each.name, each.error_code) for each in decision.response.results] == [
         ("a", ErrorCode.INVALID_REQUEST),

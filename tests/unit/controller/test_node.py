@@ -1,4 +1,4 @@
-"""The controller over a network: `trimtab.controller.quorum` too."""
+"""The controller over a network, including `trimtab.controller.quorum`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SERVED = {1, 18, 19, 20, 33, 37, 43, 44, 45, 46, 55, 56, 59, 60, 62, 63, 64, 67}
 
 
 class Lab:
-    """A controller node on the host `controller`, and whoever connects to it."""
+    """A controller node on the host `controller`, and its clients."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -132,7 +132,9 @@ def test_brokers_register_follow_and_ask(lab: Lab) -> None:
 
         response, _ = await asyncio.gather(asking.ask(create("a")), follow())
         assert response.topics[0].error_code == 0
-        assert lab.world.loop.time() < 0.5  # the broker had it, so nobody waited
+        assert (
+            lab.world.loop.time() < 0.5
+        )  # the broker had replayed it, so the response did not wait
 
     lab.run(scenario)
 
@@ -148,7 +150,7 @@ def test_a_broker_whose_process_ends_is_fenced_at_once(lab: Lab) -> None:
         assert not brokers[1].fenced
         peer.close()
         await asyncio.sleep(1)
-        assert not brokers[1].fenced  # somebody still listens
+        assert not brokers[1].fenced  # its address still accepts connections
         server.close()
         await asyncio.sleep(1)
         assert brokers[1].fenced
@@ -156,7 +158,7 @@ def test_a_broker_whose_process_ends_is_fenced_at_once(lab: Lab) -> None:
     lab.run(scenario)
 
 
-def test_a_broker_that_is_cut_off_is_given_its_time(lab: Lab) -> None:
+def test_a_disconnected_broker_keeps_its_session_timeout(lab: Lab) -> None:
     async def scenario() -> None:
         peer = await lab.connect()
         await lab.register(peer)
@@ -170,7 +172,7 @@ def test_a_broker_that_is_cut_off_is_given_its_time(lab: Lab) -> None:
     lab.run(scenario)
 
 
-def test_refused_is_when_nobody_listens(lab: Lab) -> None:
+def test_is_refused_is_true_if_no_process_listens(lab: Lab) -> None:
     async def scenario() -> list[bool]:
         server = await asyncio.get_running_loop().create_server(asyncio.Protocol, "x", 1)
         found = [await is_refused("x", 1), await is_refused("x", 2)]
@@ -209,7 +211,7 @@ def test_the_controller_describes_itself(lab: Lab) -> None:
         )
         (node,) = response.brokers
         assert (node.broker_id, node.host, node.port) == (NODE, "controller", 9093)
-        for version in (0, 1):  # of which the first knows of no types
+        for version in (0, 1):  # version 0 has no endpoint types
             response = await peer.ask(DescribeClusterRequest(endpoint_type=1), version)
             assert response.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
         there = TopicData(topic_name=TOPIC, partitions=[PartitionData(partition_index=0)])
@@ -223,7 +225,7 @@ def test_the_controller_describes_itself(lab: Lab) -> None:
         assert [(each.replica_id, each.log_end_offset) for each in quorum.observers] == [(1, 3)]
         assert 0 <= lab.world.now_ms() - quorum.observers[0].last_fetch_timestamp < 100
         assert response.nodes[0].listeners[0].port == 9093
-        # Anything beside that one partition spoils the request, as with Kafka's quorum.
+        # A request that names another partition is refused, as with Kafka's quorum.
         other = TopicData(topic_name="other", partitions=[PartitionData(partition_index=0)])
         for topics in ([there, other], [there, there], [other]):
             response = await peer.ask(DescribeQuorumRequest(topics=topics))
@@ -246,7 +248,7 @@ def test_every_api_that_is_served_is_advertised(lab: Lab) -> None:
     assert lab.run(scenario) == SERVED
 
 
-def test_a_node_whose_disk_fails_hangs_up_and_says_so(lab: Lab) -> None:
+def test_a_node_whose_disk_fails_closes_connections_and_sets_failed(lab: Lab) -> None:
     async def scenario() -> None:
         peer, waiting = await lab.connect(), await lab.connect()
         await lab.register(peer)

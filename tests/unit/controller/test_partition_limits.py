@@ -1,4 +1,4 @@
-"""Limits on partitions: the cases of KIP-578, its gaps filled, as decisions."""
+"""Limits on replicas: the cases of KIP-578, and those it leaves open."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SEEDS = range(20)
 
 
 class Limited:
-    """Brokers 1, 2, … with so many replicas each, of one topic, under these limits."""
+    """Brokers 1, 2, … with the given numbers of replicas of one topic, under these limits."""
 
     def __init__(
         self, scene: Scene, replicas: Sequence[int], broker: int | None, cluster: int | None
@@ -109,7 +109,7 @@ class Limited:
         self.scene.apply(decide_delete(self.scene.image, request, True))
 
     def counts(self) -> list[int]:
-        """Replicas of each broker, counted anew."""
+        """Replicas of each broker, counted from the partitions."""
         counted = Counter(
             replica
             for topic in self.scene.image.topics.values()
@@ -268,7 +268,7 @@ def test_row_18_a_limit_below_what_there_is(scene: Scene) -> None:
     assert limited.create(topic("t", 10, 1)) == [(NONE, "")]
 
 
-def test_row_19_a_cluster_over_its_limit_goes_on(scene: Scene) -> None:
+def test_row_19_a_cluster_over_its_limit_keeps_working(scene: Scene) -> None:
     limited = Limited(scene, (30, 20, 0), None, 40)
     ((code, message),) = limited.create(topic("t", 1, 1))
     assert (code, "already host 50" in message) == (REFUSED, True)

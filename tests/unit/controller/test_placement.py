@@ -1,4 +1,4 @@
-"""Placement: whenever there is room, on as many racks as can be, level, leaders too."""
+"""Placement: finds an assignment if one exists, spreads racks, balances replicas and leaders."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rooms(racks: str, free: int = LONG_MAX) -> list[Room]:
     ("racks", "factor"),
     [("-", 1)] + [(r, f) for r in ("---", "abc", "aabbc", "aaab", "aabbccdd") for f in (1, 2, 3)],
 )
-def test_with_room_leaders_and_replicas_are_level(racks: str, factor: int) -> None:
+def test_with_room_leaders_and_replicas_are_balanced(racks: str, factor: int) -> None:
     count = len(racks)
     for seed in range(10):
         for partitions in (1, count, 3 * count + 1):
@@ -41,7 +41,7 @@ def test_with_room_leaders_and_replicas_are_level(racks: str, factor: int) -> No
 
 
 def check_leaders(placed: list[list[int]], factor: int) -> None:
-    """Everybody leads its share of what it has, give or take less than one."""
+    """Every broker leads its share of its replicas, rounded up or down."""
     leaders = Counter(replicas[0] for replicas in placed)
     hosted = Counter(replica for replicas in placed for replica in replicas)
     for broker, count in hosted.items():
@@ -54,14 +54,14 @@ def test_chance_decides_among_equals() -> None:
     assert len({tuple(sorted(replicas)) for replicas in placed}) == 20
 
 
-def test_who_has_the_fewest_gets_the_odd_ones() -> None:
+def test_brokers_with_the_fewest_replicas_get_the_remainder() -> None:
     brokers = [room._replace(replicas=number) for number, room in enumerate(rooms("---"))]
     for seed in range(10):
         assert [0] in place(brokers, 1, 1, Random(seed))
         assert sorted(place(brokers, 2, 1, Random(seed))) == [[0], [1]]
 
 
-def test_who_leads_the_least_leads_among_equals() -> None:
+def test_the_broker_that_leads_least_leads_among_equals() -> None:
     brokers = [room._replace(leaders=5 - number) for number, room in enumerate(rooms("---"))]
     for seed in range(10):
         assert place(brokers, 1, 3, Random(seed))[0][0] == 2
@@ -70,7 +70,7 @@ def test_who_leads_the_least_leads_among_equals() -> None:
 @pytest.mark.kip(578)
 @pytest.mark.parametrize("seed", range(100))
 def test_the_proposals_own_example_finds_all_thirty(seed: int) -> None:
-    """Where going round and skipping who is full stops at 25."""
+    """Going round and skipping full brokers places only 25 here."""
     brokers = [
         room._replace(free=free) for room, free in zip(rooms("---"), (30, 20, 10), strict=True)
     ]
@@ -85,7 +85,7 @@ def test_the_proposals_own_example_finds_all_thirty(seed: int) -> None:
     ("free", "factor", "most"),
     [((30, 20, 10), 3, 10), ((9, 9), 1, 18), ((0, 5), 2, 0), ((3,), 1, 3)],
 )
-def test_how_many_there_is_room_for(free: tuple[int, ...], factor: int, most: int) -> None:
+def test_count_placeable(free: tuple[int, ...], factor: int, most: int) -> None:
     brokers = [Room(number, None, 0, 0, each) for number, each in enumerate(free)]
     assert count_placeable(brokers, 1000, factor) == most
     assert count_placeable(brokers, 1, factor) == min(1, most)
@@ -99,10 +99,10 @@ def test_how_many_there_is_room_for(free: tuple[int, ...], factor: int, most: in
     st.integers(1, 3),
     st.integers(0, 1000),
 )
-def test_placement_is_what_brute_force_finds(
+def test_placement_matches_brute_force(
     brokers: list[tuple[str | None, int]], partitions: int, factor: int, seed: int
 ) -> None:
-    """It is found if there is one, and no other is on more racks."""
+    """An assignment is found if one exists, and no other is on more racks."""
     factor = min(factor, len(brokers))
     candidates = [Room(number, rack, 0, 0, free) for number, (rack, free) in enumerate(brokers)]
     least = least_rack_cost(candidates, partitions, factor)

@@ -1,4 +1,4 @@
-"""A controller's metrics as Prometheus reads them."""
+"""A controller's metrics for Prometheus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions that move to other brokers, as tables: what is asked for, and what becomes of them."""
+"""Reassignments as tables: the request, and the partition afterwards."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.steps import finish
 from tests.unit.controller.conftest import Scene
 from trimtab.controller.reassignments import (
     begin,
+    cancel,
     decide_alter_reassignments,
-    give_up,
     list_reassignments,
 )
 from trimtab.errors import ErrorCode
@@ -50,7 +50,7 @@ def alter(
     index: int = 0,
     allow: bool = True,
 ) -> list[tuple[int, str | None]]:
-    """Ask for these replicas, one after the other in one request; codes and messages."""
+    """Request these replicas, one after the other in one request; returns codes and messages."""
     request = AlterPartitionReassignmentsRequest(
         timeout_ms=1000,
         allow_replication_factor_change=allow,
@@ -78,7 +78,7 @@ def alter(
 
 
 def ask(scene: Scene, **wanted: list[int]) -> dict[str, list[tuple[Any, ...]]]:
-    """The moves of these partitions, or all."""
+    """The reassignments of these partitions, or all."""
     response = finish(
         list_reassignments(
             scene.image,
@@ -111,14 +111,14 @@ def ask(scene: Scene, **wanted: list[int]) -> dict[str, list[tuple[Any, ...]]]:
         ([(4, 3)], ((4, 3, 1, 2), (3, 4), (1, 2))),
         ([(2, 1)], ((2, 1), (), ())),
         ([(1,)], ((1, 2), (), (2,))),
-        # Changed on the way.
+        # Changed while under way.
         ([(3, 4), (5, 3)], ((5, 3, 1, 2, 4), (3, 5), (1, 2, 4))),
         ([(3, 4), (4, 5, 3)], ((4, 5, 3, 1, 2), (3, 4, 5), (1, 2))),
         ([(2, 3), (1, 2, 3)], ((1, 2, 3), (3,), ())),
         ([(2, 3), (1, 2)], ((1, 2, 3), (), (3,))),
     ],
 )
-def test_a_move_names_who_comes_and_who_goes(steps: list[list[int]], lists: Lists) -> None:
+def test_begin_lists_added_and_removed_replicas(steps: list[list[int]], lists: Lists) -> None:
     moving = PartitionRegistration(0, 1, 5, 7, (1, 2), (1, 2))
     for target in steps:
         moving = begin(moving, list(target))
@@ -127,20 +127,18 @@ def test_a_move_names_who_comes_and_who_goes(steps: list[list[int]], lists: List
 
 @pytest.mark.kip(455)
 @pytest.mark.parametrize(("isr", "left"), [((1, 2), (1, 2)), ((3, 1), (1,)), ((3,), ()), ((), ())])
-def test_a_move_that_is_given_up_leaves_who_was_there_before(
-    isr: tuple[int, ...], left: tuple[int, ...]
-) -> None:
+def test_cancel_restores_the_original_replicas(isr: tuple[int, ...], left: tuple[int, ...]) -> None:
     moving = PartitionRegistration(0, 1, 5, 7, (4, 3, 1, 2), isr, (3, 4), (1, 2))
-    assert give_up(moving) == PartitionRegistration(0, 1, 5, 7, (1, 2), left)
+    assert cancel(moving) == PartitionRegistration(0, 1, 5, 7, (1, 2), left)
 
 
-def test_a_move_waits_for_who_comes_and_then_takes_away_who_goes(scene: Scene) -> None:
+def test_a_reassignment_waits_for_added_replicas_and_then_removes_the_others(scene: Scene) -> None:
     assert alter(scene, (3, 2)) == [(0, None)]
     assert ask(scene) == {"a": [(0, [3, 2, 1], [3], [1])]}
     assert partition(scene) == PartitionRegistration(0, 1, 5, 8, (3, 2, 1), (1, 2), (3,), (1,))
 
 
-def test_a_move_to_those_in_sync_is_done_at_once(scene: Scene) -> None:
+def test_a_reassignment_to_in_sync_replicas_completes_at_once(scene: Scene) -> None:
     alter(scene, (2,))
     assert partition(scene) == PartitionRegistration(0, 2, 6, 8, (2,), (2,))
     assert ask(scene) == {}
@@ -151,12 +149,12 @@ def test_another_order_elects_nobody(scene: Scene) -> None:
     assert partition(scene) == PartitionRegistration(0, 1, 5, 8, (2, 1), (1, 2))
 
 
-def test_a_move_to_where_it_is_writes_nothing(scene: Scene) -> None:
+def test_a_reassignment_to_the_same_replicas_writes_nothing(scene: Scene) -> None:
     assert alter(scene, (1, 2)) == [(0, None)]
     assert partition(scene).partition_epoch == 7
 
 
-def test_a_move_is_given_up(scene: Scene) -> None:
+def test_a_reassignment_is_cancelled(scene: Scene) -> None:
     alter(scene, (3, 2))
     assert alter(scene, None) == [(0, None)]
     assert partition(scene) == PartitionRegistration(0, 1, 6, 9, (2, 1), (1, 2))
@@ -176,7 +174,7 @@ def test_a_move_is_given_up(scene: Scene) -> None:
         ((-2,), "a", 0, 39, "includes broker -2, but no such broker is registered."),
     ],
 )
-def test_a_move_that_cannot_be_is_refused(
+def test_an_impossible_reassignment_is_refused(
     scene: Scene,
     replicas: Sequence[int] | None,
     topic: str,
@@ -215,7 +213,7 @@ def test_another_number_of_replicas_can_be_forbidden(
     assert alter(scene, replicas, allow=False) == [expected]
 
 
-def test_giving_up_must_not_lose_records_unless_the_topic_allows_it(scene: Scene) -> None:
+def test_cancelling_must_not_lose_records_unless_the_topic_allows_it(scene: Scene) -> None:
     scene.put_topic("b", PartitionRegistration(0, 3, 5, 7, (3, 1), (3,), (3,), (1,)))
     assert alter(scene, None, topic="b") == [
         (
@@ -231,7 +229,7 @@ def test_giving_up_must_not_lose_records_unless_the_topic_allows_it(scene: Scene
     assert not after.is_reassigning
 
 
-def test_what_comes_later_in_a_request_builds_on_what_came_before(scene: Scene) -> None:
+def test_later_parts_of_a_request_build_on_earlier_ones(scene: Scene) -> None:
     assert alter(scene, (3, 2), (3, 4), None, None) == [
         (0, None),
         (0, None),
@@ -243,7 +241,7 @@ def test_what_comes_later_in_a_request_builds_on_what_came_before(scene: Scene) 
     assert after.leader == 1 != NO_LEADER
 
 
-def test_moves_are_listed_by_topic_and_partition(scene: Scene) -> None:
+def test_reassignments_are_listed_by_topic_and_partition(scene: Scene) -> None:
     scene.put_topic(
         "b",
         *(PartitionRegistration(index, 1, 5, 7, (3, 1), (1,), (3,), (1,)) for index in range(3)),

@@ -1,4 +1,4 @@
-"""Metadata found again from brokers' directories (`trimtab.controller.recovery`)."""
+"""Metadata rebuilt from brokers' directories (`trimtab.controller.recovery`)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_longest_log_of_the_highest_epoch_counts() -> None:
     assert partition.leader_epoch > 4
 
 
-def test_those_that_are_equal_are_in_sync_and_lead_in_turn() -> None:
+def test_equal_replicas_are_in_sync_and_share_leadership() -> None:
     logs = [log(number, 2, 10) for number in range(6)]
     found = run(logs, logs, logs)
     for partition in partitions(found):
@@ -61,7 +61,7 @@ def test_those_that_are_equal_are_in_sync_and_lead_in_turn() -> None:
     assert Counter(each.replicas[0] for each in partitions(found)) == {1: 2, 2: 2, 3: 2}
 
 
-def test_partitions_that_left_no_trace_are_filled_in_and_can_be_named() -> None:
+def test_partitions_without_logs_are_filled_in_and_can_be_counted() -> None:
     found = run([log(2, 0, 5)], [log(2, 0, 5)], [], counts={"f": 5})
     assert [each.id for each in partitions(found)] == [0, 1, 2, 3, 4]
     for partition in partitions(found):
@@ -71,7 +71,7 @@ def test_partitions_that_left_no_trace_are_filled_in_and_can_be_named() -> None:
         run([log(0, 0, 1)], counts={"g": 2})
 
 
-def test_producer_ids_begin_beyond_all_that_are_remembered() -> None:
+def test_producer_ids_begin_beyond_all_found() -> None:
     found = run([log(0, 0, 1, max_producer_id=4711)], [log(0, 0, 1, max_producer_id=4000)])
     assert found.image.next_producer_id > 4711 + 1000
 
@@ -111,13 +111,13 @@ class TestOldJournal:
         assert found.image.value(CONFIG_CLIENT_METRICS, "m", "interval.ms") == "100"
         assert found.notes == []
 
-    def test_a_replica_that_has_moved_since_is_where_its_log_is(self) -> None:
+    def test_a_replica_moved_since_the_copy_is_where_its_log_is(self) -> None:
         old = self.old().image
         old.topics["f"] = old.topics["f"]._replace(id=ID)
         found = run([log(1, 7, 5)], [], [log(1, 7, 5)], old=old)
         assert partitions(found)[1].replicas == (1, 3)
 
-    def test_a_replica_without_a_log_stays_one_and_is_not_in_sync(self) -> None:
+    def test_a_replica_without_a_log_stays_a_replica_but_is_not_in_sync(self) -> None:
         old = self.old().image
         old.topics["f"] = old.topics["f"]._replace(id=ID)
         found = run([log(1, 7, 5)], [], [], old=old)
@@ -137,7 +137,7 @@ class TestOldJournal:
         assert found.image.topics["f"].id == old.topics["f"].id
         assert "kept as an empty topic" in found.notes[0]
 
-    def test_a_broker_that_it_knows_must_be_there(self) -> None:
+    def test_every_broker_in_the_old_copy_must_be_given(self) -> None:
         with pytest.raises(UsageError, match="knows broker 3, whose directory is not given"):
             run([], [], old=self.old().image)
 
@@ -165,7 +165,7 @@ def test_a_topic_whose_id_is_nowhere_gets_one() -> None:
     assert run([log(0, 0, 0, topic_id=None)]).image.topics["f"].id == MADE
 
 
-def test_the_journal_opens_with_what_was_found(tmp_path: Any) -> None:
+def test_the_new_journal_opens_with_the_recovered_metadata(tmp_path: Any) -> None:
     from trimtab.controller.journal import Journal
     from trimtab.runtime.files import DirectoryStorage
 

@@ -1,4 +1,4 @@
-"""Sessions in virtual time: how they end, and what proves that a broker is gone."""
+"""Sessions in virtual time: how they end, and when a broker counts as dead."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OPEN, OTHER = object(), object()
 
 
 class Desk:
-    """Sessions of 9 s, with a probe that says what `refused` says."""
+    """Sessions of 9 s, with a probe that returns `refused`."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -51,15 +51,15 @@ def desk() -> Iterator[Desk]:
         desk.do("close")
 
 
-def test_a_session_ends_when_nothing_is_heard_for_its_time(desk: Desk) -> None:
+def test_a_session_ends_after_its_timeout(desk: Desk) -> None:
     desk.do("touch", BROKER, EPOCH, OPEN)
     desk.pass_time(8)
     desk.do("touch", BROKER, EPOCH, OPEN)
     desk.pass_time(8.9)
-    assert (desk.ended, desk.sessions.is_taken(BROKER, EPOCH)) == ([], True)
+    assert (desk.ended, desk.sessions.is_connected(BROKER, EPOCH)) == ([], True)
     desk.pass_time(0.2)
     assert desk.ended == [(17, BROKER, "its session timed out")]
-    assert not desk.sessions.is_taken(BROKER, EPOCH)
+    assert not desk.sessions.is_connected(BROKER, EPOCH)
 
 
 def test_a_dropped_session_does_not_end_by_itself(desk: Desk) -> None:
@@ -97,7 +97,7 @@ def test_a_lost_connection_alone_proves_nothing(desk: Desk) -> None:
     assert len(desk.probes) == probes
 
 
-def test_it_is_asked_again_as_a_process_takes_its_time_to_die(desk: Desk) -> None:
+def test_the_address_is_probed_again_while_the_process_dies(desk: Desk) -> None:
     desk.do("touch", BROKER, EPOCH, OPEN)
     desk.do("lost", OPEN)
     desk.pass_time(0.5)
@@ -106,7 +106,7 @@ def test_it_is_asked_again_as_a_process_takes_its_time_to_die(desk: Desk) -> Non
     assert [number for _, number, _ in desk.ended] == [BROKER]
 
 
-def test_at_first_it_is_asked_often(desk: Desk) -> None:
+def test_the_first_probes_come_quickly(desk: Desk) -> None:
     desk.do("touch", BROKER, EPOCH, OPEN)
     desk.do("lost", OPEN)
     desk.pass_time(0.015)
@@ -115,30 +115,30 @@ def test_at_first_it_is_asked_often(desk: Desk) -> None:
     assert [number for _, number, _ in desk.ended] == [BROKER]
 
 
-def test_a_broker_that_connects_again_is_left_alone(desk: Desk) -> None:
+def test_a_broker_that_reconnects_is_not_probed(desk: Desk) -> None:
     desk.do("touch", BROKER, EPOCH, OPEN)
     desk.do("lost", OPEN)
-    assert not desk.sessions.is_taken(BROKER, EPOCH)
+    assert not desk.sessions.is_connected(BROKER, EPOCH)
     desk.pass_time(0.5)
     desk.do("touch", BROKER, EPOCH, OTHER)
     desk.refused = True
-    desk.do("lost", OPEN)  # of which it has no need any more
+    desk.do("lost", OPEN)  # the broker has a newer connection
     desk.pass_time(5)
-    assert (desk.ended, desk.sessions.is_taken(BROKER, EPOCH)) == ([], True)
+    assert (desk.ended, desk.sessions.is_connected(BROKER, EPOCH)) == ([], True)
 
 
 def test_another_incarnation_has_a_session_of_its_own(desk: Desk) -> None:
     desk.do("touch", BROKER, EPOCH, OPEN)
     desk.pass_time(5)
     desk.do("touch", BROKER, EPOCH + 1, OTHER)
-    assert not desk.sessions.is_taken(BROKER, EPOCH)
-    assert desk.sessions.is_taken(BROKER, EPOCH + 1)
+    assert not desk.sessions.is_connected(BROKER, EPOCH)
+    assert desk.sessions.is_connected(BROKER, EPOCH + 1)
     desk.pass_time(8)
     assert desk.ended == []
 
 
-def test_who_was_given_time_only_is_not_in_touch(desk: Desk) -> None:
+def test_a_session_without_a_connection_is_not_taken(desk: Desk) -> None:
     desk.do("touch", BROKER, EPOCH)
-    assert not desk.sessions.is_taken(BROKER, EPOCH)
+    assert not desk.sessions.is_connected(BROKER, EPOCH)
     desk.pass_time(10)
     assert [number for _, number, _ in desk.ended] == [BROKER]

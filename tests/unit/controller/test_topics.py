@@ -1,4 +1,4 @@
-"""Decisions about topics, as a table: a request and a cluster in, an answer and records out."""
+"""Decisions about topics, as tables: request and cluster in, response and records out."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ REFUSED: list[tuple[CreatableTopic, ErrorCode, str]] = [
 
 
 @pytest.mark.parametrize(("wanted", "code", "reason"), REFUSED, ids=[r[2] for r in REFUSED])
-def test_a_topic_that_cannot_be_had_is_refused_alone(
+def test_each_topic_is_refused_on_its_own(
     image: ClusterImage, wanted: CreatableTopic, code: ErrorCode, reason: str
 ) -> None:
     decision = create(image, wanted, topic("good"))
@@ -145,7 +145,7 @@ def test_a_topic_is_created_with_the_defaults(image: ClusterImage) -> None:
     assert shown["segment.ms"] == ("604800000", 5)
 
 
-def test_the_source_of_an_option_is_the_strongest_that_sets_it(image: ClusterImage) -> None:
+def test_the_source_of_an_option_is_the_one_that_wins(image: ClusterImage) -> None:
     given = {"log.segment.bytes": 1 << 30, "log.retention.hours": 168, "num.partitions": 1}
     image.replay(
         ConfigRecord(
@@ -185,7 +185,7 @@ def fence(image: ClusterImage, *numbers: int) -> None:
         image.replay(register_broker_record(broker))
 
 
-def test_every_partition_has_its_replicas_in_sync_and_the_first_leads(image: ClusterImage) -> None:
+def test_a_new_partition_has_all_replicas_in_sync_and_the_first_leads(image: ClusterImage) -> None:
     apply(image, create(image, topic("t", 6, 3)))
     for partition in image.topics["t"].partitions:
         assert sorted(partition.replicas) == [0, 1, 2]
@@ -213,7 +213,7 @@ def test_fenced_brokers_get_replicas_but_are_not_in_sync(image: ClusterImage) ->
     assert (partition.replicas, partition.isr, partition.leader) == ((1, 2), (2,), 2)
 
 
-def test_somebody_must_be_there(image: ClusterImage) -> None:
+def test_a_live_broker_is_required(image: ClusterImage) -> None:
     fence(image, 1)
     (refused,) = create(image, topic("t", assignment={0: [1]})).response.topics
     assert refused.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
@@ -267,7 +267,7 @@ def test_topics_are_deleted_by_name_and_by_id(image: ClusterImage) -> None:
     ]
 
 
-def test_a_topic_named_by_name_and_id_is_deleted_once(image: ClusterImage) -> None:
+def test_a_topic_given_by_name_and_id_is_deleted_once(image: ClusterImage) -> None:
     topic_id = image.topics["a.b"].id
     assert delete(image, ("a.b", bytes(16)), (None, topic_id)) == [("a.b", 0), ("a.b", 0)]
     assert list(image.topics) == ["there"]
@@ -283,9 +283,7 @@ def test_a_topic_named_by_name_and_id_is_deleted_once(image: ClusterImage) -> No
     ],
     ids=["nothing", "both", "a name twice", "an id twice"],
 )
-def test_deletions_that_make_no_sense(
-    image: ClusterImage, topics: list[tuple[str | None, bytes]]
-) -> None:
+def test_invalid_deletions(image: ClusterImage, topics: list[tuple[str | None, bytes]]) -> None:
     assert {code for _, code in delete(image, *topics)} == {ErrorCode.INVALID_REQUEST}
     assert len(image.topics) == 2
 

@@ -81,7 +81,7 @@ def state(image: ClusterImage) -> dict[str, Any]:
     return vars(image)
 
 
-def test_records_add_up_to_an_image() -> None:
+def test_records_are_replayed_into_an_image() -> None:
     image = image_of(*HISTORY)
     assert image.brokers == {1: BROKER}
     assert image.topics["t"] is image.topics_by_id[T]
@@ -103,7 +103,7 @@ def test_a_removed_topic_leaves_nothing() -> None:
     assert state(image) == state(image_of(HISTORY[0], HISTORY[1], HISTORY[-1]))
 
 
-def test_a_partition_and_a_broker_can_change_and_a_config_go() -> None:
+def test_partitions_and_brokers_can_change_and_configs_be_removed() -> None:
     moved = partition(0, leader=2)
     again = BROKER._replace(epoch=9, port=9999)
     image = image_of(
@@ -185,7 +185,7 @@ def test_a_partition_in_full_is_rebuilt() -> None:
     assert state(image_of(*image.records())) == state(image)
 
 
-def test_a_brokers_fence_and_shutdown_come_and_go() -> None:
+def test_a_brokers_fence_and_shutdown_state_can_change() -> None:
     image = image_of(*HISTORY)
     assert image.brokers[1].is_active
     for changed, fenced, ending in [
@@ -202,26 +202,26 @@ def test_a_brokers_fence_and_shutdown_come_and_go() -> None:
     assert image.brokers[1].is_active
 
 
-def test_a_broker_can_be_forgotten() -> None:
+def test_a_broker_can_be_unregistered() -> None:
     gone = UnregisterBrokerRecord(broker_id=1, broker_epoch=4)
     assert image_of(*HISTORY, gone, NoOpRecord()).brokers == {}
 
 
 @pytest.mark.parametrize(("topic", "cleared"), [("t", True), ("u.v", False), ("", True)])
-def test_eligible_leaders_are_forgotten_by_topic_or_all(topic: str, cleared: bool) -> None:
+def test_elrs_are_cleared_for_one_topic_or_all(topic: str, cleared: bool) -> None:
     image = image_of(*HISTORY, partition_record(T, FULL), ClearElrRecord(topic_name=topic))
     after = FULL._replace(partition_epoch=10, elr=())
     assert image.topics["t"].partitions[0] == (after if cleared else FULL)
     assert image.topics["t"].partitions[1] == partition(1)
 
 
-def test_a_partition_without_leader_keeps_its_eligible_ones() -> None:
+def test_a_partition_without_leader_keeps_its_elr() -> None:
     waits = FULL._replace(leader=NO_LEADER, isr=(), last_known_elr=(1,))
     image = image_of(*HISTORY, partition_record(T, waits), ClearElrRecord(topic_name=""))
     assert image.topics["t"].partitions[0] == waits
 
 
-def test_a_copy_stays_as_it_is() -> None:
+def test_a_copy_is_independent() -> None:
     image = image_of(*HISTORY)
     copied = image.copy()
     assert state(copied) == state(image)

@@ -1,4 +1,4 @@
-"""What a broker keeps of the controller's log (`trimtab.metadata.replayed`)."""
+"""The last replayed metadata batch on a broker's disk (`trimtab.metadata.replayed`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trimtab.metadata.replayed import NOTHING, Replayed, read_replayed, write_re
 from trimtab.runtime.files import DirectoryStorage
 
 
-def test_what_was_kept_is_found_again(tmp_path: Path) -> None:
+def test_a_written_batch_is_read_back(tmp_path: Path) -> None:
     storage = DirectoryStorage(tmp_path)
     assert read_replayed(storage) == NOTHING
     write_replayed(storage, Replayed(17, 2**32 - 1), durable=True)
@@ -18,7 +18,7 @@ def test_what_was_kept_is_found_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"baseOffset": 3}', b"\0" * 40, b"\xff"])
-def test_a_damaged_file_says_nothing(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_file_counts_as_missing(tmp_path: Path, content: bytes) -> None:
     storage = DirectoryStorage(tmp_path)
     storage.write_file(".trimtab_replayed", content)
     assert read_replayed(storage) == NOTHING

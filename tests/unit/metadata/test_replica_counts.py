@@ -5,7 +5,7 @@ from __future__ import annotations
 from trimtab.metadata.replica_counts import ReplicaCounts
 
 
-def test_they_follow_partitions_that_come_and_go() -> None:
+def test_counts_follow_created_and_deleted_partitions() -> None:
     counts = ReplicaCounts()
     counts.add((2, 1))
     counts.add((1, 2, 3))
@@ -18,7 +18,7 @@ def test_they_follow_partitions_that_come_and_go() -> None:
     assert (counts.on[1], counts.on[2], counts.preferred[2], counts.total) == (1, 1, 0, 3)
 
 
-def test_a_copy_goes_its_own_way() -> None:
+def test_a_copy_is_independent() -> None:
     counts = ReplicaCounts()
     counts.add((1,))
     copied = counts.copy()
@@ -27,7 +27,7 @@ def test_a_copy_goes_its_own_way() -> None:
     assert (copied != counts, counts.on[1]) == (True, 1)
 
 
-def test_who_has_none_left_is_as_if_never_there() -> None:
+def test_a_broker_without_replicas_counts_zero() -> None:
     counts = ReplicaCounts()
     counts.add((1, 2))
     counts.remove((1, 2))

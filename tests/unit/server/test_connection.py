@@ -1,4 +1,4 @@
-"""In which order a connection serves and answers (`trimtab.server.connection`).
+"""The order in which a connection serves and answers requests (`trimtab.server.connection`).
 
 What it makes of frames that are no requests: `tests/unit/broker/test_dispatch.py`.
 """
@@ -137,7 +137,7 @@ def test_produce_requests_are_served_while_others_wait_and_answered_in_order(des
     desk.run(scenario)
 
 
-def test_one_without_an_answer_among_them_leaves_no_gap(desk: Desk) -> None:
+def test_a_produce_request_without_a_response_leaves_no_gap(desk: Desk) -> None:
     async def scenario() -> None:
         line = desk.connect()
         line.produce()
@@ -151,7 +151,7 @@ def test_one_without_an_answer_among_them_leaves_no_gap(desk: Desk) -> None:
     desk.run(scenario)
 
 
-def test_what_is_known_at_once_waits_for_those_before_it(desk: Desk) -> None:
+def test_a_known_response_waits_for_earlier_ones(desk: Desk) -> None:
     async def scenario() -> None:
         line = desk.connect()
         line.produce()
@@ -196,7 +196,7 @@ def test_produce_requests_wait_for_another_kind(desk: Desk) -> None:
     desk.run(scenario)
 
 
-def test_so_many_wait_and_no_more(desk: Desk) -> None:
+def test_the_number_of_waiting_produce_requests_is_limited(desk: Desk) -> None:
     async def scenario() -> None:
         line = desk.connect()
         for _ in range(MAX_PIPELINED + 2):
@@ -246,10 +246,10 @@ def test_with_a_slow_broker_produce_requests_wait_for_each_other(desk: Desk) -> 
     desk.run(scenario)
 
 
-# -- limits of patience
+# -- limits
 
 
-def test_after_so_many_requests_the_others_have_their_turn(desk: Desk) -> None:
+def test_other_connections_are_served_after_a_number_of_requests(desk: Desk) -> None:
     async def scenario() -> None:
         greedy, other = desk.connect(), desk.connect()
         for _ in range(3 * MAX_AT_ONCE):
@@ -267,8 +267,8 @@ def test_after_so_many_requests_the_others_have_their_turn(desk: Desk) -> None:
     desk.run(scenario)
 
 
-def test_many_who_send_long_requests_share_a_turn(desk: Desk) -> None:
-    """Of their requests some are served between two turns; short ones are not kept waiting."""
+def test_long_requests_of_many_connections_share_a_limit_per_loop_iteration(desk: Desk) -> None:
+    """Per loop iteration only some of their requests are served, so short ones do not wait."""
     long = MetadataRequest(
         topics=[MetadataRequestTopic(name="x" * 30 + str(n)) for n in range(120)]
     )
@@ -287,7 +287,7 @@ def test_many_who_send_long_requests_share_a_turn(desk: Desk) -> None:
         assert served < len(desk.described) <= 2 * served
         lines[-1].transport.close()
         await turn(60)
-        # In the order in which they stand in line, so that each has had one before one has two.
+        # In the order of the queue: each is served once before any is served twice.
         assert [len(line.answered()) for line in lines] == [2] * 49 + [0]
         assert all(line.transport.reading for line in lines[:-1])
 
@@ -295,13 +295,15 @@ def test_many_who_send_long_requests_share_a_turn(desk: Desk) -> None:
 
 
 def test_nothing_is_written_to_a_connection_that_closes(desk: Desk) -> None:
-    """uvloop raises then, where asyncio writes nothing."""
+    """asyncio ignores such a write; uvloop raises."""
 
     async def scenario() -> None:
         line = desk.connect()
         line.wait()
         line.transport.writelines = _refuse  # type: ignore[method-assign]
-        line.transport.closed = True  # the other end has reset it; nobody has been told yet
+        line.transport.closed = (
+            True  # the peer has reset it; `connection_lost` has not been called yet
+        )
         desk.others[0].set_result(InitProducerIdResponse(producer_epoch=0))
         await turn()
         assert not desk.others[0].cancelled()
@@ -315,7 +317,7 @@ def test_nothing_is_written_to_a_connection_that_closes(desk: Desk) -> None:
     assert failures == []
 
 
-def test_a_turn_that_is_due_is_not_taken_by_who_has_gone(desk: Desk) -> None:
+def test_a_closed_connection_does_not_serve_its_next_request(desk: Desk) -> None:
     async def scenario() -> None:
         line = desk.connect()
         for _ in range(2 * MAX_AT_ONCE):
@@ -340,7 +342,7 @@ def test_a_length_alone_takes_no_memory(desk: Desk) -> None:
     desk.run(scenario)
 
 
-def test_who_has_sent_large_frames_is_trusted_with_others(desk: Desk) -> None:
+def test_a_client_that_has_sent_a_large_frame_may_announce_others(desk: Desk) -> None:
     async def scenario() -> None:
         line = desk.connect()
         large = ProduceRequest(
@@ -373,10 +375,10 @@ def test_a_client_that_reads_what_it_asked_for_is_not_idle(desk: Desk) -> None:
     desk.run(scenario)
 
 
-# -- the end
+# -- closing
 
 
-def test_what_waits_is_given_up_when_the_connection_is_lost(desk: Desk) -> None:
+def test_pending_responses_are_cancelled_when_the_connection_is_lost(desk: Desk) -> None:
     async def scenario() -> None:
         line = desk.connect()
         lost: list[bool] = []
@@ -394,8 +396,8 @@ def test_what_waits_is_given_up_when_the_connection_is_lost(desk: Desk) -> None:
     desk.run(scenario)
 
 
-def test_what_waits_is_given_up_at_once_when_the_connection_is_broken(desk: Desk) -> None:
-    """As a broker does that is killed, which must not answer any more (seed 30319)."""
+def test_pending_responses_are_cancelled_at_once_when_the_connection_is_aborted(desk: Desk) -> None:
+    """As when a broker is killed, which must not answer any more (seed 30319)."""
 
     async def scenario() -> None:
         line = desk.connect()
@@ -412,7 +414,7 @@ def test_what_waits_is_given_up_at_once_when_the_connection_is_broken(desk: Desk
     ("error", "refused", "failed"),
     [(CloseConnection("no answer fits"), 1, 0), (RuntimeError("a fault of ours"), 0, 1)],
 )
-def test_an_answer_that_fails_costs_its_connection(
+def test_a_failed_response_closes_its_connection(
     desk: Desk, error: Exception, refused: int, failed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
@@ -432,7 +434,7 @@ def test_an_answer_that_fails_costs_its_connection(
     assert str(error) in caplog.text
 
 
-def test_an_answer_that_the_version_cannot_carry_costs_its_connection(
+def test_a_response_that_cannot_be_encoded_closes_its_connection(
     desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
@@ -462,7 +464,7 @@ def test_nothing_is_served_after_the_connection_was_closed(desk: Desk) -> None:
 # -- writing
 
 
-def test_a_client_that_does_not_read_holds_up_its_own_requests(desk: Desk) -> None:
+def test_a_client_that_does_not_read_delays_only_its_own_requests(desk: Desk) -> None:
     async def scenario() -> None:
         line, other = desk.connect(), desk.connect()
         line.connection.pause_writing()
@@ -479,7 +481,7 @@ def test_a_client_that_does_not_read_holds_up_its_own_requests(desk: Desk) -> No
     desk.run(scenario)
 
 
-def test_answers_that_are_known_together_go_out_together(desk: Desk) -> None:
+def test_responses_known_together_are_sent_together(desk: Desk) -> None:
     async def scenario() -> None:
         line = desk.connect()
         for _ in range(3):
@@ -518,7 +520,7 @@ def large(topics: int = 5000) -> MetadataRequest:
     return MetadataRequest(topics=[MetadataRequestTopic(name=f"{n:06}") for n in range(topics)])
 
 
-def test_a_large_request_is_read_while_others_are_served(desk: Desk) -> None:
+def test_other_connections_are_served_while_a_large_request_is_decoded(desk: Desk) -> None:
     async def scenario() -> None:
         line, other = desk.connect(), desk.connect()
         line.send(large(), 12)
@@ -583,7 +585,7 @@ def test_steps_without_a_pause_are_answered_at_once(desk: Desk) -> None:
     desk.run(scenario)
 
 
-def test_steps_may_end_in_what_is_waited_for(desk: Desk) -> None:
+def test_steps_may_end_with_an_awaitable(desk: Desk) -> None:
     async def scenario() -> None:
         pending: asyncio.Future[ProduceResponse] = asyncio.get_running_loop().create_future()
 
@@ -605,7 +607,7 @@ def test_steps_may_end_in_what_is_waited_for(desk: Desk) -> None:
     desk.run(scenario)
 
 
-def test_a_large_response_is_written_in_turns_and_in_its_place(desk: Desk) -> None:
+def test_a_large_response_is_encoded_in_steps_and_sent_in_order(desk: Desk) -> None:
     async def scenario() -> None:
         line = desk.connect()
         line.produce()
@@ -623,7 +625,7 @@ def test_a_large_response_is_written_in_turns_and_in_its_place(desk: Desk) -> No
     desk.run(scenario)
 
 
-def test_a_connection_that_is_lost_stops_what_is_done_for_it(desk: Desk) -> None:
+def test_a_lost_connection_stops_its_work(desk: Desk) -> None:
     async def scenario() -> None:
         line = desk.connect()
         line.send(large(), 12)
@@ -637,7 +639,7 @@ def test_a_connection_that_is_lost_stops_what_is_done_for_it(desk: Desk) -> None
     desk.run(scenario)
 
 
-def test_more_than_fits_in_memory_costs_the_sender_its_connection_and_says_why(
+def test_a_request_that_exceeds_the_memory_limit_closes_its_connection_with_a_reason(
     desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
@@ -652,7 +654,7 @@ def test_more_than_fits_in_memory_costs_the_sender_its_connection_and_says_why(
     assert "MetadataRequest.topics has the length 1000000" in caplog.text
 
 
-def test_what_is_corrupt_late_in_a_large_request_closes_the_connection(desk: Desk) -> None:
+def test_corruption_late_in_a_large_request_closes_the_connection(desk: Desk) -> None:
     async def scenario() -> None:
         line = desk.connect()
         body = (5000).to_bytes(4, "big") + b"\0\x01t" * 4999 + b"\xff\xff"
@@ -664,7 +666,7 @@ def test_what_is_corrupt_late_in_a_large_request_closes_the_connection(desk: Des
     desk.run(scenario)
 
 
-def test_a_long_request_is_the_last_before_others_have_their_turn(desk: Desk) -> None:
+def test_other_connections_are_served_after_a_long_request(desk: Desk) -> None:
     async def scenario() -> None:
         line = desk.connect()
         line.send(large(300), 12)

@@ -86,7 +86,7 @@ def test_an_address_that_is_taken_is_an_error(hall: Hall) -> None:
     hall.run(scenario)
 
 
-def test_what_happened_is_counted(hall: Hall) -> None:
+def test_connections_and_requests_are_counted(hall: Hall) -> None:
     async def scenario() -> None:
         await hall.listener.start()
         peers = [await hall.connect() for _ in range(3)]
@@ -130,7 +130,9 @@ def test_options_may_change_while_it_listens(hall: Hall) -> None:
     hall.run(scenario)
 
 
-def test_one_too_many_is_refused_if_all_the_others_have_asked_for_something(hall: Hall) -> None:
+def test_a_connection_beyond_the_limit_is_refused_if_all_others_have_sent_a_request(
+    hall: Hall,
+) -> None:
     async def scenario() -> None:
         await hall.listener.start()
         hall.listener.config = config.read(BROKER, {"max.connections": 2})
@@ -147,7 +149,7 @@ def test_one_too_many_is_refused_if_all_the_others_have_asked_for_something(hall
 
 
 @pytest.mark.parametrize("is_capacity", [True, False])
-def test_who_says_nothing_gives_way_where_there_are_too_many(
+def test_a_silent_connection_is_closed_at_the_limit(
     hall: Hall, is_capacity: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
@@ -173,7 +175,9 @@ def test_who_says_nothing_gives_way_where_there_are_too_many(
     assert "has sent no request yet" in caplog.text
 
 
-def test_a_flood_of_refusals_fills_no_disk(hall: Hall, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_of_refused_connections_is_limited(
+    hall: Hall, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario() -> None:
         await hall.listener.start()
         for peer in [await hall.connect() for _ in range(100)]:
@@ -188,7 +192,7 @@ def test_a_flood_of_refusals_fills_no_disk(hall: Hall, caplog: pytest.LogCapture
     hall.run(scenario)
 
 
-def test_closing_gives_up_what_is_not_answered_and_tells_who_waits(hall: Hall) -> None:
+def test_closing_cancels_pending_responses(hall: Hall) -> None:
     async def scenario() -> None:
         await hall.listener.start()
         peer = await hall.connect()
@@ -207,7 +211,7 @@ def test_closing_gives_up_what_is_not_answered_and_tells_who_waits(hall: Hall) -
     hall.run(scenario)
 
 
-def test_closing_waits_a_second_for_who_does_not_read(hall: Hall) -> None:
+def test_closing_waits_a_second_for_clients_that_do_not_read(hall: Hall) -> None:
     async def scenario() -> None:
         await hall.listener.start()
         peer = await hall.connect()
@@ -226,7 +230,7 @@ def test_closing_waits_a_second_for_who_does_not_read(hall: Hall) -> None:
     hall.run(scenario)
 
 
-def test_an_abort_breaks_everything_at_once(hall: Hall) -> None:
+def test_an_abort_closes_all_connections_at_once(hall: Hall) -> None:
     async def scenario() -> None:
         await hall.listener.start()
         peers = [await hall.connect() for _ in range(2)]

@@ -1,4 +1,4 @@
-"""A connection from one node to another (`trimtab.server.peer`); the other one is played here."""
+"""A connection from one node to another (`trimtab.server.peer`), which is faked here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REQUEST = AllocateProducerIdsRequest(broker_id=1, broker_epoch=11)
 
 
 class Node(asyncio.Protocol):
-    """The other node's end of its last connection: what came, and the means to answer.
+    """The other node's end of its last connection: the requests, and methods to answer them.
 
     Attributes:
         lost: set once that connection is gone.
@@ -83,7 +83,7 @@ def stage() -> Iterator[Stage]:
         yield Stage(world)
 
 
-def test_answers_belong_to_requests_in_their_order(stage: Stage) -> None:
+def test_responses_are_matched_to_requests_in_order(stage: Stage) -> None:
     async def scenario() -> None:
         peer = await stage.connect()
         asked = [peer.ask(REQUEST) for _ in range(3)]
@@ -111,7 +111,7 @@ def test_a_request_goes_in_the_newest_version_unless_one_is_given(stage: Stage) 
     stage.run(scenario)
 
 
-def test_nobody_there_is_said_with_the_address(stage: Stage) -> None:
+def test_an_unreachable_peer_is_reported_with_its_address(stage: Stage) -> None:
     async def scenario() -> None:
         with pytest.raises(PeerLost, match="node:9999 cannot be reached"):
             await Peer.connect("node", 9999, "broker-1", 5)
@@ -125,7 +125,7 @@ def test_nobody_there_is_said_with_the_address(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("how", ["the other ends it", "this one closes it", "it breaks"])
-def test_whoever_waits_hears_that_the_connection_is_lost(stage: Stage, how: str) -> None:
+def test_waiting_requests_fail_when_the_connection_is_lost(stage: Stage, how: str) -> None:
     async def scenario() -> None:
         peer = await stage.connect()
         asked = [peer.ask(REQUEST) for _ in range(2)]
@@ -150,7 +150,7 @@ def test_whoever_waits_hears_that_the_connection_is_lost(stage: Stage, how: str)
     stage.run(scenario)
 
 
-def test_an_answer_that_nobody_wants_any_more_is_passed_over(stage: Stage) -> None:
+def test_a_response_to_a_cancelled_request_is_ignored(stage: Stage) -> None:
     async def scenario() -> None:
         peer = await stage.connect()
         given_up, wanted = peer.ask(REQUEST), peer.ask(REQUEST)
@@ -172,7 +172,9 @@ def test_an_answer_that_nobody_wants_any_more_is_passed_over(stage: Stage) -> No
         ("not what was asked for", (1).to_bytes(4, "big") + b"\0\1\2"),
     ],
 )
-def test_an_answer_that_is_none_costs_the_connection(stage: Stage, what: str, frame: bytes) -> None:
+def test_an_undecodable_response_closes_the_connection(
+    stage: Stage, what: str, frame: bytes
+) -> None:
     async def scenario() -> None:
         peer = await stage.connect()
         asked = [peer.ask(REQUEST) for _ in range(2)]
@@ -187,7 +189,7 @@ def test_an_answer_that_is_none_costs_the_connection(stage: Stage, what: str, fr
     stage.run(scenario)
 
 
-def test_an_answer_to_nothing_costs_the_connection(stage: Stage) -> None:
+def test_an_unexpected_response_closes_the_connection(stage: Stage) -> None:
     async def scenario() -> None:
         peer = await stage.connect()
         stage.node.answer(1)
@@ -197,7 +199,7 @@ def test_an_answer_to_nothing_costs_the_connection(stage: Stage) -> None:
     stage.run(scenario)
 
 
-def test_a_length_that_is_none_costs_the_connection(stage: Stage) -> None:
+def test_an_invalid_frame_length_closes_the_connection(stage: Stage) -> None:
     async def scenario() -> None:
         peer = await stage.connect()
         asked = peer.ask(REQUEST)

@@ -1,4 +1,4 @@
-"""Work that is done a step at a time (`trimtab.server.turns`)."""
+"""Long work in steps (`trimtab.server.turns`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def count(steps: int, name: str, seen: list[str]) -> Steps[str]:
     return name
 
 
-def test_others_have_their_turn_between_two_steps(world: World) -> None:
+def test_other_tasks_run_between_two_steps(world: World) -> None:
     seen: list[str] = []
 
     async def scenario() -> None:
@@ -53,7 +53,7 @@ def test_one_piece_of_work_is_finished_before_the_next_is_begun(world: World) ->
     assert seen == ["a0", "a1", "b0"]
 
 
-def test_what_frees_memory_goes_first(world: World) -> None:
+def test_work_that_frees_memory_goes_first(world: World) -> None:
     seen: list[str] = []
 
     async def scenario() -> None:
@@ -87,7 +87,7 @@ def test_cancelled_work_ends_where_it_is_and_the_next_goes_on(world: World) -> N
     assert seen == ["a0", "closed", "b0"]
 
 
-def test_a_fault_is_told_to_who_asked_and_to_nobody_else(world: World) -> None:
+def test_an_exception_goes_to_the_caller_only(world: World) -> None:
     def faulty() -> Steps[None]:
         yield
         raise ValueError("broken")
@@ -109,7 +109,7 @@ def test_steps_can_be_awaited(world: World) -> None:
     world.run(scenario())
 
 
-def test_what_is_not_finished_ends_when_it_is_closed(world: World) -> None:
+def test_close_stops_unfinished_work(world: World) -> None:
     seen: list[str] = []
 
     def steps(name: str) -> Steps[None]:
@@ -132,7 +132,7 @@ def test_what_is_not_finished_ends_when_it_is_closed(world: World) -> None:
     assert seen == ["a0", "a closed", "c0"]  # "b" had not begun
 
 
-def test_work_may_close_what_runs_it(world: World) -> None:
+def test_work_may_close_its_turns_object(world: World) -> None:
     seen: list[str] = []
 
     async def scenario() -> None:
@@ -176,7 +176,7 @@ def test_garbage_is_not_collected_whole_while_large_work_is_done(
     world.run(scenario())
 
 
-def test_what_a_user_sets_for_the_garbage_is_left_alone(
+def test_gc_thresholds_set_by_a_user_are_kept(
     world: World, thresholds: tuple[int, int, int]
 ) -> None:
     async def scenario() -> None:
@@ -223,7 +223,7 @@ def test_garbage_is_collected_as_before_however_the_work_ends(
     world.run(scenario())
 
 
-def test_an_interrupt_ends_what_is_under_way(thresholds: tuple[int, int, int]) -> None:
+def test_an_interrupt_stops_all_work(thresholds: tuple[int, int, int]) -> None:
     def steps() -> Steps[None]:
         yield
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""What the tests of a log write into it, and read out of it."""
+"""Helpers that write batches to a log and read them back."""
 
 from trimtab.storage.log import AppendInfo, Log
 from trimtab.storage.log_config import LogConfig

@@ -1,4 +1,4 @@
-"""Compaction: the last record of every key stays where it is, whatever happens meanwhile."""
+"""Compaction: the last record of every key keeps its offset, also after crashes and truncation."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ from trimtab.errors import CorruptData
 from trimtab.records import Record, TopicPartition
 from trimtab.sim.disk import VirtualDisk
 from trimtab.storage import segment as segment_module
-from trimtab.storage.cleaner import Cleaner, Dirt, find_dirt
+from trimtab.storage.cleaner import Cleaner, DirtyPart, find_dirty_part
 from trimtab.storage.log import Log
 from trimtab.storage.log_config import LogConfig
 from trimtab.storage.log_directory import LogDirectory
@@ -55,7 +55,7 @@ def append(log: Log, *pairs: Pair, timestamp: int = 1000, **kind: int) -> None:
 
 
 def fill(log: Log, keys: str, value: bytes = b"v" * 40) -> None:
-    """A batch of one record for each letter, its key; values tell them apart."""
+    """A batch with one record for each letter, which is its key; all values differ."""
     for key in keys:
         append(log, (key.encode(), b"%d " % log.log_end_offset + value))
 
@@ -131,7 +131,7 @@ class TestCompaction:
             f"{base:020d}.log" for base in (0, 20)
         ]
 
-    def test_takes_in_what_is_sure_to_fit(self, directory: LogDirectory, log: Log) -> None:
+    def test_merges_segments_that_surely_fit(self, directory: LogDirectory, log: Log) -> None:
         for _ in range(10):
             fill(log, "abc")
             log.roll()
@@ -150,7 +150,7 @@ class TestCompaction:
         compact(directory)
         assert offsets(log)[-(12 - first_active) :] == list(range(first_active, 12))
 
-    def test_leaves_alone_what_is_not_committed(self, directory: LogDirectory, log: Log) -> None:
+    def test_does_not_compact_uncommitted_segments(self, directory: LogDirectory, log: Log) -> None:
         fill(log, "a" * 20)
         log.high_watermark = 7
         compact(directory)
@@ -170,7 +170,7 @@ class TestCompaction:
         compact(directory)
         assert offsets(log) == [1]
 
-    def test_goes_on_where_it_ended(
+    def test_continues_at_the_clean_offset(
         self, disk: VirtualDisk, directory: LogDirectory, log: Log
     ) -> None:
         fill(log, "abcdab" * 3)
@@ -184,7 +184,7 @@ class TestCompaction:
         assert latest(log) == expected
         assert len(offsets(log)) < 10
 
-    def test_goes_on_after_a_restart(
+    def test_continues_after_a_restart(
         self, disk: VirtualDisk, clock: Clock, directory: LogDirectory, log: Log
     ) -> None:
         fill(log, "abcdab" * 3)
@@ -197,7 +197,7 @@ class TestCompaction:
         assert compact(again) == 0
 
     @pytest.mark.parametrize("content", [b"", b"0\n1\nflights 0 9999\n", b"nonsense"])
-    def test_begins_anew_where_the_checkpoint_is_of_no_use(
+    def test_begins_at_the_log_start_if_the_checkpoint_is_invalid(
         self,
         disk: VirtualDisk,
         clock: Clock,
@@ -224,7 +224,7 @@ class TestCompaction:
         compact(directory)
         assert len(offsets(log)) < 12
 
-    def test_a_log_that_is_only_compacted_is_not_cut_short_by_retention(
+    def test_retention_deletes_nothing_of_a_log_that_is_only_compacted(
         self, directory: LogDirectory, log: Log
     ) -> None:
         log.config = replace(CONFIG, retention_bytes=0)
@@ -250,7 +250,7 @@ class TestCompaction:
         assert compact(directory) == 0
         assert len(offsets(log)) == 20
 
-    def test_what_needs_no_change_is_not_replaced(
+    def test_an_unchanged_segment_is_not_replaced(
         self, disk: VirtualDisk, directory: LogDirectory, log: Log
     ) -> None:
         fill(log, "abcdefghijklmn", value=b"v" * 200)
@@ -274,7 +274,7 @@ class TestReading:
         assert compact(directory) == 1
         return log
 
-    def test_an_offset_in_a_gap_is_answered_with_what_follows(self, compacted: Log) -> None:
+    def test_a_read_in_a_gap_returns_the_next_batch(self, compacted: Log) -> None:
         assert offsets(compacted) == [3, 17, 18, 19]
         for offset in range(20):
             data = compacted.read(offset, 1)
@@ -285,16 +285,14 @@ class TestReading:
         assert compacted.read(4, 1000, end_offset=17) == b""
         assert compacted.read(4, 1000, end_offset=18) != b""
 
-    def test_a_reader_is_not_led_astray_by_where_it_was(
-        self, directory: LogDirectory, log: Log
-    ) -> None:
+    def test_a_remembered_read_position_is_dropped(self, directory: LogDirectory, log: Log) -> None:
         fill(log, "a" * 20)
         log.read(0, 300)
         compact(directory)
         (header, *_) = read_headers(log.read(2, 1))
         assert header.last_offset >= 2
 
-    def test_what_is_being_sent_is_sent_to_its_end(
+    def test_records_being_sent_stay_readable(
         self, directory: LogDirectory, log: Log, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         fill(log, "a" * 20)
@@ -332,8 +330,8 @@ class TestReading:
 
 
 class TestWhenItIsDue:
-    def dirt(self, log: Log, first: int = 0, now_ms: int = 10_000) -> Dirt:
-        dirt = find_dirt(log, first, now_ms)
+    def dirt(self, log: Log, first: int = 0, now_ms: int = 10_000) -> DirtyPart:
+        dirt = find_dirty_part(log, first, now_ms)
         assert dirt is not None
         return dirt
 
@@ -348,7 +346,7 @@ class TestWhenItIsDue:
 
     def test_a_clean_log_has_none(self, log: Log) -> None:
         fill(log, "a" * 22)
-        assert find_dirt(log, 20, 0) is None
+        assert find_dirty_part(log, 20, 0) is None
 
     def test_begins_with_the_log(self, log: Log) -> None:
         fill(log, "a" * 22)
@@ -356,15 +354,15 @@ class TestWhenItIsDue:
         assert self.dirt(log).first_offset == 7
 
     @pytest.mark.kip(58)
-    def test_records_younger_than_the_least_lag_are_left_alone(self, log: Log) -> None:
+    def test_records_younger_than_the_minimum_lag_are_not_compacted(self, log: Log) -> None:
         for offset in range(22):
             append(log, (b"a", b"v" * 40), timestamp=1000 + offset)
         log.config = replace(CONFIG, min_compaction_lag_ms=500)
         assert self.dirt(log, now_ms=1509).end_offset == 10
-        assert find_dirt(log, 0, 1503) is None
+        assert find_dirty_part(log, 0, 1503) is None
 
     @pytest.mark.kip(354)
-    def test_records_older_than_the_largest_lag_make_it_due(self, log: Log) -> None:
+    def test_records_older_than_the_maximum_lag_make_it_due(self, log: Log) -> None:
         for offset in range(22):
             append(log, (b"a", b"v" * 40), timestamp=1000 + offset)
         config = log.config = replace(
@@ -396,7 +394,7 @@ class TestWhenItIsDue:
         order = []
         clean = Cleaner.clean
 
-        async def note(cleaner: Cleaner, log: Log, dirt: Dirt) -> int | None:
+        async def note(cleaner: Cleaner, log: Log, dirt: DirtyPart) -> int | None:
             order.append(log)
             return await clean(cleaner, log, dirt)
 
@@ -522,9 +520,9 @@ class TestMarkers:
         self.clean(directory, log)
         clock.ms += 1000
         fill(log, "x")
-        self.clean(directory, log)  # its record goes
+        self.clean(directory, log)  # removes its record
         assert self.markers(log) == [1, 3]
-        self.clean(directory, log)  # it gets its horizon
+        self.clean(directory, log)  # sets its delete horizon
         assert self.markers(log) == [1, 3]
         clock.ms += 1000
         self.clean(directory, log)
@@ -598,10 +596,8 @@ class TestMemory:
         assert turns > 2 * 3_000_000 / (256 * 1024)
 
 
-def test_others_have_their_turn_after_each_batch_that_was_unpacked(
-    directory: LogDirectory, log: Log
-) -> None:
-    """The batches of a slice may unpack to hundreds of times its size."""
+def test_other_tasks_run_after_each_decompressed_batch(directory: LogDirectory, log: Log) -> None:
+    """The batches of a slice may decompress to hundreds of times its size."""
     for _ in range(60):
         builder = BatchBuilder(1 << 16, Compression.GZIP)
         builder.append(1000, b"k", bytes(500), [])
@@ -621,7 +617,7 @@ def test_others_have_their_turn_after_each_batch_that_was_unpacked(
     assert asyncio.run(count()) > 2 * 40
 
 
-def test_what_a_topic_takes_unpacked_can_be_compacted(directory: LogDirectory) -> None:
+def test_a_batch_that_the_topic_accepts_can_be_compacted(directory: LogDirectory) -> None:
     log = open_log(directory, replace(CONFIG, segment_bytes=1 << 26, max_message_bytes=18 << 20))
     for value in (bytes(17 << 20), b"last"):
         builder = BatchBuilder(1 << 25, Compression.GZIP)
@@ -635,7 +631,7 @@ def test_what_a_topic_takes_unpacked_can_be_compacted(directory: LogDirectory) -
 
 
 def interrupt(directory: LogDirectory, turn: int, act: Callable[[], object]) -> int:
-    """Compacts, and does something else at its so-many-th turn."""
+    """Compacts, and performs an action at a given step."""
 
     async def both() -> int:
         compacting = asyncio.create_task(directory.compact())
@@ -806,7 +802,7 @@ class TestFailures:
         assert log.has_failed
         assert compact(directory) == 0
 
-    def test_a_damaged_log_is_left_alone_and_the_others_are_not(
+    def test_a_damaged_log_is_skipped_and_the_others_are_compacted(
         self, disk: VirtualDisk, directory: LogDirectory
     ) -> None:
         logs = [open_log(directory, partition=partition) for partition in range(2)]

@@ -31,7 +31,7 @@ def test_the_id_in_a_brokers_directory_is_found_as_kafka_wrote_it() -> None:
     assert find_cluster_id(disk) == "abc"
 
 
-def test_a_directory_that_is_in_use_gets_none() -> None:
+def test_a_directory_in_use_gets_no_id() -> None:
     disk = VirtualDisk()
     disk.lock()
     with pytest.raises(UsageError):

@@ -1,4 +1,4 @@
-"""Leader epochs: where each began, what becomes of those without a record, and where each ends."""
+"""Leader epochs: start and end offsets, and epochs without a record."""
 
 from errno import EIO
 

@@ -1,4 +1,4 @@
-"""A partition's log: offsets given, whole batches read, segments rolled and dropped."""
+"""A partition's log: assigning offsets, reading batches, rolling and deleting segments."""
 
 import asyncio
 from collections.abc import Callable
@@ -67,7 +67,7 @@ class TestAppend:
     def test_nothing_is_on_disk_before(self, disk: VirtualDisk, log: Log) -> None:
         assert disk.list("") == []
 
-    def test_the_callers_bytes_are_the_ones_stamped(self, log: Log) -> None:
+    def test_offsets_are_stamped_into_the_callers_bytes(self, log: Log) -> None:
         fill(log, 3)
         data = batch()
         append(log, data, 5)
@@ -156,7 +156,7 @@ class TestAppendReplicated:
         assert duplicate.first_offset == 102
         assert log.producers.check(header_of(producer_batch(3))) is ACCEPTED
 
-    def test_an_epoch_that_no_record_got_gives_way(self, log: Log) -> None:
+    def test_an_epoch_without_records_is_replaced(self, log: Log) -> None:
         fill(log, 2)
         log.begin_epoch(8)
         replicate(log, sent((2, 7), (3, 9)))
@@ -169,7 +169,7 @@ class TestAppendReplicated:
         replicate(log, sent((5, 0)))
         assert log.recovery_point == 6
 
-    def test_a_full_disk_keeps_the_segments_before(self, disk: VirtualDisk, clock: Clock) -> None:
+    def test_a_full_disk_keeps_the_earlier_segments(self, disk: VirtualDisk, clock: Clock) -> None:
         log = Log.open(disk, DIRECTORY, SMALL, clock)
         fill(log, 2)
         disk.fault = lambda action, path: (
@@ -185,7 +185,9 @@ class TestAppendReplicated:
 
 
 class TestRoll:
-    def test_that_fails_leaves_no_end_within_the_log(self, disk: VirtualDisk, clock: Clock) -> None:
+    def test_that_fails_leaves_no_empty_segment_within_the_log(
+        self, disk: VirtualDisk, clock: Clock
+    ) -> None:
         log = Log.open(disk, DIRECTORY, SMALL, clock)
         fill(log, 2)
         disk.fault = lambda action, path: (
@@ -335,7 +337,7 @@ class TestRead:
             rolled.read(4, 1000)
         assert offsets(rolled.read(5, ONE)) == [(5, 5)]
 
-    def test_a_reader_goes_on_without_looking_up(
+    def test_the_next_read_needs_no_look_up(
         self, log: Log, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         fill(log, 200)
@@ -530,7 +532,7 @@ class TestRestartAt:
 class TestNewLog:
     def test_touches_no_disk_before_its_first_record(self, disk: VirtualDisk, clock: Clock) -> None:
         begun: list[Log] = []
-        changes = LogChanges(begun=begun.append)
+        changes = LogChanges(before_first_file=begun.append)
         disk.fault = lambda action, path: EIO
         log = Log.open(disk, DIRECTORY, SMALL, clock, changes=changes, is_new=True)
         log.begin_epoch(4)
@@ -553,7 +555,7 @@ class TestNewLog:
         self, disk: VirtualDisk, clock: Clock, write: Callable[[Log], None]
     ) -> None:
         begun: list[bool] = []
-        changes = LogChanges(begun=lambda log: begun.append(disk.exists(DIRECTORY)))
+        changes = LogChanges(before_first_file=lambda log: begun.append(disk.exists(DIRECTORY)))
         log = Log.open(disk, DIRECTORY, SMALL, clock, changes=changes, is_new=True)
         write(log)
         assert begun == [False]
@@ -637,7 +639,7 @@ class TestTruncate:
     def test_says_so_before_a_checkpoint_is_wrong(self, disk: VirtualDisk, clock: Clock) -> None:
         withdrawn: list[tuple[int, int]] = []
         changes = LogChanges(
-            withdrawn=lambda log, offset: withdrawn.append((offset, log.segment_count))
+            before_truncation=lambda log, offset: withdrawn.append((offset, log.segment_count))
         )
         log = Log.open(disk, DIRECTORY, SMALL, clock, changes=changes)
         fill(log, 10)
@@ -677,7 +679,7 @@ class TestTruncate:
 
 
 class TestDeletedBelow:
-    """Somebody deletes the directory of a log in use: it is not made again with half of it."""
+    """The directory of a log in use is deleted from outside, and must not be recreated in part."""
 
     def test_a_roll_notices(self, disk: VirtualDisk, rolled: Log) -> None:
         disk.delete(DIRECTORY)

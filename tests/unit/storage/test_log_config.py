@@ -1,4 +1,4 @@
-"""A topic's options, as its logs see them."""
+"""The topic options that apply to logs."""
 
 from trimtab.config import TOPIC, read
 from trimtab.storage.log_config import LogConfig

@@ -1,4 +1,4 @@
-"""A data directory: whose it is, what it remembers between runs, and how logs come and go."""
+"""A data directory: its identity, its state between runs, and creating and deleting logs."""
 
 import asyncio
 from errno import EIO
@@ -108,7 +108,7 @@ class TestLogs:
     def test_of_an_older_topic_of_that_name_are_set_aside(
         self, disk: VirtualDisk, directory: LogDirectory, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Or the id is damaged: nothing is deleted for a byte."""
+        """Or the id is damaged, so nothing is deleted."""
         fill(directory.open_log("flights", 3, TOPIC_ID, CONFIG), 10)
         directory.close()
         again = open_directory(disk)
@@ -201,10 +201,10 @@ class TestLogs:
         assert again.open_log("flights", 1, OTHER_ID, CONFIG).log_end_offset == 0
 
     @pytest.mark.parametrize("is_open", [True, False])
-    def test_nothing_counts_of_one_that_was_there_before(
+    def test_checkpoints_of_an_earlier_log_do_not_apply(
         self, disk: VirtualDisk, directory: LogDirectory, is_open: bool
     ) -> None:
-        """Else a recovery point would call durable what a power loss has taken."""
+        """Otherwise an old recovery point would cover records lost in a power failure."""
         log = directory.open_log("flights", 0, TOPIC_ID, CONFIG)
         fill(log, 10)
         log.high_watermark = 10
@@ -218,7 +218,7 @@ class TestLogs:
         if is_open:
             again.open_log("flights", 0, TOPIC_ID, CONFIG)
         again.delete_log("flights", 0)
-        again.checkpoint_high_watermarks()  # not durable, nor is what it forgets
+        again.checkpoint_high_watermarks()  # written without fsync, deletions included
         fill(again.open_log("flights", 0, TOPIC_ID, CONFIG), 1)
         disk.crash()
         for name in checkpoints:
@@ -231,11 +231,11 @@ class TestLogs:
         ("end", "epoch"),
         [("close", 7), ("kill", 7), ("power loss", -1), ("kill after a log has failed", -1)],
     )
-    def test_whether_all_that_was_written_is_there(
+    def test_whether_all_written_data_is_known_to_be_there(
         self, disk: VirtualDisk, directory: LogDirectory, end: str, epoch: int
     ) -> None:
         assert directory.previous_epoch == -1
-        directory.begin_life(7)
+        directory.write_epoch(7)
         log = directory.open_log("flights", 0, TOPIC_ID, CONFIG)
         fill(log, 10)
         if end == "close":
@@ -260,7 +260,7 @@ class TestLogs:
     ) -> None:
         fill(directory.open_log("flights", 0, TOPIC_ID, CONFIG), 12)
         asyncio.run(directory.checkpoint())
-        directory.begin_life(7)
+        directory.write_epoch(7)
         disk.end()
         *_, last = sorted(name for name in disk.list("flights-0") if name.endswith(".log"))
         file = disk.open(f"flights-0/{last}")
@@ -278,10 +278,10 @@ class TestLogs:
         disk.end()
         assert open_directory(disk).previous_epoch == (-1 if again.has_lost else 7)
 
-    def test_what_cannot_be_distrusted_at_once_is_later(
+    def test_a_distrust_that_fails_is_retried(
         self, disk: VirtualDisk, directory: LogDirectory
     ) -> None:
-        directory.begin_life(7)
+        directory.write_epoch(7)
         log = directory.open_log("flights", 0, TOPIC_ID, CONFIG)
         fill(log, 10)
         disk.fault = lambda action, path: EIO
@@ -316,9 +316,7 @@ class TestLogs:
         assert doomed[0] not in disk.list("")
         assert list(again.stored_partitions()) == []
 
-    def test_strays_are_set_aside_and_no_more_in_the_way(
-        self, disk: VirtualDisk, directory: LogDirectory
-    ) -> None:
+    def test_strays_are_set_aside(self, disk: VirtualDisk, directory: LogDirectory) -> None:
         for partition in range(3):
             fill(directory.open_log("flights", partition, TOPIC_ID, CONFIG), 10)
         disk.crash()
@@ -357,7 +355,7 @@ FIRST = "flights-0/00000000000000000000.log"
 
 
 class TestCleanShutdown:
-    def test_is_marked_and_the_mark_used_up(
+    def test_is_marked_and_the_mark_is_removed_at_opening(
         self, disk: VirtualDisk, directory: LogDirectory
     ) -> None:
         assert not disk.exists(".kafka_cleanshutdown")
@@ -380,7 +378,7 @@ class TestCleanShutdown:
         disk.crash()
         assert open_directory(disk).open_log("flights", 0, TOPIC_ID, CONFIG).log_end_offset == 0
 
-    def test_is_not_claimed_for_a_log_not_looked_at_since_a_crash(
+    def test_is_not_claimed_for_a_log_not_opened_since_a_crash(
         self, disk: VirtualDisk, directory: LogDirectory
     ) -> None:
         for partition in range(2):
@@ -535,7 +533,7 @@ class TestHighWatermarks:
         assert disk.read_file(HIGH_WATERMARKS) == b"0\n1\nflights 0 3\n"
 
     @pytest.mark.parametrize("content", [b"", b"0\n1\nx\n", b"\0\0\0"])
-    def test_that_a_crash_has_damaged_are_done_without(
+    def test_that_a_crash_has_damaged_are_ignored(
         self, disk: VirtualDisk, directory: LogDirectory, content: bytes
     ) -> None:
         fill(directory.open_log("flights", 0, TOPIC_ID, CONFIG), 5)
@@ -596,7 +594,7 @@ class TestTruncation:
         assert disk.read_file("recovery-point-offset-checkpoint") is None
 
 
-def test_one_logs_failure_does_not_keep_the_others_from_being_looked_after(
+def test_one_logs_failure_does_not_stop_maintenance_of_the_others(
     disk: VirtualDisk, directory: LogDirectory
 ) -> None:
     config = LogConfig(segment_bytes=500, retention_bytes=0, retention_ms=-1)
@@ -640,9 +638,7 @@ def test_retention_and_expiry_for_all_logs(directory: LogDirectory) -> None:
     assert [log.log_start_offset for log in directory.logs.values()] == [10, 10]
 
 
-def test_retention_lets_logs_be_deleted_meanwhile(
-    disk: VirtualDisk, directory: LogDirectory
-) -> None:
+def test_logs_may_be_deleted_during_retention(disk: VirtualDisk, directory: LogDirectory) -> None:
     config = LogConfig(segment_bytes=500, retention_bytes=0, retention_ms=-1)
     for partition in range(20):
         log = directory.open_log("flights", partition, TOPIC_ID, config)
@@ -674,6 +670,6 @@ def test_flush_by_time_for_idle_logs(disk: VirtualDisk) -> None:
     assert log.recovery_point == 1
 
 
-def test_the_volume_is_the_storages() -> None:
+def test_the_space_is_the_storages() -> None:
     directory = open_directory(VirtualDisk(capacity=2 << 20))
     assert directory.space().total_bytes == 2 << 20

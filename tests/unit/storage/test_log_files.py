@@ -1,4 +1,4 @@
-"""What a log's directory holds, after what a crash has interrupted has been finished or undone."""
+"""The files of a log's directory, after completing or undoing interrupted operations."""
 
 from tests.unit.storage.logs import DIRECTORY, ONE, batch
 from trimtab.sim.disk import VirtualDisk
@@ -34,7 +34,7 @@ def test_each_kind_in_order(disk: VirtualDisk) -> None:
     assert "partition.metadata" in disk.list(DIRECTORY)
 
 
-def test_what_compaction_has_finished_takes_the_place_of_what_it_was_made_of(
+def test_a_swap_segment_replaces_the_segments_it_was_made_of(
     disk: VirtualDisk,
 ) -> None:
     for base_offset in (0, 4, 8):

@@ -31,7 +31,7 @@ def reopen(
     clean: bool = False,
     high_watermark: int = 0,
 ) -> tuple[Log, bool]:
-    """The log, and whether it lacks something that it had."""
+    """The opened log, and whether it has lost records."""
     damaged: list[bool] = []
     log = Log.open(
         disk,
@@ -41,7 +41,7 @@ def reopen(
         recovery_point=recovery_point,
         high_watermark=high_watermark,
         clean=clean,
-        changes=LogChanges(distrusted=lambda: damaged.append(True)),
+        changes=LogChanges(on_loss=lambda: damaged.append(True)),
     )
     return log, bool(damaged)
 
@@ -76,7 +76,7 @@ def test_a_log_that_ends_before_its_high_watermark_is_damaged(
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_an_emptied_file_in_the_midst_is_an_end(
+def test_an_emptied_segment_in_the_middle_ends_the_log(
     disk: VirtualDisk, clock: Clock, rolled: Log, clean: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     rolled.close()
@@ -87,7 +87,7 @@ def test_an_emptied_file_in_the_midst_is_an_end(
     assert append(again, batch()).first_offset == 4
 
 
-def test_a_file_missing_in_the_midst_is_told_when_it_is_read(
+def test_a_missing_segment_in_the_middle_is_reported_by_reads(
     disk: VirtualDisk, clock: Clock, rolled: Log
 ) -> None:
     rolled.close()
@@ -108,7 +108,7 @@ def test_an_interrupted_append_is_no_damage(
     assert "as a crash interrupted an append" in caplog.text
 
 
-def test_a_changed_byte_cuts_the_log_off_with_a_line(
+def test_a_changed_byte_truncates_the_log_with_a_warning(
     disk: VirtualDisk, clock: Clock, rolled: Log, caplog: pytest.LogCaptureFixture
 ) -> None:
     change(disk, path(4), 100, b"\xff")
@@ -118,7 +118,7 @@ def test_a_changed_byte_cuts_the_log_off_with_a_line(
     assert "they changed on the way or on disk" in caplog.text
 
 
-def test_a_base_offset_out_of_this_world_does_not_keep_a_log_from_opening(
+def test_an_impossible_base_offset_does_not_keep_a_log_from_opening(
     disk: VirtualDisk, clock: Clock, rolled: Log
 ) -> None:
     change(disk, path(8), 3, b"\1")
@@ -132,10 +132,10 @@ def test_a_base_offset_out_of_this_world_does_not_keep_a_log_from_opening(
             disk.write_file(f"{DIRECTORY}/{name}", content)
 
 
-def test_damage_that_is_met_before_the_recovery_point_has_all_checked(
+def test_damage_before_the_recovery_point_has_the_whole_log_checked(
     disk: VirtualDisk, clock: Clock, rolled: Log, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The snapshots are gone, so that the headers of all batches are asked for producers."""
+    """The snapshots are missing, so the headers of all batches are read for producers."""
     caplog.set_level(logging.WARNING, logger=log_loader.__name__)
     rolled.close()
     for name in disk.list(DIRECTORY):
@@ -147,7 +147,7 @@ def test_damage_that_is_met_before_the_recovery_point_has_all_checked(
     assert "checks the whole log flights-3" in caplog.text
 
 
-def test_a_follower_that_cannot_read_where_to_cut_cuts_the_segment(
+def test_a_truncation_at_unreadable_batches_removes_the_segment(
     disk: VirtualDisk, clock: Clock, rolled: Log
 ) -> None:
     fill(rolled, 2)

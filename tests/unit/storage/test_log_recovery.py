@@ -1,4 +1,4 @@
-"""What a log is after it has been closed, after a crash, and after the disk has failed."""
+"""A log after it was closed, after a crash, and after the disk has failed."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -46,7 +46,7 @@ class TestClose:
         Log.open(disk, DIRECTORY, LogConfig(), clock, clean=True)
         assert sum(path.endswith(".log") for path in read) == 1
 
-    def test_a_clean_log_that_was_cut_is_recovered(
+    def test_a_clean_log_that_was_truncated_is_recovered(
         self, disk: VirtualDisk, clock: Clock, log: Log
     ) -> None:
         fill(log, 20)
@@ -58,14 +58,14 @@ class TestClose:
 
 
 class TestRecovery:
-    def test_a_torn_tail_is_cut_off(self, disk: VirtualDisk, clock: Clock, rolled: Log) -> None:
+    def test_a_torn_tail_is_truncated(self, disk: VirtualDisk, clock: Clock, rolled: Log) -> None:
         disk.open(f"{DIRECTORY}/{8:020d}.log").append(bytes(batch())[:70])
         again = Log.open(disk, DIRECTORY, SMALL, clock)
         assert again.log_end_offset == 10
         assert again.size == rolled.size
         assert append(again, batch()).first_offset == 10
 
-    def test_what_follows_a_damaged_segment_is_dropped(
+    def test_segments_after_a_damaged_one_are_deleted(
         self, disk: VirtualDisk, clock: Clock, rolled: Log
     ) -> None:
         path = f"{DIRECTORY}/{4:020d}.log"
@@ -77,13 +77,13 @@ class TestRecovery:
         assert f"{8:020d}.log" not in disk.list(DIRECTORY)
         assert append(again, batch()).first_offset == 5
 
-    def test_what_follows_a_gap_is_dropped(
+    def test_segments_after_a_gap_are_deleted(
         self, disk: VirtualDisk, clock: Clock, rolled: Log
     ) -> None:
         disk.open(f"{DIRECTORY}/{4:020d}.log").truncate(2 * ONE)
         assert Log.open(disk, DIRECTORY, SMALL, clock).log_end_offset == 6
 
-    def test_what_lies_before_the_recovery_point_is_trusted(
+    def test_segments_before_the_recovery_point_are_not_checked(
         self, disk: VirtualDisk, clock: Clock, rolled: Log
     ) -> None:
         path = f"{DIRECTORY}/{0:020d}.log"
@@ -116,7 +116,7 @@ class TestRecovery:
         again = Log.open(disk, DIRECTORY, SMALL, clock, log_start_offset=5)
         assert (again.log_start_offset, again.log_end_offset) == (5, 10)
 
-    def test_leftovers_of_an_interrupted_write_go(
+    def test_leftovers_of_an_interrupted_write_are_deleted(
         self, disk: VirtualDisk, clock: Clock, rolled: Log
     ) -> None:
         disk.write_file(f"{DIRECTORY}/{0:020d}.index.tmp", b"x")
@@ -124,9 +124,7 @@ class TestRecovery:
         assert not disk.exists(f"{DIRECTORY}/{0:020d}.index.tmp")
 
 
-def test_what_a_truncation_that_failed_has_left_can_be_read(
-    disk: VirtualDisk, clock: Clock
-) -> None:
+def test_a_log_can_be_read_after_a_failed_truncation(disk: VirtualDisk, clock: Clock) -> None:
     """The indexes are gone by then."""
     log = Log.open(disk, DIRECTORY, replace(SMALL, index_interval_bytes=1), clock)
     fill(log, 10)
@@ -169,7 +167,7 @@ class TestFlush:
 
 
 class TestDiskErrors:
-    def test_a_full_disk_stores_nothing_and_the_log_goes_on(
+    def test_a_full_disk_stores_nothing_and_the_log_continues(
         self, disk: VirtualDisk, clock: Clock, log: Log
     ) -> None:
         fill(log, 3)
@@ -206,7 +204,7 @@ class TestDiskErrors:
             return EIO if count == step or (lasts and count > step) else 0
 
         disk.fault = fail
-        places: list[tuple[int, int]] = []  # of what the log says that it has
+        places: list[tuple[int, int]] = []  # offset and leader epoch of every record in the log
         for number in range(24):
             epoch = number // 5
             with suppress(StorageError):

@@ -1,4 +1,4 @@
-"""Producers' sequences survive the broker, whatever became of the snapshots."""
+"""Producers' sequences survive restarts, even if snapshots are damaged."""
 
 import pytest
 
@@ -30,7 +30,9 @@ class TestProducers:
             assert (duplicate.first_offset, duplicate.last_offset) == (2 * i, 2 * i + 1)
         assert again.producers.check(header_of(producer_batch(18))) is ACCEPTED
 
-    def test_a_damaged_snapshot_is_made_up_for(self, disk: VirtualDisk, clock: Clock) -> None:
+    def test_a_damaged_snapshot_is_replaced_by_batches(
+        self, disk: VirtualDisk, clock: Clock
+    ) -> None:
         log = Log.open(disk, DIRECTORY, SMALL, clock)
         for i in range(10):
             append(log, producer_batch(i))

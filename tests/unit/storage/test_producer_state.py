@@ -1,4 +1,4 @@
-"""Sequences of idempotent producers, judged as Kafka's `ProducerAppendInfo` judges them."""
+"""Sequences of idempotent producers, checked as by Kafka's `ProducerAppendInfo`."""
 
 import pytest
 
@@ -52,7 +52,7 @@ def error_of(verdict: Verdict) -> ErrorCode:
 
 
 class TestSequences:
-    def test_a_batch_without_a_producer_is_none_of_its_business(self) -> None:
+    def test_a_batch_without_a_producer_id_is_accepted(self) -> None:
         assert state_after(header(0)).check(header(-1, producer=-1, epoch=-1)) is ACCEPTED
 
     @pytest.mark.parametrize("first", [0, 1, 4711, MAX_SEQUENCE])
@@ -71,7 +71,7 @@ class TestSequences:
         verdict = state_after(header(0, 10)).check(header(12))
         assert verdict.detail == "producer 7 sent sequence 12, but the last one stored is 9"
 
-    def test_producers_do_not_know_each_other(self) -> None:
+    def test_producers_are_independent(self) -> None:
         state = state_after(header(0, 10), header(0, 3, producer=8))
         assert state.check(header(10)) is ACCEPTED
         assert state.check(header(3, producer=8)) is ACCEPTED
@@ -172,7 +172,7 @@ class TestSnapshot:
         assert ProducerState().encode().hex() == "0001" + "48674bc7" + "00000000"
         assert len(ProducerState.decode(ProducerState().encode(), DAY_MS, 0)) == 0
 
-    def test_whatever_is_damaged_is_refused(self) -> None:
+    def test_a_damaged_snapshot_is_refused(self) -> None:
         whole = state_after(header(0, 10)).encode()
         for size in range(len(whole)):
             with pytest.raises(CorruptData):

@@ -25,7 +25,7 @@ def batch(records: int = 1, timestamp: int = 1000, value: bytes = b"v" * 50) -> 
 
 
 class Filler:
-    """Appends to a segment as a log does, and knows where every batch went."""
+    """Appends to a segment like a log, and records the position of every batch."""
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
@@ -97,7 +97,7 @@ class TestFiles:
             assert timestamp == max(upto) == upto[-1]
         assert entries[-1][0] == max(header.max_timestamp for _, header in filler.placed)
 
-    def test_a_reopened_segment_goes_on_where_its_indexes_end(
+    def test_a_reopened_segment_continues_its_indexes(
         self, disk: VirtualDisk, filler: Filler
     ) -> None:
         filler.segment.save_indexes()
@@ -123,7 +123,7 @@ class TestFiles:
             (".index", None),
         ],
     )
-    def test_an_index_that_cannot_be_right_is_rebuilt(
+    def test_an_impossible_index_is_rebuilt(
         self, disk: VirtualDisk, filler: Filler, suffix: str, content: bytes | None
     ) -> None:
         filler.segment.save_indexes()
@@ -160,7 +160,7 @@ class TestLookUp:
             assert found[:2] == next(record for record in records if record[0] >= target)
         assert finish(segment.find_timestamp(newest + 1, BASE)) is None
 
-    def test_timestamps_are_looked_for_from_an_offset_on(self, segment: Segment) -> None:
+    def test_timestamps_are_searched_from_an_offset_on(self, segment: Segment) -> None:
         found = finish(segment.find_timestamp(0, BASE + 7))
         assert found is not None
         assert found.offset == BASE + 7
@@ -209,7 +209,7 @@ class TestRecover:
         assert disk.read_file(segment.path(".index")) == rebuilt
 
     @pytest.mark.parametrize("cut", [1, 11, 30, 61, 80])
-    def test_cuts_off_a_torn_tail(self, disk: VirtualDisk, filler: Filler, cut: int) -> None:
+    def test_truncates_a_torn_tail(self, disk: VirtualDisk, filler: Filler, cut: int) -> None:
         position, last = filler.placed[-1]
         disk.open(filler.segment.path(".log")).truncate(position + cut)
         segment = open_segment(disk)
@@ -218,7 +218,7 @@ class TestRecover:
         assert disk.open(segment.path(".log")).size == position
 
     @pytest.mark.parametrize("field", [0, 8, 11, 16, 17, 23, 70])
-    def test_cuts_off_at_the_first_corrupt_batch(
+    def test_truncates_at_the_first_corrupt_batch(
         self, disk: VirtualDisk, filler: Filler, field: int
     ) -> None:
         position, header = filler.placed[60]
@@ -231,7 +231,7 @@ class TestRecover:
         assert segment.size == position
         assert segment.locate(header.base_offset) is None
 
-    def test_cuts_off_zeros(self, disk: VirtualDisk, filler: Filler) -> None:
+    def test_truncates_zeros(self, disk: VirtualDisk, filler: Filler) -> None:
         size = filler.segment.size
         disk.open(filler.segment.path(".log")).append(bytes(3_000_000))
         segment = open_segment(disk)
@@ -244,7 +244,7 @@ class TestRecover:
             filler.append(batch(value=b"x" * size))
         assert recover(open_segment(disk), lambda header: None).end_offset == filler.next_offset
 
-    def test_offsets_that_go_back_are_no_log(self, disk: VirtualDisk, filler: Filler) -> None:
+    def test_falling_offsets_are_corrupt(self, disk: VirtualDisk, filler: Filler) -> None:
         size = filler.segment.size
         again = batch()
         restamp(again, 0, BASE + 3, 0)
@@ -254,7 +254,7 @@ class TestRecover:
         assert segment.size == size
 
 
-def test_damage_met_in_passing_is_reported(disk: VirtualDisk, filler: Filler) -> None:
+def test_damage_found_by_a_read_is_reported(disk: VirtualDisk, filler: Filler) -> None:
     filler.segment.save_indexes()
     path = filler.segment.path(".log")
     content = bytearray(disk.read_file(path) or b"")
@@ -277,7 +277,7 @@ def test_damage_met_in_passing_is_reported(disk: VirtualDisk, filler: Filler) ->
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("at", range(1, 96, 6))
-def test_a_damaged_index_is_made_again_where_it_matters(
+def test_a_damaged_index_is_rebuilt_when_used(
     disk: VirtualDisk, filler: Filler, suffix: str, at: int
 ) -> None:
     filler.segment.save_indexes()
@@ -315,7 +315,7 @@ def test_a_large_length_allocates_nothing(disk: VirtualDisk, filler: Filler) -> 
 
 
 class Asked:
-    """A file that notes how much is asked for."""
+    """A file that records the sizes of reads."""
 
     def __init__(self, file: Any, asked: list[int]) -> None:
         self._file = file
@@ -334,7 +334,7 @@ class Asked:
 
 
 class TestOffsetsThatNoCrcCovers:
-    """A batch that leaves a gap before it is confirmed by what follows, or taken for damaged."""
+    """A batch after a gap is confirmed by the next batch or segment, or counts as damaged."""
 
     def place(self, disk: VirtualDisk, *offsets: int) -> Segment:
         data = bytearray()
@@ -390,7 +390,7 @@ class TestOffsetsThatNoCrcCovers:
         (lambda whole: whole[:8] + b"\x7f" + whole[9:] + whole, False),
     ],
 )
-def test_a_torn_append_is_told_from_damage(
+def test_a_torn_append_is_distinguished_from_damage(
     disk: VirtualDisk, filler: Filler, tail: Callable[[bytes], bytes], is_torn: bool
 ) -> None:
     whole = batch(3)
@@ -401,7 +401,7 @@ def test_a_torn_append_is_told_from_damage(
     assert found.problem
 
 
-def test_a_power_loss_does_not_bring_back_what_was_cut_off() -> None:
+def test_a_power_loss_does_not_bring_back_truncated_batches() -> None:
     for seed in range(20):
         disk = VirtualDisk(is_lazy=True)
         segment = open_segment(disk)

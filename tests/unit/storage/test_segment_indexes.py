@@ -31,7 +31,7 @@ def stored(indexes: GrowingIndexes) -> StoredIndexes:
     return StoredIndexes(disk.open("x.index"), disk.open("x.timeindex"))
 
 
-def test_an_entry_comes_after_so_many_bytes() -> None:
+def test_an_entry_is_added_per_interval_of_bytes() -> None:
     indexes = grown(12)
     assert list(indexes.positions) == [300, 600, 900]
     assert list(indexes.offsets) == [39, 69, 99]
@@ -45,7 +45,7 @@ def test_only_a_timestamp_larger_than_all_before_is_noted() -> None:
     assert indexes.max_timestamp == indexes.timestamps[-1] == 60
 
 
-def test_what_is_stored_reads_as_it_grew() -> None:
+def test_stored_indexes_equal_those_in_memory() -> None:
     indexes = grown(50)
     read = stored(indexes)
     assert list(read.offsets) == list(indexes.offsets)
@@ -68,7 +68,7 @@ def test_indexes_of_another_log_do_not_fit() -> None:
     assert not again.decode(bytes(len(index)), time_index, 50 * BATCH_BYTES)
 
 
-def test_the_time_of_a_batch_that_compaction_has_emptied_is_not_noted() -> None:
+def test_the_timestamp_of_an_emptied_batch_is_not_indexed() -> None:
     indexes = grown(3)
     before = indexes.max_timestamp
     empty = BatchHeader(0, 61, 0, 2, 0, 0, 9, -1, 10**6, -1, -1, -1, record_count=0)

@@ -1,4 +1,4 @@
-"""In which of a log's segments an offset lies, and which of them go."""
+"""Looking up offsets in a log's segments, and removing segments."""
 
 from errno import EIO
 
@@ -49,17 +49,17 @@ def test_bytes_are_counted_between_batches(
     assert segments.bytes_between(offset, end_offset) == batches * ONE
 
 
-def test_what_cannot_be_deleted_has_left_the_log_and_is_deleted_later(
+def test_a_segment_that_cannot_be_deleted_leaves_the_log_and_is_deleted_later(
     disk: VirtualDisk, segments: SegmentList
 ) -> None:
     disk.fault = lambda action, path: EIO if action == "delete" else 0
-    segments.doom(2)
+    segments.remove_first(2)
     with pytest.raises(StorageError):
-        segments.delete_doomed()
+        segments.delete_removed()
     assert (base_offsets(segments), segments.first_base_offset) == ([8], 8)
     assert len(disk.list(DIRECTORY)) == 3
     disk.fault = None
-    segments.delete_doomed()
+    segments.delete_removed()
     assert len(disk.list(DIRECTORY)) == 1
 
 

@@ -1,4 +1,4 @@
-"""`StoredRecords`: what is large stays on disk until it is sent."""
+"""`StoredRecords`: a large read stays on disk until it is sent."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_holds_the_same_batches_as_bytes_would(log: Log, monkeypatch: pytest.Mon
         assert content(log.read(offset, limit, min_one, end_offset)) == expected
 
 
-def test_of_a_log_that_is_cut_off_meanwhile_cannot_be_read(
+def test_of_a_log_truncated_meanwhile_cannot_be_read(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segment_module, "LARGE_READ_BYTES", 1000)
@@ -83,7 +83,7 @@ def test_of_a_segment_that_is_deleted_meanwhile_are_kept(
     assert half + records.read(1234, 10_000) == expected
 
 
-def test_of_a_segment_that_is_deleted_meanwhile_no_more_than_so_much_is_kept(
+def test_of_a_deleted_segment_a_limited_size_is_kept(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segment_module, "LARGE_READ_BYTES", 1000)

@@ -1,4 +1,4 @@
-"""What lies in a broker's directory, found by reading alone (`trimtab.storage.survey`)."""
+"""Reading a broker's directory without changing it (`trimtab.storage.survey`)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_torn_tail_is_not_counted_and_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 3, 16, 30, 80])
-def test_what_follows_a_damaged_batch_is_not_counted(tmp_path: Path, at: int) -> None:
+def test_batches_after_a_damaged_one_are_not_counted(tmp_path: Path, at: int) -> None:
     write(tmp_path)
     last = tmp_path / "flights-3" / LAST
     damaged = bytearray(last.read_bytes())
@@ -97,7 +97,7 @@ def test_the_largest_producer_id_is_found_in_batches_and_snapshots(tmp_path: Pat
     assert look(tmp_path).max_producer_id == 9
 
 
-def test_a_batch_larger_than_what_is_read_at_once_is_counted(tmp_path: Path) -> None:
+def test_a_batch_larger_than_one_read_is_counted(tmp_path: Path) -> None:
     directory = open_directory(tmp_path)
     log: Log = directory.open_log("flights", 3, TOPIC_ID, SMALL)
     append(log, batch(2, size=3_000_000))
@@ -115,7 +115,7 @@ def test_other_directories_are_no_logs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("meta", [None, "", "cluster.id=x", "node.id=x\ncluster.id=y", "node.id=1"])
-def test_a_directory_that_is_no_brokers_is_refused(tmp_path: Path, meta: str | None) -> None:
+def test_a_directory_of_no_broker_is_refused(tmp_path: Path, meta: str | None) -> None:
     if meta is not None:
         (tmp_path / "meta.properties").write_text(meta)
     with pytest.raises(UsageError, match="not the data directory of a broker"):

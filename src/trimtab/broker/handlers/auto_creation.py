@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 _BY_DEFAULT = -1
 _TIMEOUT_S = 5.0
-_SAY_AGAIN_S = 60.0
-_MOST = 100
+_LOG_INTERVAL_S = 60.0
+_MAX_LOGGED = 100
 
-_IS_COMING: Mapping[int, ErrorCode] = {
+_PENDING: Mapping[int, ErrorCode] = {
     ErrorCode.TOPIC_ALREADY_EXISTS: ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.LEADER_NOT_AVAILABLE,
 }
@@ -58,11 +58,11 @@ async def create_missing(broker: Broker, names: Sequence[str]) -> dict[str, int]
     except PeerLost:
         return {}
     codes = {
-        result.name: _IS_COMING.get(result.error_code, result.error_code)
+        result.name: _PENDING.get(result.error_code, result.error_code)
         for result in response.topics
     }
     broker.refused_creations.say(
-        (each for each in response.topics if each.error_code not in (0, *_IS_COMING)), broker.time()
+        (each for each in response.topics if each.error_code not in (0, *_PENDING)), broker.time()
     )
     return codes
 
@@ -71,18 +71,18 @@ class RefusedCreations:
     """Logs why topics were not created: each at most once a minute, 100 a minute at most."""
 
     def __init__(self) -> None:
-        self._said: dict[str, float] = {}  # when each topic was logged, oldest first
+        self._logged: dict[str, float] = {}  # when each topic was logged, oldest first
 
     def say(self, results: Iterable[CreatableTopicResult], now_s: float) -> None:
-        for name, at in list(self._said.items()):
-            if now_s - at < _SAY_AGAIN_S:
+        for name, at in list(self._logged.items()):
+            if now_s - at < _LOG_INTERVAL_S:
                 break
-            del self._said[name]
+            del self._logged[name]
         for result in results:
-            if len(self._said) >= _MOST:
+            if len(self._logged) >= _MAX_LOGGED:
                 break
-            if result.name not in self._said:
-                self._said[result.name] = now_s
+            if result.name not in self._logged:
+                self._logged[result.name] = now_s
                 _log.warning(
                     "a topic that a client asked for was not created topic=%s error=%s reason=%s",
                     result.name,

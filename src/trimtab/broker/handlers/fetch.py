@@ -29,7 +29,7 @@ from trimtab.broker.fetch_session import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
     NO_SESSION,
-    PASSED_AT_ONCE,
+    PARTITIONS_PER_STEP,
     UNCHECKED,
     FetchSession,
     FetchSlot,
@@ -100,7 +100,7 @@ def fetch(
     except Refused as refused:
         return FetchResponse(error_code=refused.code, session_id=NO_SESSION, responses=[])
     try:
-        yield from fetching.name()
+        yield from fetching.update_session()
         yield from fetching.read()
         if fetching.is_enough:
             return (yield from fetching.respond())
@@ -148,22 +148,22 @@ class _Fetch:
         "_answers",
         "_broker",
         "_byte_limit",
-        "_counted",
+        "_bytes_left",
         "_delayed",
-        "_ends_wait",
         "_epoch",
         "_is_full",
         "_leaders",
-        "_left",
+        "_memory_left",
         "_min_bytes",
         "_min_one",
+        "_must_answer",
         "_opens_session",
         "_pace",
+        "_readable",
         "_reader",
         "_request",
         "_session",
         "_unknown",
-        "_unread",
         "_version",
     )
 
@@ -182,7 +182,7 @@ class _Fetch:
         self._opens_session = request.session_epoch == INITIAL_EPOCH
         self._session = self._begin() if self._is_full else self._resume()
         self._epoch = self._session.epoch
-        self._pace = Pace(PASSED_AT_ONCE)
+        self._pace = Pace(PARTITIONS_PER_STEP)
 
     def _begin(self) -> FetchSession:
         request = self._request
@@ -195,13 +195,13 @@ class _Fetch:
         now_s = asyncio.get_running_loop().time()
         sessions = self._broker.fetch_sessions
         session = sessions.resume(request.session_id, request.session_epoch, self._version, now_s)
-        session.read_for(self._reader)
+        session.set_reader(self._reader)
         return session
 
-    def name(self) -> Steps[None]:
+    def update_session(self) -> Steps[None]:
         """Update the session with the partitions that the request adds, changes or removes."""
         request, session, pace = self._request, self._session, self._pace
-        yield from session.name(request.topics, pace)
+        yield from session.add(request.topics, pace)
         if not self._is_full:
             yield from session.forget(request.forgotten_topics_data, pace)
             self._broker.fetch_sessions.check_size(session)
@@ -210,32 +210,32 @@ class _Fetch:
                 self._is_full = True
                 self._session = self._begin()
                 self._epoch = self._session.epoch
-                yield from self._session.name(request.topics, pace)
-        elif len(session.slots) > PASSED_AT_ONCE:
+                yield from self._session.add(request.topics, pace)
+        elif len(session.slots) > PARTITIONS_PER_STEP:
             session.is_watching = True  # to notice changes while other requests are served
 
     # -- reading
 
     def read(self) -> Steps[None]:
         """Read the partitions once, in order: all of them, or those of the session that are ready.
-        If a partition changes after this pass has read it, the session is marked `is_stirred`."""
+        If a partition changes after this pass has read it, the session is marked `was_notified`."""
         session, pace = self._session, self._pace
-        session.is_stirred = False
+        session.was_notified = False
         self._answers: list[tuple[FetchSlot, PartitionData]] = []
         self._unknown: list[tuple[FetchSlot, PartitionData]] = []
         self._leaders: dict[int, NodeEndpoint] = {}
-        self._counted: list[tuple[FetchSlot, Partition, int]] = []
-        self._ends_wait = False
-        self._left = self._byte_limit
-        self._unread = MAX_READ_BYTES  # into memory
+        self._readable: list[tuple[FetchSlot, Partition, int]] = []
+        self._must_answer = False
+        self._bytes_left = self._byte_limit
+        self._memory_left = MAX_READ_BYTES  # into memory
         self._min_one = True
         for slot in (
-            list(session.slots.values()) if self._is_full else (yield from session.in_turn())
+            list(session.slots.values()) if self._is_full else (yield from session.ready_in_order())
         ):
             if pace.spend():
-                session.is_between_steps = True
+                session.is_interrupted = True
                 yield
-                session.is_between_steps = False
+                session.is_interrupted = False
             try:
                 data = self._read(slot, self._find(slot))
             except Refused as refused:
@@ -258,10 +258,10 @@ class _Fetch:
                 topic = self._name(topic)
             partition = self._reader.find(topic, slot.wanted.partition)
         except Refused:
-            slot.leave()
+            slot.unwatch()
             raise
         if slot.partition is not partition:
-            slot.leave()
+            slot.unwatch()
             slot.partition = partition
             slot.checked_epoch = UNCHECKED
         return partition
@@ -285,7 +285,7 @@ class _Fetch:
         if reader.rack and partition.is_leader:
             preferred = partition.preferred_replica(reader.rack, offset)
             if preferred != _NO_REPLICA:
-                self._ends_wait = slot.stays_ready = True
+                self._must_answer = slot.stays_ready = True
                 high_watermark = partition.high_watermark
                 return self._data(slot, partition, high_watermark, b"", preferred=preferred)
         if self._version < _ZSTD_SINCE and partition.compression_type == "zstd":
@@ -294,7 +294,7 @@ class _Fetch:
         if not is_checked and wanted.last_fetched_epoch >= 0:
             diverging = partition.diverging_epoch(wanted.last_fetched_epoch, offset)
             if diverging is not None:
-                self._ends_wait = slot.stays_ready = True
+                self._must_answer = slot.stays_ready = True
                 epoch, end_offset = diverging
                 diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
                 high_watermark = partition.high_watermark
@@ -314,17 +314,17 @@ class _Fetch:
         slot.stays_ready = offset < end_offset
         records: BytesLike | StoredBytes = b""
         if slot.stays_ready and not (reader.is_follower and reader.is_throttled(partition)):
-            room = min(wanted.partition_max_bytes, self._left)
+            room = min(wanted.partition_max_bytes, self._bytes_left)
             if room < 0:
                 raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR)
             if room > 0 or self._min_one:
-                records = partition.read(offset, room, self._min_one, end_offset, self._unread)
-            self._counted.append((slot, partition, end_offset))
+                records = partition.read(offset, room, self._min_one, end_offset, self._memory_left)
+            self._readable.append((slot, partition, end_offset))
         if records:
             self._min_one = False
-            self._left = max(0, self._left - len(records))
+            self._bytes_left = max(0, self._bytes_left - len(records))
             if isinstance(records, bytes | memoryview):
-                self._unread -= len(records)
+                self._memory_left -= len(records)
             reader.note_sent(partition, len(records))
         elif (
             not self._is_full
@@ -387,7 +387,7 @@ class _Fetch:
             self._unknown.append((slot, data))
             return
         self._answers.append((slot, data))
-        self._ends_wait = True
+        self._must_answer = True
         if code in _ABOUT_LEADERS and self._version >= _LEADERS_SINCE:
             self._name_leader(slot, data)
 
@@ -416,11 +416,11 @@ class _Fetch:
         """Whether to answer now, without waiting for more bytes."""
         return (
             self._request.max_wait_ms <= 0
-            or self._session.is_stirred
+            or self._session.was_notified
             or self._min_bytes <= 0
-            or self._ends_wait
+            or self._must_answer
             or len(self._unknown) == len(self._session.slots)
-            or self._byte_limit - self._left >= self._min_bytes
+            or self._byte_limit - self._bytes_left >= self._min_bytes
             or sum(self._available().values()) >= self._min_bytes
         )
 
@@ -431,7 +431,7 @@ class _Fetch:
             return {}
         return {
             slot: slot.available(partition, end_offset)
-            for slot, partition, end_offset in self._counted
+            for slot, partition, end_offset in self._readable
         }
 
     def wait(self) -> Awaitable[FetchResponse]:

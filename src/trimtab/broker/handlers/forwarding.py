@@ -58,7 +58,7 @@ async def forward(broker: Broker, header: RequestHeader, request: Any) -> Any:
     timeout_ms = getattr(request, "timeout_ms", _DEFAULT_TIMEOUT_MS)
     timeout_s = min(max(timeout_ms, _LEAST_TIMEOUT_MS), _MAX_TIMEOUT_MS) / 1000
     try:
-        return await broker.controller.ask_when_there(request, timeout_s, header.api_version)
+        return await broker.controller.ask_once_connected(request, timeout_s, header.api_version)
     except PeerLost:
         return await in_turns(_time_out(_TIME_OUTS[header.api_key], request))
 
