@@ -64,7 +64,7 @@ class Load:
         self._ends.set()
         self._thread.join(3 * _END_S)
         if self._thread.is_alive():
-            raise RuntimeError(f"{self.name}: its producer does not end")
+            raise RuntimeError(f"{self.name}: the producer does not stop")
 
     @property
     def acknowledged(self) -> int:
@@ -190,7 +190,7 @@ class Comparison:
         for number in twice:
             _complain(f"{load.topic}: {number} is stored {times[number]} times")
         if load.failed:
-            progress(f"{load.failed} of {load.topic} were given up, last: {load.error}")
+            progress(f"{load.failed} records of {load.topic} failed; last error: {load.error}")
 
     @property
     def is_wrong(self) -> bool:

@@ -180,4 +180,4 @@ if __name__ == "__main__":
         for version in CLIENTS:
             print(client_jars(version))
     except RivalMissing as missing:
-        raise SystemExit(f"Apache Kafka cannot be had: {missing}") from None
+        raise SystemExit(f"Apache Kafka is not available: {missing}") from None

@@ -414,7 +414,7 @@ def main(words: Sequence[str] | None = None) -> int:
         with CLUSTERS[arguments.on](arguments.brokers, arguments.replication_factor) as address:
             verdict = judge.run(arguments, address)
     except RivalMissing as missing:
-        parser.error(f"{arguments.judge} cannot be had: {missing}")
+        parser.error(f"{arguments.judge} is not available: {missing}")
     wanting = _find_wanting(verdict.failures) if arguments.on == "trimtab" else {}
     unexpected = len(verdict.failures) - sum(map(len, wanting.values()))
     line = {

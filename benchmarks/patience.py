@@ -208,10 +208,10 @@ def _fill(address: str) -> None:
 def _limit_too_many_connections() -> dict[str, Any]:
     """Connections that have sent no request are closed first; the others stay open."""
     with SingleBroker("max.connections=500") as broker, BlockingConnection(broker.place) as first:
-        check(serves(broker.place), "it does not serve")
+        check(serves(broker.place), "the broker does not serve")
         first.ask(_METADATA, 9)
         with HalfOpen(broker.place, HALF_OPEN) as half_open:
-            await_that("a newcomer is not served", lambda: serves(broker.place))
+            await_that("a new connection is not served", lambda: serves(broker.place))
             left = half_open.left
             check(left < 500, f"{left} are left")
             first.ask(_METADATA, 9)
@@ -226,10 +226,10 @@ def _limit_too_many_from_one_address() -> dict[str, Any]:
         # The controller, and the check whether the broker is up, have the same address.
         first.ask(_METADATA, 9)
         with HalfOpen(broker.place, 400) as half_open:
-            await_that("more are left than may be", lambda: half_open.left <= 200)
+            await_that("more connections than the limit", lambda: half_open.left <= 200)
             left = half_open.left
             first.ask(_METADATA, 9)
-        await_that("nobody is served afterwards", lambda: serves(broker.place))
+        await_that("no connection is served afterwards", lambda: serves(broker.place))
         return {"limit": 200, "opened": 400, "left": left, "those before": "served"}
 
 
@@ -258,7 +258,7 @@ def _limit_few_files() -> dict[str, Any]:
                     for number in range(partitions):
                         producer.send("many", b"v", partition=number)
                 producer.flush()
-                await_that("a newcomer is not served", lambda: serves(broker.place))
+                await_that("a new connection is not served", lambda: serves(broker.place))
                 left = half_open.left
                 open_now = len(os.listdir(f"/proc/{broker.broker_pid}/fd"))
                 # Lower the limit of the running broker, which it does not expect.
@@ -307,19 +307,19 @@ def _limit_full_disk() -> dict[str, Any]:
             fill_disk(ballast)
             send(10_000)
             producer_waits_from = len(acknowledged)
-            await_that("it serves on", lambda: not serves(broker.place))
+            await_that("the broker still serves", lambda: not serves(broker.place))
             ballast.unlink()
             began = time.monotonic()
             producer.flush()
             seconds = time.monotonic() - began
-            await_that("no topic can be made", partial(_makes_topic, admin, "w"))
+            await_that("no topic can be created", partial(_makes_topic, admin, "w"))
         check(len(acknowledged) == number, f"{len(acknowledged)} of {number} acknowledged")
         values = read_values(broker.address)
         lost = [each for each, at in acknowledged.items() if values.get(at) != each]
         mine = [value for _, value in sorted(values.items()) if value >= 0]
         check(not lost, f"{len(lost)} lost")
-        check(len(mine) == len(set(mine)), "some are stored twice")
-        check(mine == sorted(mine), "some are out of order")
+        check(len(mine) == len(set(mine)), "some records are stored twice")
+        check(mine == sorted(mine), "some records are out of order")
         return {
             "acknowledged": len(acknowledged),
             "acknowledged_before_it_was_full": producer_waits_from,

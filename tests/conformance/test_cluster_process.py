@@ -236,7 +236,7 @@ def test_clients_keep_working_while_nodes_are_killed_one_after_another(
     check_everything_is_there(stored, sent, "five nodes killed, one after another")
 
 
-def test_nothing_is_left_running_when_the_supervisor_is_killed(port: int, tmp_path: Path) -> None:
+def test_no_process_keeps_running_when_the_supervisor_is_killed(port: int, tmp_path: Path) -> None:
     with running(port, tmp_path) as process:
         left = [os.pidfd_open(pid) for pid in nodes(process.pid).values()]
         process.kill()

@@ -3,7 +3,7 @@
 Each seed is a scenario: options, records of many sizes with and without keys, runs of the sender,
 brokers that are not ready for a while, leaders that are lost or moved, racks that change,
 partitions that are added. `java/PartitioningTwin.java` runs it with Kafka's own RecordAccumulator
-and BuiltInPartitioner, `Story` with trimtab's Accumulator and JavaPartitioner. Both use the same
+and BuiltInPartitioner, `Scenario` with trimtab's Accumulator and JavaPartitioner. Both use the same
 random numbers. The test compares the partition of each record, the count of random numbers used by
 then, and the partition and number of records of each drained batch.
 
@@ -106,14 +106,14 @@ class WatchedPartitioner(JavaPartitioner):
         return () if self._rack is None else view.racks
 
 
-class Story:
+class Scenario:
     """Runs a seed's scenario with trimtab. `PartitioningTwin` is the same code in Java, line by
     line."""
 
     def __init__(self, seed: int, is_traced: bool = False) -> None:
-        self._story = Chance(seed)
+        self._numbers = Chance(seed)
         self._draws = Chance(~seed)
-        below = self._story.below
+        below = self._numbers.below
         batch_size = BATCH_SIZES[below(len(BATCH_SIZES))]
         if seed % 50 == 0:
             batch_size = 2**30 - 1
@@ -171,10 +171,10 @@ class Story:
     def kinds(self) -> Counter[str]:
         return self._partitioner.kinds
 
-    def tell(self, operations: int) -> str:
+    def run(self, operations: int) -> str:
         """Run the scenario; returns a hash of all choices, with the counts of records and draws."""
         for operation in range(operations):
-            what = self._act(self._story.below(1000))
+            what = self._act(self._numbers.below(1000))
             if self.trace is not None:
                 self.trace.append(f"{operation} {what} draws={self._draws.draws}")
         return f"{self._hash:x} {self.records} {self._draws.draws}"
@@ -183,7 +183,7 @@ class Story:
         return seconds(self._now_ms - BEGIN_MS)
 
     def _add_partition(self) -> None:
-        below = self._story.below
+        below = self._numbers.below
         self._leaders.append(-1 if below(10) == 0 else below(self._node_count))
 
     def _look(self) -> None:
@@ -203,7 +203,7 @@ class Story:
         self._seen += [(0, 0)] * (len(leaders) - len(self._seen))
 
     def _act(self, kind: int) -> str:
-        below = self._story.below
+        below = self._numbers.below
         if self._incomplete >= self._max_incomplete:
             return self._drain_all()
         if kind < 700:
@@ -252,7 +252,7 @@ class Story:
         return self._drain_all()
 
     def _append(self, partition: int | None, key: bytes | None) -> str:
-        below = self._story.below
+        below = self._numbers.below
         value = self._value()
         headers = None
         if below(8) == 0:
@@ -287,7 +287,7 @@ class Story:
         return queue.queued_bytes, len(queue.batches)
 
     def _value(self) -> bytes | None:
-        below = self._story.below
+        below = self._numbers.below
         kind = below(16)
         if kind == 0:
             return None
@@ -309,7 +309,7 @@ class Story:
             self._note(node, self._takes[node])
             self._mix(node)
             said += f" {node}{'' if self._takes[node] else ' (not ready)'}"
-            if self._takes[node] and self._story.below(4) != 0:
+            if self._takes[node] and self._numbers.below(4) != 0:
                 self._drain({node})
         return said
 
@@ -342,7 +342,7 @@ class Story:
                 self._mix(partition)
                 self._mix(batch.count)
         if self._codec != "none":
-            ratio = (20 + self._story.below(100)) / 100
+            ratio = (20 + self._numbers.below(100)) / 100
             self._topic.compression_ratio = struct.unpack("f", struct.pack("f", ratio))[0]
 
     def _settle(self, partition: int, come_back: bool) -> None:
@@ -359,7 +359,7 @@ class Story:
         """Send and acknowledge all batches; partitions without a leader get one."""
         for partition, leader in enumerate(self._leaders):
             if leader < 0:
-                self._leaders[partition] = self._story.below(self._node_count)
+                self._leaders[partition] = self._numbers.below(self._node_count)
         self._look()
         while True:
             self._publish_load()
@@ -406,16 +406,16 @@ def twin(tmp_path_factory: pytest.TempPathFactory) -> Twin:
 
 def first_difference(twin: Twin, seed: int) -> str:
     """The first difference of the two runs of a scenario, with the operations before it."""
-    story = Story(seed, is_traced=True)
-    story.tell(OPERATIONS)
-    assert story.trace is not None
+    scenario = Scenario(seed, is_traced=True)
+    scenario.run(OPERATIONS)
+    assert scenario.trace is not None
     with twin.lines(seed, 1, "trace") as lines:
         java = list(itertools.islice(lines, OPERATIONS))
-    for index, (theirs, ours) in enumerate(zip(java, story.trace, strict=True)):
+    for index, (theirs, ours) in enumerate(zip(java, scenario.trace, strict=True)):
         if theirs != ours:
             before = "\n".join(java[max(0, index - 5) : index])
-            return f"story {seed}:\n{before}\nJava:    {theirs}\ntrimtab: {ours}"
-    return f"story {seed}: the traces agree, but not the batches that were taken"
+            return f"scenario {seed}:\n{before}\nJava:    {theirs}\ntrimtab: {ours}"
+    return f"scenario {seed}: the traces agree, but not the batches that were taken"
 
 
 def test_every_choice_equals_javas(twin: Twin, capsys: pytest.CaptureFixture[str]) -> None:
@@ -424,22 +424,22 @@ def test_every_choice_equals_javas(twin: Twin, capsys: pytest.CaptureFixture[str
     different: list[int] = []
     with twin.lines(1, 10**9) as lines:
         for seed in itertools.count(1):
-            story = Story(seed)
-            ours = f"{seed} {story.tell(OPERATIONS)}"
+            scenario = Scenario(seed)
+            ours = f"{seed} {scenario.run(OPERATIONS)}"
             if next(lines, "nothing: it has ended") != ours:
                 different.append(seed)
                 if len(different) == 3:
                     break
-            decisions += story.draws
-            records += story.records
-            kinds += story.kinds
+            decisions += scenario.draws
+            records += scenario.records
+            kinds += scenario.kinds
             if decisions >= DECISIONS:
                 break
     with capsys.disabled():
         print(
-            f"\n{seed} stories, {records} records, {decisions} decisions"
+            f"\n{seed} scenarios, {records} records, {decisions} decisions"
             f" ({', '.join(f'{n} {kind}' for kind, n in sorted(kinds.items()))});"
             f" differences: {len(different)}"
         )
     assert not different, "\n\n".join(first_difference(twin, each) for each in different)
-    assert len(kinds) == 5, "the stories must lead to every kind of choice"
+    assert len(kinds) == 5, "the scenarios must lead to every kind of choice"

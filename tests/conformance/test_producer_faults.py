@@ -123,7 +123,7 @@ def run_round(broker: Broker, seed: int) -> tuple[Tally, Counter[str]]:
         producer.flush(FLUSH_S)
     tally = ledger.tally(read(broker, topic, partitions))
     context = f"seed {seed}, {tally}, {rates}"
-    wrong = (tally.unanswered, tally.told_again, tally.lost, tally.doubled, tally.disordered)
+    wrong = (tally.unanswered, tally.reported_twice, tally.lost, tally.doubled, tally.disordered)
     assert wrong == (0, 0, 0, 0, 0), context
     assert is_tight or tally.acknowledged == tally.sent, context
     return tally, faulty.seen

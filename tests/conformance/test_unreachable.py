@@ -14,7 +14,7 @@ from trimtab import Admin, Consumer, Producer
 from trimtab.errors import KafkaError
 
 PLACES = {
-    "nobody listens": "127.0.0.1:{port}",
+    "no listener": "127.0.0.1:{port}",
     "no such name": "no-such-host.invalid:9092",
     "no answer": "192.0.2.1:9092",  # in a network reserved by RFC 5737
 }
@@ -48,7 +48,7 @@ def test_a_name_that_does_not_resolve(use: Callable[[str], None]) -> None:
 
 @pytest.mark.parametrize("use", [send, list_topics, look_up])
 def test_an_address_without_a_listener(use: Callable[[str], None]) -> None:
-    place = PLACES["nobody listens"].format(port=free_ports(1)[0])
+    place = PLACES["no listener"].format(port=free_ports(1)[0])
     with pytest.raises(KafkaError, match=rf"\({place}\) cannot be reached: .*(refused|failed)"):
         use(place)
 

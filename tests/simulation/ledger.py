@@ -21,7 +21,7 @@ class Tally:
 
     Attributes:
         unanswered: deliveries without an outcome.
-        told_again: outcomes reported a second time.
+        reported_twice: outcomes reported a second time.
         late: outcomes reported after `delivery.timeout.ms`.
         lost: acknowledged records that are not at their offset in the log.
         doubled: records that are in the logs more than once.
@@ -34,7 +34,7 @@ class Tally:
     failed: int = 0
     stored: int = 0
     unanswered: int = 0
-    told_again: int = 0
+    reported_twice: int = 0
     late: int = 0
     lost: int = 0
     doubled: int = 0
@@ -61,7 +61,7 @@ class Ledger:
     longest: float
     sent_at: dict[RecordId, float] = field(default_factory=dict)
     outcomes: dict[RecordId, RecordMetadata | Exception] = field(default_factory=dict)
-    told_again: list[RecordId] = field(default_factory=list)
+    reported_twice: list[RecordId] = field(default_factory=list)
     late: list[RecordId] = field(default_factory=list)
 
     def expect(self, record: RecordId) -> Callable[[Delivery], None]:
@@ -69,13 +69,13 @@ class Ledger:
         self.sent_at[record] = math.inf
         return partial(self._note, record)
 
-    def took(self, record: RecordId) -> None:
+    def note_sent(self, record: RecordId) -> None:
         """Note that `send` has returned: the record's time starts now."""
         self.sent_at[record] = self.now()
 
     def _note(self, record: RecordId, delivery: Delivery) -> None:
         if record in self.outcomes:
-            self.told_again.append(record)
+            self.reported_twice.append(record)
         if self.now() > self.sent_at[record] + self.longest:
             self.late.append(record)
         self.outcomes[record] = delivery.exception() or delivery.result()
@@ -94,7 +94,7 @@ class Ledger:
             failed=len(self.outcomes) - len(acknowledged),
             stored=len(stored),
             unanswered=len(self.sent_at) - len(self.outcomes),
-            told_again=len(self.told_again),
+            reported_twice=len(self.reported_twice),
             late=len(self.late),
             lost=sum(
                 stored.get((told.partition, told.offset)) != record

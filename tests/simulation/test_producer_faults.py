@@ -224,7 +224,7 @@ async def _send(
             partition=random.randrange(plan.partitions) if aim == "told" else None,
             on_delivery=ledger.expect(record),
         )
-        ledger.took(record)
+        ledger.note_sent(record)
         if number % plan.burst == 0:
             await asyncio.sleep(plan.pause * random.random() * 2)
         if random.random() < 0.002:
@@ -247,7 +247,7 @@ async def _read(world: World, bootstrap: str, partitions: int) -> dict[tuple[int
 
 
 def _judge(plan: Plan, tally: Tally) -> None:
-    assert (tally.unanswered, tally.told_again, tally.late, tally.lost) == (0, 0, 0, 0), tally
+    assert (tally.unanswered, tally.reported_twice, tally.late, tally.lost) == (0, 0, 0, 0), tally
     if plan.is_safe:
         assert (tally.doubled, tally.disordered) == (0, 0), tally
     if not plan.is_tight:

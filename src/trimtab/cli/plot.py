@@ -86,7 +86,7 @@ class Bar(NamedTuple):
 
 
 class Column(NamedTuple):
-    """One column of a plot: how much each part of it is, from the bottom."""
+    """One column of a plot: the amount of each part, from the bottom."""
 
     title: str
     parts: Mapping[str, float]
@@ -166,13 +166,13 @@ def draw_columns(
     description: str,
     layout: Layout = WIDE,
 ) -> str:
-    """Columns side by side from zero, each of one part or more; the first and the last are named.
+    """Columns from zero, each of one or more parts; only the first and the last have labels.
 
     Args:
         columns: at least one.
-        names: every part and what it is called, from the bottom up; one alone has no legend.
-        show: a value as a text.
-        level: where a dashed line marks the value of a level distribution; None for no line.
+        names: the name of each part, from bottom to top; a single part gets no legend.
+        show: formats a value.
+        level: draw a dashed line at this value, that of an even distribution; None for no line.
     """
     left, top = (70, 12) if layout.labels else (58, 12)
     width = layout.width - left - 10
@@ -334,7 +334,7 @@ def draw_timeline(
 
 
 def to_document(svg: str) -> str:
-    """A plot as an SVG file of its own."""
+    """A plot as a separate SVG file."""
     head, _, rest = svg.partition(">")
     return (
         f'{head} xmlns="http://www.w3.org/2000/svg"><style>{STYLE}{_DOCUMENT_STYLE}</style>{rest}\n'

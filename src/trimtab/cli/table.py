@@ -1,4 +1,4 @@
-"""Tables of plain text: the same on a terminal, in a file and in a bug report. Numbers in words."""
+"""Tables of plain text, the same on a terminal, in a file and in a bug report; numbers as text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def format_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]
 
 
 def show_bytes(count: float) -> str:
-    """With a unit, in steps of 1,000."""
+    """A number of bytes with a unit, in steps of 1,000."""
     for unit in _UNITS[:-1]:
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -89,7 +89,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     ):
         verb.add_argument(f"--{name}", dest="verb", action="store_const", const=name, help=text)
     parser.add_argument(
-        "--topic", help="a regular expression (default: all topics); with --create a name"
+        "--topic",
+        help="a regular expression, with --create a name (default with --list and --describe: all "
+        "topics)",
     )
     parser.add_argument(
         "--topic-id",

@@ -1,4 +1,4 @@
-"""Which trimtab this is."""
+"""The installed version of trimtab."""
 
 from __future__ import annotations
 

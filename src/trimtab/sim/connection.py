@@ -343,7 +343,7 @@ class Stream:
             self._link, self._is_cut = network.route(self._source.own, self._target.own)
 
     def release_if_open(self) -> None:
-        """Deliver what was held, after a change of the network, unless the route is still cut."""
+        """After a change of the network, deliver held bytes, unless the route is still cut."""
         self._refresh_route()
         if not self._is_cut and not self._is_releasing:
             self._is_releasing = True

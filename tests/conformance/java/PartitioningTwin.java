@@ -35,7 +35,7 @@ import java.util.function.Supplier;
  * Apache Kafka's half of test_partitioning_differential.py: the real RecordAccumulator and
  * BuiltInPartitioner, driven by the scenario of a seed.
  *
- * `Story` in that file runs the same scenario with trimtab's accumulator and the same random
+ * `Scenario` in that file runs the same scenario with trimtab's accumulator and the same random
  * numbers: change both together. This class is in Kafka's package because the hooks of Kafka's own
  * tests (randomPartition, createBuiltInPartitioner) are visible only there.
  *
