@@ -2,9 +2,8 @@
 
     first ─▶ next(start) ─▶ ranges(start, end) ─▶ next(start) …
 
-Lives on the driver for as long as the query runs. Spark ends the query on any exception: errors
-that may pass are ridden out here. Rules, where nothing else is said, are those of Spark's own Kafka
-source (`KafkaMicroBatchStream`, `KafkaOffsetReaderAdmin`).
+Lives on the driver for as long as the query runs. `looking.py` says what the cluster has,
+`admission.py` how much of it a batch gets; errors that may pass are ridden out (`outages.py`).
 """
 
 from __future__ import annotations
@@ -14,25 +13,20 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple
 
-from trimtab.errors import BrokerError, ErrorCode, KafkaError, Unavailable
+from trimtab.errors import KafkaError
 from trimtab.records import TopicPartition
 from trimtab.spark.options.source import StreamOptions
-from trimtab.spark.read.ranges import (
-    DataLoss,
-    LogBounds,
-    OffsetRange,
-    report_data_loss,
-    resolve_offsets,
-    split_ranges,
-)
+from trimtab.spark.read.ranges import OffsetRange, report_data_loss, split_ranges
 from trimtab.spark.stream.admission import Piece, admit, admit_offsets, split_by_bytes
 from trimtab.spark.stream.lag import measure_lag
+from trimtab.spark.stream.looking import Look, Lookout, Topics
 from trimtab.spark.stream.offsets import STATE, StreamOffset, read_offset
+from trimtab.spark.stream.outages import Outages, may_pass
 from trimtab.spark.stream.size_sources.choice import make_source
 from trimtab.spark.stream.sizes import Sizes
-from trimtab.spark.stream.topics import Known, StreamTopics
+from trimtab.spark.stream.topics import StreamTopics
 
 logger = logging.getLogger(__name__)
 
@@ -40,55 +34,16 @@ IDLE_SECONDS: Final = 0.3
 """How long `next` waits for something new before it says that there is nothing. Spark would ask
 again every 10 ms; it can stop the query meanwhile."""
 
-OUTAGE_SECONDS: Final = 300.0
-"""How long errors that may pass are ridden out before they end the query."""
-
 _LOOK_SECONDS: Final = 0.02
 _PAUSE_TO_LOOK: Final = 10
 """Looking for something new takes up this part of the time at most, one to so many."""
-_RETRY_SECONDS: Final = 0.2
 _COMMIT_RETRY_SECONDS: Final = 60.0
-_CONFIRMATIONS: Final = 3
-_CONFIRM_SECONDS: Final = 0.3
 _STALL_SECONDS: Final = 2.0
 """If nothing is learned for so long, a batch is planned with the sizes that are known."""
 
 _GRAINS: Final = 1024
 _GRAINS_OF_PART: Final = 16
 """Record batches are remembered as one up to this part of a batch's limit, and of a task's."""
-
-T = TypeVar("T")
-
-
-class Topics(Protocol):
-    """What is asked of the cluster: `StreamTopics`."""
-
-    def known(self, refresh: bool = False) -> Known: ...
-
-    def earliest(self, partitions: Any) -> dict[TopicPartition, int]: ...
-
-    def latest(self, partitions: Any) -> dict[TopicPartition, int]: ...
-
-    def at_times(self, times: Any) -> dict[TopicPartition, int | None]: ...
-
-    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class _Look(NamedTuple):
-    """What a look at the cluster has found.
-
-    Attributes:
-        begins: where the next batch begins; also for partitions and topics that are new.
-        latest: where each partition ends.
-        is_news: whether the next batch begins elsewhere than the last one ended.
-    """
-
-    begins: dict[TopicPartition, int]
-    latest: dict[TopicPartition, int]
-    ids: Mapping[str, str]
-    is_news: bool
 
 
 class _Planned(NamedTuple):
@@ -123,12 +78,11 @@ class StreamPlan:
         self._clock = clock
         self._wait = wait
         self._first: StreamOffset | None = None
-        self._frozen: tuple[Known, dict[TopicPartition, int]] | None = None
+        self._lookout = Lookout(options, topics, wait)
+        self._outages = Outages(clock, wait)
         self._planned: _Planned | None = None
         self._owed: dict[TopicPartition, int] = {}
         self._batch_at: float | None = None
-        self._outage_since: float | None = None
-        self._has_answered = False
         self._committed: Mapping[TopicPartition, int] | None = None
         self._commit_after = -inf
         self._report: dict[str, Any] | None = None
@@ -142,21 +96,13 @@ class StreamPlan:
             KafkaError: the cluster cannot be asked, or what is asked for is not there.
         """
         if self._first is None:
-            known = self._topics.known(refresh=True)
-            self._check_named(known)
-            offsets = self._starting_offsets(known)
-            self._first = StreamOffset(offsets, known.ids, offsets)
-            self._has_answered = True
+            self._first = self._lookout.first()
+            self._outages.note_answer()
         return self._first.to_json()
 
     def freeze(self) -> None:
         """The query ends when it has read what is there now (Trigger.AvailableNow)."""
-
-        def look() -> tuple[Known, dict[TopicPartition, int]]:
-            known = self._topics.known(refresh=True)
-            return known, self._topics.latest(known.partitions)
-
-        self._frozen = self._insist(look)
+        self._outages.insist(self._lookout.freeze)
 
     def next(self, start: Mapping[str, Any], takes_all: bool) -> Mapping[str, Any]:
         """Where the batch that begins at `start` ends; `start` itself if there is none yet.
@@ -174,15 +120,17 @@ class StreamPlan:
         is_first = begun.first is not None and begun.first == begun.offsets
         while True:
             looked = self._clock()
-            end = self._try(lambda: self._choose(begun, takes_all))
+            end = self._outages.attempt(lambda: self._choose(begun, takes_all))
             if end is not None:
                 if is_first:
                     end = StreamOffset(end.offsets, end.ids, begun.first)
                 self._batch_at = self._clock()
                 return end.to_json()
             now = self._clock()
-            is_over = self._frozen is not None and self._outage_since is None
-            if is_over or (self._frozen is None and now - began >= IDLE_SECONDS):
+            is_frozen = self._lookout.is_frozen
+            if (is_frozen and not self._outages.is_one) or (
+                not is_frozen and now - began >= IDLE_SECONDS
+            ):
                 return start
             self._wait(min(max(_LOOK_SECONDS, _PAUSE_TO_LOOK * (now - looked)), IDLE_SECONDS))
 
@@ -195,103 +143,11 @@ class StreamPlan:
         """The ends of the partitions, and the lag, as of the last `next`."""
         return self._report
 
-    def _check_named(self, known: Known) -> None:
-        there = {each.topic for each in known.partitions}
-        for topic in self._options.topics:
-            if topic not in there:
-                raise BrokerError(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    "there is no such topic; create it first",
-                    f"topic {topic}",
-                )
-        missing = [each for each in self._options.partitions if each not in known.partitions]
-        if missing:
-            raise BrokerError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                "the option assign names it, and it is not there",
-                ", ".join(map(str, missing)),
-            )
-
-    def _starting_offsets(self, known: Known) -> dict[TopicPartition, int]:
-        options, topics = self._options, self._topics
-        earliest, latest = topics.earliest(known.partitions), topics.latest(known.partitions)
-        bounds = {p: LogBounds(earliest[p], latest[p]) for p in known.partitions}
-        starts = resolve_offsets("starting", options.starting, bounds, topics.at_times)
-        for partition, start in starts.items():
-            if not earliest[partition] <= start <= latest[partition]:
-                report_data_loss(
-                    f"{partition}: the stream was to start at offset {start}, and the partition "
-                    f"holds {earliest[partition]} to {latest[partition]}",
-                    options.fail_on_data_loss,
-                )
-                starts[partition] = max(earliest[partition], min(start, latest[partition]))
-        return starts
-
-    # -- looking
-
-    def _look(self, begun: StreamOffset) -> _Look:
-        """What there is now, once data that are missing have been reported."""
-        if self._frozen is not None:
-            known, latest = self._frozen
-        else:
-            known = self._topics.known()
-            latest = self._topics.latest(known.partitions)
-        losses = self._losses(begun, known, latest)
-        for _ in range(0 if self._frozen is not None else _CONFIRMATIONS):
-            if not losses:
-                break
-            # A broker that is late must not raise the alarm.
-            self._wait(_CONFIRM_SECONDS)
-            known = self._topics.known(refresh=True)
-            latest = self._topics.latest(known.partitions)
-            losses = self._losses(begun, known, latest)
-        for loss in losses:
-            report_data_loss(loss, self._options.fail_on_data_loss)
-        again = self._made_again(begun, known.ids)
-        begins = {
-            p: min(begun.offsets[p], latest[p])
-            for p in known.partitions
-            if p in begun.offsets and p.topic not in again
-        }
-        new = [p for p in known.partitions if p not in begins]
-        begins |= self._topics.earliest(new)
-        for partition in new:
-            if begins[partition] and partition.topic not in again:
-                report_data_loss(
-                    f"{partition} is new and begins at offset {begins[partition]}, not at 0",
-                    self._options.fail_on_data_loss,
-                )
-            latest[partition] = max(latest[partition], begins[partition])
-        is_news = bool(again) or begins != begun.offsets
-        return _Look(begins, latest, known.ids, is_news)
-
-    def _losses(
-        self, begun: StreamOffset, known: Known, latest: Mapping[TopicPartition, int]
-    ) -> list[str]:
-        again = self._made_again(begun, known.ids)
-        losses = [
-            f"topic {topic} was deleted and made again: its id was {begun.ids[topic]} and is "
-            f"{known.ids[topic]}; its offsets mean other records now"
-            for topic in again
-        ]
-        gone = sorted(begun.offsets.keys() - set(known.partitions))
-        if gone:
-            losses.append(f"{', '.join(map(str, gone))}: no longer there")
-        losses += [
-            f"{p}: the stream stands at offset {begun.offsets[p]}, and the log ends at {end}"
-            for p, end in latest.items()
-            if p.topic not in again and begun.offsets.get(p, 0) > end
-        ]
-        return losses
-
-    def _made_again(self, begun: StreamOffset, ids: Mapping[str, str]) -> list[str]:
-        return [topic for topic, each in begun.ids.items() if ids.get(topic, each) != each]
-
     # -- choosing
 
     def _choose(self, begun: StreamOffset, takes_all: bool) -> StreamOffset | None:
         """Where the next batch ends; None if there is nothing new, or not enough."""
-        look = self._look(begun)
+        look = self._lookout.look(begun)
         sizes = self._sizes
         if sizes is not None:
             sizes.follow(look.begins, look.latest)
@@ -310,9 +166,9 @@ class StreamPlan:
         self._planned = _Planned(end, look.begins)
         return end
 
-    def _is_too_little(self, look: _Look) -> bool:
+    def _is_too_little(self, look: Look) -> bool:
         options = self._options
-        if self._frozen is not None or self._batch_at is None:
+        if self._lookout.is_frozen or self._batch_at is None:
             return False
         if self._clock() - self._batch_at >= options.max_trigger_delay_s:
             return False
@@ -327,7 +183,7 @@ class StreamPlan:
         size = sum(piece.size for pieces in known.values() for piece in pieces)
         return size < options.min_bytes_per_trigger
 
-    def _limit(self, begun: StreamOffset, look: _Look) -> dict[TopicPartition, int]:
+    def _limit(self, begun: StreamOffset, look: Look) -> dict[TopicPartition, int]:
         options = self._options
         ends = look.latest
         if options.max_offsets_per_trigger:
@@ -368,7 +224,9 @@ class StreamPlan:
         ended = read_offset(end)
         planned = self._planned
         if planned is None or planned.end.offsets != ended.offsets:
-            planned = _Planned(ended, self._insist(lambda: self._find_begins(start, ended)))
+            begun = read_offset(start)
+            begins = self._outages.insist(lambda: self._lookout.find_begins(begun, ended))
+            planned = _Planned(ended, begins)
         whole = []
         for partition, at in sorted(ended.offsets.items()):
             begin = planned.begins[partition]
@@ -384,25 +242,6 @@ class StreamPlan:
         parts = split_ranges(cut, options.min_partitions, options.max_records_per_partition)
         return parts if options.max_bytes_per_partition else _largest_first(parts)
 
-    def _find_begins(
-        self, start: Mapping[str, Any], ended: StreamOffset
-    ) -> dict[TopicPartition, int]:
-        """Where a batch begins that was planned before a restart."""
-        begun = read_offset(start)
-        if ended.first is not None:
-            begun = StreamOffset(ended.first, ended.ids)
-        elif begun.first is not None and any(
-            at > ended.offsets.get(p, at) for p, at in begun.offsets.items()
-        ):
-            raise DataLoss(
-                "the checkpoint is that of a query of Spark's own Kafka source whose first batch "
-                "was never finished; only that source knows where it began. Let it finish the "
-                "batch, or begin with a new checkpointLocation and startingOffsets"
-            )
-        again = self._made_again(begun, ended.ids)
-        begins = {p: at for p, at in begun.offsets.items() if p.topic not in again}
-        return begins | self._topics.earliest([p for p in ended.offsets if p not in begins])
-
     def _cuts(
         self, ranges: Sequence[OffsetRange]
     ) -> tuple[Mapping[TopicPartition, Sequence[Piece]], int]:
@@ -416,7 +255,7 @@ class StreamPlan:
         ends = {TopicPartition(each.topic, each.partition): each.end for each in ranges}
         if not sizes.knows(begins, ends):
             sizes.follow(begins, ends)
-            self._insist(lambda: _await_known(sizes, ends))
+            self._outages.insist(lambda: _await_known(sizes, ends))
         return sizes.pieces(ends), limit
 
     # -- lag
@@ -433,7 +272,7 @@ class StreamPlan:
         try:
             self._topics.commit(group, offsets)
         except KafkaError as error:
-            if self._committed is None and not _may_pass(error):
+            if self._committed is None and not may_pass(error):
                 raise
             # Only what is shown goes by it: the stream goes on.
             logger.warning("option commitGroup: %s", error)
@@ -441,44 +280,10 @@ class StreamPlan:
         else:
             self._committed = offsets
 
-    def _note(self, look: _Look, ends: Mapping[TopicPartition, int] | None) -> None:
+    def _note(self, look: Look, ends: Mapping[TopicPartition, int] | None) -> None:
         end = look.begins if ends is None else ends
         lag = measure_lag(look.begins, end, look.latest, self._sizes, time.time())
         self._report = StreamOffset(look.latest).to_json() | {STATE: lag.to_json()}
-
-    # -- errors that may pass
-
-    def _try(self, action: Callable[[], T]) -> T | None:
-        """What `action` returns; None if it fails in a way that may pass.
-
-        Raises:
-            KafkaError: one that does not, or that has not passed within `OUTAGE_SECONDS`.
-        """
-        try:
-            result = action()
-        except KafkaError as error:
-            if not (self._has_answered and _may_pass(error)):
-                raise
-            now = self._clock()
-            if self._outage_since is None:
-                self._outage_since = now
-                logger.warning("the stream waits for the cluster: %s", error)
-            elif now - self._outage_since > OUTAGE_SECONDS:
-                raise
-            return None
-        self._has_answered = True
-        if self._outage_since is not None:
-            logger.warning("the stream goes on after %.1f s", self._clock() - self._outage_since)
-            self._outage_since = None
-        return result
-
-    def _insist(self, action: Callable[[], T]) -> T:
-        """What `action` returns, however often it takes."""
-        while True:
-            result = self._try(lambda: (action(),))
-            if result is not None:
-                return result[0]
-            self._wait(_RETRY_SECONDS)
 
 
 def open_plan(options: StreamOptions) -> StreamPlan:
@@ -498,13 +303,6 @@ def open_plan(options: StreamOptions) -> StreamPlan:
             max(min(grains), 1),
         )
     return StreamPlan(options, StreamTopics(options), sizes)
-
-
-def _may_pass(error: KafkaError) -> bool:
-    if isinstance(error, BrokerError):
-        # Out of range: somebody deletes records just now; the next look finds out what is left.
-        return error.retriable or error.code is ErrorCode.OFFSET_OUT_OF_RANGE
-    return isinstance(error, Unavailable)
 
 
 def _await_known(sizes: Sizes, ends: Mapping[TopicPartition, int]) -> None:

@@ -395,6 +395,30 @@ def test_any_broker_is_the_one_that_may_be_tried_first(
     world.run(scenario())
 
 
+def test_a_broker_that_takes_long_is_waited_for_only_at_first(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    slow, fast = cluster.broker(0), cluster.broker(1)
+
+    async def scenario() -> None:
+        await slow.start()
+        await fast.start()
+        connections = connections_to(cluster)
+        world.network.cut("localhost", "broker-0")
+        connections.open_soon(-1)
+        at_first = asyncio.create_task(connections.connect_any())
+        await asyncio.sleep(0.5)
+        assert not at_first.done()
+        assert fast.links == []
+        at_first.cancel()
+        await asyncio.sleep(1)
+        asked_at = world.loop.time()
+        assert (await connections.connect_any()).node.host == "broker-1"
+        assert world.loop.time() - asked_at < 1
+
+    world.run(scenario())
+
+
 def test_an_advertised_address_that_does_not_work_is_explained(
     world: World, cluster: ScriptedCluster
 ) -> None:

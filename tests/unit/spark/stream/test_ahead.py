@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -37,15 +38,15 @@ def test_what_was_asked_for_stays_as_it_is() -> None:
     assert (ahead.pieces, ahead.size) == ([Piece(3, 20)], 20)
 
 
-def even_share(sizes: list[int], limit: int) -> int:
+def even_share(sizes: list[int], limit: int) -> Fraction:
     """The level from all sizes at once."""
     left = limit
     for index, size in enumerate(sorted(sizes)):
-        share = left // (len(sizes) - index)
+        share = Fraction(left, len(sizes) - index)
         if size >= share:
             return share
         left -= size
-    return limit
+    return Fraction(limit)
 
 
 @given(

@@ -12,14 +12,17 @@ from trimtab.errors import BrokerError, ErrorCode, KafkaError, Unavailable, Usag
 from trimtab.records import TopicPartition
 from trimtab.spark.options.source import read_stream_options
 from trimtab.spark.read.ranges import DataLoss, OffsetRange
+from trimtab.spark.stream import outages
 from trimtab.spark.stream import plan as stream_plan
 from trimtab.spark.stream.admission import Piece
+from trimtab.spark.stream.looking import Look, Lookout
 from trimtab.spark.stream.offsets import STATE, read_offset
 from trimtab.spark.stream.plan import StreamPlan
 from trimtab.spark.stream.size_sources.contract import Found, Wanted
 from trimtab.spark.stream.sizes import Sizes
 from trimtab.spark.stream.topics import Known
 
+REQUIRED = {"kafka.bootstrap.servers": "x:1", "subscribe": "t", "startingOffsets": "earliest"}
 ZERO, ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 
 
@@ -103,9 +106,8 @@ def plan(
     sizes: Sizes | None = None,
     **options: str,
 ) -> StreamPlan:
-    given = {"kafka.bootstrap.servers": "x:1", "subscribe": "t", "startingOffsets": "earliest"}
     clock = clock or Clock()
-    return StreamPlan(read_stream_options(given | options), topics, sizes, clock, clock.wait)
+    return StreamPlan(read_stream_options(REQUIRED | options), topics, sizes, clock, clock.wait)
 
 
 def offsets(written: Mapping[str, Any]) -> dict[str, int]:
@@ -369,7 +371,7 @@ def test_errors_that_may_pass_are_ridden_out() -> None:
     assert offsets(end) == {"t0": 6}
     topics.error = BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, "no leader", "t-0")
     assert stream.next(end, takes_all=True) is end
-    clock.now += stream_plan.OUTAGE_SECONDS
+    clock.now += outages.OUTAGE_SECONDS
     with pytest.raises(BrokerError, match="no leader"):
         stream.next(end, takes_all=True)
 
@@ -477,3 +479,12 @@ def test_a_cluster_without_groups_says_so_at_once() -> None:
     start = stream.first()
     with pytest.raises(BrokerError, match="no groups here"):
         stream.next(start, takes_all=True)
+
+
+def test_what_was_frozen_is_looked_at_again_and_nothing_newer() -> None:
+    topics, clock = Topics(t0=5), Clock()
+    lookout = Lookout(read_stream_options(REQUIRED), topics, clock.wait)
+    begun = lookout.first()
+    lookout.freeze()
+    topics.ends[ZERO] = 9
+    assert lookout.look(begun) == Look({ZERO: 0}, {ZERO: 5}, {"t": "id-of-t"}, False)
