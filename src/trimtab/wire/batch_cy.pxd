@@ -4,7 +4,7 @@
 #     if cython.compiled:
 #         from cython.cimports.trimtab.wire.batch_cy import BatchBuilder
 #
-# What a name means is said in batch_cy.py.
+# batch_cy.py explains the names.
 
 from trimtab.wire.rows_cy cimport Rows
 

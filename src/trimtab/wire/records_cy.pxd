@@ -1,4 +1,4 @@
-# C declarations of records_cy.py, as batch_cy.pxd has those of batch_cy.py.
+# C declarations of records_cy.py, used as batch_cy.pxd explains.
 
 cdef class RecordReader:
     cdef memoryview view
@@ -6,7 +6,7 @@ cdef class RecordReader:
     cdef Py_ssize_t position
     cdef Py_ssize_t limit
     cdef Py_ssize_t end
-    # The record under the cursor; a size below zero is a null.
+    # The record at the cursor; a size below zero means null.
     cdef long long timestamp_delta
     cdef long long offset_delta
     cdef Py_ssize_t key_start
@@ -14,7 +14,7 @@ cdef class RecordReader:
     cdef Py_ssize_t value_start
     cdef Py_ssize_t value_size
     cdef Py_ssize_t header_count
-    # The header of that record under the cursor.
+    # The current header of that record.
     cdef Py_ssize_t header_name_start
     cdef Py_ssize_t header_name_size
     cdef Py_ssize_t header_value_start

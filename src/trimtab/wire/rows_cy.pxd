@@ -1,4 +1,4 @@
-# C declarations of rows_cy.py, as batch_cy.pxd has those of batch_cy.py.
+# C declarations of rows_cy.py, used as batch_cy.pxd explains.
 
 cdef class _Column:
     cdef readonly Py_ssize_t length

@@ -1,4 +1,4 @@
-# C declarations of memory_cy.py. What a name means is said in memory_cy.py.
+# C declarations of memory_cy.py. memory_cy.py explains the names.
 
 cdef class Place:
     cdef readonly long long size

@@ -1,4 +1,4 @@
-# C declarations of outgoing_cy.py. What a name means is said in outgoing_cy.py.
+# C declarations of outgoing_cy.py. outgoing_cy.py explains the names.
 
 from trimtab.wire.batch_cy cimport BatchBuilder
 from trimtab.wire.rows_cy cimport Rows

@@ -1,4 +1,4 @@
-# C declarations of placement_cy.py. What a name means is said in placement_cy.py.
+# C declarations of placement_cy.py. placement_cy.py explains the names.
 
 from trimtab.client.accumulator.memory_cy cimport BufferMemory, Place
 from trimtab.client.accumulator.outgoing_cy cimport OutgoingRecord

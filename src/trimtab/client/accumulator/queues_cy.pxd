@@ -1,4 +1,4 @@
-# C declarations of queues_cy.py, for the accumulator. What a name means is said in queues_cy.py.
+# C declarations of queues_cy.py, for the accumulator. queues_cy.py explains the names.
 
 from trimtab.wire.batch_cy cimport BatchBuilder
 
