@@ -287,7 +287,7 @@ class Cluster:
     def _run(self, change: Callable[[int], Coroutine[Any, Any, None]], broker: int) -> None:
         if self._thread is None:
             raise UsageError(
-                "brokers are started, stopped and killed in a cluster on a thread of its own: "
+                "brokers are started, stopped and killed only in a cluster with its own thread: "
                 "enter it with `with`, and call this with asyncio.to_thread from coroutines"
             )
         self._thread.run(change(broker))

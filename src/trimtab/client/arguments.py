@@ -54,7 +54,9 @@ def checked_text(what: str, value: object, longest: int = _LONGEST_TEXT) -> str:
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        raise UsageError(f"{what}={shown(value)}: half a surrogate pair has no bytes") from None
+        raise UsageError(
+            f"{what}={shown(value)}: half a surrogate pair has no UTF-8 encoding"
+        ) from None
     if size > longest:
         raise UsageError(f"{what}={shown(value)}: has {size} bytes; at most {longest} are possible")
     return value
@@ -170,7 +172,7 @@ def checked_mapping(what: str, value: object, example: str) -> Mapping[Any, Any]
 def checked_brokers(what: str, value: object) -> list[int]:
     """A list of broker ids, the preferred leader first."""
     if isinstance(value, (str, *_BYTES)) or not isinstance(value, Iterable):
-        raise UsageError(f"{what}={shown(value)}: give a list of brokers' numbers, as in [0, 1]")
+        raise UsageError(f"{what}={shown(value)}: give a list of broker ids, as in [0, 1]")
     return [checked_integer("broker", each) for each in value]
 
 

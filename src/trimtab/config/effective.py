@@ -136,7 +136,9 @@ def check_topic(values: Mapping[str, Value]) -> None:
         UsageError: they do, or they enable a feature that trimtab lacks.
     """
     if values["remote.storage.enable"]:
-        raise UsageError("topic remote.storage.enable=true: there is no tiered storage; leave it")
+        raise UsageError(
+            "topic remote.storage.enable=true: there is no tiered storage; leave it out"
+        )
     shortest, longest = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
     if shortest > longest:  # type: ignore[operator]
         raise UsageError(

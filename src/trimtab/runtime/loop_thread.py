@@ -120,12 +120,14 @@ class LoopThread:
                 raise
             raise Unavailable(
                 f"loop thread {self.name!r} was stopped while a call was waiting on it; "
-                "what the call began may have happened"
+                "the call may have taken effect"
             ) from error
         except TimeoutError as error:
             if future.done():  # the coroutine itself raised it
                 raise
-            raise Unavailable(f"no result within {timeout:g} s; it may still happen") from error
+            raise Unavailable(
+                f"no result within {timeout:g} s; the call may still take effect"
+            ) from error
         finally:
             # Does nothing if it is done; otherwise the wait ended before the coroutine.
             future.cancel()

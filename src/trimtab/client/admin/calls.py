@@ -118,7 +118,7 @@ class Calls:
             return await connection.request(request, api, version)
         except Unavailable as error:
             raise FinalError(
-                Unavailable(f"{error}; look with {look} whether it has happened")
+                Unavailable(f"{error}; the request may have taken effect: check with {look}")
             ) from None
 
 

@@ -443,7 +443,7 @@ def _wrap_custom(custom: object, options: Options) -> PartitionerMaker:
             custom = custom()
         except TypeError as error:
             raise UsageError(
-                f"partitioner.class={custom!r} cannot be made without arguments: {error};"
+                f"partitioner.class={custom!r} cannot be created without arguments: {error};"
                 " give an instance instead"
             ) from error
     user = cast(Any, custom)

@@ -330,9 +330,10 @@ class Identity(Anonymous):
         if code is not ErrorCode.NONE:
             raise BrokerError(
                 code,
-                "asked for a producer id; grant it, or set enable.idempotence=false"
+                "while requesting a producer id; grant IdempotentWrite on the cluster, or set"
+                " enable.idempotence=false"
                 if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-                else "asked for a producer id",
+                else "while requesting a producer id",
                 str(connection.node),
             )
         return response.producer_id, response.producer_epoch

@@ -168,5 +168,5 @@ _HINTS = {
     ErrorCode.PRODUCER_FENCED: _GONE,
     ErrorCode.INVALID_PRODUCER_EPOCH: _GONE,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: _GONE,
-    ErrorCode.INVALID_TXN_STATE: "it was ended before in the other way",
+    ErrorCode.INVALID_TXN_STATE: "it has already ended with the opposite decision",
 }

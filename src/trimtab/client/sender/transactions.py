@@ -361,7 +361,7 @@ class Transactions(Identity):
         """
         if self.state is State.IN_TRANSACTION and not self._is_two_phase:
             raise UsageError(
-                f"{PREPARE}(): the transaction was not begun for that; begin it with"
+                f"{PREPARE}(): the transaction was not begun for two phases; begin it with"
                 " begin_transaction(two_phase=True)"
             )
         await self._run_call(PREPARE, self._prepare)
@@ -676,13 +676,13 @@ class Transactions(Identity):
                 raise BrokerError(
                     ErrorCode.UNSUPPORTED_VERSION,
                     "records were lost, and brokers before Kafka 2.5 cannot raise the epoch of a"
-                    " producer that lives (KIP-360)",
+                    " running producer (KIP-360)",
                     str(self._coordinator),
                 )
             if is_endless and version < _TWO_PHASE_INIT:
                 raise BrokerError(
                     ErrorCode.UNSUPPORTED_VERSION,
-                    "its broker knows no two-phase commit (KIP-939); set"
+                    "its broker does not support two-phase commit (KIP-939); set"
                     " transaction.two.phase.commit.enable=true there, and on Apache Kafka 4.3"
                     " unstable.api.versions.enable=true, or leave the producer's option out: then"
                     " prepared transactions last transaction.timeout.ms",

@@ -218,7 +218,7 @@ def test_a_partitioner_is_loaded_by_its_path(
         ),
         (".partitioner:Nothing", "is not known"),
         ("trimtab.client.partitioner.partitioner:_ADAPTIVE_OPTIONS", "is not a partitioner"),
-        (f"{__name__}:Needy", "cannot be made without arguments"),
+        (f"{__name__}:Needy", "cannot be created without arguments"),
     ],
 )
 def test_an_object_that_is_no_partitioner_is_refused(name: str, complaint: str) -> None:

@@ -59,7 +59,7 @@ def test_another_producer_ends_it_and_may_say_so_twice(bank: Bank, commit: bool)
             async with stranger(bank) as other:
                 await other.complete_transaction(kept, commit)
         async with stranger(bank) as other:
-            with pytest.raises(BrokerError, match="in the other way") as refused:
+            with pytest.raises(BrokerError, match="the opposite decision") as refused:
                 await other.complete_transaction(kept, not commit)
         assert refused.value.code is ErrorCode.INVALID_TXN_STATE
 
