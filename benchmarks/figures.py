@@ -53,7 +53,7 @@ class Table(NamedTuple):
 
 def render_stages(stored: Stored, stages: Sequence[str], wanted: str = "") -> list[str]:
     """A line for each measurement that matches `wanted`, with its rival's figure."""
-    lines = ["| stage | | trimtab | beside | | |", "|---|---|--:|--:|--:|---|"]
+    lines = ["| stage | | trimtab | compared with | | |", "|---|---|--:|--:|--:|---|"]
     for stage in stages:
         label = f"`{stage}`"
         for row in stored[stage]["rows"]:
@@ -95,7 +95,7 @@ def _words(metric: str) -> str:
 
 def render_facts(stored: Stored, stages: Sequence[str]) -> list[str]:
     """A line for each measurement: its figure, its rival's, and its other values."""
-    lines = ["| stage | | trimtab | beside | |", "|---|---|--:|--:|---|"]
+    lines = ["| stage | | trimtab | compared with | |", "|---|---|--:|--:|---|"]
     for stage in stages:
         label = f"`{stage}`"
         for row in stored[stage]["rows"]:

@@ -202,6 +202,18 @@ def test_the_tests_that_documents_name_exist() -> None:
     assert missing == []
 
 
+def test_the_code_that_documents_name_exists() -> None:
+    document = ROOT / "docs" / "kips" / "README.md"
+    named = re.findall(r"\]\((\S+?\.py)\) `(\w+)`", document.read_text(encoding="utf-8"))
+    assert named
+    missing = [
+        f"{path} {name}"
+        for path, name in named
+        if not re.search(rf"(def|class) {name}\b", (document.parent / path).read_text("utf-8"))
+    ]
+    assert missing == []
+
+
 def test_every_option_that_is_said_to_be_honoured_is_read() -> None:
     tables = {SOURCE / "trimtab" / "config" / name for name in ("broker.py", "topic.py")}
     code = "".join(path.read_text("utf-8") for path in MODULES if path not in tables)
