@@ -52,7 +52,7 @@ def test_placement_ends(rooms: list[Room], partitions: int, factor: int, seed: i
         return
     ids = Counter(room.id for room in rooms)
     if partitions < 1 or factor < 1 or max(ids.values(), default=0) > 1:
-        with pytest.raises(ValueError, match=r"place at least one|there twice"):
+        with pytest.raises(ValueError, match=r"place at least one|given twice"):
             place(rooms, partitions, factor, Random(seed))
         return
     if most < partitions:
