@@ -48,7 +48,7 @@ REPLICA_OPTIONS = (
     f"replica.fetch.response.max.bytes={RESPONSE_MAX_BYTES}",
     f"replica.fetch.max.bytes={BATCH_BYTES}",
 )
-_FETCH_VERSION = 12  # the last that names topics
+_FETCH_VERSION = 12  # the last version with topic names
 _REASSIGN_VERSION = 0
 _LOG_DIRS_VERSION = 1
 _PATIENCE_S = 300

@@ -20,7 +20,7 @@ KAFKA_VERSION = "4.3.0"
 NEWEST_CLIENT = "4.4.0"
 """The first Java producer with KIP-1123."""
 OLD_CLIENT = "3.2.3"
-"""The last line of Java producers whose default partitioner is KIP-480's."""
+"""The last release line of Java producers whose default partitioner is KIP-480's."""
 CONNECTOR_VERSION = "4.2.0"
 
 

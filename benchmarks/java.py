@@ -15,7 +15,7 @@ from benchmarks.producer import TUNED
 from benchmarks.report import progress, report
 from benchmarks.workload import PARTITIONS, run_producer_loop, run_producer_performance
 
-# The last is the most that one request may create, here and in Apache Kafka.
+# The last is the limit of one request in trimtab and in Apache Kafka.
 PARTITION_COUNTS = (10, 100, 1_000, 9_999)
 WARM_UP_RUNS = 2
 JAVA = f"Java's ProducerPerformance {KAFKA_VERSION}"

@@ -31,7 +31,7 @@ _SUMMARY = re.compile(
 _numbers = count()
 _PATIENCE_S = 300
 _MOST_AT_ONCE = 9_999
-"""Partitions that one request may create, here and in Apache Kafka."""
+"""Limit on the partitions that one request creates, in trimtab and in Apache Kafka."""
 
 
 class Load(NamedTuple):

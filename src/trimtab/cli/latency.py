@@ -17,7 +17,7 @@ class Latency(TypedDict):
 
 
 def format_duration(milliseconds: float) -> str:
-    """Such as `5.1 s`, `32 ms`, `1.4 ms`."""
+    """A duration as text, such as `5.1 s`, `32 ms`, `1.4 ms`."""
     if milliseconds >= 999.5:
         return f"{milliseconds / 1000:.1f} s"
     return f"{milliseconds:.0f} ms" if milliseconds >= 10 else f"{milliseconds:.1f} ms"

@@ -92,7 +92,7 @@ def choose_partitions(topic: Description, checks: Iterable[str]) -> list[int]:
 
 
 def write_topic(topic: Description) -> str:
-    """The topic's own line."""
+    """The line of the topic, before those of its partitions."""
     view = topic.view
     topic_id = "" if view.topic_id == ZERO_ID else f"\tTopicId: {write_topic_id(view.topic_id)}"
     configs = ",".join(f"{name}={value}" for name, value in topic.overrides.items())
@@ -131,7 +131,7 @@ def _join(brokers: tuple[int, ...] | None) -> str:
 
 
 def show_topic(topic: Description) -> dict[str, object]:
-    """The topic's own line, for JSON."""
+    """The topic, without its partitions, for JSON."""
     return {
         "topic": topic.view.name,
         "topicId": write_topic_id(topic.view.topic_id),

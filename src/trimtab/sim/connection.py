@@ -240,7 +240,7 @@ class Transport(asyncio.Transport):
             self._call_protocol("pause_writing")
 
     def note_written(self) -> None:
-        """Bytes left the write buffer because the other end read some."""
+        """Called when bytes have left the write buffer, because the other end has read some."""
         if self._is_writing_paused and self.outward.queued_bytes <= self._low_water:
             self._loop.call_soon(self._resume_writing, context=self.context)
         if self._is_closing and self.outward.queued_bytes == 0:

@@ -33,7 +33,8 @@ EXPERIMENTS = {
     "kip480": ("trimtab.cli.experiment.kip480", "round robin and sticky: batch sizes, latency"),
     "kip1123": ("trimtab.cli.experiment.kip1123", "rack-aware partitioning: bytes across racks"),
 }
-"""By name: the module with `configure(parser)` and `async run(arguments, display) -> Outcome`."""
+"""By name, the module and its summary. A module has `configure(parser)` and `async
+run(arguments, display)`, which returns findings, results for JSON, and plots by file name."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -49,7 +49,7 @@ AWARE: Final[dict[str, str | int | bool]] = {"partitioner.rack.aware": True, "cl
 
 
 class Scene(NamedTuple):
-    """One run: how partitions are chosen, and whether a broker of the producer's rack is slow."""
+    """One run: the producer's options, and whether a broker of the producer's rack is slow."""
 
     title: str
     settings: Mapping[str, str | int | bool]

@@ -29,7 +29,7 @@ RACKS: Final = ("a", "b", "c")
 RECORDS: Final = 10_000
 RECORD_BYTES: Final = 100
 RATE: Final = 1000
-"""Records a second of each producer."""
+"""Records per second of each producer."""
 
 SLOWEST: Final = 3
 GRACE_S: Final = 60

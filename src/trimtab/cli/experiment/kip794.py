@@ -32,7 +32,7 @@ SLOW_PRODUCE_MS: Final = 20
 RECORDS: Final = 122_880
 RECORD_BYTES: Final = 512
 RATES: Final = {1: 2048, 2: 4096}
-"""Records a second of each series: 1 and 2 MiB/s."""
+"""Records per second of each series: 1 and 2 MiB/s."""
 
 SLOWEST: Final = 6
 """A run may take this many times its planned duration, plus `GRACE_S` seconds."""

@@ -16,7 +16,7 @@ from trimtab.cli.latency import Latency
 from trimtab.errors import KafkaError
 
 INTERVAL_MS = 500
-"""Time between two lines of progress."""
+"""Milliseconds between two lines of progress."""
 
 LEAST_MS = 1.0
 """Percentiles are printed in whole milliseconds, rounded down: 0 means less than this."""
