@@ -265,6 +265,18 @@ class Producer(Intake):
         """
         self._run(self._core.resume_transactions(identity))
 
+    def change_transactional_id(self, transactional_id: str) -> None:
+        """Go on as a new producer with this `transactional.id`, or with the same one, would, over
+        the same connections. `init_transactions` or `resume_transactions` comes next.
+
+        Between transactions, or when one is prepared: that stays prepared, for others to end.
+
+        Raises:
+            UsageError: a transaction is open, or this producer has none.
+            TransactionError: the producer has failed for good.
+        """
+        self._run(self._core.change_transactional_id(transactional_id))
+
     def begin_transaction(self, two_phase: bool = False) -> None:
         """Begin a transaction, which all records sent from now on belong to.
 
@@ -526,6 +538,10 @@ class AsyncProducer(AsyncIntake):
     async def resume_transactions(self, identity: ProducerIdentity) -> None:
         """Use an identity that another process got from `init_transactions`."""
         await self._checked_core().resume_transactions(identity)
+
+    async def change_transactional_id(self, transactional_id: str) -> None:
+        """Go on as a new producer with this `transactional.id` would."""
+        await self._here().change_transactional_id(transactional_id)
 
     async def begin_transaction(self, two_phase: bool = False) -> None:
         """Begin a transaction, which all records sent from now on belong to."""

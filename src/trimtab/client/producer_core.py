@@ -25,6 +25,7 @@ from trimtab.client.sender.prepared import (
     PreparedTransaction,
     ProducerIdentity,
     checked_prepared,
+    checked_transactional_id,
     complete,
 )
 from trimtab.client.sender.sender import Sender, SenderOptions
@@ -359,6 +360,9 @@ class Core:
 
     async def resume_transactions(self, identity: ProducerIdentity) -> None:
         await self.transactions.resume(identity)
+
+    async def change_transactional_id(self, transactional_id: str) -> None:
+        self.transactions.change_id(checked_transactional_id(transactional_id))
 
     async def begin_transaction(self, two_phase: bool) -> None:
         with self._measured("txn-begin"):

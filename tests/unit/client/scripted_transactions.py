@@ -64,6 +64,7 @@ class Bank:
 
     Attributes:
         level: of the feature `transaction.version`.
+        transactional_id: whose the open transaction is; there is one at a time.
         coordinator: the node that coordinates transactions; others answer NOT_COORDINATOR.
         groups: the node that coordinates groups.
         script: answers given first, by API: codes, HANG_UP (done, and the response lost),
@@ -77,6 +78,7 @@ class Bank:
     world: World
     cluster: ScriptedCluster
     level: int = 2
+    transactional_id: str = "orders"
     coordinator: int = 0
     groups: int = 1
     script: dict[ApiKey, list[object]] = field(default_factory=dict)
@@ -314,7 +316,7 @@ class Bank:
         return response
 
     def _store(self, request: ProduceRequest, partition: TopicPartition, records: Any) -> ErrorCode:
-        assert request.transactional_id == "orders"
+        assert request.transactional_id == self.transactional_id
         header = read_header(records, 0)
         assert header.is_transactional
         if (header.producer_id, header.producer_epoch) != (self.producer_id, self.epoch):

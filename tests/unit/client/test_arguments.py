@@ -187,6 +187,7 @@ CALLS: dict[type, dict[str, dict[str, Any]]] = {
         "partitioning": {"topic": "t"},
         "init_transactions": {"after": None},
         "resume_transactions": {"identity": ProducerIdentity("id", 1, 0)},
+        "change_transactional_id": {"transactional_id": "id"},
         "begin_transaction": {"two_phase": True},
         "complete_transaction": {"prepared": PreparedTransaction("id", 1, 0), "commit": True},
         "send_offsets_to_transaction": {"offsets": {("t", 0): 1}, "group": "g"},

@@ -99,6 +99,12 @@ def checked_identity(given: object) -> ProducerIdentity:
     return given
 
 
+def checked_transactional_id(given: object) -> str:
+    if not isinstance(given, str) or not given:
+        raise UsageError(f"{shown(given)} is no transactional.id: give text that is not empty")
+    return given
+
+
 def _is_possible(given: ProducerIdentity | PreparedTransaction) -> bool:
     return (
         isinstance(given.transactional_id, str)

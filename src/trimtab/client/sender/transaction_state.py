@@ -10,6 +10,8 @@
     in transaction ─▶ preparing ─▶ prepared ─▶ committing | aborting
                           └─▶ abortable error
 
+    uninitialized | ready | prepared ─▶ uninitialized      under another transactional id
+
 Source: KIP-98, KIP-588, KIP-890, KIP-939, KIP-1050; the states are those of
 `org.apache.kafka.clients.producer.internals.TransactionManager`.
 """
@@ -20,6 +22,7 @@ from enum import Enum
 
 from trimtab.errors import BrokerError, ErrorCode, KafkaError, TransactionError, UsageError
 
+RENAME = "change_transactional_id"
 INIT = "init_transactions"
 BEGIN = "begin_transaction"
 SEND = "send"
@@ -45,14 +48,14 @@ class State(Enum):
 
 
 NEXT: dict[State, frozenset[State]] = {
-    State.UNINITIALIZED: frozenset({State.INITIALIZING}),
+    State.UNINITIALIZED: frozenset({State.INITIALIZING, State.UNINITIALIZED}),
     State.INITIALIZING: frozenset({State.READY, State.UNINITIALIZED}),
-    State.READY: frozenset({State.IN_TRANSACTION}),
+    State.READY: frozenset({State.IN_TRANSACTION, State.UNINITIALIZED}),
     State.IN_TRANSACTION: frozenset(
         {State.PREPARING, State.COMMITTING, State.ABORTING, State.ABORTABLE_ERROR}
     ),
     State.PREPARING: frozenset({State.PREPARED, State.ABORTABLE_ERROR}),
-    State.PREPARED: frozenset({State.COMMITTING, State.ABORTING}),
+    State.PREPARED: frozenset({State.COMMITTING, State.ABORTING, State.UNINITIALIZED}),
     State.COMMITTING: frozenset({State.READY, State.ABORTABLE_ERROR}),
     State.ABORTING: frozenset({State.READY}),
     State.ABORTABLE_ERROR: frozenset({State.ABORTING}),
@@ -61,6 +64,7 @@ NEXT: dict[State, frozenset[State]] = {
 """The next states of each state, besides FATAL_ERROR, which may follow every state."""
 
 _ALLOWED: dict[str, frozenset[State]] = {
+    RENAME: frozenset({State.UNINITIALIZED, State.READY, State.PREPARED}),
     INIT: frozenset({State.UNINITIALIZED}),
     BEGIN: frozenset({State.READY}),
     SEND: frozenset({State.IN_TRANSACTION}),

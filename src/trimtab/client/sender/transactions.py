@@ -41,14 +41,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from trimtab.client.network.backoff import Backoff
 from trimtab.client.network.connections import ApiKey, Connections
-from trimtab.client.network.coordinator import CoordinatorKind, CoordinatorLink, Verdict
+from trimtab.client.network.coordinator import CoordinatorKind, CoordinatorLink
 from trimtab.client.sender.group_offsets import (
     ConsumerGroup,
     OffsetAndMetadata,
     checked_group,
     checked_offsets,
 )
-from trimtab.client.sender.identity import NO_PRODUCER_ID, Identity
+from trimtab.client.sender.identity import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Identity
 from trimtab.client.sender.prepared import (
     OLDER_END_TXN,
     PreparedTransaction,
@@ -56,12 +56,14 @@ from trimtab.client.sender.prepared import (
     checked_identity,
     verdict_of,
 )
+from trimtab.client.sender.transaction_refusals import refusal_of_offsets, refusal_of_partitions
 from trimtab.client.sender.transaction_state import (
     ABORT,
     BEGIN,
     COMMIT,
     INIT,
     PREPARE,
+    RENAME,
     SEND,
     SEND_OFFSETS,
     Lifecycle,
@@ -77,13 +79,11 @@ from trimtab.errors import (
     TransactionError,
     Unavailable,
     UsageError,
-    error_code,
 )
 from trimtab.records import TopicPartition
 from trimtab.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from trimtab.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
 )
 from trimtab.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
@@ -92,7 +92,6 @@ from trimtab.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
-    TxnOffsetCommitResponse,
 )
 
 if TYPE_CHECKING:
@@ -189,19 +188,12 @@ class Transactions(Identity):
         self, connections: Connections, options: TransactionOptions, random: Random
     ) -> None:
         super().__init__(connections, options.backoff, random)
-        self.transactional_id: str = options.transactional_id
         self.on_refuse: Callable[[KafkaError | None], object] = lambda error: None
         self.last_produce_version: int | None = _OLDER_PRODUCE
         self._options = options
         self._loop = asyncio.get_running_loop()
         self._lifecycle = Lifecycle()
-        self._coordinator = CoordinatorLink(
-            connections,
-            CoordinatorKind.TRANSACTION,
-            options.transactional_id,
-            options.backoff,
-            random,
-        )
+        self._take_id(options.transactional_id)
         self._groups: dict[str, CoordinatorLink] = {}
         self._in_version_2 = False
         self._is_two_phase = False
@@ -213,6 +205,16 @@ class Transactions(Identity):
         self._adding: asyncio.Task[None] | None = None
         self._flushing: asyncio.Task[None] | None = None
         self._forget_transaction()
+
+    def _take_id(self, transactional_id: str) -> None:
+        self.transactional_id: str = transactional_id
+        self._coordinator = CoordinatorLink(
+            self._connections,
+            CoordinatorKind.TRANSACTION,
+            transactional_id,
+            self._options.backoff,
+            self._random,
+        )
 
     def _forget_transaction(self) -> None:
         self._added: set[PartitionQueue] = set()
@@ -276,6 +278,20 @@ class Transactions(Identity):
                 f" transactional.id is {self.transactional_id!r}"
             )
         return identity
+
+    def change_id(self, transactional_id: str) -> None:
+        """Be what a new producer with this id is; what is prepared stays prepared.
+
+        Raises:
+            UsageError: a transaction is open, or a call has not ended.
+            TransactionError: the producer has failed for good.
+        """
+        self._check(RENAME)
+        self._take_id(transactional_id)
+        self._is_shared = self._is_epoch_used = False
+        self._forget_transaction()
+        self.renew(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+        self._move(State.UNINITIALIZED)
 
     async def begin(self, two_phase: bool = False) -> None:
         """Begin a transaction, which all records sent from now on belong to.
@@ -747,7 +763,7 @@ class Transactions(Identity):
                 await self._coordinator.ask(
                     ApiKey.ADD_PARTITIONS_TO_TXN,
                     lambda version, request=request: request,  # type: ignore[misc]
-                    _refusal_of_partitions,
+                    refusal_of_partitions,
                     at_most=_OLDER_ADD_PARTITIONS,
                     check=self._check_open,
                 )
@@ -810,7 +826,7 @@ class Transactions(Identity):
             await link.ask(
                 ApiKey.TXN_OFFSET_COMMIT,
                 lambda version: self._commit_offsets(offsets, group, version),
-                _refusal_of_offsets,
+                refusal_of_offsets,
                 at_most=None if self._in_version_2 else _OLDER_OFFSET_COMMIT,
                 check=self._check_open,
             )
@@ -863,38 +879,3 @@ class Transactions(Identity):
 
 class _MemberUnsupported(BrokerError):
     """The group's coordinator is too old to check the member."""
-
-
-def _refusal_of_partitions(response: AddPartitionsToTxnResponse) -> Verdict:
-    return _most_severe(
-        [
-            (error_code(result.partition_error_code), f"{topic.name}-{result.partition_index}")
-            for topic in response.results_by_topic_v3_and_below
-            for result in topic.results_by_partition
-        ]
-    )
-
-
-def _refusal_of_offsets(response: TxnOffsetCommitResponse) -> Verdict:
-    return _most_severe(
-        [
-            (error_code(result.error_code), f"the offset of {topic.name}-{result.partition_index}")
-            for topic in response.topics
-            for result in topic.partitions
-        ]
-    )
-
-
-def _most_severe(results: Collection[Verdict]) -> Verdict:
-    """The most severe result: an error that is not retriable, else a retriable one, else
-    OPERATION_NOT_ATTEMPTED, which only says that another item was refused."""
-
-    def rank(result: Verdict) -> int:
-        code, _ = result
-        if code is ErrorCode.NONE:
-            return 0
-        if code is ErrorCode.OPERATION_NOT_ATTEMPTED:
-            return 1
-        return 2 if code.retriable else 3
-
-    return max(results, key=rank, default=(ErrorCode.NONE, ""))

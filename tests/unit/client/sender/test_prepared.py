@@ -451,3 +451,82 @@ def test_only_a_prepared_transaction_is_completed(bank: Bank, given: Any) -> Non
                 await other.complete_transaction(PreparedTransaction("orders", 1, 0), 1)  # type: ignore[arg-type]
 
     bank.run(scenario)
+
+
+# one producer, one transactional id after the other
+
+
+def test_a_producer_that_has_prepared_goes_on_under_other_ids_and_the_same(bank: Bank) -> None:
+    async def scenario() -> None:
+        kept = []
+        async with bank.producer() as producer, stranger(bank) as other:
+            for number, name in enumerate(("a", "b", "b", "a")):
+                bank.transactional_id = name
+                await producer.change_transactional_id(name)
+                kept.append(await prepare(producer, b"%d" % number))
+                assert bank.committed.get(TOPIC, []) == [b"%d" % n for n in range(number)]
+                await other.complete_transaction(kept[-1], commit=True)
+        assert [each.transactional_id for each in kept] == ["a", "b", "b", "a"]
+        assert len({each[:3] for each in kept}) == 4
+
+    bank.run(scenario)
+    asked = bank.asked(ApiKey.INIT_PRODUCER_ID)
+    assert [request.transactional_id for _, _, request in asked] == ["a", "b", "b", "a"]
+    assert bank.committed == {TOPIC: [b"0", b"1", b"2", b"3"]}
+    # A number of the identity before would be refused, or taken for a repeat.
+    assert len(bank.asked(ApiKey.PRODUCE)) == 4
+
+
+def test_what_is_prepared_stays_so_under_the_next_id(bank: Bank) -> None:
+    async def scenario() -> None:
+        async with bank.producer() as producer, stranger(bank) as other:
+            prepared = await prepare(producer)
+            await producer.change_transactional_id("another")
+            with pytest.raises(UsageError, match="is not initialized"):
+                await producer.begin_transaction()
+            assert bank.decisions == []
+            await other.complete_transaction(prepared, commit=True)
+
+    bank.run(scenario)
+    assert bank.committed == {TOPIC: [b"1"]}
+
+
+def test_an_id_is_not_changed_while_a_transaction_is_open(bank: Bank) -> None:
+    async def scenario() -> None:
+        async with bank.producer() as producer:
+            await producer.init_transactions()
+            await producer.begin_transaction()
+            with pytest.raises(UsageError, match="change_transactional_id.*end it first"):
+                await producer.change_transactional_id("another")
+            await producer.send("topic", b"1", partition=0)
+            await producer.commit_transaction()
+            for wrong in ("", None, 7, b"name"):
+                with pytest.raises(UsageError, match="is no transactional"):
+                    await producer.change_transactional_id(wrong)  # type: ignore[arg-type]
+        async with stranger(bank) as other:
+            with pytest.raises(UsageError, match="no transactions"):
+                await other.change_transactional_id("another")
+
+    bank.run(scenario)
+    assert bank.committed == {TOPIC: [b"1"]}
+
+
+def test_who_went_on_from_a_shared_epoch_aborts_what_is_its_own(bank: Bank) -> None:
+    """Of an epoch that another process may have, nothing is aborted on closing; of the next is."""
+
+    async def scenario() -> None:
+        async with bank.producer() as producer:
+            identity = await producer.init_transactions()
+        async with bank.producer() as producer:
+            await producer.resume_transactions(identity)
+            await producer.begin_transaction(two_phase=True)
+            await producer.send("topic", b"1", partition=0)
+            prepared = await producer.prepare_transaction()
+            await producer.complete_transaction(prepared, commit=True)
+            await producer.change_transactional_id("orders")
+            await producer.init_transactions()
+            await producer.begin_transaction()
+            await (await producer.send("topic", b"2", partition=0))
+        assert bank.decisions == [True, False]
+
+    bank.run(scenario)

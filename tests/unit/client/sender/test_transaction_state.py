@@ -13,6 +13,7 @@ from trimtab.client.sender.transaction_state import (
     INIT,
     NEXT,
     PREPARE,
+    RENAME,
     SEND,
     SEND_OFFSETS,
     Lifecycle,
@@ -23,13 +24,13 @@ from trimtab.client.sender.transaction_state import (
 )
 from trimtab.errors import BrokerError, ErrorCode, TransactionError, Unavailable, UsageError
 
-CALLS = (INIT, BEGIN, SEND, SEND_OFFSETS, PREPARE, COMMIT, ABORT)
+CALLS = (RENAME, INIT, BEGIN, SEND, SEND_OFFSETS, PREPARE, COMMIT, ABORT)
 ERRORS = (State.ABORTABLE_ERROR, State.FATAL_ERROR)
 ALLOWED = {
-    State.UNINITIALIZED: {INIT},
-    State.READY: {BEGIN},
+    State.UNINITIALIZED: {RENAME, INIT},
+    State.READY: {RENAME, BEGIN},
     State.IN_TRANSACTION: {SEND, SEND_OFFSETS, PREPARE, COMMIT, ABORT},
-    State.PREPARED: {COMMIT, ABORT},
+    State.PREPARED: {RENAME, COMMIT, ABORT},
     State.ABORTABLE_ERROR: {ABORT},
 }
 CAUSE = Unavailable("broker 0 did not answer")
