@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from trimtab.errors import UsageError
 from trimtab.runtime.clock import wall_clock
 from trimtab.spark.options.sink import SinkOptions
+from trimtab.spark.resident import Residents
 from trimtab.spark.write import exactly_once as protocol
 from trimtab.spark.write.exactly_once import Identity, Plan, Receipt, Remedy, Run, Try
 from trimtab.spark.write.sink import Counts, Guarantee, TaskRows
@@ -28,6 +29,7 @@ TIMEOUT_MS = 900_000
 """How long transactions last unless the user says so: as long as brokers allow by default. A query
 that is started again within that time after a crash loses nothing."""
 
+_CLOSE_SECONDS = 5.0
 _TIMEOUT = "transaction.timeout.ms"
 _TWO_PHASE = "transaction.two.phase.commit.enable"
 _BATCH = ""
@@ -91,29 +93,26 @@ class ExactlyOnce(Guarantee):
         if rows.is_empty:
             return Prepared(protocol.receipt(attempted, run, None), {})
         protocol.reached("task begins")
-        with ExitStack() as open_clients:
-            producer = self._begin(identity, run, open_clients)
-            protocol.reached("task has begun")
-            counts = rows.send_to(producer)
-            protocol.reached("task has sent")
-            prepared: PreparedTransaction = producer.prepare_transaction()
-            protocol.reached("task has prepared")
+        prepared, counts = self._send(identity, run, rows)
         return Prepared(protocol.receipt(attempted, run, prepared), counts)
 
-    def _begin(self, identity: Identity, run: Run, open_clients: ExitStack) -> Producer:
-        """A producer in a transaction of its own."""
+    def _send(
+        self, identity: Identity, run: Run, rows: TaskRows
+    ) -> tuple[PreparedTransaction, Counts]:
+        """In a transaction of its own."""
         from trimtab.spark.write.ledger import claim
 
         if identity.claims is not None:
-            producer = open_clients.enter_context(self._producer(self._plan.driver_id))
-            producer.resume_transactions(identity.claims)
+            with suppress(_ClaimedByAnother), self._producer(self._plan.driver_id) as producer:
+                producer.resume_transactions(identity.claims)
+                producer.begin_transaction(two_phase=True)
+                if not claim(producer, self._client, self._topic, b"%d" % run.task_attempt_id):
+                    raise _ClaimedByAnother
+                return _send_prepared(rows, producer)
+        with self._producer(identity.transactional_id) as producer:
+            producer.init_transactions()
             producer.begin_transaction(two_phase=True)
-            if claim(producer, self._client, self._topic, b"%d" % run.task_attempt_id):
-                return producer
-        producer = open_clients.enter_context(self._producer(identity.transactional_id))
-        producer.init_transactions()
-        producer.begin_transaction(two_phase=True)
-        return producer
+            return _send_prepared(rows, producer)
 
     def commit(self, messages: Sequence[WriterCommitMessage], batch_id: int | None) -> None:
         protocol.commit(self._ledger(), _receipts(messages), wall_clock())
@@ -141,16 +140,46 @@ class ExactlyOnce(Guarantee):
             context.taskAttemptId(),
         )
 
-    def _producer(self, transactional_id: str) -> Producer:
+    @contextmanager
+    def _producer(self, transactional_id: str) -> Iterator[Producer]:
+        """A producer with that id, and no identity yet. One that has prepared serves the next
+        task, whichever id that has."""
         from trimtab.client.producer import Producer
 
         client = {**self._options.client_here(), **self._client}
-        return Producer({**client, "transactional.id": transactional_id})
+        with _producers.borrow(
+            frozenset(client.items()),
+            lambda: Producer({**client, "transactional.id": transactional_id}),
+        ) as producer:
+            producer.change_transactional_id(transactional_id)
+            yield producer
 
     def _ledger(self) -> KafkaLedger:
         from trimtab.spark.write.ledger import KafkaLedger
 
         return KafkaLedger(self._plan, self._client, self._topic)
+
+
+class _ClaimedByAnother(Exception):
+    """Another run of the first task writes in the driver's transaction."""
+
+
+def _send_prepared(rows: TaskRows, producer: Producer) -> tuple[PreparedTransaction, Counts]:
+    protocol.reached("task has begun")
+    counts = rows.send_to(producer)
+    protocol.reached("task has sent")
+    prepared = producer.prepare_transaction()
+    protocol.reached("task has prepared")
+    return prepared, counts
+
+
+def _close(producer: Producer) -> None:
+    """Close one that nobody uses, or that failed: then its transaction is aborted, so that it holds
+    nobody up."""
+    producer.close(_CLOSE_SECONDS)
+
+
+_producers: Residents[Producer] = Residents(_close)
 
 
 def _receipts(messages: Sequence[WriterCommitMessage | None]) -> list[Receipt]:

@@ -4,22 +4,25 @@
     partition 1   claims: which run of the first task writes under the driver's epoch
 
 Its own, as a transaction that is open there hides what lies behind it from who reads decisions.
+
+Its clients stay open from batch to batch in the processes that Spark uses again (`resident.py`).
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
 from trimtab.client.admin import Admin
 from trimtab.client.consumer import Consumer
 from trimtab.client.options import ADMIN, CONSUMER
-from trimtab.client.producer import AsyncProducer, Producer
+from trimtab.client.producer import Producer
 from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
 from trimtab.errors import BrokerError, ErrorCode, Unavailable, UsageError
 from trimtab.records import TopicPartition
+from trimtab.spark.resident import Residents
 from trimtab.spark.write.exactly_once import Decision, Plan
 
 _DECISIONS: Final = 0
@@ -27,7 +30,7 @@ _CLAIMS: Final = 1
 _KEY: Final = b"decision"
 _WINDOW: Final = 32
 """Offsets that are read at first, to find the last decision; doubled until there is one."""
-_AT_ONCE: Final = 200
+_AT_ONCE: Final = 32
 """Requests to end transactions that are under way together."""
 _PATIENCE_MS: Final = 60_000
 _LARGEST: Final = 16 * 2**20
@@ -41,7 +44,12 @@ _GONE: Final = frozenset(
         ErrorCode.INVALID_TXN_STATE,
     }
 )
-_TRANSACTIONAL: Final = ("transaction.two.phase.commit.enable", "transaction.timeout.ms")
+_CLOSE_SECONDS: Final = 5.0
+"""For a client that failed: an open transaction of its own is aborted."""
+
+_drivers: Residents[Producer] = Residents(lambda producer: producer.close(_CLOSE_SECONDS))
+_admins: Residents[Admin] = Residents(Admin.close)
+_consumers: Residents[Consumer] = Residents(Consumer.close)
 
 
 class KafkaLedger:
@@ -70,7 +78,7 @@ class KafkaLedger:
 
     def last_decision(self) -> Decision | None:
         partition = TopicPartition(self._topic, _DECISIONS)
-        with Admin(_known(self._client, ADMIN)) as admin:
+        with self._admin() as admin:
             if self._is_made_now(admin):
                 return None
             first = admin.list_offsets([partition], "earliest")[partition].offset
@@ -93,35 +101,26 @@ class KafkaLedger:
     def complete(
         self, prepared: Sequence[PreparedTransaction], commit: bool
     ) -> list[BrokerError | None]:
-        return asyncio.run(self._complete(prepared, commit)) if prepared else []
+        if not prepared:
+            return []
+        with self._driver() as producer:
 
-    async def _complete(
-        self, prepared: Sequence[PreparedTransaction], commit: bool
-    ) -> list[BrokerError | None]:
-        plain = {name: v for name, v in self._client.items() if name not in _TRANSACTIONAL}
-        turns = asyncio.Semaphore(_AT_ONCE)
-        async with AsyncProducer(plain) as producer:
-
-            async def complete(each: PreparedTransaction) -> BrokerError | None:
-                async with turns:
-                    try:
-                        await producer.complete_transaction(each, commit)
-                    except BrokerError as error:
-                        if error.code not in _GONE:
-                            raise
-                        return error
+            def complete(each: PreparedTransaction) -> BrokerError | None:
+                try:
+                    producer.complete_transaction(each, commit)
+                except BrokerError as error:
+                    if error.code not in _GONE:
+                        raise
+                    return error
                 return None
 
-            outcomes = await asyncio.gather(*map(complete, prepared), return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException) and not (
-                isinstance(outcome, BrokerError) and outcome.code in _GONE
-            ):
-                raise outcome
-        return [outcome if isinstance(outcome, BrokerError) else None for outcome in outcomes]
+            # Leaving it waits for all of them; only then the first that failed is raised.
+            with ThreadPoolExecutor(min(_AT_ONCE, len(prepared))) as threads:
+                ending = [threads.submit(complete, each) for each in prepared]
+            return [each.result() for each in ending]
 
     def gone(self, prepared: Sequence[PreparedTransaction]) -> list[PreparedTransaction]:
-        with Admin(_known(self._client, ADMIN)) as admin:
+        with self._admin() as admin:
             known = admin.describe_transactions(each.transactional_id for each in prepared)
         found = []
         for each in prepared:
@@ -135,12 +134,12 @@ class KafkaLedger:
         return found
 
     def open_ids(self) -> Sequence[str]:
-        with Admin(_known(self._client, ADMIN)) as admin:
+        with self._admin() as admin:
             listed = admin.list_transactions(self._plan.prefix, ["Ongoing"])
         return [each.transactional_id for each in listed]
 
     def fence(self, transactional_ids: Sequence[str]) -> None:
-        with Admin(_known(self._client, ADMIN)) as admin:
+        with self._admin() as admin:
             admin.fence_producers(transactional_ids)
 
     @contextmanager
@@ -149,16 +148,23 @@ class KafkaLedger:
             producer.resume_transactions(identity)
             yield _Decider(producer, self._topic, identity)
 
-    def _driver(self) -> Producer:
-        return Producer(
-            {
-                **self._client,
-                "transactional.id": self._plan.driver_id,
-                "compression.type": "gzip",
-                "max.request.size": str(_LARGEST),
-                "linger.ms": "0",
-            }
-        )
+    @contextmanager
+    def _driver(self) -> Iterator[Producer]:
+        """A producer with the driver's id, and no identity yet."""
+        options = {
+            **self._client,
+            "transactional.id": self._plan.driver_id,
+            "compression.type": "gzip",
+            "max.request.size": str(_LARGEST),
+            "linger.ms": "0",
+        }
+        with _drivers.borrow(frozenset(options.items()), lambda: Producer(options)) as producer:
+            producer.change_transactional_id(self._plan.driver_id)
+            yield producer
+
+    def _admin(self) -> AbstractContextManager[Admin]:
+        options = _known(self._client, ADMIN)
+        return _admins.borrow(frozenset(options.items()), lambda: Admin(options))
 
     def _is_made_now(self, admin: Admin) -> bool:
         """Make the topic of decisions if it is not there."""
@@ -210,22 +216,22 @@ def claim(producer: Producer, client: Mapping[str, str], topic: str, token: byte
     raise Unavailable(f"{partition}: the claim at offset {offset} cannot be read")
 
 
-def _consumer(client: Mapping[str, str], isolation: str) -> Consumer:
-    return Consumer(
-        {
-            **_known(client, CONSUMER),
-            "isolation.level": isolation,
-            "auto.offset.reset": "earliest",
-        }
-    )
+def _consumer(client: Mapping[str, str], isolation: str) -> AbstractContextManager[Consumer]:
+    options = {
+        **_known(client, CONSUMER),
+        "isolation.level": isolation,
+        "auto.offset.reset": "earliest",
+    }
+    return _consumers.borrow(frozenset(options.items()), lambda: Consumer(options))
 
 
 def _read(
     consumer: Consumer, partition: TopicPartition, start: int, end: int
 ) -> Iterator[tuple[bytes | None, bytes | None]]:
     """Key and value of the records from `start` to before `end`."""
+    consumer.assign([])  # what it knows of an earlier reading
     consumer.assign([partition])
-    consumer.seek(partition, start)
+    consumer.seek(partition, start, end)
     while (position := consumer.position(partition)) < end:
         records = consumer.poll(_PATIENCE_MS)
         if consumer.position(partition) == position:

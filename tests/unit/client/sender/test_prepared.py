@@ -496,7 +496,7 @@ def test_an_id_is_not_changed_while_a_transaction_is_open(bank: Bank) -> None:
         async with bank.producer() as producer:
             await producer.init_transactions()
             await producer.begin_transaction()
-            with pytest.raises(UsageError, match="change_transactional_id.*end it first"):
+            with pytest.raises(UsageError, match=r"change_transactional_id\(\).*end it first"):
                 await producer.change_transactional_id("another")
             await producer.send("topic", b"1", partition=0)
             await producer.commit_transaction()
