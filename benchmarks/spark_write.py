@@ -3,7 +3,7 @@ given options that suit it. On our broker, and on Apache Kafka.
 
 Both write the same rows from the same Spark session, by turns, each time into a new topic, whose
 records are counted by confluent-kafka. Then both run the same stream, from a topic to a topic, in
-micro-batches of four tasks.
+micro-batches of four tasks. And both write to 100, 1,000 and 10,000 partitions; keys reach all.
 """
 
 from __future__ import annotations
@@ -25,8 +25,13 @@ if TYPE_CHECKING:
 
 WARM_UP_RUNS = 2
 RIVAL = f"spark-sql-kafka-0-10 {CONNECTOR_VERSION}"
-TUNED = {"kafka.linger.ms": "10", "kafka.batch.size": "131072"}
-"""What suits the connector."""
+TUNED = {"kafka.linger.ms": "20", "kafka.batch.size": "131072"}
+"""What suits the connector: what our sink does by default. Both have acks=all, idempotence, and no
+compression unless told otherwise."""
+
+WIDE = (100, 1_000, 10_000)
+"""Partitions."""
+WIDE_ROWS = 200_000
 
 TASKS = 4
 BATCHES = 12
@@ -50,6 +55,7 @@ def run(runs: int, records: int) -> None:
                 with broker() as side:
                     _measure_writes(session, side, runs, records, note)
                     _measure_batches(session, side, runs, note)
+                    _measure_partitions(session, side, runs, note)
             except RivalMissing as missing:
                 progress(f"spark_write: no {broker.name}: {missing}")
     finally:
@@ -98,6 +104,39 @@ def _measure_writes(
 def _write(rows: DataFrame, side: Broker, kind: str, topic: str, options: dict[str, str]) -> None:
     writer = rows.write.format(kind).mode("append").options(**options)
     writer.option("kafka.bootstrap.servers", side.address).option("topic", topic).save()
+
+
+def _measure_partitions(session: SparkSession, side: Broker, runs: int, note: str) -> None:
+    """Seconds to write the same rows, by key, to few partitions and to many."""
+    topics = Topics(side.address)
+    rows = session.range(0, WIDE_ROWS, 1, TASKS).selectExpr(
+        "CAST(id AS STRING) AS key", f"CAST(repeat('x', {RECORD_BYTES}) AS BINARY) AS value"
+    )
+    for partitions in WIDE:
+        topic = topics.create(partitions)
+        seconds: dict[str, list[float]] = {"trimtab": [], "kafka": []}
+        written = 0
+        for number in range(-1, runs):  # the first opens the partitions
+            progress(f"spark_write on {side.name}: {partitions} partitions, {number + 1} of {runs}")
+            for kind in seconds if not note else ("trimtab",):
+                began = time.perf_counter()
+                _write(rows, side, kind, topic, TUNED if kind == "kafka" else {})
+                if number >= 0:
+                    seconds[kind].append(time.perf_counter() - began)
+                written += WIDE_ROWS
+                if (stored := topics.count_records(topic)) != written:
+                    raise RuntimeError(f"{kind} left {stored} records there, not {written}")
+        topics.delete(topic)
+        report(
+            "spark_write",
+            f"write_s on {side.name}, {WIDE_ROWS} records to {partitions} partitions",
+            "s",
+            seconds["trimtab"],
+            RIVAL,
+            seconds["kafka"],
+            more_is_better=False,
+            note=note,
+        )
 
 
 def _measure_batches(session: SparkSession, side: Broker, runs: int, note: str) -> None:

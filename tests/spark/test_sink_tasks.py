@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -183,6 +184,19 @@ def test_rows_that_cannot_be_sent_say_why(
     given_options = {name: value for name, value in topic.items() if value}
     with pytest.raises(UsageError, match=message):
         write(servers, columns, **given_options)
+
+
+def test_a_row_of_exactly_the_largest_size_goes_and_one_byte_more_does_not(servers: str) -> None:
+    topic, limit = make_topic(servers, 1), 1_048_576
+    with pytest.raises(UsageError) as refused:
+        write(servers, {"value": [bytes(limit)]}, topic=topic)
+    needed = re.search(r"needs up to (\d+) bytes", str(refused.value))
+    assert needed is not None
+    largest = 2 * limit - int(needed[1])
+    with pytest.raises(UsageError, match=f"needs up to {limit + 1} bytes"):
+        write(servers, {"value": [bytes(largest + 1)]}, topic=topic)
+    write(servers, {"value": [bytes(largest)]}, topic=topic)
+    assert [len(each.value or b"") for each in read_topic(servers, topic)] == [largest]
 
 
 def test_a_refused_record_fails_the_task_and_names_partition_and_reason(servers: str) -> None:

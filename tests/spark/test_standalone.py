@@ -16,14 +16,13 @@ import sys
 import tarfile
 import venv
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.processes import free_ports
+from benchmarks.standalone import standalone
 from trimtab import Admin, Cluster, Producer
 from trimtab.spark.session.java import find_java_home
 
@@ -183,37 +182,6 @@ def clean_environment(**more: str) -> dict[str, str]:
     }
 
 
-@contextmanager
-def standalone(home: Path, directory: Path) -> Iterator[str]:
-    """A master and two workers of one core each; the master's URL."""
-    master, *ports = free_ports(6)
-    url = f"spark://127.0.0.1:{master}"
-    spark_class = str(home / "bin" / "spark-class")
-    environment = clean_environment(SPARK_NO_DAEMONIZE="1", SPARK_DAEMON_MEMORY="256m")
-    commands = [["org.apache.spark.deploy.master.Master", "--port", str(master)]]
-    for number in (0, 1):
-        work = directory / f"worker-{number}"
-        commands.append(
-            [
-                *("org.apache.spark.deploy.worker.Worker", url, "--cores", "1", "--memory", "1g"),
-                *("--port", str(ports.pop()), "--work-dir", str(work)),
-            ]
-        )
-    with ExitStack() as stack:
-        for number, command in enumerate(commands):
-            log = stack.enter_context((directory / f"process-{number}.log").open("wb"))
-            process = subprocess.Popen(
-                [spark_class, *command, "--host", "127.0.0.1", "--webui-port", str(ports.pop())],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-            stack.callback(process.wait, 60)
-            stack.callback(process.terminate)
-        yield url
-
-
 def check(found: dict[str, Any]) -> None:
     total = PARTITIONS * COUNT
     offsets = PARTITIONS * COUNT * (COUNT - 1) // 2
@@ -234,7 +202,7 @@ def test_executors_of_a_standalone_cluster_have_what_the_archive_holds(
     app.write_text(APP)
     python = str(Path(sys._base_executable).resolve())  # type: ignore[attr-defined]
     options = {"clientRack": "env:RACK"}
-    with standalone(spark_home, tmp_path) as url:
+    with standalone(spark_home, tmp_path, clean_environment()) as url:
         output = call(
             [
                 *(str(spark_home / "bin" / "spark-submit"), "--master", url),

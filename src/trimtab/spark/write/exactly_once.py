@@ -34,7 +34,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
@@ -250,12 +250,8 @@ def begin(ledger: Ledger, plan: Plan, now: float) -> Try:
         reached("recovered")
         # Who writes under an epoch twice counts its records from the start again.
         driver = ledger.take_over()
-    orphans = [name for name in ledger.open_ids() if _is_orphan(name, plan, driver)]
-    reached("found orphans")
-    if orphans:
-        ledger.fence(orphans)
-        logger.info("sink %s: aborted %d open transactions", plan.sink_id, len(orphans))
-    reached("aborted orphans")
+    # Of this epoch there is none yet.
+    _abort_orphans(ledger, plan, driver)
     return Try(
         plan,
         driver,
@@ -292,14 +288,30 @@ def _recover(ledger: Ledger, plan: Plan, decision: Decision, driver: ProducerIde
     return recovered
 
 
-def _is_orphan(name: str, plan: Plan, driver: ProducerIdentity) -> bool:
-    """Whether an id is of a try before this one.
+def _abort_orphans(
+    ledger: Ledger, plan: Plan, driver: ProducerIdentity, kept: Collection[str] = ()
+) -> None:
+    """Abort what this try and those before it have open: readers wait behind it.
 
-    Another driver may have taken over meanwhile, and decided: its ids have later epochs in them. It
-    has none of the earlier ids, as this try, which has not decided, is between.
+    Another driver may have taken over meanwhile, and decided: its ids have later epochs in them. Of
+    the earlier ids it has those alone that the last decision hands on.
+
+    Args:
+        driver: of the last of these tries.
+        kept: ids that a decision of that try names.
     """
-    found = re.fullmatch(re.escape(plan.prefix) + r"(\d+)\.(\d+)/\d+", name, re.ASCII)
-    return found is not None and (int(found[1]), int(found[2])) < driver.numbers
+    own = re.compile(re.escape(plan.prefix) + r"(\d+)\.(\d+)/\d+", re.ASCII)
+    found = [match for name in ledger.open_ids() if (match := own.fullmatch(name))]
+    orphans = [
+        match[0]
+        for match in found
+        if (int(match[1]), int(match[2])) <= driver.numbers and match[0] not in kept
+    ]
+    reached("found orphans")
+    if orphans:
+        ledger.fence(orphans)
+        logger.info("sink %s: aborted %d open transactions", plan.sink_id, len(orphans))
+    reached("aborted orphans")
 
 
 def _free_ids(decision: Decision | None, driver: ProducerIdentity) -> tuple[str, ...]:
@@ -308,6 +320,11 @@ def _free_ids(decision: Decision | None, driver: ProducerIdentity) -> tuple[str,
         return ()
     if driver != decision.driver._replace(epoch=decision.driver.epoch + 1):
         return ()
+    return _handed_on(decision)
+
+
+def _handed_on(decision: Decision) -> tuple[str, ...]:
+    """The ids for the next try, once the decision is carried out."""
     return (*(each.transactional_id for each in decision.transactions), *decision.spare)
 
 
@@ -398,7 +415,17 @@ def commit(ledger: Ledger, receipts: Sequence[Receipt], now: float) -> None:
     if not others:
         decision = decision._replace(status=Status.DONE)
     reached("decides")
-    with ledger.deciding(driver) as decider:
+    _carry_out(ledger, plan, decision, name)
+    try:
+        # Of attempts that failed, or came second: the next try may be long in coming.
+        _abort_orphans(ledger, plan, attempted.driver, _handed_on(decision))
+    except (BrokerError, Unavailable) as error:
+        logger.warning("%s is written; open transactions are left to the next: %s", name, error)
+
+
+def _carry_out(ledger: Ledger, plan: Plan, decision: Decision, name: str) -> None:
+    others = decision.transactions
+    with ledger.deciding(decision.driver) as decider:
         decider.write(decision)
         reached("decided")
         if not others:
@@ -433,9 +460,7 @@ def abort(ledger: Ledger, receipts: Sequence[Receipt]) -> None:
             run.batch_id,
         ):
             return
-        ledger.complete(
-            [e for e in prepared if e.transactional_id != attempted.driver.transactional_id], False
-        )
+        _abort_orphans(ledger, attempted.plan, attempted.driver)
     except (BrokerError, Unavailable) as error:
         is_fenced = isinstance(error, BrokerError) and error.code is ErrorCode.PRODUCER_FENCED
         logger.log(

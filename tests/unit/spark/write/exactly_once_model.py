@@ -3,8 +3,9 @@
 `Coordinator` keeps the rules of Kafka's (`TransactionCoordinator`, the older protocol) for ids,
 epochs and time limits, and a leader's for sequence numbers. `Spark` runs micro-batches: a driver,
 tasks with further and speculative attempts, a commit log; it replays what that lacks, and rows fall
-to other tasks then. The driver runs the code under test. A `Schedule` from one seed picks who goes
-on, who dies, who is taken for dead and lives on, whose answer is lost, and how time passes.
+to other tasks then. The driver runs the code under test; the tasks' producers go from task to task.
+A `Schedule` from one seed picks who goes on, who dies, who is taken for dead and lives on, whose
+answer is lost, and how time passes.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from trimtab.spark.write.exactly_once import BatchLost, Decision, Plan, Receipt,
 
 ROWS = 12
 """Of each batch."""
+ROWS_LOG = "rows"
 
 
 class Killed(BaseException):
@@ -119,8 +121,12 @@ class Coordinator:
         assert sequence <= len(kept), "a gap in the sequence numbers"
         if sequence == len(kept):
             kept.append(what)
+            known = self.transactions[identity.transactional_id]
             if isinstance(what, Decision):
-                self.transactions[identity.transactional_id].decisions.append(what)
+                known.decisions.append(what)
+            elif log == ROWS_LOG:
+                assert isinstance(what, int)
+                known.rows.append(what)
         return kept[sequence]
 
     def pass_time(self, seconds: float) -> None:
@@ -137,6 +143,37 @@ class Coordinator:
 
 def fenced(name: str) -> BrokerError:
     return BrokerError(ErrorCode.PRODUCER_FENCED, "", name)
+
+
+class ModelProducer:
+    """A task's, as the client is: once it has prepared it serves another task, under its id."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._name = ""
+        self._identity: ProducerIdentity | None = None
+        self._sequences: Counter[str] = Counter()
+
+    def change_id(self, name: str) -> None:
+        self._name = name
+        self._identity = None
+        self._sequences.clear()
+
+    def init(self) -> None:
+        self._identity = self._coordinator.init(self._name)
+
+    def resume(self, identity: ProducerIdentity) -> None:
+        assert identity.transactional_id == self._name
+        self._identity = identity
+
+    def send(self, log: str, what: object) -> object:
+        assert self._identity is not None
+        sequence, self._sequences[log] = self._sequences[log], self._sequences[log] + 1
+        return self._coordinator.store(self._identity, log, sequence, what)
+
+    def prepare(self) -> PreparedTransaction:
+        assert self._identity is not None
+        return PreparedTransaction(*self._identity)
 
 
 class ModelLedger:
@@ -321,6 +358,8 @@ class Spark:
         self.commits: set[int] = set()
         self.drivers: list[Driver] = []
         self.tasks: list[Generator[None, None, None]] = []
+        self.idle: list[ModelProducer] = []
+        self.reuses = 0
         self.kills = 0
         self.replays = 0
         self.failures: list[str] = []
@@ -481,6 +520,13 @@ class Spark:
         if waiting and self.random.random() < (0.2 if not self.tasks else self.speculating):
             self._launch(driver, attempted, batch, self.random.choice(waiting))
 
+    def _borrow(self) -> ModelProducer:
+        """One that stayed open in a worker, or a new one: its worker has ended, or was not free."""
+        if self.idle and self.random.random() < 0.8:
+            self.reuses += 1
+            return self.idle.pop(self.random.randrange(len(self.idle)))
+        return ModelProducer(self.coordinator)
+
     def _write(
         self, driver: Driver, attempted: Try, run: Run, slot: Slot
     ) -> Generator[None, None, None]:
@@ -494,19 +540,24 @@ class Spark:
             elif not slot.rows:
                 receipt = protocol.receipt(attempted, run, None)
             else:
-                claimed = identity.claims
-                if claimed is not None:
-                    first = self.coordinator.store(claimed, "claims", 0, run.task_attempt_id)
+                producer, is_claimed = self._borrow(), False
+                if identity.claims is not None:
+                    producer.change_id(identity.claims.transactional_id)
+                    producer.resume(identity.claims)
                     yield
-                    if first != run.task_attempt_id:
-                        claimed = None
-                if claimed is None:
-                    claimed = self.coordinator.init(identity.transactional_id)
+                    is_claimed = producer.send("claims", run.task_attempt_id) == run.task_attempt_id
+                    yield
+                if not is_claimed:
+                    producer = producer if identity.claims is None else self._borrow()
+                    producer.change_id(identity.transactional_id)
+                    producer.init()
                     yield
                 for row in slot.rows:
-                    self.coordinator.open(claimed).rows.append(row)
+                    producer.send(ROWS_LOG, row)
                     yield
-                receipt = protocol.receipt(attempted, run, PreparedTransaction(*claimed))
+                receipt = protocol.receipt(attempted, run, producer.prepare())
+                # Whether the driver has ended that by then or not.
+                self.idle.append(producer)
         except BrokerError:
             return
         except UsageError:

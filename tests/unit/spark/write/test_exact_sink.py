@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pickle
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
 from trimtab.cluster import Cluster
-from trimtab.errors import BrokerError, UsageError
+from trimtab.errors import BrokerError, ErrorCode, Unavailable, UsageError
 from trimtab.spark.options.sink import read_sink_options
+from trimtab.spark.resident import Residents
 from trimtab.spark.write import exact_sink, ledger
 from trimtab.spark.write.exact_sink import ExactlyOnce, Prepared
 from trimtab.spark.write.exactly_once import Plan, Run, Try
@@ -180,7 +183,162 @@ def test_a_task_that_spark_does_not_number_is_refused(monkeypatch: pytest.Monkey
         make(**STREAM)._run()
 
 
+class FakeProducer:
+    """Notes what a task does with it."""
+
+    made: list[FakeProducer]
+    fails_at = ""
+
+    def __init__(self, client: dict[str, str]) -> None:
+        self.client = client
+        self.calls: list[object] = []
+        self.name = ""
+        self.made.append(self)
+
+    def __getattr__(self, call: str) -> Any:
+        def note(*arguments: object, **named: object) -> None:
+            self.calls.append((call, *arguments, *named.values()) if arguments else call)
+            if call == self.fails_at:
+                raise Unavailable(f"{call} is not done")
+
+        return note
+
+    def change_transactional_id(self, name: str) -> None:
+        self.name = name
+        self.calls.append(name)
+
+    def prepare_transaction(self) -> PreparedTransaction:
+        self.calls.append("prepare")
+        return PreparedTransaction(self.name, 7, len(self.calls))
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeProducer]]:
+    """The producers that tasks have made, in a worker without any before."""
+    monkeypatch.setattr(FakeProducer, "made", [], raising=False)
+    monkeypatch.setattr(FakeProducer, "fails_at", "")
+    monkeypatch.setattr("trimtab.client.producer.Producer", FakeProducer)
+    for module, name in ((exact_sink, "_producers"), (ledger, "_drivers")):
+        residents: Residents[Any] = Residents(exact_sink._close, lambda seconds, call: None)
+        monkeypatch.setattr(module, name, residents)
+    monkeypatch.setattr(ledger, "Producer", FakeProducer)
+    monkeypatch.setattr(TaskRows, "send_to", lambda self, producer: producer.flush() or {})
+    return FakeProducer.made
+
+
+def run_task(monkeypatch: pytest.MonkeyPatch, run: Run, claims: bool = True) -> Prepared:
+    import pyarrow as pa
+
+    guarantee = make(**STREAM)
+    driver = ProducerIdentity(guarantee._plan.driver_id, 1, 5)
+    guarantee._attempted = Try(guarantee._plan, driver, None, ("a", "b"), 0.0)
+    monkeypatch.setattr(ExactlyOnce, "_run", lambda self: run)
+    monkeypatch.setattr(ledger, "claim", lambda producer, *rest: claims)
+    return guarantee.write(TaskRows(iter([pa.record_batch({"value": ["1"]})]), "t", ["value"]))
+
+
+def test_a_producer_that_has_prepared_serves_the_next_task_under_its_id(
+    monkeypatch: pytest.MonkeyPatch, made: list[FakeProducer]
+) -> None:
+    messages = [run_task(monkeypatch, Run("query", 3, slot, 0, 10 + slot)) for slot in (1, 2, 0, 1)]
+    (producer,) = made
+    prefix = make(**STREAM)._plan.prefix
+    writes = ["init_transactions", "begin_transaction", "flush", "prepare"]
+    resumes = [("resume_transactions", ProducerIdentity(f"{prefix}driver", 1, 5)), *writes[1:]]
+    assert producer.calls == [
+        *("a", *writes),
+        *("b", *writes),
+        *(f"{prefix}driver", *resumes),
+        *("a", *writes),
+    ]
+    ids = [each.receipt.prepared.transactional_id for each in messages if each.receipt.prepared]
+    assert ids == ["a", "b", f"{prefix}driver", "a"]
+
+
+def test_a_run_whose_claim_came_second_leaves_that_producer_and_uses_its_own_id(
+    monkeypatch: pytest.MonkeyPatch, made: list[FakeProducer]
+) -> None:
+    message = run_task(monkeypatch, Run("query", 3, 0, 0, 10), claims=False)
+    assert message.receipt.prepared is not None
+    own = f"{make(**STREAM)._plan.prefix}1.5/10"
+    assert message.receipt.prepared.transactional_id == own
+    claimed, used = made
+    assert claimed.calls[-1] == ("close", exact_sink._CLOSE_SECONDS)
+    assert used.calls == [own, "init_transactions", "begin_transaction", "flush", "prepare"]
+
+
+@pytest.mark.parametrize("call", ["init_transactions", "flush"])
+def test_a_task_that_fails_has_its_transaction_aborted_and_no_successor_its_producer(
+    monkeypatch: pytest.MonkeyPatch, made: list[FakeProducer], call: str
+) -> None:
+    monkeypatch.setattr(FakeProducer, "fails_at", call)
+    with pytest.raises(Unavailable, match=call):
+        run_task(monkeypatch, Run("query", 3, 1, 0, 10))
+    (failed,) = made
+    # Closed with time to abort: readers would wait behind what is open.
+    assert failed.calls[-1] == ("close", exact_sink._CLOSE_SECONDS)
+    monkeypatch.setattr(FakeProducer, "fails_at", "")
+    run_task(monkeypatch, Run("query", 3, 1, 1, 11))
+    assert len(made) == 2
+
+
 # the ledger
+
+
+class Ender(FakeProducer):
+    """Ends transactions, a few at a time."""
+
+    outcomes: dict[str, Exception]
+    under_way = 0
+    most = 0
+    ended = 0
+    lock = threading.Lock()
+    together: threading.Barrier
+
+    def complete_transaction(self, prepared: PreparedTransaction, commit: bool) -> None:
+        with self.lock:
+            Ender.under_way += 1
+            Ender.most = max(Ender.most, Ender.under_way)
+        self.together.wait(30)
+        with self.lock:
+            Ender.under_way -= 1
+            Ender.ended += 1
+        if prepared.transactional_id in self.outcomes:
+            raise self.outcomes[prepared.transactional_id]
+
+
+def many_to_end(
+    monkeypatch: pytest.MonkeyPatch, outcomes: dict[str, Exception]
+) -> tuple[ledger.KafkaLedger, list[PreparedTransaction]]:
+    for name, value in (("under_way", 0), ("most", 0), ("ended", 0)):
+        monkeypatch.setattr(Ender, name, value)
+    monkeypatch.setattr(Ender, "outcomes", outcomes, raising=False)
+    monkeypatch.setattr(Ender, "together", threading.Barrier(ledger._AT_ONCE), raising=False)
+    monkeypatch.setattr(ledger, "Producer", Ender)
+    many = [PreparedTransaction(str(n), n, 0) for n in range(32 * ledger._AT_ONCE)]
+    return ledger.KafkaLedger(Plan("flights", None), {}, "decisions"), many
+
+
+def test_a_thousand_transactions_are_ended_some_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, made: list[FakeProducer]
+) -> None:
+    fenced = BrokerError(ErrorCode.PRODUCER_FENCED, "", "500")
+    kept, many = many_to_end(monkeypatch, {"500": fenced})
+    outcomes = kept.complete(many, True)
+    assert Ender.most == ledger._AT_ONCE
+    assert [n for n, outcome in enumerate(outcomes) if outcome is not None] == [500]
+    assert len(outcomes) == len(many) == 1024
+    assert kept.complete([], True) == []
+    assert len(made) == 1
+
+
+def test_the_others_are_ended_too_where_one_cannot_be_asked_about(
+    monkeypatch: pytest.MonkeyPatch, made: list[FakeProducer]
+) -> None:
+    kept, many = many_to_end(monkeypatch, {"3": Unavailable("broker 0 is silent")})
+    with pytest.raises(Unavailable, match="silent"):
+        kept.complete(many, True)
+    assert Ender.ended == len(many)
 
 
 def test_a_cluster_without_transactions_says_so_at_once() -> None:

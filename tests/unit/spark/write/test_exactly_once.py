@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.spark.write.exactly_once_model import ROWS, Coordinator, ModelLedger, Spark
 from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
-from trimtab.errors import BrokerError, UsageError
+from trimtab.errors import BrokerError, Unavailable, UsageError
 from trimtab.spark.write import exactly_once as protocol
 from trimtab.spark.write.exactly_once import (
     BatchLate,
@@ -49,6 +49,7 @@ def test_nothing_is_lost_and_nothing_doubled_whoever_dies_when() -> None:
     # What this is about has happened.
     assert sum(run.kills for run in runs) > SEEDS
     assert sum(run.replays for run in runs) > SEEDS / 10
+    assert sum(run.reuses for run in runs) > SEEDS
 
 
 def test_with_a_time_limit_a_loss_is_loud_and_nothing_is_doubled() -> None:
@@ -302,6 +303,79 @@ def test_what_was_not_decided_is_aborted_at_once() -> None:
     assert {each.state for each in coordinator.transactions.values()} <= {"Empty", "CompleteAbort"}
     with pytest.raises((BatchLate, BrokerError)):
         protocol.commit(ledger, receipts, 0)
+
+
+def open_ids(coordinator: Coordinator) -> list[str]:
+    return [name for name, each in coordinator.transactions.items() if each.state == "Ongoing"]
+
+
+def test_what_attempts_left_that_do_not_count_is_aborted_with_the_decision() -> None:
+    """Readers of committed records would wait behind it until the next batch, or for ever."""
+    coordinator = Coordinator(None)
+    ledger = ledger_of(coordinator)
+    for batch, tasks in enumerate(([[1], [2]], [[3]], [[4], [5]])):
+        attempted = protocol.begin(ledger, ENDLESS, 0)
+        receipts = write(coordinator, attempted, batch, tasks)
+        late = protocol.assign(attempted, Run("query", batch, 0, 1, 900 + batch))
+        assert late is not None
+        coordinator.open(coordinator.init(late.transactional_id)).rows.append(99)
+        protocol.commit(ledger, receipts, 0)
+        assert open_ids(coordinator) == []
+    assert coordinator.committed == dict.fromkeys(range(1, 6), 1)
+
+
+def test_a_successor_that_has_begun_keeps_what_it_was_handed_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its tasks write under the ids of the decision while this driver looks for orphans."""
+    coordinator = Coordinator(None)
+    ledger = ledger_of(coordinator)
+    attempted = protocol.begin(ledger, ENDLESS, 0)
+    receipts = write(coordinator, attempted, 0, [[1], [2], [3]])
+    later: list[Receipt] = []
+
+    def be_overtaken(reached: str) -> None:
+        if reached == "done":
+            monkeypatch.setattr(protocol, "reached", lambda point: None)
+            successor = protocol.begin(ledger, ENDLESS, 0)
+            assert len(successor.ids) == 2
+            later.extend(write(coordinator, successor, 1, [[4], [5], [6]]))
+
+    monkeypatch.setattr(protocol, "reached", be_overtaken)
+    protocol.commit(ledger, receipts, 0)
+    protocol.commit(ledger, later, 0)
+    assert coordinator.committed == dict.fromkeys(range(1, 7), 1)
+
+
+def test_a_failed_try_leaves_nothing_open_also_of_attempts_that_left_no_receipt() -> None:
+    coordinator = Coordinator(None)
+    ledger = ledger_of(coordinator)
+    protocol.commit(
+        ledger, write(coordinator, protocol.begin(ledger, ENDLESS, 0), 0, [[1], [2], [3]]), 0
+    )
+    attempted = protocol.begin(ledger, ENDLESS, 0)
+    receipts = write(coordinator, attempted, 1, [[4], [5], [6]])
+    protocol.abort(ledger, receipts[:2])
+    assert open_ids(coordinator) == []
+    assert sorted(coordinator.committed) == [1, 2, 3]
+
+
+def test_a_batch_is_written_though_orphans_cannot_be_asked_for(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator = Coordinator(None)
+    ledger = ledger_of(coordinator)
+    attempted = protocol.begin(ledger, ENDLESS, 0)
+    receipts = write(coordinator, attempted, 0, [[1], [2]])
+
+    def fail() -> list[str]:
+        raise Unavailable("broker 1 is silent")
+
+    monkeypatch.setattr(ledger, "open_ids", fail)
+    with caplog.at_level(logging.WARNING):
+        protocol.commit(ledger, receipts, 0)
+    assert "batch 0 is written" in caplog.text
+    assert "broker 1 is silent" in caplog.text
 
 
 def test_a_zombie_aborts_nothing_of_its_successor() -> None:
