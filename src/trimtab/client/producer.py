@@ -541,7 +541,7 @@ class AsyncProducer(AsyncIntake):
 
     async def change_transactional_id(self, transactional_id: str) -> None:
         """Go on as a new producer with this `transactional.id` would."""
-        await self._here().change_transactional_id(transactional_id)
+        await self._checked_core().change_transactional_id(transactional_id)
 
     async def begin_transaction(self, two_phase: bool = False) -> None:
         """Begin a transaction, which all records sent from now on belong to."""
