@@ -14,11 +14,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from trimtab import Cluster
 from trimtab.cli import demo
-from trimtab.cli.demo import experiment
+from trimtab.cli.demo import experiment, streaming
 from trimtab.cli.demo.display import Display
 from trimtab.cli.demo.flights import Flight
 from trimtab.cli.demo.pipeline import check_totals, run_pipeline, write_parquet
@@ -46,6 +47,8 @@ def make_flights(count: int) -> list[Flight]:
             "origin": ("EWR", "JFK")[number % 2],
             "dep_time": None if cancelled else 1200,
             "dep_delay": None if cancelled else number % 60,
+            "distance": number,
+            "time_hour": f"2013-{1 + number % 12:02}-01T10:00:00Z",
             "padding": "x" * 220,
         }
         flights.append(Flight(carrier.encode(), json.dumps(row).encode()))
@@ -63,15 +66,14 @@ def test_every_way_stores_every_flight_and_the_tables_say_where(
 
     with Cluster(brokers=3, racks=experiment.RACKS) as cluster:
         servers = cluster.bootstrap_servers
-        partitions = demo._create_topics(servers, experiment.WAYS)
+        partitions = demo._create_topics(servers, [way.topic for way in experiment.WAYS])
         assert {(each.partition, each.leader, each.rack) for each in partitions} == {
             (0, 0, "a"),
             (1, 1, "b"),
             (2, 2, "c"),
         }
         runs = asyncio.run(experiment.run_ways(servers, experiment.WAYS, flights, show))
-        topic = experiment.WAYS[0].topic
-        tables = run_pipeline(spark, servers, partitions, topic, RECORDS)
+        tables = run_pipeline(spark, servers, partitions, RECORDS)
         with pytest.raises(CorruptData, match="holds 600 records, 601 were sent"):
             check_totals(tables.skew, RECORDS + 1)
 
@@ -87,7 +89,21 @@ def test_every_way_stores_every_flight_and_the_tables_say_where(
     counts = [row["TotalRecords"] % 200 for row in ways["by-key"]["partitions"]]
     assert counts == [0, 0, 0]  # each carrier's 200 flights lie in one partition
 
-    rows = tables.flights.to_pylist()
+
+def test_flights_go_through_the_streams_and_come_out_as_they_were(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming, "LIMIT_BYTES", 50_000)
+    sink = {"topic": streaming.TOPIC, "kafka.batch.size": "16384"}
+    monkeypatch.setattr(streaming, "_SINK", sink)
+    flights = make_flights(RECORDS)
+    streaming.write_files(flights, tmp_path / "files")
+    with Cluster(brokers=3, racks=experiment.RACKS) as cluster:
+        servers = cluster.bootstrap_servers
+        partitions = demo._create_topics(servers, [streaming.TOPIC], {"retention.ms": -1})
+        streamed = streaming.stream_flights(spark, servers, partitions, tmp_path)
+
+    rows = streamed.flights.to_pylist()
     assert [(row["carrier"], row["origin"], row["flights"]) for row in rows[:2]] == [
         ("AA", "EWR", 100),
         ("AA", "JFK", 100),
@@ -95,8 +111,39 @@ def test_every_way_stores_every_flight_and_the_tables_say_where(
     assert rows[0]["cancelled_share"] == 0.2
     assert rows[1]["cancelled_share"] == 0.0
     assert rows[1]["mean_departure_delay"] == pytest.approx(30)
-    write_parquet([("flights", tables.flights)], tmp_path)
+    delays = sorted(number % 60 for number in range(RECORDS) if number % 3 == 0 and number % 2 == 1)
+    assert rows[1]["p95_departure_delay"] == pytest.approx(delays[94], abs=6)
+    batches = streamed.batches
+    assert len(batches) >= 4  # 200 KB
+    assert sum(batch["records"] for batch in batches) == RECORDS
+    assert all(batch["bytes"] <= 50_000 for batch in batches)
+    left = [batch["lag_records"] for batch in batches]
+    assert left == [
+        RECORDS - sum(batch["records"] for batch in batches[: number + 1])
+        for number in range(len(batches))
+    ]
+    windows = streamed.load.to_pylist()
+    assert {row["window"]["start"].year for row in windows} == {2012, 2013}  # weeks from 1970 on
+    assert sum(row["TotalRecords"] for row in windows) == RECORDS
+    assert sum(row["TotalBytes"] for row in windows) == sum(batch["bytes"] for batch in batches)
+    values = sum(len(flight.key) + len(flight.value) for flight in flights)
+    assert sum(row["RawBytes"] for row in windows) == values
+    shown = demo._summarize_stream(streamed)["windows"]
+    assert sum(sum(each["records"].values()) for each in shown) == RECORDS
+    write_parquet([("flights", streamed.flights)], tmp_path)
     assert spark.read.parquet(str(tmp_path / "flights.parquet")).count() == 6
+
+
+def test_a_stream_that_gives_other_flights_is_noticed() -> None:
+    files = pa.table({"carrier": ["AA", "UA"], "flights": [2, 3]})
+    streaming.check_sums(files, files)
+    for carriers, counts, why in (
+        (["AA", "UA"], [2, 4], "the stream gave .*'flights': 4.* where the files have .*3"),
+        (["AA"], [2], "the stream gave 1 carriers, the files have 2"),
+        (["AA", "UA", "WN"], [2, 3, 1], "the stream gave 3 carriers, the files have 2"),
+    ):
+        with pytest.raises(CorruptData, match=why):
+            streaming.check_sums(pa.table({"carrier": carriers, "flights": counts}), files)
 
 
 @pytest.mark.kip(794)
@@ -109,7 +156,7 @@ def test_a_short_demo_shows_what_its_report_claims(
     for module in (demo, experiment):
         monkeypatch.setattr(module, "RATE", rate)
     monkeypatch.setattr("trimtab.spark.session.local_session", lambda title: nullcontext(spark))
-    summary, _ = demo._measure(SHORT, Display())
+    summary, *_ = demo._measure(SHORT, Display())
     assert [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING] == []
 
     ways = summary["ways"]
@@ -125,6 +172,9 @@ def test_a_short_demo_shows_what_its_report_claims(
     assert slow["latency"] < slow["uniform"] - 0.1, slow
     assert ways["rack-aware"]["share_by_rack"] == {"a": 0.0, "b": 1.0, "c": 0.0}
     assert summary["findings"]
+    batches = summary["stream"]["batches"]
+    assert sum(batch["records"] for batch in batches) == SHORT
+    assert sum(row["flights"] for row in summary["flights"]) == SHORT
 
 
 def make_uneven_flights(count: int) -> list[Flight]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import functions as f
 
 from trimtab.client.partitioner.murmur2_cy import murmur2, partition_for_key
 from trimtab.errors import UsageError
@@ -419,7 +423,11 @@ def test_broker_capacity_grows_from_the_first_snapshot_to_the_last(spark: SparkS
         for step, time in enumerate(times)
         for half in range(2)
     ]
-    directories = [(at(time), 0, f"/d{n}", 1000, 400) for time in times for n in range(2)]
+    # Broker 0 has two volumes: /d1 and /d2 lie on one of them, and were looked at in turn.
+    rooms = {"/d0": 400, "/d1": 300, "/d2": 301}
+    directories = [
+        (at(time), 0, name, 1000, room) for time in times for name, room in rooms.items()
+    ]
     directories += [(at(time), 1, "/d0", -1, -1) for time in times]
     partitions = [
         (at(time), "t", number, number, "a", [0, 1], ["a", "b"], [0, 1])
@@ -433,10 +441,50 @@ def test_broker_capacity_grows_from_the_first_snapshot_to_the_last(spark: SparkS
         spark.createDataFrame(partitions, snapshots.PARTITIONS),
     )
     assert rows_of(table.drop("takenAt")) == [
-        (0, "a", 2, 1, 10, 0.2, 500, 2000, 800, 200.0, 4.0),
+        (0, "a", 2, 1, 10, 0.2, 500, 2000, 700, 200.0, 3.5),
         (1, "b", 2, 1, 10, 0.2, 50, None, None, -10.0, None),
         (2, "c", 0, 0, None, None, 0, None, None, 0.0, None),
     ]
+
+
+def test_growth_needs_an_hour_and_volumes_are_told_apart_by_size_and_room(
+    spark: SparkSession,
+) -> None:
+    tera = 10**12
+    volumes = [
+        (0, tera, 500),
+        (0, tera, 500),
+        (0, tera, tera // 1000 + 501),  # the third is another one
+        (1, tera, 500),
+        (1, tera + 1, 500),
+        (2, tera, 7),
+    ]
+
+    def look(seconds: float) -> tuple[int | None, ...]:
+        times = (0.0, seconds)
+        table = broker_capacity(
+            spark.createDataFrame(
+                [(at(t), b, "h", 1, None, None, None) for t in times for b in range(3)],
+                snapshots.BROKERS,
+            ),
+            spark.createDataFrame(
+                [(at(t), 0, "/d", "t", 0, int(t), 0, False) for t in times], snapshots.REPLICAS
+            ),
+            spark.createDataFrame(
+                [
+                    (at(t), broker, f"/d{n}", total, room)
+                    for t in times
+                    for n, (broker, total, room) in enumerate(volumes)
+                ],
+                snapshots.DIRECTORIES,
+            ),
+            spark.createDataFrame([], snapshots.PARTITIONS),
+        ).collect()
+        assert [row.DiskTotalBytes for row in table] == [2 * tera, 2 * tera + 1, tera]
+        return tuple(row.BytesPerDay for row in table)
+
+    assert look(3599) == (None, None, None)
+    assert look(3600) == (86_400, 0, 0)
 
 
 def test_group_lag_and_its_status(spark: SparkSession) -> None:
@@ -483,23 +531,116 @@ def test_group_lag_and_its_status(spark: SparkSession) -> None:
 def test_findings_name_rule_evidence_and_action(
     spark: SparkSession, table: DataFrame, keyed: DataFrame
 ) -> None:
-    skew = topic_skew(table)
+    # As if there were a thousand times as many records: of three chance makes anything.
+    skew = topic_skew(table).withColumn("TotalRecords", f.col("TotalRecords") * 1000)
     keys = hot_keys(key_sketches(keyed))
-    limits = Thresholds(min_bytes=1, batch_bytes=80, leader_over_mean=1.2)
-    found = findings(load=table, skew=skew, keys=keys, thresholds=limits)
+    limits = Thresholds(min_bytes=1, batch_bytes=80, key_records=9, leader_over_mean=1.1)
+    found = findings(load=table, skew=skew, thresholds=limits)
     rows = {(row.rule, row.subject): row for row in found.collect()}
-    assert set(rows) == {
-        ("uneven-by-key", TILTED),
-        ("hot-key", "t0"),
-        ("hot-key", "t1"),
-        ("uneven-leaders", "broker 10"),
-    }
+    assert set(rows) == {("uneven-by-key", TILTED), ("uneven-leaders", "broker 10")}
     assert rows["uneven-by-key", TILTED].evidence == (
         "partition 0 takes 75 % of the bytes, 2.3 times the mean of 3 partitions"
     )
-    assert rows["uneven-leaders", "broker 10"].evidence.startswith("the partitions that it leads")
+    assert rows["uneven-leaders", "broker 10"].evidence == (
+        "the partitions that it leads took 2.1 times the bytes of the mean of 3 brokers"
+    )
+    # Without the number of partitions a tenth of the records is hot.
+    hot = findings(keys=keys, thresholds=limits).groupBy("rule", "subject").count()
+    assert sorted(rows_of(hot)) == [("hot-key", "t0", 2), ("hot-key", "t1", 2)]
     with pytest.raises(UsageError, match="at least one table"):
         findings()
+
+
+SKEW = (
+    "topic string, Partitions long, TotalBytes long, TotalRecords long, MaxOverMean double,"
+    " TopPartition int, TopShare double, NullKeyShare double"
+)
+
+
+def test_chance_is_no_skew_and_skew_is_no_chance(spark: SparkSession) -> None:
+    random = Random(3)
+    rows: list[tuple[Any, ...]] = []
+
+    def place(
+        name: str, counts: Sequence[int], size: int, each: int, null_keys: float | None
+    ) -> None:
+        records = sum(counts) * each
+        over_mean = max(counts) * len(counts) / sum(counts)
+        row = (name, len(counts), records * size, records, over_mean, 0, 0.0, null_keys)
+        rows.append(row)
+
+    for partitions in (1, 2, 3, 33, 1000, 10_000):
+        for mean in (0.1, 1, 10, 100):
+            if not 1000 <= partitions * mean * 20 <= 2_000_000:
+                continue
+            for _ in range(10 if partitions < 1000 else 2):
+                counts = Counter(random.choices(range(partitions), k=round(partitions * mean)))
+                sizes = [counts[number] for number in range(partitions)]
+                place("by key", sizes, 20_000, 1, 0.0)
+                place("without keys", sizes, 164, 100, 1.0)  # runs of 16 KB
+                place("segments", sizes, 164, 100, None)
+    assert len(rows) > 100
+    for partitions in (2, 3, 33, 1000):
+        for null_keys in (0.0, 1.0):
+            tilted = [100] * partitions
+            tilted[1] = 100 * (1 + 2 * partitions)
+            place(f"tilted {partitions} {null_keys}", tilted, 20_000, 1, null_keys)
+            half = [100] * partitions
+            half[0] = 140
+            place("level enough", half, 20_000, 1, null_keys)
+    found = findings(skew=spark.createDataFrame(rows, SKEW)).collect()
+    assert {row.subject for row in found} == {
+        f"tilted {partitions} {null_keys}"
+        for partitions in (2, 3, 33, 1000)
+        for null_keys in (0.0, 1.0)
+    }
+
+
+def test_a_key_is_hot_that_fills_its_partition(spark: SparkSession) -> None:
+    big = 10_000_000
+    topics = {"t1": 1, "t2": 2, "t3": 3, "t12": 12, "t1000": 1000}
+    skew = [(name, count, big, 9999, 1.0, 0, 0.0, 0.0) for name, count in topics.items()]
+    skew.append(("tiny", 1000, 99, 9999, 1.0, 0, 0.0, 0.0))
+    shares = {"t1": 1.0, "t2": 0.6, "t3": 0.6, "t12": 0.11, "t1000": 0.002, "tiny": 0.9}
+    keys = [(name, b"k", 0, 500, share) for name, share in shares.items()]
+    keys += [("t2", b"l", 0, 500, 0.45), ("t12", b"l", 0, 99, 0.9), ("t1000", b"l", 0, 500, 0.0009)]
+    found = findings(
+        skew=spark.createDataFrame(skew, SKEW),
+        keys=spark.createDataFrame(
+            keys, "topic string, key binary, Partition int, Records long, ShareOfRecords double"
+        ),
+    ).collect()
+    assert [(row.rule, row.subject) for row in found] == [
+        ("hot-key", "t1000"),
+        ("hot-key", "t12"),
+        ("hot-key", "t2"),
+        ("hot-key", "t3"),
+    ]
+
+
+def test_brokers_that_lead_nothing_count_and_one_large_partition_does_not(
+    spark: SparkSession,
+) -> None:
+    schema = "topic string, leader int, TotalBytes long, TotalBatches long, TotalRecords long"
+    big = 10_000_000
+    even = spark.createDataFrame([("t", 1, big, 9, 9) for _ in range(4)], schema)
+    capacity = spark.createDataFrame(
+        [(number, 1, None, None, None, None, None, None) for number in (1, 2, 3)], CAPACITY
+    )
+    assert findings(load=even).collect() == []
+    (row,) = findings(load=even, capacity=capacity).collect()
+    assert row.evidence == (
+        "the partitions that it leads took 3.0 times the bytes of the mean of 3 brokers"
+    )
+    # Moving cannot make that one smaller.
+    one = spark.createDataFrame([("t", 1, 9 * big, 9, 9), ("t", 1, big, 9, 9)], schema)
+    assert findings(load=one, capacity=capacity).collect() == []
+
+
+CAPACITY = (
+    "broker int, Replicas long, MaxReplicas long, UsedShare double, BytesPerDay double,"
+    " DiskUsableBytes long, DiskTotalBytes long, DaysToFull double"
+)
 
 
 def test_every_rule_can_be_broken(spark: SparkSession) -> None:
@@ -511,24 +652,26 @@ def test_every_rule_can_be_broken(spark: SparkSession) -> None:
     found = findings(
         load=frame(
             "topic string, leader int, TotalBytes long, TotalBatches long, TotalRecords long",
-            ("small", 1, 9 * big, big, big),
+            ("small", 1, 5 * big, big, big),
+            ("small", 1, 4 * big, big, big),
             ("large", 2, big, 1000, 1000),
             ("small", -1, 9 * big, big, big),
         ),
         skew=frame(
-            "topic string, Partitions long, TotalBytes long, MaxOverMean double, TopPartition int,"
-            " TopShare double, NullKeyShare double",
-            ("no keys", 4, big, 3.0, 1, 0.75, 0.9),
-            ("keys", 4, big, 3.0, 1, 0.75, 0.1),
-            ("segments", 4, big, 3.0, 1, 0.75, None),
-            ("level", 4, big, 1.5, 1, 0.4, 0.9),
-            ("tiny", 4, 99, 4.0, 1, 1.0, 0.9),
+            SKEW,
+            ("no keys", 4, big, 99999, 3.0, 1, 0.75, 0.9),
+            ("keys", 4, big, 99999, 3.0, 1, 0.75, 0.1),
+            ("segments", 4, big, 99999, 3.0, 1, 0.75, None),
+            ("level", 4, big, 99999, 1.5, 1, 0.4, 0.9),
+            ("tiny", 4, 99, 99999, 4.0, 1, 1.0, 0.9),
+            ("text", 12, big, 99999, 1.0, 1, 0.2, 0.1),
+            ("octets", 12, big, 99999, 1.0, 1, 0.2, 0.1),
         ),
         keys=frame(
-            "topic string, key binary, Partition int, ShareOfRecords double",
-            ("text", b"gr\xc3\xb6\xc3\x9fe", 3, 0.2),
-            ("octets", b"\xff\x00", 3, 0.2),
-            ("text", b"rare", 3, 0.05),
+            "topic string, key binary, Partition int, Records long, ShareOfRecords double",
+            ("text", b"gr\xc3\xb6\xc3\x9fe", 3, 500, 0.2),
+            ("octets", b"\xff\x00", 3, 500, 0.2),
+            ("text", b"rare", 3, 500, 0.05),
         ),
         racks=frame(
             "topic string, kind string, SavableBytes double, SavableCost double",
@@ -537,22 +680,27 @@ def test_every_rule_can_be_broken(spark: SparkSession) -> None:
             ("t", "replicate", 0.0, 0.0),
         ),
         capacity=frame(
-            "broker int, Replicas long, MaxReplicas long, UsedShare double, BytesPerDay double,"
-            " DiskUsableBytes long, DaysToFull double",
-            (1, 8, 10, 0.8, 1e9, 3_000_000_000, 3.0),
-            (2, 7, 10, 0.7, 1e9, 90_000_000_000, 90.0),
-            (3, 7, None, None, -1.0, 5, None),
+            CAPACITY,
+            (1, 8, 10, 0.8, 1e9, 3_000_000_000, 9_000_000_000, 3.0),
+            (2, 7, 10, 0.7, 1e9, 90_000_000_000, 99_000_000_000, 90.0),
+            (3, 7, None, None, -1.0, 5, 50, None),
+            (4, 7, None, None, None, 4_900_000_000, 50_000_000_000, None),
+            (5, 7, None, None, None, None, None, None),
         ),
         lag=frame(
-            "group string, topic string, LagRecords long, Status string",
-            ("g", "t", 10, "WARN"),
-            ("g", "t", 20, "WARN"),
-            ("h", "t", 5, "STALL"),
-            ("i", "t", 5, "OK"),
+            "group string, topic string, LagRecords long, LagSeconds double, Status string",
+            ("g", "t", 400, None, "WARN"),
+            ("g", "t", 600, 60.0, "WARN"),
+            ("g", "t", 800, 59.0, "WARN"),  # members are about to commit
+            ("h", "t", 5, 61.0, "STALL"),
+            ("i", "t", 5, None, "OK"),
+            ("j", "t", 999, None, "WARN"),
+            ("k", "t", 9999, 3.0, "STALL"),
         ),
     ).collect()
     assert [(row.severity, row.rule, row.subject) for row in found] == [
         (1, "disk-full-soon", "broker 1"),
+        (1, "disk-nearly-full", "broker 4"),
         (1, "few-partitions-left", "broker 1"),
         (1, "stalled-group", "group h, topic t"),
         (2, "growing-lag", "group g, topic t"),
@@ -569,12 +717,32 @@ def test_every_rule_can_be_broken(spark: SparkSession) -> None:
     said = {(row.rule, row.subject): row for row in found}
     assert "key größe has 20 %" in said["hot-key", "text"].evidence
     assert "key 0xFF00 has 20 %" in said["hot-key", "octets"].evidence
-    assert "in 2 partitions, by 30 records" in said["growing-lag", "group g, topic t"].evidence
+    assert "in 2 partitions, by 1000 records" in said["growing-lag", "group g, topic t"].evidence
     assert "3.0 days" in said["disk-full-soon", "broker 1"].evidence
+    assert said["disk-nearly-full", "broker 4"].evidence == (
+        "9.8 % of its disks is left, 4.90 of 50.00 GB"
+    )
     assert all(row.evidence and row.action for row in found)
 
 
 # -- streams, writing, misuse
+
+
+def test_a_table_without_rows_leaves_nothing_that_a_reader_could_stumble_over(
+    spark: SparkSession, records: DataFrame, tmp_path: Path
+) -> None:
+    path = tmp_path / "load"
+    windows = partition_load(records, window="1 minute")
+    for empty in (windows.filter("false"), partition_load(records).filter("false")):
+        append(empty, str(path))
+        assert not path.exists()
+    append(windows, str(path))
+    append(windows.filter("false"), str(path))
+    assert spark.read.parquet(str(path)).count() == windows.count()
+    kept = windows.cache()
+    append(kept, str(path))
+    assert kept.is_cached
+    kept.unpersist()
 
 
 def test_a_stream_closes_its_windows_with_the_same_sums(

@@ -89,6 +89,25 @@ def make_summary(ways: dict[str, WaySummary]) -> Summary:
         "seconds": {"produce": 82.0},
         "findings": describe_findings(ways, 0, OFFERED),
         "ways": ways,
+        "stream": {
+            "topic": "flights",
+            "limit_bytes": 4_000_000,
+            "window": "7 days",
+            "batches": [
+                {
+                    "records": 60_001 + number,
+                    "bytes": 3_999_000 + number,
+                    "lag_records": 5 - number,
+                    "lag_bytes": None if number else 70,
+                    "seconds": 1.5,
+                }
+                for number in range(6)
+            ],
+            "windows": [
+                {"start": f"2013-01-{day:02}T00:00:00", "records": {"0": 5, "2": day}}
+                for day in (1, 8, 15)
+            ],
+        },
         "flights": [
             {
                 "carrier": "UA<",
@@ -219,5 +238,8 @@ def test_the_report_is_whole_and_loads_nothing(ways: dict[str, WaySummary]) -> N
         assert sentence in text
     assert text.count("<rect") >= 2 * 3 * len(ways)  # once for a desk, once for a phone
     assert text.count("<circle") == 2 * 4 * len(ways)
+    assert {"60,001", "3,999,005", "100.0%", "70 B"} <= set(outline.cells)
+    assert "batch 5: 4.0 MB" in text
+    assert "2013-01-15, partition 2: 15" in text
     assert "UA<" in outline.cells  # escaped in the text, itself again once parsed
     assert outline.cells.count("336,776") >= len(ways)

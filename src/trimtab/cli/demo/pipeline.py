@@ -1,22 +1,17 @@
-"""The demo's pipeline: Spark reads the topics back and says how load lies and what is in them."""
+"""The demo's tables: Spark reads the producers' topics back and says how load lies."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-from pyspark.sql import functions as f
+from typing import TYPE_CHECKING, NamedTuple
 
 from trimtab.errors import CorruptData
 from trimtab.spark import load
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
-
-_FLIGHT: Final = "carrier string, origin string, dep_time int, dep_delay double"
-"""What of a flight's JSON is looked at."""
+    from pyspark.sql import SparkSession
 
 
 class Partition(NamedTuple):
@@ -29,26 +24,23 @@ class Partition(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """What the pipeline computes; see `trimtab.spark.load` and `count_flights` for the columns."""
+    """How load lies; see `trimtab.spark.load` for the columns."""
 
     load: pa.Table
     skew: pa.Table
     by_broker: pa.Table
     by_rack: pa.Table
-    flights: pa.Table
 
 
 def run_pipeline(
     session: SparkSession,
     bootstrap_servers: str,
     partitions: Sequence[Partition],
-    flights_topic: str,
     total: int,
 ) -> Tables:
     """Compute every table from the topics that the partitions belong to.
 
     Args:
-        flights_topic: the topic that the flights themselves are read from.
         total: how many records each topic must hold.
 
     Raises:
@@ -65,9 +57,6 @@ def run_pipeline(
             skew=load.topic_skew(table).toArrow(),
             by_broker=load.share_by(table, "leader").toArrow(),
             by_rack=load.share_by(table, "rack").toArrow(),
-            flights=count_flights(
-                reader.schema("value binary").option("subscribe", flights_topic).load()
-            ).toArrow(),
         )
     finally:
         table.unpersist()
@@ -86,30 +75,6 @@ def check_totals(skew: pa.Table, total: int) -> None:
             raise CorruptData(
                 f"topic {row['topic']} holds {row['TotalRecords']:,} records, {total:,} were sent"
             )
-
-
-def count_flights(records: DataFrame) -> DataFrame:
-    """Flights by carrier and airport.
-
-    Args:
-        records: with the column `value`, a flight as JSON.
-
-    Returns:
-        carrier, origin, flights, mean_departure_delay and p95_departure_delay (minutes, of those
-        that took off; null if none did), cancelled_share (0 to 1: without a departure time).
-    """
-    flight = records.select(f.from_json(f.col("value").cast("string"), _FLIGHT).alias("flight"))
-    return (
-        flight.select("flight.*")
-        .groupBy("carrier", "origin")
-        .agg(
-            f.count("*").alias("flights"),
-            f.mean("dep_delay").alias("mean_departure_delay"),
-            f.percentile("dep_delay", 0.95).alias("p95_departure_delay"),
-            f.mean(f.isnull("dep_time").cast("int")).alias("cancelled_share"),
-        )
-        .orderBy("carrier", "origin")
-    )
 
 
 def write_parquet(tables: Iterable[tuple[str, pa.Table]], directory: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from trimtab.cli.latency import Latency, format_duration
 
@@ -80,6 +80,26 @@ class FlightsRow(TypedDict):
     cancelled_share: float
 
 
+class BatchSummary(TypedDict):
+    """One micro-batch of the stream. Bytes are those in the log; lag is what was left after it."""
+
+    records: int
+    bytes: int
+    lag_records: int
+    lag_bytes: int | None
+    seconds: float
+
+
+class StreamSummary(TypedDict):
+    """The flights' way through the streams."""
+
+    topic: str
+    limit_bytes: int
+    window: str
+    batches: list[BatchSummary]
+    windows: list[dict[str, Any]]
+
+
 class Summary(TypedDict):
     """The whole of `summary.json`."""
 
@@ -93,6 +113,7 @@ class Summary(TypedDict):
     seconds: dict[str, float]
     findings: list[str]
     ways: dict[str, WaySummary]
+    stream: StreamSummary
     flights: list[FlightsRow]
 
 

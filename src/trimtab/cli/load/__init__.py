@@ -46,7 +46,7 @@ EXAMPLES = """\
   trimtab load report
   trimtab load report --bootstrap kafka:9092 --topics 'flights,audit.*' --since 24h
   trimtab load report --groups billing,search --keys hash --out /srv/load
-  spark-submit --master spark://HOST:7077 $(which trimtab) load report --max-bytes 1t
+  spark-submit --master spark://HOST:7077 …/trimtab/__main__.py load report --max-bytes 1t
 """
 
 _COST_PER_GB: Final = 0.02
@@ -54,7 +54,7 @@ _WINDOW: Final = re.compile(r"[1-9]\d{0,5} ?(second|minute|hour|day|week)s?")
 
 
 class ReportFailed(KafkaError):
-    """Spark could not compute the tables."""
+    """Spark could not compute the tables, or they could not be written."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -281,9 +281,11 @@ def _measure(
 def _check_history(out: Path, cluster: str) -> None:
     """Snapshots of two clusters in one history would make nonsense of growth and lag."""
     try:
-        earlier = json.loads((out / "summary.json").read_text())["cluster"]
+        earlier = json.loads((out / "summary.json").read_text(encoding="utf-8"))["cluster"]
     except FileNotFoundError:
         return
+    except OSError as error:
+        raise UsageError(f"--out {out}: {error.strerror}: name a directory") from error
     except (ValueError, KeyError, TypeError):
         raise UsageError(
             f"{out}/summary.json is not of a load report: choose another --out"
@@ -331,14 +333,17 @@ def _write(request: Request, tables: Tables, cluster: str, out: Path) -> Summary
     from trimtab.cli.version import read_version
 
     summary = summarize(request, tables, cluster, read_version())
-    for name, table in tables._asdict().items():
-        path = out / f"{name}.parquet"
-        if table is None:
-            path.unlink(missing_ok=True)  # of an earlier run
-        elif name not in ("totals", "skew"):
-            write_parquet(table, path)
-    (out / "report.html").write_text(render_report(summary), encoding="utf-8")
-    (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    try:
+        for name, table in tables._asdict().items():
+            path = out / f"{name}.parquet"
+            if table is None:
+                path.unlink(missing_ok=True)  # of an earlier run
+            elif name not in ("totals", "skew"):
+                write_parquet(table, path)
+        (out / "report.html").write_text(render_report(summary), encoding="utf-8")
+        (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ReportFailed(f"cannot write to {out}: {error}") from error
     return summary
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 from trimtab.spark.load.inputs import ratio, require
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _DAY_SECONDS = 86_400.0
+_LEAST_SECONDS = 3600.0
+"""Growth over less than that says nothing of days."""
+_SAME_VOLUME = 0.001
+"""Usable bytes of one volume differ by less of its size: directories are looked at one by one."""
 
 
 def broker_capacity(
@@ -29,8 +34,11 @@ def broker_capacity(
         (`max.broker.partitions`; null without a limit), UsedShare (Replicas over it, from 0),
         LogBytes (of all its replicas), DiskTotalBytes, DiskUsableBytes (of the volumes of its log
         directories, added up; null where the broker does not tell), BytesPerDay (growth of the
-        logs; null of one snapshot), DaysToFull (null where the logs do not grow), in the order of
-        brokers. A broker that is not in the last snapshot is left out.
+        logs; null unless snapshots are an hour apart), DaysToFull (null where the logs do not
+        grow), in the order of brokers. A broker that is not in the last snapshot is left out.
+
+        A broker tells of each directory how large its volume is, not which one: directories whose
+        volumes have the same size, and the same room to a thousandth of it, count as one volume.
     """
     require(brokers, "brokers", "takenAt", "broker", "rack", "maxBrokerPartitions")
     require(replicas, "replicas", "takenAt", "broker", "bytes")
@@ -40,7 +48,7 @@ def broker_capacity(
     leaders = _latest(partitions, last).groupBy(f.col("leader").alias("broker"))
     held = _latest(partitions, last).select(f.explode("replicas").alias("broker")).groupBy("broker")
     disks = (
-        _latest(directories, last)
+        _volumes(_latest(directories, last))
         .groupBy("broker")
         .agg(
             f.sum(_known("totalBytes")).alias("DiskTotalBytes"),
@@ -63,7 +71,10 @@ def broker_capacity(
             (f.max("takenAt").cast("double") - f.min("takenAt").cast("double")).alias("seconds"),
         )
     )
-    growth = ratio((f.col("LogBytes") - f.col("firstBytes")) * f.lit(_DAY_SECONDS), "seconds")
+    growth = f.when(
+        f.col("seconds") >= _LEAST_SECONDS,
+        ratio((f.col("LogBytes") - f.col("firstBytes")) * f.lit(_DAY_SECONDS), "seconds"),
+    )
     return (
         _latest(brokers, last)
         .join(held.agg(f.count("*").alias("Replicas")), "broker", "left")
@@ -94,6 +105,14 @@ def broker_capacity(
 
 def _latest(frame: DataFrame, last: DataFrame) -> DataFrame:
     return frame.join(f.broadcast(last), "takenAt")
+
+
+def _volumes(directories: DataFrame) -> DataFrame:
+    """One directory of each volume."""
+    alike = Window.partitionBy("broker", "totalBytes").orderBy("usableBytes")
+    before = f.lag("usableBytes").over(alike)
+    is_new = f.isnull(before) | (f.col("usableBytes") - before > f.col("totalBytes") * _SAME_VOLUME)
+    return directories.withColumn("isNew", is_new).filter("isNew")
 
 
 def _known(column: str) -> Column:

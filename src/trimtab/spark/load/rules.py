@@ -7,13 +7,13 @@ to set. A rule looks at the last window of a table only; an old one is history.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as f
 
 from trimtab.errors import UsageError
-from trimtab.spark.load.inputs import window_of
+from trimtab.spark.load.inputs import ratio, window_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -23,24 +23,42 @@ class Thresholds(NamedTuple):
     """From where on a rule is broken.
 
     Attributes:
-        max_over_mean: a topic's fullest partition over the mean.
-        min_bytes: topics with fewer bytes are left alone.
-        key_share: of a topic's records, of one key.
+        max_over_mean: a topic's fullest partition over the mean. Of two partitions 1.5, as 2 is all
+            there can be. Where records are few it must be more than chance alone makes of it.
+        min_bytes: topics and brokers with fewer bytes are left alone.
+        key_share: of a topic's records, of one key, if nothing says how many partitions the topic
+            has. If `skew` does, a key is hot that alone takes a partition beyond `max_over_mean`.
+        key_records: of one key, at least.
         used_share: of a broker's limit of partitions (KIP-578).
         days_to_full: of a broker's disks.
+        free_share: of a broker's disks.
         batch_bytes: mean size of a topic's batches.
         savable_cost: between racks, in the window, in the currency of `rack_traffic`.
-        leader_over_mean: bytes that a broker leads over the brokers' mean.
+        leader_over_mean: bytes that a broker leads over the brokers' mean, and over those of the
+            largest partition that it leads, as moving partitions makes none of them smaller.
+        lag_records: of a group in a topic, for lag that grows.
+        lag_seconds: of a group in a partition, where that is known.
     """
 
     max_over_mean: float = 2.0
     min_bytes: int = 1_000_000
     key_share: float = 0.1
+    key_records: int = 100
     used_share: float = 0.8
     days_to_full: float = 14.0
+    free_share: float = 0.1
     batch_bytes: int = 1024
-    savable_cost: float = 0.0
+    savable_cost: float = 0.01
     leader_over_mean: float = 1.5
+    lag_records: int = 1000
+    lag_seconds: float = 60.0
+
+
+_CHANCE = 0.001
+"""How likely a level topic may look uneven."""
+
+_SWITCH_BYTES = 16_384
+"""Producers change the partition of records without keys after about as many bytes (KIP-794)."""
 
 
 def findings(
@@ -58,7 +76,8 @@ def findings(
     Args:
         load, skew, keys, racks, capacity, lag: what `partition_load`, `topic_skew`, `hot_keys`,
             `rack_traffic`, `broker_capacity` and `group_lag` return; those not given are not looked
-            at.
+            at. With `capacity` brokers that lead nothing count, too, with `skew` hot keys are
+            judged by the number of partitions.
         thresholds: from where on rules are broken.
 
     Returns:
@@ -72,12 +91,13 @@ def findings(
     rules: list[tuple[DataFrame | None, Callable[[DataFrame, Thresholds], DataFrame]]] = [
         (skew, _uneven_by_partitioner),
         (skew, _uneven_by_key),
-        (keys, _hot_key),
+        (keys, partial(_hot_key, skew=None if skew is None else _last(skew))),
         (load, _small_batches),
-        (load, _uneven_leaders),
+        (load, partial(_uneven_leaders, capacity=capacity)),
         (racks, _savable_traffic),
         (capacity, _few_partitions_left),
         (capacity, _disk_full_soon),
+        (capacity, _disk_nearly_full),
         (lag, _growing_lag),
         (lag, _stalled_group),
     ]
@@ -157,13 +177,35 @@ def _uneven_by_key(skew: DataFrame, limits: Thresholds) -> DataFrame:
 
 
 def _uneven(skew: DataFrame, limits: Thresholds) -> DataFrame:
+    # What falls into a partition by chance: records with keys one by one, others in one run after
+    # the other. Bernstein's inequality for the fullest of all partitions.
+    runs = f.least(f.col("TotalRecords"), f.col("TotalBytes") / _SWITCH_BYTES)
+    keyed = f.coalesce(f.col("NullKeyShare") < 0.5, f.lit(False))
+    events = f.when(keyed, f.col("TotalRecords")).otherwise(runs) / f.col("Partitions")
+    each = ratio(f.log(f.col("Partitions") / _CHANCE), events)
+    by_chance = 1 + each / 3 + f.sqrt(each * each / 9 + 2 * each)
     return skew.filter(
-        (f.col("MaxOverMean") > limits.max_over_mean) & (f.col("TotalBytes") >= limits.min_bytes)
+        (f.col("TotalBytes") >= limits.min_bytes)
+        & (f.col("MaxOverMean") > f.greatest(_most_over_mean(limits), by_chance))
     )
 
 
-def _hot_key(keys: DataFrame, limits: Thresholds) -> DataFrame:
-    broken = keys.filter(f.col("ShareOfRecords") > limits.key_share)
+def _most_over_mean(limits: Thresholds) -> Column:
+    """From where on the fullest partition is too full: half way to all in one, if there are few."""
+    return f.least(f.lit(limits.max_over_mean), (f.col("Partitions") + 1) / 2)
+
+
+def _hot_key(keys: DataFrame, limits: Thresholds, skew: DataFrame | None) -> DataFrame:
+    many = keys.filter(f.col("Records") >= limits.key_records)
+    share = f.col("ShareOfRecords")
+    if skew is None:
+        broken = many.filter(share > limits.key_share)
+    else:
+        # Its partition has this key, and a level part of all others.
+        over_mean = f.col("Partitions") * share + (1 - share)
+        broken = many.join(skew.select("topic", "Partitions", "TotalBytes"), "topic").filter(
+            (f.col("TotalBytes") >= limits.min_bytes) & (over_mean > _most_over_mean(limits))
+        )
     if "key" in keys.columns:
         # A key need not be text.
         name = f.coalesce(
@@ -214,11 +256,15 @@ def _small_batches(load: DataFrame, limits: Thresholds) -> DataFrame:
     )
 
 
-def _uneven_leaders(load: DataFrame, limits: Thresholds) -> DataFrame:
-    by_leader = load.filter("leader >= 0").groupBy("leader").agg(f.sum("TotalBytes").alias("bytes"))
-    mean = by_leader.agg(f.avg("bytes").alias("mean"), f.count("*").alias("brokers"))
-    broken = by_leader.crossJoin(f.broadcast(mean)).filter(
-        (f.col("bytes") > f.col("mean") * limits.leader_over_mean)
+def _uneven_leaders(load: DataFrame, limits: Thresholds, capacity: DataFrame | None) -> DataFrame:
+    led = load.filter("leader >= 0").groupBy("leader")
+    sizes = led.agg(f.sum("TotalBytes").alias("bytes"), f.max("TotalBytes").alias("largest"))
+    brokers = sizes if capacity is None else capacity
+    counts = brokers.agg(f.count("*").alias("brokers"))
+    total = sizes.agg(f.sum("bytes").alias("total"))
+    mean = counts.crossJoin(total).withColumn("mean", f.col("total") / f.col("brokers"))
+    broken = sizes.crossJoin(f.broadcast(mean)).filter(
+        (f.col("bytes") > f.greatest("mean", "largest") * limits.leader_over_mean)
         & (f.col("bytes") >= limits.min_bytes)
     )
     return _finding(
@@ -231,10 +277,7 @@ def _uneven_leaders(load: DataFrame, limits: Thresholds) -> DataFrame:
             f.col("bytes") / f.col("mean"),
             "brokers",
         ),
-        f.lit(
-            "trimtab reassign --generate --broker-list <all brokers> > plan.txt shows a plan that"
-            " copies the least"
-        ),
+        f.lit("trimtab reassign --generate > plan.txt shows a plan that copies the least"),
     )
 
 
@@ -282,6 +325,12 @@ def _few_partitions_left(capacity: DataFrame, limits: Thresholds) -> DataFrame:
     )
 
 
+_FREE_DISKS = (
+    "trimtab log-dirs shows the largest topics; trimtab configs --alter --topic <topic>"
+    " --add-config retention.bytes=<bytes> bounds one"
+)
+
+
 def _disk_full_soon(capacity: DataFrame, limits: Thresholds) -> DataFrame:
     broken = capacity.filter(f.col("DaysToFull") < limits.days_to_full)
     return _finding(
@@ -295,44 +344,74 @@ def _disk_full_soon(capacity: DataFrame, limits: Thresholds) -> DataFrame:
             f.col("DiskUsableBytes") / 1e9,
             "DaysToFull",
         ),
-        f.lit(
-            "trimtab log-dirs shows the largest topics; trimtab configs --alter --topic <topic>"
-            " --add-config retention.bytes=<bytes> bounds one"
+        f.lit(_FREE_DISKS),
+    )
+
+
+def _disk_nearly_full(capacity: DataFrame, limits: Thresholds) -> DataFrame:
+    free = ratio("DiskUsableBytes", "DiskTotalBytes")
+    broken = capacity.filter(free < limits.free_share)
+    return _finding(
+        broken,
+        1,
+        "disk-nearly-full",
+        f.concat(f.lit("broker "), f.col("broker").cast("string")),
+        f.format_string(
+            "%.1f %% of its disks is left, %.2f of %.2f GB",
+            free * 100,
+            f.col("DiskUsableBytes") / 1e9,
+            f.col("DiskTotalBytes") / 1e9,
         ),
+        f.lit(_FREE_DISKS),
     )
 
 
 def _growing_lag(lag: DataFrame, limits: Thresholds) -> DataFrame:
     return _lagging(
         lag,
+        limits,
         "WARN",
         2,
         "growing-lag",
         "members commit, and fall behind all the same, in %d partitions, by %d records in all",
         "give the group more members, up to one a partition; trimtab topics --alter --topic <topic>"
         " --partitions <n> makes room for more (load.what_if: which keys would move)",
+        least=limits.lag_records,
     )
 
 
 def _stalled_group(lag: DataFrame, limits: Thresholds) -> DataFrame:
     return _lagging(
         lag,
+        limits,
         "STALL",
         1,
         "stalled-group",
         "nothing was committed although there are records, in %d partitions, %d records in all",
         "look at the members' logs; trimtab consume --topic <topic> --partition <n> --offset"
         " <committed> shows the record that it stands at",
+        least=1,
     )
 
 
 def _lagging(
-    lag: DataFrame, status: str, severity: int, rule: str, evidence: str, action: str
+    lag: DataFrame,
+    limits: Thresholds,
+    status: str,
+    severity: int,
+    rule: str,
+    evidence: str,
+    action: str,
+    *,
+    least: int,
 ) -> DataFrame:
+    # Members commit every few seconds: a lag of less than that is none.
+    is_old = f.coalesce(f.col("LagSeconds") >= limits.lag_seconds, f.lit(True))
     sums = (
-        lag.filter(f.col("Status") == status)
+        lag.filter((f.col("Status") == status) & is_old)
         .groupBy("group", "topic")
         .agg(f.count("*").alias("partitions"), f.sum("LagRecords").alias("records"))
+        .filter(f.col("records") >= least)
     )
     return _finding(
         sums,

@@ -23,12 +23,23 @@ def append(
 ) -> None:
     """Add a table's rows to those at `path`, a directory for each day.
 
+    A table without rows adds nothing, not even the directory: Spark cannot read one without files.
+
     Args:
         format: "parquet", or what the session has, such as "delta" or "iceberg".
         options: of the format.
     """
-    writer = _by_day(table).write.format(format).mode("append").options(**(options or {}))
-    (writer.partitionBy("day") if _is_dated(table) else writer).save(path)
+    kept = table.is_cached
+    # Computed once, for the look and for the writing.
+    table.persist()
+    try:
+        if table.isEmpty():
+            return
+        writer = _by_day(table).write.format(format).mode("append").options(**(options or {}))
+        (writer.partitionBy("day") if _is_dated(table) else writer).save(path)
+    finally:
+        if not kept:
+            table.unpersist()
 
 
 def start(

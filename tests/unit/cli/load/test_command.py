@@ -78,3 +78,5 @@ def test_a_directory_is_for_one_cluster(tmp_path: Path) -> None:
         summary.write_text(text)
         with pytest.raises(UsageError, match="not of a load report: choose another --out"):
             _check_history(tmp_path, "one")
+    with pytest.raises(UsageError, match="Not a directory: name a directory"):
+        _check_history(summary, "one")
