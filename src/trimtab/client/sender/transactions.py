@@ -48,7 +48,7 @@ from trimtab.client.sender.group_offsets import (
     checked_group,
     checked_offsets,
 )
-from trimtab.client.sender.identity import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Identity
+from trimtab.client.sender.identity import NO_PRODUCER_ID, Identity
 from trimtab.client.sender.prepared import (
     OLDER_END_TXN,
     PreparedTransaction,
@@ -290,7 +290,6 @@ class Transactions(Identity):
         self._take_id(transactional_id)
         self._is_shared = self._is_epoch_used = False
         self._forget_transaction()
-        self.renew(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
         self._move(State.UNINITIALIZED)
 
     async def begin(self, two_phase: bool = False) -> None:
