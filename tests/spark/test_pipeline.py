@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyspark
 import pytest
 
 from trimtab import Admin, Cluster
@@ -17,6 +19,7 @@ from trimtab.cli import main
 from trimtab.errors import UsageError
 from trimtab.spark.pipeline.file import Pipeline, read_pipeline
 from trimtab.spark.pipeline.run import PipelineFailed, analyse, run
+from trimtab.spark.session.java import find_java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -196,6 +199,119 @@ def test_a_run_ends_when_it_is_told_to(
     assert outcome == (3, 3000, True)
     assert shown[-1] == "copy: batch 2 read 1,000 rows"
     assert spark.streams.active == []
+
+
+def to_topic(pipeline: Pipeline, servers: str, topic: str, **options: str) -> Pipeline:
+    options = {"kafka.bootstrap.servers": servers, "topic": topic, **options}
+    sink = pipeline.sink._replace(format="trimtab", path="", options=options)
+    return pipeline._replace(sink=sink)
+
+
+def test_exactly_once_is_refused_by_a_cluster_without_transactions(
+    spark: SparkSession, servers: str, files: Path, tmp_path: Path
+) -> None:
+    pipeline = copy_files(tmp_path, files, sql="SELECT carrier AS value FROM source")
+    with pytest.raises(PipelineFailed, match=r"copy\.toml: .*transactions"):
+        run(spark, to_topic(pipeline, servers, "flights", delivery="exactly_once"))
+
+
+def test_complete_mode_writes_the_whole_result_each_time(
+    spark: SparkSession, servers: str, files: Path, tmp_path: Path
+) -> None:
+    with Admin(servers) as admin:
+        admin.create_topic("counts", partitions=1)
+        sql = "SELECT carrier AS key, string(count(*)) AS value FROM source GROUP BY carrier"
+        pipeline = to_topic(copy_files(tmp_path, files, sql=sql), servers, "counts")
+        pipeline = pipeline._replace(sink=pipeline.sink._replace(mode="complete"))
+        assert run(spark, pipeline) == (3, 3000, False)
+        assert admin.list_offsets([("counts", 0)])["counts", 0].offset == 3 * 7
+
+
+def test_a_file_that_cannot_be_read_is_named(
+    spark: SparkSession, files: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "broken.parquet").write_bytes(b"PAR1 and no more")
+    pipeline = copy_files(tmp_path, files)
+    source = pipeline.source._replace(format="parquet", path=f"{tmp_path}/bad", options={})
+    for trigger in ("batch", "available_now"):
+        with pytest.raises(PipelineFailed, match=r"copy\.toml: .*broken\.parquet"):
+            run(spark, pipeline._replace(source=source, trigger=trigger))
+
+
+def test_where_nothing_can_be_written_is_said(
+    spark: SparkSession, files: Path, tmp_path: Path
+) -> None:
+    write(tmp_path / "file", "not a directory")
+    pipeline = copy_files(tmp_path, files)
+    sink = pipeline.sink._replace(path=f"{tmp_path}/file/out")
+    for changed in (
+        pipeline._replace(checkpoint=f"{tmp_path}/file/checkpoint"),
+        pipeline._replace(sink=sink),
+        pipeline._replace(sink=sink, trigger="batch"),
+    ):
+        with pytest.raises((PipelineFailed, UsageError), match=r"copy\.toml: .*file"):
+            run(spark, changed)
+    existing = pipeline._replace(
+        trigger="batch", sink=pipeline.sink._replace(path=str(tmp_path), mode="error")
+    )
+    with pytest.raises(PipelineFailed, match="PATH_ALREADY_EXISTS"):
+        run(spark, existing)
+
+
+def test_a_checkpoint_of_another_pipeline_is_refused(
+    spark: SparkSession, servers: str, files: Path, tmp_path: Path
+) -> None:
+    pipeline = copy_files(tmp_path, files)
+    assert run(spark, pipeline) == (3, 3000, False)
+    options = {"kafka.bootstrap.servers": servers, "subscribe": "flights"}
+    topic = pipeline.source._replace(format="trimtab", path="", schema="", options=options)
+    with pytest.raises(PipelineFailed, match=r"none of this source.*another checkpointLocation"):
+        run(spark, pipeline._replace(source=topic))
+
+
+def test_spark_submit_runs_a_pipeline_and_ctrl_c_ends_it(files: Path, tmp_path: Path) -> None:
+    """Ctrl-C goes to all processes of a terminal: to Spark's, too."""
+    pipeline = copy_files(tmp_path, files)
+    path = Path(pipeline.file)
+    program = write(
+        tmp_path / "run_trimtab.py", "import sys, trimtab.cli; sys.exit(trimtab.cli.main())"
+    )
+    environment = {
+        **os.environ,
+        "JAVA_HOME": str(find_java_home()),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONUNBUFFERED": "1",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    command = [str(submit), "--master", "local[1]", "--conf", "spark.ui.enabled=false"]
+    command += [str(program), "pipeline", "run", str(path)]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("copy is done: 3 batches, 3,000 records read\n")
+    write(path, path.read_text().replace("available_now", "1 second").replace("/out", "/again"))
+    process = subprocess.Popen(
+        command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    errors = []
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            errors.append(line)
+            if "Streaming query made no progress" in line or "copy: " in line:
+                break
+            if "MicroBatchExecution: Starting" in line:
+                break
+        os.killpg(process.pid, signal.SIGINT)
+        errors += process.communicate(timeout=120)[1].splitlines(keepends=True)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode != 0
+    assert "Traceback" not in "".join(errors)
 
 
 def test_sigterm_ends_a_process_in_good_order(files: Path, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ import json, os, sys
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 
-servers, topic = sys.argv[1:3]
+servers, topic, target, checkpoint = sys.argv[1:5]
 builder = SparkSession.builder.config("spark.sql.shuffle.partitions", "2")
 remote = os.environ.get("TRY_REMOTE")
 spark = (builder.remote(remote) if remote else builder).getOrCreate()
@@ -75,7 +75,19 @@ try:
         refusal = ""
     except Exception as error:
         refusal = str(error)
+    sink = {"kafka.bootstrap.servers": servers, "topic": target}
+    read().select("value").write.format("trimtab").mode("append").options(**sink).save()
+    stream = spark.readStream.format("trimtab").options(**options)
+    query = (
+        stream.option("startingOffsets", "earliest").option("maxBytesPerTrigger", "10k").load()
+        .select("value").writeStream.format("trimtab").options(**sink)
+        .option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    )
+    query.awaitTermination()
+    copies = spark.read.format("trimtab").options(**{**options, "subscribe": target}).load()
     print("RESULT " + json.dumps({
+        "copied": copies.count(),
+        "batches": query.lastProgress["batchId"] + 1,
         "version": spark.version,
         "seen": list(seen[0]),
         "places": [json.loads(row.here) for row in places],
@@ -95,6 +107,17 @@ def servers() -> Iterator[str]:
             for number in range(PARTITIONS * COUNT):
                 producer.send(TOPIC, VALUE, partition=number % PARTITIONS)
         yield cluster.bootstrap_servers
+
+
+def run_app(python: list[str], servers: str, environment: Mapping[str, str], at: Path) -> Any:
+    """What `APP` prints, with a topic and a checkpoint of its own."""
+    at.mkdir(exist_ok=True)
+    (at / "app.py").write_text(APP)
+    target = f"copies-{at.name}"
+    with Admin(servers) as admin:
+        admin.create_topic(target, partitions=PARTITIONS)
+    arguments = (str(at / "app.py"), servers, TOPIC, target, str(at / "checkpoint"))
+    return result(call([*python, *arguments], environment, at))
 
 
 @pytest.fixture(scope="module")
@@ -187,6 +210,8 @@ def check(found: dict[str, Any]) -> None:
     offsets = PARTITIONS * COUNT * (COUNT - 1) // 2
     assert found["seen"] == [total, offsets, PARTITIONS, total * len(VALUE)]
     assert "CREATE TEMPORARY VIEW" in found["refusal"]
+    assert found["copied"] == 2 * total
+    assert found["batches"] >= 1
 
 
 def result(output: str) -> dict[str, Any]:
@@ -198,12 +223,10 @@ def result(output: str) -> dict[str, Any]:
 def test_executors_of_a_standalone_cluster_have_what_the_archive_holds(
     servers: str, site: Path, archive: Path, spark_home: Path, tmp_path: Path
 ) -> None:
-    app = tmp_path / "app.py"
-    app.write_text(APP)
     python = str(Path(sys._base_executable).resolve())  # type: ignore[attr-defined]
     options = {"clientRack": "env:RACK"}
     with standalone(spark_home, tmp_path, clean_environment()) as url:
-        output = call(
+        found = run_app(
             [
                 *(str(spark_home / "bin" / "spark-submit"), "--master", url),
                 *("--archives", f"{archive}#trimtab_environment"),
@@ -213,12 +236,11 @@ def test_executors_of_a_standalone_cluster_have_what_the_archive_holds(
                 *("--conf", "spark.driver.host=127.0.0.1"),
                 *("--conf", "spark.ui.enabled=false"),
                 *("--conf", "spark.executor.memory=512m"),
-                *(str(app), servers, TOPIC),
             ],
+            servers,
             clean_environment(PYTHONPATH=str(site), TRY_OPTIONS=json.dumps(options)),
-            tmp_path,
+            tmp_path / "archives",
         )
-    found = result(output)
     check(found)
     places = found["places"]
     workers = {Path(place["directory"]).parents[1].name for place in places}
@@ -231,21 +253,20 @@ def test_executors_of_a_standalone_cluster_have_what_the_archive_holds(
 
 
 @pytest.mark.skipif(not packs(), reason="installs PySpark; asked for by PACKAGING=1")
-def test_pyspark_4_3_and_spark_connect(servers: str, wheel: Path, tmp_path: Path) -> None:
-    venv.create(tmp_path / "newer", with_pip=True)
-    python = str(tmp_path / "newer" / "bin" / "python")
+@pytest.mark.parametrize("version", ["4.2.0", "4.3.0"])
+def test_pyspark_and_spark_connect(servers: str, wheel: Path, tmp_path: Path, version: str) -> None:
+    """Batch and stream, source and sink."""
+    venv.create(tmp_path / "other", with_pip=True)
+    python = str(tmp_path / "other" / "bin" / "python")
     pip = [python, "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
-    call([*pip, f"{wheel}[spark]", "pyspark[connect]==4.3.0"], os.environ)
-    app = tmp_path / "app.py"
-    app.write_text(APP)
+    call([*pip, f"{wheel}[spark]", f"pyspark[connect]=={version}"], os.environ)
     environment = clean_environment(
-        PATH=f"{tmp_path / 'newer' / 'bin'}:/usr/bin:/bin",
+        PATH=f"{tmp_path / 'other' / 'bin'}:/usr/bin:/bin",
         PYSPARK_PYTHON=python,
         PYSPARK_SUBMIT_ARGS="--master local[2] --conf spark.ui.enabled=false pyspark-shell",
     )
-    for remote in ({}, {"TRY_REMOTE": "local[2]"}):
-        found = result(
-            call([python, str(app), servers, TOPIC], {**environment, **remote}, tmp_path)
-        )
-        assert found["version"] == "4.3.0"
+    for way, remote in (("classic", {}), ("connect", {"TRY_REMOTE": "local[2]"})):
+        at = tmp_path / f"{way}-{version}"
+        found = run_app([python], servers, {**environment, **remote}, at)
+        assert found["version"] == version
         check(found)

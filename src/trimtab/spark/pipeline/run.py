@@ -194,7 +194,8 @@ def _follow(
                 with _failing(pipeline):
                     query.stop()
     except PipelineFailed:
-        if not is_stopping():  # else it has failed because it was to end, or Spark has ended too
+        # It may have failed because it was to end, or because Spark has ended, too.
+        if not (is_stopped or is_stopping()):
             raise
         is_stopped = True
     except Exception:
@@ -214,6 +215,7 @@ def _run_batch(
         writer = writer.partitionBy(*sink.partition_by)
     tag = f"trimtab-pipeline-{uuid.uuid4()}"
     over = threading.Event()
+    is_stopped = False
 
     def cancel() -> None:
         if context is None:
@@ -222,8 +224,10 @@ def _run_batch(
             context.cancelJobGroup(tag)
 
     def watch() -> None:
+        nonlocal is_stopped
         while not over.wait(_SLICE_S):
             if is_stopping():
+                is_stopped = True
                 cancel()  # again and again: there may be no job for a moment
 
     watcher = threading.Thread(target=watch, name=tag, daemon=True)
@@ -242,7 +246,7 @@ def _run_batch(
             else:
                 writer.save()
     except PipelineFailed:
-        if not is_stopping():
+        if not (is_stopped or is_stopping()):
             raise
         return Outcome(0, 0, True)
     finally:

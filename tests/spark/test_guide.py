@@ -1,0 +1,114 @@
+"""The Python in docs/spark.md runs as it is written, one block after the other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from trimtab import Admin, Cluster, Producer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+BLOCKS = {
+    section.partition("\n")[0]: re.findall(r"^```python\n(.*?)^```", section, re.M | re.S)
+    for section in GUIDE.split("\n## ")
+}
+RECORDS = 1000
+
+
+@pytest.fixture(scope="module")
+def guide(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Any]]:
+    """What a reader has typed so far: a cluster, a topic, and the names of the first steps."""
+    directory = tmp_path_factory.mktemp("guide")
+    with Cluster(brokers=1) as cluster:
+        with Admin(cluster.bootstrap_servers) as admin:
+            admin.create_topic("flights", partitions=3)
+        with Producer(cluster.bootstrap_servers) as producer:
+            for number in range(RECORDS):
+                producer.send("flights", b"%d" % (number + 1))
+        typed: dict[str, Any] = {"directory": directory, "address": cluster.bootstrap_servers}
+        for block in BLOCKS["First steps"]:
+            run(block, typed)
+        yield typed
+
+
+def run(block: str, typed: dict[str, Any]) -> None:
+    """With this test's cluster and directory in place of the guide's."""
+    directory, address = str(typed["directory"]), str(typed["address"])
+    text = block.replace("127.0.0.1:9092", address)
+    text = text.replace('"/tmp/guide/', f'"{directory}/').replace('"/data/', f'"{directory}/')
+    exec(compile(text, "docs/spark.md", "exec"), typed)
+
+
+def count(typed: dict[str, Any], topic: str) -> int:
+    with Admin(typed["address"]) as admin:
+        partitions = range(admin.describe_topics([topic])[topic].partition_count)
+        ends = admin.list_offsets([(topic, number) for number in partitions])
+    return sum(each.offset for each in ends.values())
+
+
+def test_every_block_is_python() -> None:
+    assert [section for section, blocks in BLOCKS.items() if blocks] == [
+        "First steps",
+        "Reading a batch",
+        "Reading streams",
+        "Writing",
+        "Exactly once, in plain words",
+        "Load tables",
+    ]
+    for blocks in BLOCKS.values():
+        for block in blocks:
+            compile(block, "docs/spark.md", "exec")
+
+
+def test_the_first_steps(guide: dict[str, Any], spark: SparkSession) -> None:
+    assert spark.read.parquet(f"{guide['directory']}/flights").count() == RECORDS
+    assert count(guide, "flights") == RECORDS + 100
+
+
+def test_reading_and_writing(guide: dict[str, Any], spark: SparkSession) -> None:
+    (choose,) = BLOCKS["Reading a batch"]
+    (listener,) = BLOCKS["Reading streams"]
+    stream, update = BLOCKS["Writing"]
+    run(choose, guide)
+    run(listener, guide)
+    try:
+        run(stream, guide)
+    finally:
+        spark.streams.removeListener(guide["listener"])
+    assert count(guide, "copies") == RECORDS + 100
+    run(update, guide)
+    assert count(guide, "counts") >= 8  # seven keys, and records without one
+
+
+def test_exactly_once_needs_transactions(guide: dict[str, Any], spark: SparkSession) -> None:
+    """Apache Kafka has them; what it does there is tried in tests/conformance."""
+    stream, batch = BLOCKS["Exactly once, in plain words"]
+    guide["stream"] = (
+        spark.readStream.format("trimtab")
+        .option("kafka.bootstrap.servers", guide["address"])
+        .option("subscribe", "flights")
+        .option("startingOffsets", "earliest")
+        .load()
+    )
+    run(stream, guide)
+    with pytest.raises(Exception, match="transactions"):
+        guide["query"].awaitTermination(120)
+    run(batch, guide)
+    with pytest.raises(Exception, match="transactions"):
+        guide["write_once"](guide["flights"].selectExpr("value"), 1)
+
+
+def test_load_tables(guide: dict[str, Any], spark: SparkSession) -> None:
+    """The first block: the others are tried in test_load.py and test_load_on_cluster.py."""
+    run(BLOCKS["Load tables"][0], guide)
+    assert spark.read.parquet(f"{guide['directory']}/partition_load").count() >= 3
