@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from tests.unit.client.produce_desk import Desk, make_desk
+from tests.unit.client.scripted_produce import ProduceCluster, make_produce_cluster
 from trimtab.client.network.metadata import PartitionView, TopicView
 from trimtab.sim.world import World
 
@@ -34,7 +34,7 @@ def make_view() -> MakeView:
 
 
 @pytest.fixture
-def desk() -> Iterator[Desk]:
+def kafka() -> Iterator[ProduceCluster]:
     """Two brokers; each leads one partition of "topic"."""
     with World(11) as world:
-        yield make_desk(world, 0, 1)
+        yield make_produce_cluster(world, 0, 1)

@@ -42,9 +42,9 @@ Versions = Mapping[int, tuple[int, int]]
 
 
 NO_ANSWER = object()
-"""An answer that leaves the request without one."""
+"""In place of an answer: the broker does not answer the request."""
 HANG_UP = object()
-"""An answer that closes the connection instead."""
+"""In place of an answer: the broker closes the connection."""
 
 Answer = Callable[[Any], object]
 
@@ -60,7 +60,7 @@ def batch(base_offset: int, *values: bytes, **attributes: Any) -> bytes:
 
 
 @dataclass
-class Asked:
+class ReceivedRequest:
     """One request: its time, API, version and content."""
 
     at: float
@@ -155,7 +155,7 @@ class ScriptedBroker:
             key: (api.min_version, api.max_version) for key, api in APIS.items()
         }
         self.versions.update(versions or {})
-        self.asked: list[Asked] = []
+        self.asked: list[ReceivedRequest] = []
         self.links: list[_Link] = []
         self.answers: dict[ApiKey, Answer] = {
             ApiKey.METADATA: cluster.metadata,
@@ -169,7 +169,7 @@ class ScriptedBroker:
         self._server = await loop.create_server(lambda: _Link(self), self.host, PORT)
 
     def stop(self) -> None:
-        """Refuse connections from now on, and drop those there are."""
+        """Refuse connections from now on, and close the existing ones."""
         self._server.close()
         for link in self.links:
             if link.transport is not None:
@@ -192,7 +192,7 @@ class ScriptedBroker:
         return response, version if served else 0
 
     def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
-        """Only the two ends."""
+        """Looks up only the earliest and the latest offset."""
         topics = []
         for topic in request.topics:
             partitions = []
@@ -283,12 +283,12 @@ class _Link(FrameProtocol):
         api = ApiKey(header.api_key)
         now = broker.cluster.world.loop.time()
         if api is ApiKey.API_VERSIONS:
-            broker.asked.append(Asked(now, api, header.api_version, None))
+            broker.asked.append(ReceivedRequest(now, api, header.api_version, None))
             response, version = broker.answer_api_versions(header.api_version)
             self._send(response, version, header.correlation_id, now)
             return
         request: Any = decode(APIS[header.api_key].request, header.api_version, frame, header.body)
-        broker.asked.append(Asked(now, api, header.api_version, request))
+        broker.asked.append(ReceivedRequest(now, api, header.api_version, request))
         answer = broker.answers[api](request)
         if answer is HANG_UP:
             assert self.transport is not None

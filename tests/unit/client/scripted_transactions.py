@@ -59,7 +59,7 @@ OTHER = TopicPartition("topic", 1)
 
 
 @dataclass
-class Bank:
+class TransactionCluster:
     """Two brokers with a transaction coordinator and a group coordinator, which keep Kafka's rules.
 
     Attributes:
@@ -69,8 +69,8 @@ class Bank:
         groups: the node that coordinates groups.
         script: answers given first, by API: codes, HANG_UP (done, and the response lost),
             NO_ANSWER (not done).
-        fault: likewise, asked where the script has none.
-        committed: the values of each partition that a reader of committed records sees, in order.
+        fault: returns the answer if the script has none.
+        committed: the values of each partition that a read_committed consumer reads, in order.
         offsets: those of committed transactions.
         decisions: whether each ended transaction was committed.
     """
@@ -380,10 +380,10 @@ class Bank:
         self.world.run(run())
 
 
-def make_bank(
+def make_transaction_cluster(
     world: World, level: int, versions: dict[ApiKey, tuple[int, int]] | None = None
-) -> Bank:
-    made = Bank(world, ScriptedCluster(world, {"topic": [0, 1]}), level)
+) -> TransactionCluster:
+    made = TransactionCluster(world, ScriptedCluster(world, {"topic": [0, 1]}), level)
     for node in range(2):
         made.broker(node, versions or {})
     return made

@@ -9,41 +9,41 @@ from threading import Timer
 
 import pytest
 
-from tests.unit.client.produce_desk import Desk
+from tests.unit.client.scripted_produce import ProduceCluster
 from trimtab import Admin, Cluster, Producer
 from trimtab.client.network.connections import ApiKey
 from trimtab.errors import Unavailable, UsageError
 from trimtab.records import TopicPartition
 
 
-def add_partition(desk: Desk) -> None:
-    desk.cluster.leaders["topic"].append(1)
+def add_partition(kafka: ProduceCluster) -> None:
+    kafka.cluster.leaders["topic"].append(1)
 
 
-def asked_at(desk: Desk) -> list[float]:
-    brokers = desk.cluster.brokers.values()
+def asked_at(kafka: ProduceCluster) -> list[float]:
+    brokers = kafka.cluster.brokers.values()
     return sorted(a.at for broker in brokers for a in broker.asked if a.api is ApiKey.METADATA)
 
 
-def test_a_partition_that_was_added_is_found(desk: Desk) -> None:
+def test_a_partition_that_was_added_is_found(kafka: ProduceCluster) -> None:
     async def scenario() -> None:
-        async with desk.producer() as producer:
+        async with kafka.producer() as producer:
             await producer.send("topic", b"before", partition=0)
-            asyncio.get_running_loop().call_later(3.0, add_partition, desk)
+            asyncio.get_running_loop().call_later(3.0, add_partition, kafka)
             deliveries = await asyncio.gather(
                 *(producer.send("topic", b"%d" % n, partition=2) for n in range(3))
             )
             assert [(await each).partition for each in deliveries] == [2, 2, 2]
             assert 3.0 <= asyncio.get_running_loop().time() - began < 5.0
 
-    began = desk.world.loop.time()
-    desk.world.run(scenario())
-    assert desk.stored[TopicPartition("topic", 2)] == [b"0", b"1", b"2"]
+    began = kafka.world.loop.time()
+    kafka.world.run(scenario())
+    assert kafka.stored[TopicPartition("topic", 2)] == [b"0", b"1", b"2"]
 
 
-def test_a_partition_that_never_comes_is_named_with_the_way_out(desk: Desk) -> None:
+def test_a_partition_that_never_comes_is_named_with_the_way_out(kafka: ProduceCluster) -> None:
     async def scenario() -> None:
-        async with desk.producer(max_block_ms=5000) as producer:
+        async with kafka.producer(max_block_ms=5000) as producer:
             began = asyncio.get_running_loop().time()
             with pytest.raises(Unavailable) as raised:
                 await producer.send("topic", b"", partition=2)
@@ -54,31 +54,31 @@ def test_a_partition_that_never_comes_is_named_with_the_way_out(desk: Desk) -> N
             )
             await (await producer.send("topic", b"", partition=1))
 
-    desk.world.run(scenario())
+    kafka.world.run(scenario())
 
 
-def test_many_waiting_sends_cause_one_request_with_back_off(desk: Desk) -> None:
+def test_many_waiting_sends_cause_one_request_with_back_off(kafka: ProduceCluster) -> None:
     """A thousand tasks, and 300 partitions: the cluster is asked a few times, and then no more."""
 
     async def scenario() -> None:
-        async with desk.producer(max_block_ms=20_000) as producer:
+        async with kafka.producer(max_block_ms=20_000) as producer:
             await producer.partitions_for("topic")
             waiting = [producer.send("topic", b"", partition=2 + n % 300) for n in range(1000)]
             errors = await asyncio.gather(*waiting, return_exceptions=True)
             assert {type(error) for error in errors} == {Unavailable}
             await asyncio.sleep(60)
 
-    desk.world.run(scenario())
-    times = asked_at(desk)
+    kafka.world.run(scenario())
+    times = asked_at(kafka)
     assert len(times) < 35
     waits = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert max(waits) <= 1.2 + 0.01
-    assert times[-1] < desk.world.loop.time() - 50
+    assert times[-1] < kafka.world.loop.time() - 50
 
 
-def test_waiting_sends_end_when_the_producer_is_closed(desk: Desk) -> None:
+def test_waiting_sends_end_when_the_producer_is_closed(kafka: ProduceCluster) -> None:
     async def scenario() -> None:
-        async with desk.producer() as producer:
+        async with kafka.producer() as producer:
             await producer.partitions_for("topic")
             waiting = asyncio.ensure_future(producer.send("topic", b"", partition=9))
             await asyncio.sleep(1)
@@ -86,19 +86,19 @@ def test_waiting_sends_end_when_the_producer_is_closed(desk: Desk) -> None:
             with pytest.raises(UsageError, match="the producer is closed"):
                 await waiting
 
-    desk.world.run(scenario())
+    kafka.world.run(scenario())
 
 
-def test_a_negative_partition_is_refused_at_once(desk: Desk) -> None:
+def test_a_negative_partition_is_refused_at_once(kafka: ProduceCluster) -> None:
     async def scenario() -> None:
-        async with desk.producer() as producer:
+        async with kafka.producer() as producer:
             await producer.partitions_for("topic")
-            asked = len(asked_at(desk))
+            asked = len(asked_at(kafka))
             with pytest.raises(UsageError, match="partition"):
                 await producer.send("topic", b"", partition=-1)
-            assert len(asked_at(desk)) == asked
+            assert len(asked_at(kafka)) == asked
 
-    desk.world.run(scenario())
+    kafka.world.run(scenario())
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.unit.client.produce_desk import Desk
+from tests.unit.client.scripted_produce import ProduceCluster
 from trimtab.client.network.metadata import TopicView
 from trimtab.client.partitioner.partitioning import Partitioning
 from trimtab.client.producer import AsyncProducer, Producer
@@ -394,9 +394,9 @@ def test_a_transaction_block_commits_or_aborts(
 # on an event loop
 
 
-def test_awaiting_sends_lets_the_sender_run(desk: Desk) -> None:
+def test_awaiting_sends_lets_the_sender_run(kafka: ProduceCluster) -> None:
     async def run() -> None:
-        async with desk.producer(batch_size=1000, buffer_memory=1 << 30) as producer:
+        async with kafka.producer(batch_size=1000, buffer_memory=1 << 30) as producer:
             for partition in (0, 1):
                 await (await producer.send("topic", b"first", partition=partition))
             for _ in range(5000):
@@ -405,8 +405,8 @@ def test_awaiting_sends_lets_the_sender_run(desk: Desk) -> None:
             assert node(0).in_flight_batches + node(1).in_flight_batches > 0
             await producer.flush(timeout=10)
 
-    desk.world.run(run())
-    assert sum(map(len, desk.stored.values())) == 5002
+    kafka.world.run(run())
+    assert sum(map(len, kafka.stored.values())) == 5002
 
 
 def test_an_asynchronous_producer_is_refused_on_another_loop(cluster: Cluster) -> None:
@@ -443,9 +443,9 @@ def test_an_asynchronous_producer_is_refused_on_another_loop(cluster: Cluster) -
     asyncio.run(producer.close())
 
 
-def test_the_live_view_shows_how_records_are_spread(desk: Desk) -> None:
+def test_the_live_view_shows_how_records_are_spread(kafka: ProduceCluster) -> None:
     async def run() -> None:
-        async with desk.producer(linger_ms=60_000, batch_size=1000, acks="1") as producer:
+        async with kafka.producer(linger_ms=60_000, batch_size=1000, acks="1") as producer:
             with pytest.raises(UsageError, match="not known to this producer yet"):
                 producer.partitioning("topic")
             await producer.partitions_for("topic")
@@ -471,14 +471,14 @@ def test_the_live_view_shows_how_records_are_spread(desk: Desk) -> None:
             assert [p.queued_bytes + p.in_flight_bytes for p in after] == [0, 0]
             assert after[0].chosen_bytes == first.chosen_bytes
 
-    desk.world.run(run())
+    kafka.world.run(run())
 
 
-def test_cancelling_a_send_that_waits_for_memory_leaves_the_line(desk: Desk) -> None:
+def test_cancelling_a_send_that_waits_for_memory_leaves_the_line(kafka: ProduceCluster) -> None:
     async def run() -> None:
-        async with desk.producer(buffer_memory=1000, batch_size=1000, acks="1") as producer:
+        async with kafka.producer(buffer_memory=1000, batch_size=1000, acks="1") as producer:
             await producer.partitions_for("topic")
-            for broker in desk.cluster.brokers.values():
+            for broker in kafka.cluster.brokers.values():
                 broker.stop()
 
             async def send_many() -> None:
@@ -493,7 +493,7 @@ def test_cancelling_a_send_that_waits_for_memory_leaves_the_line(desk: Desk) -> 
             await asyncio.gather(task, return_exceptions=True)
             assert memory.waiting == 0
 
-    desk.world.run(run())
+    kafka.world.run(run())
 
 
 def test_a_look_after_its_waiter_gave_up_opens_the_way_once(silent: str) -> None:

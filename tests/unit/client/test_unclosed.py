@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.client.produce_desk import Desk
-from tests.unit.client.scripted_transactions import make_bank
+from tests.unit.client.scripted_produce import ProduceCluster
+from tests.unit.client.scripted_transactions import make_transaction_cluster
 from trimtab.client.admin import Admin, AsyncAdmin
 from trimtab.client.consumer import AsyncConsumer, Consumer
 from trimtab.client.producer import INTERRUPT_GRACE, AsyncProducer, Producer
@@ -336,10 +336,10 @@ def test_a_client_of_a_loop_that_is_collected_in_a_forked_process_is_the_parents
 
 def test_an_open_transaction_is_aborted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     with World(29) as world:
-        bank = make_bank(world, 2)
+        brokers = make_transaction_cluster(world, 2)
 
         async def scenario() -> None:
-            async with bank.producer(linger_ms=60_000) as producer:
+            async with brokers.producer(linger_ms=60_000) as producer:
                 await producer.init_transactions()
                 await producer.begin_transaction()
                 deliveries = [await producer.send("topic", b"x") for _ in range(5)]
@@ -347,17 +347,17 @@ def test_an_open_transaction_is_aborted_and_logged(caplog: pytest.LogCaptureFixt
                     await producer._core.close_unattended(30.0)
                 assert [delivery.done() for delivery in deliveries] == [True] * 5
 
-        bank.run(scenario)
-        assert bank.decisions in ([], [False])
-        assert all(not values for values in bank.committed.values())
+        brokers.run(scenario)
+        assert brokers.decisions in ([], [False])
+        assert all(not values for values in brokers.committed.values())
     assert "its open transaction was not committed, and 5 unsent records are lost" in (caplog.text)
 
 
 def test_closing_unattended_ends_in_time_and_counts_records_of_split_batches_too(
-    desk: Desk, caplog: pytest.LogCaptureFixture
+    kafka: ProduceCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
-        async with desk.producer(linger_ms=60_000, acks="1") as producer:
+        async with kafka.producer(linger_ms=60_000, acks="1") as producer:
             deliveries = [
                 await producer.send("topic", b"%d" % i, partition=i % 2) for i in range(10)
             ]
@@ -365,16 +365,16 @@ def test_closing_unattended_ends_in_time_and_counts_records_of_split_batches_too
             queue = accumulator.topic("topic").queues[0]
             batch = accumulator.take(queue)
             accumulator.split(batch)
-            for broker in desk.cluster.brokers.values():
+            for broker in kafka.cluster.brokers.values():
                 broker.stop()
-            began = desk.world.loop.time()
+            began = kafka.world.loop.time()
             with caplog.at_level(logging.WARNING, "trimtab.client"):
                 await producer._core.close_unattended(7.0)
-            assert 7.0 <= desk.world.loop.time() - began < 20.0
+            assert 7.0 <= kafka.world.loop.time() - began < 20.0
             assert batch.lost == 5
             assert all(delivery.done() for delivery in deliveries)
 
-    desk.world.run(scenario())
+    kafka.world.run(scenario())
     assert "was never closed, and 10 of its records could not be delivered" in caplog.text
     assert "closed before this was acknowledged (7 s)" in caplog.text
 
@@ -391,7 +391,10 @@ def test_closing_unattended_ends_in_time_and_counts_records_of_split_batches_too
     ],
 )
 def test_only_an_interrupt_of_a_with_block_closes_in_haste(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, error: BaseException | None, grace: float | None
+    kafka: ProduceCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException | None,
+    grace: float | None,
 ) -> None:
     given: list[float | None] = []
     close = Core.close
@@ -408,31 +411,31 @@ def test_only_an_interrupt_of_a_with_block_closes_in_haste(
     producer.__exit__(kind, error, None)
 
     async def scenario() -> None:
-        async with desk.producer() as producer:
+        async with kafka.producer() as producer:
             await producer.__aexit__(kind, error, None)
 
-    desk.world.run(scenario())
+    kafka.world.run(scenario())
     assert given == [None, grace, grace]
 
 
-def test_the_records_of_a_cancelled_task_are_delivered(desk: Desk) -> None:
+def test_the_records_of_a_cancelled_task_are_delivered(kafka: ProduceCluster) -> None:
     async def scenario() -> None:
         async def work() -> None:
             async with AsyncProducer(
-                desk.cluster.bootstrap, random=desk.world.random("own"), linger_ms=60_000
+                kafka.cluster.bootstrap, random=kafka.world.random("own"), linger_ms=60_000
             ) as producer:
                 await producer.send("topic", b"x")
                 await asyncio.get_running_loop().create_future()
 
-        async with desk.producer():
+        async with kafka.producer():
             task = asyncio.create_task(work())
             await asyncio.sleep(1)
             task.cancel()
             await asyncio.wait([task])
             assert task.cancelled()
 
-    desk.world.run(scenario())
-    assert sum(map(len, desk.stored.values())) == 1
+    kafka.world.run(scenario())
+    assert sum(map(len, kafka.stored.values())) == 1
 
 
 def test_a_second_close_hastens_the_first(cluster: Cluster) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.client.produce_desk import Desk
+from tests.unit.client.scripted_produce import ProduceCluster
 from trimtab.client.accumulator.table import TableDelivery
 from trimtab.client.admin import Admin
 from trimtab.client.consumer import Consumer
@@ -119,9 +119,9 @@ def test_a_finished_delivery_answers_in_a_callback(cluster: Cluster) -> None:
         assert offsets == [first.result().offset, first.result().offset + 1]
 
 
-def test_an_unfinished_delivery_is_to_be_awaited_on_its_loop(desk: Desk) -> None:
+def test_an_unfinished_delivery_is_to_be_awaited_on_its_loop(kafka: ProduceCluster) -> None:
     async def scenario() -> None:
-        async with desk.producer() as producer:
+        async with kafka.producer() as producer:
             delivery = await producer.send("topic", b"x")
             for ask in (delivery.result, delivery.exception, lambda: delivery.result(60)):
                 with pytest.raises(UsageError, match="in a coroutine `await` it"):
@@ -130,7 +130,7 @@ def test_an_unfinished_delivery_is_to_be_awaited_on_its_loop(desk: Desk) -> None
             assert delivery.result().offset == 0
             assert delivery.exception() is None
 
-    desk.world.run(scenario())
+    kafka.world.run(scenario())
 
 
 def test_a_partitioner_may_ask_and_use_its_own_producer(cluster: Cluster) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.client.scripted_transactions import Bank, make_bank
+from tests.unit.client.scripted_transactions import TransactionCluster, make_transaction_cluster
 from trimtab.client.admin import Admin, AsyncAdmin, TransactionDescription, TransactionListing
 from trimtab.client.network.connections import ApiKey
 from trimtab.client.sender.prepared import ProducerIdentity
@@ -32,9 +32,9 @@ COORDINATED = {0: ["orders/1", "orders-2"], 1: ["orders/0"]}
 
 
 @pytest.fixture
-def bank() -> Iterator[Bank]:
+def brokers() -> Iterator[TransactionCluster]:
     with World(23) as world:
-        made = make_bank(world, 2)
+        made = make_transaction_cluster(world, 2)
         for number, broker in made.cluster.brokers.items():
             broker.answers[ApiKey.LIST_TRANSACTIONS] = lister(number)
             broker.answers[ApiKey.DESCRIBE_TRANSACTIONS] = describer(number)
@@ -86,63 +86,65 @@ def describer(
     return answer
 
 
-def ask(bank: Bank, question: Callable[[AsyncAdmin], Awaitable[Any]]) -> Any:
+def ask(brokers: TransactionCluster, question: Callable[[AsyncAdmin], Awaitable[Any]]) -> Any:
     answers = []
 
     async def scenario() -> None:
-        async with AsyncAdmin(bank.cluster.bootstrap, random=bank.world.random("a")) as admin:
+        async with AsyncAdmin(brokers.cluster.bootstrap, random=brokers.world.random("a")) as admin:
             answers.append(await question(admin))
 
-    bank.run(scenario)
+    brokers.run(scenario)
     return answers[0]
 
 
 @pytest.mark.kip(1152)
 @pytest.mark.parametrize("newest", [1, 2], ids=["without-pattern", "with-pattern"])
-def test_ids_of_all_coordinators_are_listed_by_prefix(bank: Bank, newest: int) -> None:
-    for broker in bank.cluster.brokers.values():
+def test_ids_of_all_coordinators_are_listed_by_prefix(
+    brokers: TransactionCluster, newest: int
+) -> None:
+    for broker in brokers.cluster.brokers.values():
         broker.versions[ApiKey.LIST_TRANSACTIONS] = (0, newest)
-    found = ask(bank, lambda admin: admin.list_transactions("orders/", ["Ongoing"]))
+    found = ask(brokers, lambda admin: admin.list_transactions("orders/", ["Ongoing"]))
     assert found == [
         TransactionListing("orders/0", 7, "Ongoing"),
         TransactionListing("orders/1", 7, "Ongoing"),
     ]
-    (_, _, request), *_ = bank.asked(ApiKey.LIST_TRANSACTIONS)
+    (_, _, request), *_ = brokers.asked(ApiKey.LIST_TRANSACTIONS)
     assert request.state_filters == ["Ongoing"]
     assert request.transactional_id_pattern == ("orders/.*" if newest == 2 else None)
 
 
-def test_a_state_that_there_is_not_is_refused(bank: Bank) -> None:
+def test_a_state_that_there_is_not_is_refused(brokers: TransactionCluster) -> None:
     with pytest.raises(UsageError, match=r"knows no.*Asleep"):
-        ask(bank, lambda admin: admin.list_transactions(states=["Asleep"]))
+        ask(brokers, lambda admin: admin.list_transactions(states=["Asleep"]))
 
 
 @pytest.mark.kip(664)
-def test_each_id_is_described_by_its_coordinator(bank: Bank) -> None:
-    found = ask(bank, lambda admin: admin.describe_transactions(["orders/0", "nobody's"]))
+def test_each_id_is_described_by_its_coordinator(brokers: TransactionCluster) -> None:
+    found = ask(brokers, lambda admin: admin.describe_transactions(["orders/0", "nobody's"]))
     partitions = (TopicPartition("topic", 0), TopicPartition("topic", 1))
     expected = TransactionDescription("orders/0", 7, 3, "Ongoing", 60_000, 17, partitions)
     assert found == {"orders/0": expected}
 
 
-def test_no_ids_are_described_without_a_request(bank: Bank) -> None:
-    assert ask(bank, lambda admin: admin.describe_transactions([])) == {}
-    assert bank.asked(ApiKey.DESCRIBE_TRANSACTIONS) == []
+def test_no_ids_are_described_without_a_request(brokers: TransactionCluster) -> None:
+    assert ask(brokers, lambda admin: admin.describe_transactions([])) == {}
+    assert brokers.asked(ApiKey.DESCRIBE_TRANSACTIONS) == []
 
 
-def test_taking_over_an_id_aborts_its_open_transaction(bank: Bank) -> None:
-    bank.script[ApiKey.INIT_PRODUCER_ID] = [ErrorCode.CONCURRENT_TRANSACTIONS]
-    bank.is_open = True
-    found = ask(bank, lambda admin: admin.fence_producers(["orders"]))
+def test_taking_over_an_id_aborts_its_open_transaction(brokers: TransactionCluster) -> None:
+    brokers.script[ApiKey.INIT_PRODUCER_ID] = [ErrorCode.CONCURRENT_TRANSACTIONS]
+    brokers.is_open = True
+    found = ask(brokers, lambda admin: admin.fence_producers(["orders"]))
     assert found == {"orders": ProducerIdentity("orders", 7, 0)}
-    assert bank.decisions == [False]
+    assert brokers.decisions == [False]
 
 
 @pytest.mark.parametrize("wrong", ["orders", 7, [7]])
 @pytest.mark.parametrize("call", [AsyncAdmin.describe_transactions, AsyncAdmin.fence_producers])
-def test_ids_are_a_list_of_texts(bank: Bank, call: Any, wrong: Any) -> None:
+def test_ids_are_a_list_of_texts(brokers: TransactionCluster, call: Any, wrong: Any) -> None:
     with pytest.raises(UsageError, match="transactional_ids"):
-        ask(bank, lambda admin: call(admin, wrong))
+        ask(brokers, lambda admin: call(admin, wrong))
 
 
 def test_a_cluster_without_transactions_says_so_at_once() -> None:

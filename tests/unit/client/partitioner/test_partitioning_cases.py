@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from tests.unit.client.conftest import view_of
-from tests.unit.client.produce_desk import Desk
 from tests.unit.client.scripted_load import ScriptedLoad
+from tests.unit.client.scripted_produce import ProduceCluster
 from trimtab.client.accumulator.accumulator_cy import Accumulator
 from trimtab.client.admin import AsyncAdmin
 from trimtab.client.network.connections import ApiKey
@@ -298,16 +298,16 @@ def test_case_6_the_rack_first_without_load(mode: str) -> None:
 
 @pytest.mark.kip(794)
 @in_both_modes
-def test_case_7_a_batch_size_of_0_is_one_record_a_turn(mode: str, desk: Desk) -> None:
+def test_case_7_a_batch_size_of_0_is_one_record_a_turn(mode: str, kafka: ProduceCluster) -> None:
     async def run() -> None:
-        async with desk.producer(batch_size=0, partitioner_compat=mode) as producer:
+        async with kafka.producer(batch_size=0, partitioner_compat=mode) as producer:
             for _ in range(50):
                 await producer.send("topic", b"x")
             await producer.flush()
 
-    desk.world.run(run())
-    assert [len(log) > 0 for log in desk.stored.values()] == [True, True]
-    assert sum(map(len, desk.stored.values())) == 50
+    kafka.world.run(run())
+    assert [len(log) > 0 for log in kafka.stored.values()] == [True, True]
+    assert sum(map(len, kafka.stored.values())) == 50
     with pytest.raises(UsageError, match="quantum of a turn is 0"):
         BuiltInOptions(0)
     with pytest.raises(UsageError, match=r"batch\.size is -1"):
@@ -386,9 +386,9 @@ def test_case_11_lingering_batches_are_not_cut_in_two(mode: str) -> None:
 
 
 @pytest.mark.kip(794)
-def test_case_12_when_a_broker_had_something_due_and_took_it(desk: Desk) -> None:
+def test_case_12_when_a_broker_had_something_due_and_took_it(kafka: ProduceCluster) -> None:
     """`java` alone: the default measures from when the broker became late (D4)."""
-    stored = desk.cluster.brokers[0].answers[ApiKey.PRODUCE]
+    stored = kafka.cluster.brokers[0].answers[ApiKey.PRODUCE]
 
     def throttle(request: Any) -> object:
         response = stored(request)
@@ -398,13 +398,13 @@ def test_case_12_when_a_broker_had_something_due_and_took_it(desk: Desk) -> None
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        async with desk.producer(
+        async with kafka.producer(
             linger_ms=0,
             partitioner_compat="java",
             partitioner_availability_timeout_ms=42,
         ) as producer:
             await (await producer.send("topic", b"first", partition=0))
-            desk.cluster.brokers[0].answers[ApiKey.PRODUCE] = throttle
+            kafka.cluster.brokers[0].answers[ApiKey.PRODUCE] = throttle
             sent_at = loop.time()
             await (await producer.send("topic", b"throttled", partition=0))
             sender = producer._core.sender
@@ -426,7 +426,7 @@ def test_case_12_when_a_broker_had_something_due_and_took_it(desk: Desk) -> None
             assert node.ready_time == node.drain_time > sent_at + 0.1
             assert sender.unavailable_nodes() == frozenset()
 
-    desk.world.run(run())
+    kafka.world.run(run())
 
 
 @pytest.mark.kip(480)
@@ -517,33 +517,33 @@ def test_case_14_round_robin_takes_turns_by_record() -> None:
     ]  # each in a batch of its own (KAFKA-9965)
 
 
-def test_case_14_a_producer_by_java_s_class_name(desk: Desk) -> None:
+def test_case_14_a_producer_by_java_s_class_name(kafka: ProduceCluster) -> None:
     name = "org.apache.kafka.clients.producer.RoundRobinPartitioner"
-    produce(desk, [b"key"] * 30, partitioner_class=name)
-    assert [len(log) for log in desk.stored.values()] == [15, 15]
+    produce(kafka, [b"key"] * 30, partitioner_class=name)
+    assert [len(log) for log in kafka.stored.values()] == [15, 15]
 
 
-def produce(desk: Desk, keys: list[bytes], **options: object) -> None:
+def produce(kafka: ProduceCluster, keys: list[bytes], **options: object) -> None:
     async def run() -> None:
-        async with desk.producer(**options) as producer:
+        async with kafka.producer(**options) as producer:
             for key in keys:
                 await producer.send("topic", b"x", key=key)
 
-    desk.world.run(run())
+    kafka.world.run(run())
 
 
 @pytest.mark.kip(794)
 @in_both_modes
 @pytest.mark.parametrize("ignores", [True, False])
-def test_case_15_keys_through_a_producer(mode: str, ignores: bool, desk: Desk) -> None:
+def test_case_15_keys_through_a_producer(mode: str, ignores: bool, kafka: ProduceCluster) -> None:
     produce(
-        desk,
+        kafka,
         [b"21"] * 30,
         partitioner_compat=mode,
         partitioner_ignore_keys=ignores,
         batch_size=0,
     )
-    counts = {partition.partition: len(log) for partition, log in desk.stored.items()}
+    counts = {partition.partition: len(log) for partition, log in kafka.stored.items()}
     if ignores:
         assert counts.keys() == {0, 1}
     else:
@@ -744,11 +744,11 @@ def test_case_18_d3_a_dead_broker_without_queues_is_left_out(mode: str) -> None:
 
 @pytest.mark.kip(794)
 @in_both_modes
-def test_case_18_d4_idle_time_is_not_lateness(mode: str, desk: Desk) -> None:
+def test_case_18_d4_idle_time_is_not_lateness(mode: str, kafka: ProduceCluster) -> None:
     """After 600 idle seconds the connection is closed (connections.max.idle.ms): open another."""
 
     async def run() -> frozenset[int]:
-        async with desk.producer(
+        async with kafka.producer(
             linger_ms=0,
             partitioner_compat=mode,
             partitioner_availability_timeout_ms=100,
@@ -762,8 +762,8 @@ def test_case_18_d4_idle_time_is_not_lateness(mode: str, desk: Desk) -> None:
             await producer.flush()
             return found
 
-    assert desk.world.run(run()) == (frozenset({0}) if mode == "java" else frozenset())
-    assert desk.stored[TopicPartition("topic", 0)] == [b"before", b"after"]
+    assert kafka.world.run(run()) == (frozenset({0}) if mode == "java" else frozenset())
+    assert kafka.stored[TopicPartition("topic", 0)] == [b"before", b"after"]
 
 
 @pytest.mark.kip(794)

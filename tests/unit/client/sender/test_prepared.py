@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 
 from tests.unit.client.scripted_broker import HANG_UP, NO_ANSWER
-from tests.unit.client.scripted_transactions import OTHER, TOPIC, Bank, make_bank
+from tests.unit.client.scripted_transactions import (
+    OTHER,
+    TOPIC,
+    TransactionCluster,
+    make_transaction_cluster,
+)
 from trimtab.client.network.connections import ApiKey
 from trimtab.client.producer import AsyncProducer
 from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
@@ -23,9 +28,9 @@ TWO_PHASE: dict[ApiKey, tuple[int, int]] = {ApiKey.INIT_PRODUCER_ID: (0, 6)}
 
 
 @pytest.fixture(params=[1, 2], ids=["version-1", "version-2"])
-def bank(request: pytest.FixtureRequest) -> Iterator[Bank]:
+def brokers(request: pytest.FixtureRequest) -> Iterator[TransactionCluster]:
     with World(23) as world:
-        yield make_bank(world, request.param)
+        yield make_transaction_cluster(world, request.param)
 
 
 async def prepare(producer: AsyncProducer, value: bytes = b"1") -> PreparedTransaction:
@@ -36,10 +41,10 @@ async def prepare(producer: AsyncProducer, value: bytes = b"1") -> PreparedTrans
 
 
 @asynccontextmanager
-async def stranger(bank: Bank, **options: object) -> AsyncIterator[AsyncProducer]:
+async def stranger(brokers: TransactionCluster, **options: object) -> AsyncIterator[AsyncProducer]:
     """Another producer, which has no transactional id."""
     producer = AsyncProducer(
-        bank.cluster.bootstrap, random=bank.world.random("stranger"), **options
+        brokers.cluster.bootstrap, random=brokers.world.random("stranger"), **options
     )
     try:
         yield producer
@@ -49,53 +54,59 @@ async def stranger(bank: Bank, **options: object) -> AsyncIterator[AsyncProducer
 
 @pytest.mark.kip(939)
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
-def test_another_producer_ends_it_and_may_say_so_twice(bank: Bank, commit: bool) -> None:
+def test_another_producer_ends_it_and_may_say_so_twice(
+    brokers: TransactionCluster, commit: bool
+) -> None:
     async def scenario() -> None:
-        async with bank.producer(linger_ms=1000) as producer:
+        async with brokers.producer(linger_ms=1000) as producer:
             prepared = await prepare(producer)
-        assert bank.decisions == []  # closing did not change it
+        assert brokers.decisions == []  # closing did not change it
         kept = PreparedTransaction.parse(str(prepared))
         for _ in range(3):
-            async with stranger(bank) as other:
+            async with stranger(brokers) as other:
                 await other.complete_transaction(kept, commit)
-        async with stranger(bank) as other:
+        async with stranger(brokers) as other:
             with pytest.raises(BrokerError, match="the opposite decision") as refused:
                 await other.complete_transaction(kept, not commit)
         assert refused.value.code is ErrorCode.INVALID_TXN_STATE
 
-    bank.run(scenario)
-    assert bank.decisions == [commit]
-    assert bank.committed == ({TOPIC: [b"1"]} if commit else {})
-    assert {version for _, version, _ in bank.asked(ApiKey.END_TXN)} == {4}
+    brokers.run(scenario)
+    assert brokers.decisions == [commit]
+    assert brokers.committed == ({TOPIC: [b"1"]} if commit else {})
+    assert {version for _, version, _ in brokers.asked(ApiKey.END_TXN)} == {4}
 
 
 @pytest.mark.kip(939)
-def test_it_is_of_the_older_protocol_whatever_the_cluster_has_settled_on(bank: Bank) -> None:
+def test_it_is_of_the_older_protocol_whatever_the_cluster_has_settled_on(
+    brokers: TransactionCluster,
+) -> None:
     async def scenario() -> None:
-        async with bank.producer() as producer:
+        async with brokers.producer() as producer:
             await prepare(producer)
             await producer.commit_transaction()
             await producer.begin_transaction()
             await producer.send("topic", b"2", partition=0)
             await producer.commit_transaction()
 
-    bank.run(scenario)
-    asked = bank.asked(ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.PRODUCE, ApiKey.END_TXN)
+    brokers.run(scenario)
+    asked = brokers.asked(ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.PRODUCE, ApiKey.END_TXN)
     assert [api for api, _, _ in asked][:3] == [
         ApiKey.ADD_PARTITIONS_TO_TXN,
         ApiKey.PRODUCE,
         ApiKey.END_TXN,
     ]
     ends = [version for api, version, _ in asked if api is ApiKey.END_TXN]
-    assert ends == [4, 5 if bank.level == 2 else 4]
-    assert bank.committed == {TOPIC: [b"1", b"2"]}
+    assert ends == [4, 5 if brokers.level == 2 else 4]
+    assert brokers.committed == {TOPIC: [b"1", b"2"]}
 
 
-def test_an_ordinary_transaction_after_it_has_an_epoch_of_its_own(bank: Bank) -> None:
+def test_an_ordinary_transaction_after_it_has_an_epoch_of_its_own(
+    brokers: TransactionCluster,
+) -> None:
     """A leader without the last marker would take its records for part of the one before."""
 
     async def scenario() -> None:
-        async with bank.producer() as producer:
+        async with brokers.producer() as producer:
             await prepare(producer)
             await producer.commit_transaction()
             for value in (b"2", b"3"):
@@ -103,16 +114,16 @@ def test_an_ordinary_transaction_after_it_has_an_epoch_of_its_own(bank: Bank) ->
                 await producer.send("topic", value, partition=0)
                 await producer.commit_transaction()
 
-    bank.run(scenario)
-    ends = [request.producer_epoch for _, _, request in bank.asked(ApiKey.END_TXN)]
-    assert ends == ([0, 1, 2] if bank.level == 2 else [0, 0, 0])
-    assert len(bank.asked(ApiKey.INIT_PRODUCER_ID)) == bank.level
-    assert bank.committed == {TOPIC: [b"1", b"2", b"3"]}
+    brokers.run(scenario)
+    ends = [request.producer_epoch for _, _, request in brokers.asked(ApiKey.END_TXN)]
+    assert ends == ([0, 1, 2] if brokers.level == 2 else [0, 0, 0])
+    assert len(brokers.asked(ApiKey.INIT_PRODUCER_ID)) == brokers.level
+    assert brokers.committed == {TOPIC: [b"1", b"2", b"3"]}
 
 
-def test_once_prepared_nothing_is_possible_but_to_end_it(bank: Bank) -> None:
+def test_once_prepared_nothing_is_possible_but_to_end_it(brokers: TransactionCluster) -> None:
     async def scenario() -> None:
-        async with bank.producer() as producer:
+        async with brokers.producer() as producer:
             prepared = await prepare(producer)
             calls: list[Any] = [
                 lambda: producer.send("topic", b"2", partition=0),
@@ -131,14 +142,14 @@ def test_once_prepared_nothing_is_possible_but_to_end_it(bank: Bank) -> None:
             await producer.begin_transaction()
             await producer.abort_transaction()
 
-    bank.run(scenario)
-    assert bank.decisions == [False, True]
-    assert bank.committed == {OTHER: [b"3"]}
+    brokers.run(scenario)
+    assert brokers.decisions == [False, True]
+    assert brokers.committed == {OTHER: [b"3"]}
 
 
-def test_only_a_transaction_begun_with_two_phase_is_prepared(bank: Bank) -> None:
+def test_only_a_transaction_begun_with_two_phase_is_prepared(brokers: TransactionCluster) -> None:
     async def scenario() -> None:
-        async with bank.producer() as producer:
+        async with brokers.producer() as producer:
             await producer.init_transactions()
             with pytest.raises(UsageError, match="begin_transaction"):
                 await producer.prepare_transaction()
@@ -150,124 +161,130 @@ def test_only_a_transaction_begun_with_two_phase_is_prepared(bank: Bank) -> None
             with pytest.raises(UsageError, match="two_phase"):
                 await producer.begin_transaction(two_phase="yes")  # type: ignore[arg-type]
 
-    bank.run(scenario)
-    assert bank.decisions == [True]
+    brokers.run(scenario)
+    assert brokers.decisions == [True]
 
 
-def test_one_in_which_nothing_was_sent_is_ended_without_a_request(bank: Bank) -> None:
+def test_one_in_which_nothing_was_sent_is_ended_without_a_request(
+    brokers: TransactionCluster,
+) -> None:
     async def scenario() -> None:
-        async with bank.producer() as producer:
+        async with brokers.producer() as producer:
             await producer.init_transactions()
             await producer.begin_transaction(two_phase=True)
             prepared = await producer.prepare_transaction()
             assert prepared.is_empty
             assert PreparedTransaction.parse(str(prepared)) == prepared
-            async with stranger(bank) as other:
+            async with stranger(brokers) as other:
                 await other.complete_transaction(prepared, True)
             await producer.commit_transaction()
 
-    bank.run(scenario)
-    assert bank.asked(ApiKey.END_TXN) == []
+    brokers.run(scenario)
+    assert brokers.asked(ApiKey.END_TXN) == []
 
 
-def test_a_record_that_is_refused_leaves_nothing_prepared(bank: Bank) -> None:
-    bank.script[ApiKey.PRODUCE] = [ErrorCode.MESSAGE_TOO_LARGE]
+def test_a_record_that_is_refused_leaves_nothing_prepared(brokers: TransactionCluster) -> None:
+    brokers.script[ApiKey.PRODUCE] = [ErrorCode.MESSAGE_TOO_LARGE]
 
     async def scenario() -> None:
-        async with bank.producer() as producer:
+        async with brokers.producer() as producer:
             with pytest.raises(TransactionError, match="abort_transaction") as raised:
                 await prepare(producer)
             assert not raised.value.is_fatal
             await producer.abort_transaction()
 
-    bank.run(scenario)
-    assert bank.committed == {}
+    brokers.run(scenario)
+    assert brokers.committed == {}
 
 
-def test_its_offsets_are_committed_with_it(bank: Bank) -> None:
+def test_its_offsets_are_committed_with_it(brokers: TransactionCluster) -> None:
     async def scenario() -> None:
-        async with bank.producer() as producer:
+        async with brokers.producer() as producer:
             await producer.init_transactions()
             await producer.begin_transaction(two_phase=True)
             await producer.send_offsets_to_transaction({TOPIC: 7}, "readers")
             prepared = await producer.prepare_transaction()
-        async with stranger(bank) as other:
-            assert bank.offsets == {}
+        async with stranger(brokers) as other:
+            assert brokers.offsets == {}
             await other.complete_transaction(prepared, True)
 
-    bank.run(scenario)
-    assert bank.offsets == {TOPIC: 7}
+    brokers.run(scenario)
+    assert brokers.offsets == {TOPIC: 7}
 
 
 @pytest.mark.parametrize("answer", [HANG_UP, ErrorCode.CONCURRENT_TRANSACTIONS, "moved"])
-def test_ending_it_is_retried_until_the_coordinator_answers(bank: Bank, answer: object) -> None:
+def test_ending_it_is_retried_until_the_coordinator_answers(
+    brokers: TransactionCluster, answer: object
+) -> None:
     async def scenario() -> None:
-        async with bank.producer() as producer:
+        async with brokers.producer() as producer:
             prepared = await prepare(producer)
         if answer == "moved":
-            bank.coordinator = 1
+            brokers.coordinator = 1
         else:
-            bank.script[ApiKey.END_TXN] = [answer]
-        async with stranger(bank) as other:
+            brokers.script[ApiKey.END_TXN] = [answer]
+        async with stranger(brokers) as other:
             await other.complete_transaction(prepared, True)
 
-    bank.run(scenario)
-    assert bank.decisions == [True]
+    brokers.run(scenario)
+    assert brokers.decisions == [True]
 
 
-def test_without_an_answer_the_error_has_the_cause_and_the_call_may_be_repeated(bank: Bank) -> None:
+def test_without_an_answer_the_error_has_the_cause_and_the_call_may_be_repeated(
+    brokers: TransactionCluster,
+) -> None:
     async def scenario() -> None:
-        async with bank.producer() as producer:
+        async with brokers.producer() as producer:
             prepared = await prepare(producer)
-        bank.fault = lambda api: (
+        brokers.fault = lambda api: (
             ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if api is ApiKey.END_TXN else ErrorCode.NONE
         )
-        async with stranger(bank, max_block_ms=2000) as other:
-            before = bank.world.loop.time()
+        async with stranger(brokers, max_block_ms=2000) as other:
+            before = brokers.world.loop.time()
             with pytest.raises(Unavailable, match=r"2 s \(max.block.ms\): .*COORDINATOR_LOAD"):
                 await other.complete_transaction(prepared, True)
-            assert bank.world.loop.time() - before == pytest.approx(2, abs=0.1)
-            bank.fault = lambda api: NO_ANSWER if api is ApiKey.END_TXN else ErrorCode.NONE
+            assert brokers.world.loop.time() - before == pytest.approx(2, abs=0.1)
+            brokers.fault = lambda api: NO_ANSWER if api is ApiKey.END_TXN else ErrorCode.NONE
             with pytest.raises(Unavailable, match="call it again"):
                 await other.complete_transaction(prepared, True)
-            bank.fault = lambda api: ErrorCode.NONE
+            brokers.fault = lambda api: ErrorCode.NONE
             await other.complete_transaction(prepared, True)
 
-    bank.run(scenario)
-    assert bank.decisions == [True]
+    brokers.run(scenario)
+    assert brokers.decisions == [True]
 
 
 @pytest.mark.parametrize("how", ["expired", "taken over"])
 def test_a_transaction_that_the_coordinator_aborted_cannot_be_committed(
-    bank: Bank, how: str
+    brokers: TransactionCluster, how: str
 ) -> None:
     async def scenario() -> None:
-        async with bank.producer() as producer:
+        async with brokers.producer() as producer:
             prepared = await prepare(producer)
         if how == "expired":
-            bank.expire()
+            brokers.expire()
         else:
-            async with bank.producer() as newer:
+            async with brokers.producer() as newer:
                 await newer.init_transactions()
-        async with stranger(bank) as other:
+        async with stranger(brokers) as other:
             for commit in (True, False):
                 with pytest.raises(BrokerError, match=r"transaction\.timeout\.ms") as refused:
                     await other.complete_transaction(prepared, commit)
                 assert refused.value.code is ErrorCode.PRODUCER_FENCED
                 assert str(prepared) in str(refused.value)
 
-    bank.run(scenario)
-    assert bank.committed == {}
+    brokers.run(scenario)
+    assert brokers.committed == {}
 
 
 # identities
 
 
-def test_another_process_resumes_the_identity(bank: Bank) -> None:
+def test_another_process_resumes_the_identity(brokers: TransactionCluster) -> None:
     async def scenario() -> None:
-        async with bank.producer() as first:
+        async with brokers.producer() as first:
             identity = await first.init_transactions()
-        async with bank.producer() as second:
+        async with brokers.producer() as second:
             await second.resume_transactions(pickle.loads(pickle.dumps(identity)))
             await second.begin_transaction(two_phase=True)
             await second.send("topic", b"1", partition=0)
@@ -277,34 +294,38 @@ def test_another_process_resumes_the_identity(bank: Bank) -> None:
             with pytest.raises(UsageError, match="is in no transaction"):
                 await second.resume_transactions(identity)
 
-    bank.run(scenario)
-    assert bank.committed == {TOPIC: [b"1"]}
-    assert len(bank.asked(ApiKey.INIT_PRODUCER_ID)) == 1
+    brokers.run(scenario)
+    assert brokers.committed == {TOPIC: [b"1"]}
+    assert len(brokers.asked(ApiKey.INIT_PRODUCER_ID)) == 1
 
 
-def test_closing_a_resumed_producer_leaves_the_transaction_open(bank: Bank) -> None:
+def test_closing_a_resumed_producer_leaves_the_transaction_open(
+    brokers: TransactionCluster,
+) -> None:
     async def scenario() -> None:
-        async with bank.producer() as first:
+        async with brokers.producer() as first:
             identity = await first.init_transactions()
-        async with bank.producer() as second:
+        async with brokers.producer() as second:
             await second.resume_transactions(identity)
             await second.begin_transaction(two_phase=True)
             await second.send("topic", b"1", partition=0)
-        async with bank.producer() as third:
+        async with brokers.producer() as third:
             await third.resume_transactions(identity)
             await third.begin_transaction(two_phase=True)
             await third.send("topic", b"2", partition=1)
             await third.commit_transaction()
 
-    bank.run(scenario)
-    assert bank.committed == {TOPIC: [b"1"], OTHER: [b"2"]}
+    brokers.run(scenario)
+    assert brokers.committed == {TOPIC: [b"1"], OTHER: [b"2"]}
 
 
-def test_a_producer_with_an_old_identity_is_fenced_and_fences_none(bank: Bank) -> None:
+def test_a_producer_with_an_old_identity_is_fenced_and_fences_none(
+    brokers: TransactionCluster,
+) -> None:
     async def scenario() -> None:
-        async with bank.producer() as first:
+        async with brokers.producer() as first:
             old = await first.init_transactions()
-        async with bank.producer() as second, bank.producer() as zombie:
+        async with brokers.producer() as second, brokers.producer() as zombie:
             prepared = await prepare(second, b"new")
             await zombie.resume_transactions(old)
             await zombie.begin_transaction(two_phase=True)
@@ -313,29 +334,29 @@ def test_a_producer_with_an_old_identity_is_fenced_and_fences_none(bank: Bank) -
                 await zombie.prepare_transaction()
             with pytest.raises(TransactionError):
                 await lost
-        async with stranger(bank) as other:
+        async with stranger(brokers) as other:
             await other.complete_transaction(prepared, True)
 
-    bank.run(scenario)
-    assert bank.committed == {TOPIC: [b"new"]}
+    brokers.run(scenario)
+    assert brokers.committed == {TOPIC: [b"new"]}
 
 
 @pytest.mark.kip(360)
-def test_an_id_is_taken_over_from_a_certain_one_only(bank: Bank) -> None:
+def test_an_id_is_taken_over_from_a_certain_one_only(brokers: TransactionCluster) -> None:
     async def scenario() -> None:
-        async with bank.producer() as first:
+        async with brokers.producer() as first:
             old = await first.init_transactions()
-        async with bank.producer() as second:
+        async with brokers.producer() as second:
             new = await second.init_transactions(after=old)
             assert new == ProducerIdentity("orders", old.producer_id, old.epoch + 1)
-        bank.raised_from = None
-        async with bank.producer() as third:
+        brokers.raised_from = None
+        async with brokers.producer() as third:
             with pytest.raises(BrokerError) as refused:
                 await third.init_transactions(after=old)
             assert refused.value.code is ErrorCode.PRODUCER_FENCED
             await third.init_transactions(after=new)
 
-    bank.run(scenario)
+    brokers.run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -347,9 +368,11 @@ def test_an_id_is_taken_over_from_a_certain_one_only(bank: Bank) -> None:
         (ProducerIdentity("orders", 1, None), "is no ProducerIdentity"),  # type: ignore[arg-type]
     ],
 )
-def test_only_an_identity_of_the_same_id_is_taken(bank: Bank, identity: Any, message: str) -> None:
+def test_only_an_identity_of_the_same_id_is_taken(
+    brokers: TransactionCluster, identity: Any, message: str
+) -> None:
     async def scenario() -> None:
-        async with bank.producer() as producer:
+        async with brokers.producer() as producer:
             with pytest.raises(UsageError, match=message):
                 await producer.resume_transactions(identity)
             if identity is not None:
@@ -357,7 +380,7 @@ def test_only_an_identity_of_the_same_id_is_taken(bank: Bank, identity: Any, mes
                     await producer.init_transactions(after=identity)
             await producer.init_transactions()
 
-    bank.run(scenario)
+    brokers.run(scenario)
 
 
 # without a time limit
@@ -366,45 +389,47 @@ def test_only_an_identity_of_the_same_id_is_taken(bank: Bank, identity: Any, mes
 @pytest.mark.kip(939)
 def test_two_phase_commit_is_asked_for_in_version_6() -> None:
     with World(23) as world:
-        bank = make_bank(world, 2, TWO_PHASE)
+        brokers = make_transaction_cluster(world, 2, TWO_PHASE)
 
         async def scenario() -> None:
-            async with bank.producer(transaction_two_phase_commit_enable=True) as producer:
+            async with brokers.producer(transaction_two_phase_commit_enable=True) as producer:
                 await producer.init_transactions()
                 await producer.begin_transaction()  # every one may be prepared
                 await producer.send("topic", b"1", partition=0)
                 await producer.prepare_transaction()
                 await producer.commit_transaction()
-            async with bank.producer() as producer:
+            async with brokers.producer() as producer:
                 await producer.init_transactions()
 
-        bank.run(scenario)
-        (_, version, request), (_, stable, _) = bank.asked(ApiKey.INIT_PRODUCER_ID)
+        brokers.run(scenario)
+        (_, version, request), (_, stable, _) = brokers.asked(ApiKey.INIT_PRODUCER_ID)
         assert (version, request.enable2_pc, request.transaction_timeout_ms) == (6, True, 2**31 - 1)
         assert stable == 5  # an unstable version is used where it is needed, and nowhere else
 
 
 @pytest.mark.kip(939)
-def test_a_broker_without_two_phase_commit_is_named_with_its_options(bank: Bank) -> None:
+def test_a_broker_without_two_phase_commit_is_named_with_its_options(
+    brokers: TransactionCluster,
+) -> None:
     async def scenario() -> None:
-        async with bank.producer(transaction_two_phase_commit_enable=True) as producer:
+        async with brokers.producer(transaction_two_phase_commit_enable=True) as producer:
             with pytest.raises(BrokerError, match=r"unstable\.api\.versions\.enable=true") as no:
                 await producer.init_transactions()
         assert no.value.code is ErrorCode.UNSUPPORTED_VERSION
 
-    bank.run(scenario)
+    brokers.run(scenario)
 
 
-def test_a_broker_without_transactions_says_so_at_once(bank: Bank) -> None:
-    for broker in bank.cluster.brokers.values():
+def test_a_broker_without_transactions_says_so_at_once(brokers: TransactionCluster) -> None:
+    for broker in brokers.cluster.brokers.values():
         del broker.versions[ApiKey.END_TXN]
 
     async def scenario() -> None:
-        async with stranger(bank) as other:
+        async with stranger(brokers) as other:
             with pytest.raises(BrokerError, match="serves no transactions"):
                 await other.complete_transaction(PreparedTransaction("orders", 1, 0), True)
 
-    bank.run(scenario)
+    brokers.run(scenario)
 
 
 def test_version_6_is_not_offered() -> None:
@@ -442,58 +467,60 @@ def test_anything_else_is_not(text: Any) -> None:
         PreparedTransaction("orders", 1, 0, None),  # type: ignore[arg-type]
     ],
 )
-def test_only_a_prepared_transaction_is_completed(bank: Bank, given: Any) -> None:
+def test_only_a_prepared_transaction_is_completed(brokers: TransactionCluster, given: Any) -> None:
     async def scenario() -> None:
-        async with stranger(bank) as other:
+        async with stranger(brokers) as other:
             with pytest.raises(UsageError, match="is no PreparedTransaction"):
                 await other.complete_transaction(given, True)
             with pytest.raises(UsageError, match="commit"):
                 await other.complete_transaction(PreparedTransaction("orders", 1, 0), 1)  # type: ignore[arg-type]
 
-    bank.run(scenario)
+    brokers.run(scenario)
 
 
 # one producer, one transactional id after the other
 
 
-def test_a_producer_that_has_prepared_goes_on_under_other_ids_and_the_same(bank: Bank) -> None:
+def test_a_producer_that_has_prepared_goes_on_under_other_ids_and_the_same(
+    brokers: TransactionCluster,
+) -> None:
     async def scenario() -> None:
         kept = []
-        async with bank.producer() as producer, stranger(bank) as other:
+        async with brokers.producer() as producer, stranger(brokers) as other:
             for number, name in enumerate(("a", "b", "b", "a")):
-                bank.transactional_id = name
+                brokers.transactional_id = name
                 await producer.change_transactional_id(name)
                 kept.append(await prepare(producer, b"%d" % number))
-                assert bank.committed.get(TOPIC, []) == [b"%d" % n for n in range(number)]
+                assert brokers.committed.get(TOPIC, []) == [b"%d" % n for n in range(number)]
                 await other.complete_transaction(kept[-1], commit=True)
         assert [each.transactional_id for each in kept] == ["a", "b", "b", "a"]
         assert len({each[:3] for each in kept}) == 4
 
-    bank.run(scenario)
-    asked = bank.asked(ApiKey.INIT_PRODUCER_ID)
+    brokers.run(scenario)
+    asked = brokers.asked(ApiKey.INIT_PRODUCER_ID)
     assert [request.transactional_id for _, _, request in asked] == ["a", "b", "b", "a"]
-    assert bank.committed == {TOPIC: [b"0", b"1", b"2", b"3"]}
+    assert brokers.committed == {TOPIC: [b"0", b"1", b"2", b"3"]}
     # A number of the identity before would be refused, or taken for a repeat.
-    assert len(bank.asked(ApiKey.PRODUCE)) == 4
+    assert len(brokers.asked(ApiKey.PRODUCE)) == 4
 
 
-def test_what_is_prepared_stays_so_under_the_next_id(bank: Bank) -> None:
+def test_what_is_prepared_stays_so_under_the_next_id(brokers: TransactionCluster) -> None:
     async def scenario() -> None:
-        async with bank.producer() as producer, stranger(bank) as other:
+        async with brokers.producer() as producer, stranger(brokers) as other:
             prepared = await prepare(producer)
             await producer.change_transactional_id("another")
             with pytest.raises(UsageError, match="is not initialized"):
                 await producer.begin_transaction()
-            assert bank.decisions == []
+            assert brokers.decisions == []
             await other.complete_transaction(prepared, commit=True)
 
-    bank.run(scenario)
-    assert bank.committed == {TOPIC: [b"1"]}
+    brokers.run(scenario)
+    assert brokers.committed == {TOPIC: [b"1"]}
 
 
-def test_an_id_is_not_changed_while_a_transaction_is_open(bank: Bank) -> None:
+def test_an_id_is_not_changed_while_a_transaction_is_open(brokers: TransactionCluster) -> None:
     async def scenario() -> None:
-        async with bank.producer() as producer:
+        async with brokers.producer() as producer:
             await producer.init_transactions()
             await producer.begin_transaction()
             with pytest.raises(UsageError, match=r"change_transactional_id\(\).*end it first"):
@@ -503,21 +530,23 @@ def test_an_id_is_not_changed_while_a_transaction_is_open(bank: Bank) -> None:
             for wrong in ("", None, 7, b"name"):
                 with pytest.raises(UsageError, match="is no transactional"):
                     await producer.change_transactional_id(wrong)  # type: ignore[arg-type]
-        async with stranger(bank) as other:
+        async with stranger(brokers) as other:
             with pytest.raises(UsageError, match="no transactions"):
                 await other.change_transactional_id("another")
 
-    bank.run(scenario)
-    assert bank.committed == {TOPIC: [b"1"]}
+    brokers.run(scenario)
+    assert brokers.committed == {TOPIC: [b"1"]}
 
 
-def test_who_went_on_from_a_shared_epoch_aborts_what_is_its_own(bank: Bank) -> None:
+def test_who_went_on_from_a_shared_epoch_aborts_what_is_its_own(
+    brokers: TransactionCluster,
+) -> None:
     """Of an epoch that another process may have, nothing is aborted on closing; of the next is."""
 
     async def scenario() -> None:
-        async with bank.producer() as producer:
+        async with brokers.producer() as producer:
             identity = await producer.init_transactions()
-        async with bank.producer() as producer:
+        async with brokers.producer() as producer:
             await producer.resume_transactions(identity)
             await producer.begin_transaction(two_phase=True)
             await producer.send("topic", b"1", partition=0)
@@ -527,6 +556,6 @@ def test_who_went_on_from_a_shared_epoch_aborts_what_is_its_own(bank: Bank) -> N
             await producer.init_transactions()
             await producer.begin_transaction()
             await (await producer.send("topic", b"2", partition=0))
-        assert bank.decisions == [True, False]
+        assert brokers.decisions == [True, False]
 
-    bank.run(scenario)
+    brokers.run(scenario)

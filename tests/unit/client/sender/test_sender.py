@@ -7,74 +7,74 @@ from typing import Any
 
 import pytest
 
-from tests.unit.client.produce_desk import Desk
 from tests.unit.client.scripted_broker import HANG_UP, NO_ANSWER
+from tests.unit.client.scripted_produce import ProduceCluster
 from trimtab.client.network.connections import ApiKey
 from trimtab.client.producer import AsyncProducer
 from trimtab.errors import BrokerError, ErrorCode, Unavailable, UsageError
 from trimtab.records import TopicPartition
 
 
-def test_records_arrive_in_order_with_their_offsets(desk: Desk) -> None:
+def test_records_arrive_in_order_with_their_offsets(kafka: ProduceCluster) -> None:
     async def run() -> list[int]:
-        async with desk.producer(batch_size=200) as producer:
+        async with kafka.producer(batch_size=200) as producer:
             deliveries = [
                 await producer.send("topic", b"%d" % i, partition=i % 2) for i in range(1000)
             ]
             await producer.flush()
             return [(await delivery).offset for delivery in deliveries]
 
-    offsets = desk.world.run(run())
+    offsets = kafka.world.run(run())
     assert offsets == [i // 2 for i in range(1000)]
     for partition in range(2):
-        assert desk.stored[TopicPartition("topic", partition)] == [
+        assert kafka.stored[TopicPartition("topic", partition)] == [
             b"%d" % i for i in range(partition, 1000, 2)
         ]
-    assert desk.producer_ids == 1
+    assert kafka.producer_ids == 1
 
 
-def test_a_batch_lingers_for_more_records(desk: Desk) -> None:
+def test_a_batch_lingers_for_more_records(kafka: ProduceCluster) -> None:
     async def run() -> None:
-        async with desk.producer(linger_ms=100, acks="1") as producer:
+        async with kafka.producer(linger_ms=100, acks="1") as producer:
             await producer.partitions_for("topic")
-            begin = desk.world.loop.time()
+            begin = kafka.world.loop.time()
             first = await producer.send("topic", b"1", partition=0)
             await asyncio.sleep(0.05)
             await producer.send("topic", b"2", partition=0)
             await first
-            (sent_at, _, _, count), *others = desk.batches
+            (sent_at, _, _, count), *others = kafka.batches
             assert not others
             assert count == 2
             assert 0.1 <= sent_at - begin < 0.12
 
-    desk.world.run(run())
+    kafka.world.run(run())
 
 
-def test_a_full_batch_does_not_linger(desk: Desk) -> None:
+def test_a_full_batch_does_not_linger(kafka: ProduceCluster) -> None:
     async def run() -> None:
-        async with desk.producer(linger_ms=10_000, batch_size=1000, acks="1") as producer:
-            begin = desk.world.loop.time()
+        async with kafka.producer(linger_ms=10_000, batch_size=1000, acks="1") as producer:
+            begin = kafka.world.loop.time()
             for _ in range(11):
                 last = await producer.send("topic", b"x" * 90, partition=0)
             assert not last.done()
             await asyncio.sleep(1)
-            assert [count for *_, count in desk.batches] == [9]
-            assert desk.batches[0][0] - begin < 1
+            assert [count for *_, count in kafka.batches] == [9]
+            assert kafka.batches[0][0] - begin < 1
 
-    desk.world.run(run())
+    kafka.world.run(run())
 
 
-def test_the_requests_in_flight_are_limited(desk: Desk) -> None:
+def test_the_requests_in_flight_are_limited(kafka: ProduceCluster) -> None:
     async def run() -> None:
-        async with desk.producer(linger_ms=0, max_in_flight_requests_per_connection=3) as producer:
+        async with kafka.producer(linger_ms=0, max_in_flight_requests_per_connection=3) as producer:
             await (await producer.send("topic", b"x", partition=0))
-            desk.cluster.brokers[0].answers[ApiKey.PRODUCE] = lambda _: NO_ANSWER
+            kafka.cluster.brokers[0].answers[ApiKey.PRODUCE] = lambda _: NO_ANSWER
             for _ in range(10):
                 await producer.send("topic", b"x", partition=0)
                 await asyncio.sleep(0.1)
-            assert len(desk.cluster.brokers[0].requests(ApiKey.PRODUCE)) == 1 + 3
+            assert len(kafka.cluster.brokers[0].requests(ApiKey.PRODUCE)) == 1 + 3
 
-    desk.world.run(run())
+    kafka.world.run(run())
 
 
 @pytest.mark.parametrize(
@@ -85,28 +85,28 @@ def test_the_requests_in_flight_are_limited(desk: Desk) -> None:
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ],
 )
-def test_a_leader_that_moved_is_found(desk: Desk, code: ErrorCode) -> None:
-    desk.refuse = lambda partition, count, broker: code if broker == 0 else ErrorCode.NONE
+def test_a_leader_that_moved_is_found(kafka: ProduceCluster, code: ErrorCode) -> None:
+    kafka.refuse = lambda partition, count, broker: code if broker == 0 else ErrorCode.NONE
 
     async def run() -> None:
-        async with desk.producer() as producer:
+        async with kafka.producer() as producer:
             delivery = await producer.send("topic", b"x", partition=0)
             await asyncio.sleep(0.05)
-            desk.cluster.leaders["topic"] = [1, 1]
+            kafka.cluster.leaders["topic"] = [1, 1]
             assert (await delivery).offset == 0
 
-    desk.world.run(run())
-    assert desk.stored[TopicPartition("topic", 0)] == [b"x"]
+    kafka.world.run(run())
+    assert kafka.stored[TopicPartition("topic", 0)] == [b"x"]
 
 
-def test_order_survives_refusals_with_five_in_flight(desk: Desk) -> None:
+def test_order_survives_refusals_with_five_in_flight(kafka: ProduceCluster) -> None:
     """Every seventh batch is refused once; the batches in flight behind it arrive out of order."""
-    desk.refuse = lambda _, count, __: (
+    kafka.refuse = lambda _, count, __: (
         ErrorCode.NOT_ENOUGH_REPLICAS if count % 7 == 3 else ErrorCode.NONE
     )
 
     async def run() -> None:
-        async with desk.producer(linger_ms=0, retry_backoff_ms=10) as producer:
+        async with kafka.producer(linger_ms=0, retry_backoff_ms=10) as producer:
             deliveries = []
             for i in range(300):
                 deliveries.append(await producer.send("topic", b"%d" % i, partition=0))
@@ -116,13 +116,13 @@ def test_order_survives_refusals_with_five_in_flight(desk: Desk) -> None:
             for delivery in deliveries:
                 await delivery
 
-    desk.world.run(run())
-    assert desk.stored[TopicPartition("topic", 0)] == [b"%d" % i for i in range(300)]
-    assert desk.producer_ids == 1
+    kafka.world.run(run())
+    assert kafka.stored[TopicPartition("topic", 0)] == [b"%d" % i for i in range(300)]
+    assert kafka.producer_ids == 1
 
 
-def test_a_connection_that_breaks_loses_and_doubles_nothing(desk: Desk) -> None:
-    answer = desk.cluster.brokers[0].answers[ApiKey.PRODUCE]
+def test_a_connection_that_breaks_loses_and_doubles_nothing(kafka: ProduceCluster) -> None:
+    answer = kafka.cluster.brokers[0].answers[ApiKey.PRODUCE]
     calls = [0]
 
     def stores_then_sometimes_hangs_up(request: Any) -> object:
@@ -130,46 +130,46 @@ def test_a_connection_that_breaks_loses_and_doubles_nothing(desk: Desk) -> None:
         response = answer(request)
         return HANG_UP if calls[0] % 4 == 0 else response
 
-    desk.cluster.brokers[0].answers[ApiKey.PRODUCE] = stores_then_sometimes_hangs_up
+    kafka.cluster.brokers[0].answers[ApiKey.PRODUCE] = stores_then_sometimes_hangs_up
 
     async def run() -> None:
-        async with desk.producer(linger_ms=0, retry_backoff_ms=10) as producer:
+        async with kafka.producer(linger_ms=0, retry_backoff_ms=10) as producer:
             for i in range(100):
                 await producer.send("topic", b"%d" % i, partition=0)
                 await asyncio.sleep(0.001)
             await producer.flush()
 
-    desk.world.run(run())
-    assert desk.stored[TopicPartition("topic", 0)] == [b"%d" % i for i in range(100)]
+    kafka.world.run(run())
+    assert kafka.stored[TopicPartition("topic", 0)] == [b"%d" % i for i in range(100)]
 
 
-def test_batches_in_flight_on_a_broken_connection_keep_their_order(desk: Desk) -> None:
+def test_batches_in_flight_on_a_broken_connection_keep_their_order(kafka: ProduceCluster) -> None:
     """Without idempotence nothing but the order of putting back keeps it."""
-    answer = desk.cluster.brokers[0].answers[ApiKey.PRODUCE]
+    answer = kafka.cluster.brokers[0].answers[ApiKey.PRODUCE]
     asked = [0]
 
     def hangs_up_after_three(request: Any) -> object:
         asked[0] += 1
         return NO_ANSWER if asked[0] < 3 else HANG_UP if asked[0] == 3 else answer(request)
 
-    desk.cluster.brokers[0].answers[ApiKey.PRODUCE] = hangs_up_after_three
+    kafka.cluster.brokers[0].answers[ApiKey.PRODUCE] = hangs_up_after_three
 
     async def run() -> None:
-        async with desk.producer(acks="1", linger_ms=0, retry_backoff_ms=10) as producer:
+        async with kafka.producer(acks="1", linger_ms=0, retry_backoff_ms=10) as producer:
             for i in range(6):
                 await producer.send("topic", b"%d" % i, partition=0)
                 await asyncio.sleep(0.005)
             await producer.flush()
 
-    desk.world.run(run())
-    assert desk.stored[TopicPartition("topic", 0)] == [b"%d" % i for i in range(6)]
+    kafka.world.run(run())
+    assert kafka.stored[TopicPartition("topic", 0)] == [b"%d" % i for i in range(6)]
 
 
-def test_a_failed_batch_does_not_fail_others(desk: Desk) -> None:
-    desk.refuse = lambda _, count, __: ErrorCode.INVALID_RECORD if count == 2 else ErrorCode.NONE
+def test_a_failed_batch_does_not_fail_others(kafka: ProduceCluster) -> None:
+    kafka.refuse = lambda _, count, __: ErrorCode.INVALID_RECORD if count == 2 else ErrorCode.NONE
 
     async def run() -> None:
-        async with desk.producer(linger_ms=0, retry_backoff_ms=10) as producer:
+        async with kafka.producer(linger_ms=0, retry_backoff_ms=10) as producer:
             await (await producer.send("topic", b"first", partition=0))
             deliveries = []
             for i in range(5):
@@ -180,96 +180,96 @@ def test_a_failed_batch_does_not_fail_others(desk: Desk) -> None:
             for delivery in deliveries[1:]:
                 await delivery
 
-    desk.world.run(run())
-    assert desk.stored[TopicPartition("topic", 0)] == [b"first", b"1", b"2", b"3", b"4"]
-    assert len(desk.batches) > 6  # some were sent twice
-    assert desk.producer_ids == 1
-    assert max(desk.epochs) == 1
+    kafka.world.run(run())
+    assert kafka.stored[TopicPartition("topic", 0)] == [b"first", b"1", b"2", b"3", b"4"]
+    assert len(kafka.batches) > 6  # some were sent twice
+    assert kafka.producer_ids == 1
+    assert max(kafka.epochs) == 1
 
 
-def test_a_broker_that_cannot_be_produced_to_is_named(desk: Desk) -> None:
-    desk.cluster.brokers[0].versions[ApiKey.PRODUCE] = (0, 2)
+def test_a_broker_that_cannot_be_produced_to_is_named(kafka: ProduceCluster) -> None:
+    kafka.cluster.brokers[0].versions[ApiKey.PRODUCE] = (0, 2)
 
     async def run() -> None:
-        async with desk.producer() as producer:
+        async with kafka.producer() as producer:
             delivery = await producer.send("topic", b"x", partition=0)
             with pytest.raises(BrokerError, match="serves Produce 0 to 2; this client needs 3"):
                 await delivery
 
-    desk.world.run(run())
+    kafka.world.run(run())
 
 
-def test_a_too_large_batch_names_the_options_to_raise(desk: Desk) -> None:
-    desk.refuse = lambda *_: ErrorCode.MESSAGE_TOO_LARGE
+def test_a_too_large_batch_names_the_options_to_raise(kafka: ProduceCluster) -> None:
+    kafka.refuse = lambda *_: ErrorCode.MESSAGE_TOO_LARGE
 
     async def run() -> None:
-        async with desk.producer() as producer:
+        async with kafka.producer() as producer:
             delivery = await producer.send("topic", b"x" * 100, partition=1)
             said = r"topic-1 on broker 1 .*: a record of 1\d\d bytes.* topic's max\.message\.bytes"
             with pytest.raises(BrokerError, match=said):
                 await delivery
 
-    desk.world.run(run())
+    kafka.world.run(run())
 
 
-def test_after_a_batch_failed_the_producer_begins_a_new_sequence(desk: Desk) -> None:
-    desk.refuse = lambda _, count, __: ErrorCode.INVALID_RECORD if count == 1 else ErrorCode.NONE
+def test_after_a_batch_failed_the_producer_begins_a_new_sequence(kafka: ProduceCluster) -> None:
+    kafka.refuse = lambda _, count, __: ErrorCode.INVALID_RECORD if count == 1 else ErrorCode.NONE
 
     async def run() -> None:
-        async with desk.producer() as producer:
+        async with kafka.producer() as producer:
             refused = await producer.send("topic", b"refused", partition=0)
             with pytest.raises(BrokerError, match="INVALID_RECORD"):
                 await refused
             assert (await (await producer.send("topic", b"next", partition=0))).offset == 0
 
-    desk.world.run(run())
-    assert desk.producer_ids == 1
-    assert desk.epochs == [0, 1]
+    kafka.world.run(run())
+    assert kafka.producer_ids == 1
+    assert kafka.epochs == [0, 1]
 
 
-def test_a_batch_that_no_broker_accepts_fails_in_time(desk: Desk) -> None:
+def test_a_batch_that_no_broker_accepts_fails_in_time(kafka: ProduceCluster) -> None:
     async def run() -> None:
-        async with desk.producer(delivery_timeout_ms=3000, request_timeout_ms=1000) as producer:
+        async with kafka.producer(delivery_timeout_ms=3000, request_timeout_ms=1000) as producer:
             await producer.partitions_for("topic")
-            for broker in desk.cluster.brokers.values():
+            for broker in kafka.cluster.brokers.values():
                 broker.stop()
-            begin = desk.world.loop.time()
+            begin = kafka.world.loop.time()
             delivery = await producer.send("topic", b"x", partition=0)
             with pytest.raises(Unavailable, match=r"not acknowledged within 3 s"):
                 await delivery
-            assert 3 <= desk.world.loop.time() - begin < 3.2
+            assert 3 <= kafka.world.loop.time() - begin < 3.2
 
-    desk.world.run(run())
+    kafka.world.run(run())
 
 
-def test_without_acknowledgements_deliveries_do_not_wait(desk: Desk) -> None:
+def test_without_acknowledgements_deliveries_do_not_wait(kafka: ProduceCluster) -> None:
     async def run() -> None:
-        async with desk.producer(acks="0", linger_ms=0) as producer:
+        async with kafka.producer(acks="0", linger_ms=0) as producer:
             metadata = await (await producer.send("topic", b"x", partition=0))
             assert metadata.offset == -1
             await asyncio.sleep(1)
 
-    desk.world.run(run())
-    assert desk.stored[TopicPartition("topic", 0)] == [b"x"]
-    assert desk.producer_ids == 0
+    kafka.world.run(run())
+    assert kafka.stored[TopicPartition("topic", 0)] == [b"x"]
+    assert kafka.producer_ids == 0
 
 
-def test_send_waits_for_buffer_memory_and_drops_nothing(desk: Desk) -> None:
+def test_send_waits_for_buffer_memory_and_drops_nothing(kafka: ProduceCluster) -> None:
     async def run() -> None:
-        async with desk.producer(buffer_memory=5000, batch_size=1000) as producer:
+        async with kafka.producer(buffer_memory=5000, batch_size=1000) as producer:
             for i in range(500):
                 await producer.send("topic", b"%100d" % i, partition=0)
             await producer.flush()
 
-    desk.world.run(run())
-    assert desk.stored[TopicPartition("topic", 0)] == [b"%100d" % i for i in range(500)]
+    kafka.world.run(run())
+    assert kafka.stored[TopicPartition("topic", 0)] == [b"%100d" % i for i in range(500)]
 
 
-def test_send_stops_waiting_for_buffer_memory(desk: Desk) -> None:
-    desk.cluster.brokers[0].answers[ApiKey.PRODUCE] = lambda _: NO_ANSWER
+def test_send_stops_waiting_for_buffer_memory(kafka: ProduceCluster) -> None:
+    kafka.cluster.brokers[0].answers[ApiKey.PRODUCE] = lambda _: NO_ANSWER
 
     async def run() -> None:
-        async with desk.producer(buffer_memory=1000, max_block_ms=2000) as producer:
+        async with kafka.producer(buffer_memory=1000, max_block_ms=2000) as producer:
 
             async def send_many() -> None:
                 for _ in range(100):
@@ -278,33 +278,35 @@ def test_send_stops_waiting_for_buffer_memory(desk: Desk) -> None:
             with pytest.raises(Unavailable, match=r"buffer memory is full .* for 2 s"):
                 await send_many()
 
-    desk.world.run(run())
+    kafka.world.run(run())
 
 
-def test_a_topic_that_does_not_exist_is_named(desk: Desk) -> None:
+def test_a_topic_that_does_not_exist_is_named(kafka: ProduceCluster) -> None:
     async def run() -> None:
-        async with desk.producer(max_block_ms=1000) as producer:
+        async with kafka.producer(max_block_ms=1000) as producer:
             with pytest.raises(BrokerError, match=r"topic nowhere: .* create it first"):
                 await producer.send("nowhere", b"x")
 
-    desk.world.run(run())
+    kafka.world.run(run())
 
 
-def test_only_idempotence_asks_for_a_producer_id(desk: Desk) -> None:
+def test_only_idempotence_asks_for_a_producer_id(kafka: ProduceCluster) -> None:
     async def run() -> None:
-        async with desk.producer(acks="1") as producer:
+        async with kafka.producer(acks="1") as producer:
             await (await producer.send("topic", b"x"))
 
-    desk.world.run(run())
-    assert desk.producer_ids == 0
+    kafka.world.run(run())
+    assert kafka.producer_ids == 0
 
 
 @pytest.mark.kip(794)
-def test_a_broker_that_takes_nothing_is_unavailable_until_it_takes_again(desk: Desk) -> None:
-    desk.cluster.brokers[0].answers[ApiKey.PRODUCE] = lambda _: NO_ANSWER
+def test_a_broker_that_takes_nothing_is_unavailable_until_it_takes_again(
+    kafka: ProduceCluster,
+) -> None:
+    kafka.cluster.brokers[0].answers[ApiKey.PRODUCE] = lambda _: NO_ANSWER
 
     async def run() -> None:
-        async with desk.producer(
+        async with kafka.producer(
             linger_ms=0,
             acks="1",
             partitioner_availability_timeout_ms=50,
@@ -322,45 +324,45 @@ def test_a_broker_that_takes_nothing_is_unavailable_until_it_takes_again(desk: D
             for _ in range(20):
                 await producer.send("topic", b"x" * 20_000)
             await asyncio.sleep(0.1)
-            assert len(desk.stored[TopicPartition("topic", 1)]) == 20
+            assert len(kafka.stored[TopicPartition("topic", 1)]) == 20
 
-    desk.world.run(run())
+    kafka.world.run(run())
 
 
-def test_closing_sends_the_waiting_batches(desk: Desk) -> None:
+def test_closing_sends_the_waiting_batches(kafka: ProduceCluster) -> None:
     async def run() -> None:
-        async with desk.producer(linger_ms=60_000) as producer:
+        async with kafka.producer(linger_ms=60_000) as producer:
             await producer.send("topic", b"x", partition=0)
             await producer.close()
             with pytest.raises(UsageError, match="is closed"):
                 await producer.send("topic", b"y", partition=0)
 
-    desk.world.run(run())
-    assert desk.stored[TopicPartition("topic", 0)] == [b"x"]
+    kafka.world.run(run())
+    assert kafka.stored[TopicPartition("topic", 0)] == [b"x"]
 
 
-def test_closing_in_time_fails_unacknowledged_batches(desk: Desk) -> None:
-    desk.cluster.brokers[0].answers[ApiKey.PRODUCE] = lambda _: NO_ANSWER
+def test_closing_in_time_fails_unacknowledged_batches(kafka: ProduceCluster) -> None:
+    kafka.cluster.brokers[0].answers[ApiKey.PRODUCE] = lambda _: NO_ANSWER
 
     async def run() -> None:
-        async with desk.producer() as producer:
+        async with kafka.producer() as producer:
             delivery = await producer.send("topic", b"x", partition=0)
             await producer.close(timeout=1)
             with pytest.raises(Unavailable, match="closed before this was acknowledged"):
                 await delivery
 
-    desk.world.run(run())
+    kafka.world.run(run())
 
 
-def test_topics_without_ids_are_named(desk: Desk) -> None:
-    desk.cluster.has_topic_ids = False
+def test_topics_without_ids_are_named(kafka: ProduceCluster) -> None:
+    kafka.cluster.has_topic_ids = False
 
     async def run() -> None:
-        async with desk.producer() as producer:
+        async with kafka.producer() as producer:
             await (await producer.send("topic", b"x", partition=0))
 
-    desk.world.run(run())
-    versions = [a.version for a in desk.cluster.brokers[0].asked if a.api is ApiKey.PRODUCE]
+    kafka.world.run(run())
+    versions = [a.version for a in kafka.cluster.brokers[0].asked if a.api is ApiKey.PRODUCE]
     assert versions == [12]
 
 
@@ -378,10 +380,10 @@ def test_topics_without_ids_are_named(desk: Desk) -> None:
     ],
 )
 def test_options_that_contradict_or_are_unknown_are_refused(
-    desk: Desk, options: dict[str, object], message: str
+    kafka: ProduceCluster, options: dict[str, object], message: str
 ) -> None:
     async def run() -> None:
         with pytest.raises(UsageError, match=message):
             AsyncProducer("broker-0:9092", **options)
 
-    desk.world.run(run())
+    kafka.world.run(run())

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.client.produce_desk import Desk
 from tests.unit.client.scripted_broker import NO_ANSWER
+from tests.unit.client.scripted_produce import ProduceCluster
 from trimtab.client.network.connections import ApiKey
 from trimtab.client.producer import AsyncProducer
 from trimtab.errors import ErrorCode, Unavailable
@@ -31,20 +31,22 @@ async def send(producer: AsyncProducer, number: int) -> Any:
     return await producer.send("topic", b"%d" % number, partition=0)
 
 
-def test_what_was_stored_behind_a_batch_that_is_given_up_is_not_stored_again(desk: Desk) -> None:
+def test_what_was_stored_behind_a_batch_that_is_given_up_is_not_stored_again(
+    kafka: ProduceCluster,
+) -> None:
     """Under new numbers its broker would not know it again."""
-    broker = desk.cluster.brokers[0]
+    broker = kafka.cluster.brokers[0]
     is_mute = False
 
     def answer(request: ProduceRequest) -> object:
-        response = desk.produce(0, request)
+        response = kafka.produce(0, request)
         return NO_ANSWER if is_mute else response
 
     broker.answers[ApiKey.PRODUCE] = answer
 
     async def run() -> None:
         nonlocal is_mute
-        async with desk.producer(
+        async with kafka.producer(
             linger_ms=0, request_timeout_ms=400, delivery_timeout_ms=1000, retry_backoff_ms=10
         ) as producer:
             await (await send(producer, 0))
@@ -58,17 +60,17 @@ def test_what_was_stored_behind_a_batch_that_is_given_up_is_not_stored_again(des
             last = await send(producer, 3)
             assert [(await each).offset for each in (behind, last)] == [2, 3]
 
-    desk.world.run(run())
-    assert desk.stored[ZERO] == [b"0", b"1", b"2", b"3"]
+    kafka.world.run(run())
+    assert kafka.stored[ZERO] == [b"0", b"1", b"2", b"3"]
 
 
-def test_no_more_is_sent_behind_a_batch_than_its_broker_knows_again(desk: Desk) -> None:
+def test_no_more_is_sent_behind_a_batch_than_its_broker_knows_again(kafka: ProduceCluster) -> None:
     """Five: a stored batch without answer, with five stored behind it, would be out of order."""
-    broker = desk.cluster.brokers[0]
+    broker = kafka.cluster.brokers[0]
     doubts: list[object] = []
 
     def answer(request: ProduceRequest) -> object:
-        response: Any = desk.produce(0, request)
+        response: Any = kafka.produce(0, request)
         assert isinstance(response, ProduceResponse)
         if first_value(request) != b"10" or len(doubts) == 2:
             return response
@@ -81,7 +83,7 @@ def test_no_more_is_sent_behind_a_batch_than_its_broker_knows_again(desk: Desk) 
     broker.answers[ApiKey.PRODUCE] = answer
 
     async def run() -> None:
-        async with desk.producer(
+        async with kafka.producer(
             batch_size=0, linger_ms=0, request_timeout_ms=300, retry_backoff_ms=1
         ) as producer:
             deliveries = []
@@ -91,7 +93,7 @@ def test_no_more_is_sent_behind_a_batch_than_its_broker_knows_again(desk: Desk) 
             for delivery in deliveries:
                 await delivery
 
-    desk.world.run(run())
+    kafka.world.run(run())
     assert len(doubts) == 2
-    assert desk.stored[ZERO] == [b"%d" % number for number in range(200)]
-    assert max(desk.epochs) == 0
+    assert kafka.stored[ZERO] == [b"%d" % number for number in range(200)]
+    assert max(kafka.epochs) == 0

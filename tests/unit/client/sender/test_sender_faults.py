@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.client.produce_desk import Desk
 from tests.unit.client.scripted_broker import HANG_UP, NO_ANSWER
+from tests.unit.client.scripted_produce import ProduceCluster
 from trimtab.client.network.connections import ApiKey
 from trimtab.client.producer import AsyncProducer
 from trimtab.client.sender.identity import LAST_EPOCH
@@ -30,10 +30,10 @@ def values(count: int) -> list[bytes]:
 
 
 def intercept(
-    desk: Desk, change: Callable[[Any, ProduceResponse], object], broker: int = 0
+    kafka: ProduceCluster, change: Callable[[Any, ProduceResponse], object], broker: int = 0
 ) -> None:
     """Have a broker's produce responses changed on their way: `change(request, response)`."""
-    answers = desk.cluster.brokers[broker].answers
+    answers = kafka.cluster.brokers[broker].answers
     produce = answers[ApiKey.PRODUCE]
     answers[ApiKey.PRODUCE] = lambda request: change(request, produce(request))  # type: ignore[arg-type]
 
@@ -50,71 +50,73 @@ async def send_each(producer: AsyncProducer, count: int, pause: float = 0.0005) 
 # order
 
 
-def test_a_partition_that_opens_between_two_batches_does_not_wedge(desk: Desk) -> None:
+def test_a_partition_that_opens_between_two_batches_does_not_wedge(kafka: ProduceCluster) -> None:
     """Kafka's own producer sends both; the second is stored, and the first never can be."""
-    desk.refuse = lambda _, count, __: (
+    kafka.refuse = lambda _, count, __: (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if count == 1 else NOTHING
     )
 
     async def run() -> None:
-        async with desk.producer(linger_ms=0) as producer:
+        async with kafka.producer(linger_ms=0) as producer:
             for delivery in await send_each(producer, 20):
                 await delivery
 
-    desk.world.run(run())
-    assert desk.stored[ZERO] == values(20)
-    assert desk.world.loop.time() < 1
-    assert max(desk.epochs) == 0
+    kafka.world.run(run())
+    assert kafka.stored[ZERO] == values(20)
+    assert kafka.world.loop.time() < 1
+    assert max(kafka.epochs) == 0
 
 
-def test_order_survives_a_leader_that_moves_with_five_in_flight(desk: Desk) -> None:
+def test_order_survives_a_leader_that_moves_with_five_in_flight(kafka: ProduceCluster) -> None:
     leads = [0]
-    desk.refuse = lambda _, __, broker: (
+    kafka.refuse = lambda _, __, broker: (
         NOTHING if broker == leads[0] else ErrorCode.NOT_LEADER_OR_FOLLOWER
     )
 
     async def run() -> None:
-        async with desk.producer(linger_ms=0, retry_backoff_ms=10) as producer:
+        async with kafka.producer(linger_ms=0, retry_backoff_ms=10) as producer:
             deliveries = []
             for i, value in enumerate(values(300)):
                 deliveries.append(await producer.send("topic", value, partition=0))
                 await asyncio.sleep(0.0002)
                 if i % 60 == 30:
                     leads[0] = 1 - leads[0]
-                    desk.cluster.leaders["topic"] = [leads[0], 1]
-                    desk.cluster.leader_epoch += 1
+                    kafka.cluster.leaders["topic"] = [leads[0], 1]
+                    kafka.cluster.leader_epoch += 1
             for delivery in deliveries:
                 await delivery
 
-    desk.world.run(run())
-    assert desk.stored[ZERO] == values(300)
-    assert {broker for _, broker, _, _ in desk.batches} == {0, 1}
+    kafka.world.run(run())
+    assert kafka.stored[ZERO] == values(300)
+    assert {broker for _, broker, _, _ in kafka.batches} == {0, 1}
 
 
-def test_the_new_leader_gets_nothing_while_the_old_one_has_not_answered(desk: Desk) -> None:
+def test_the_new_leader_gets_nothing_while_the_old_one_has_not_answered(
+    kafka: ProduceCluster,
+) -> None:
     held: list[Any] = []
 
     async def run() -> None:
-        async with desk.producer(linger_ms=0, metadata_max_age_ms=100) as producer:
+        async with kafka.producer(linger_ms=0, metadata_max_age_ms=100) as producer:
             await (await producer.send("topic", b"first", partition=0))
-            intercept(desk, lambda request, _: held.append(request) or NO_ANSWER)
+            intercept(kafka, lambda request, _: held.append(request) or NO_ANSWER)
             await producer.send("topic", b"second", partition=0)
             await asyncio.sleep(0.05)
-            desk.cluster.leaders["topic"] = [1, 1]
-            desk.cluster.leader_epoch = 1
+            kafka.cluster.leaders["topic"] = [1, 1]
+            kafka.cluster.leader_epoch = 1
             await asyncio.sleep(0.2)
             await producer.send("topic", b"third", partition=0)
             await asyncio.sleep(1)
             assert len(held) == 1
-            assert desk.cluster.brokers[1].requests(ApiKey.PRODUCE) == []
-            for link in desk.cluster.brokers[0].links:
+            assert kafka.cluster.brokers[1].requests(ApiKey.PRODUCE) == []
+            for link in kafka.cluster.brokers[0].links:
                 if link.transport is not None:
                     link.transport.abort()
             await producer.flush()
 
-    desk.world.run(run())
+    kafka.world.run(run())
     # The old leader stored the second, and its answer was lost: its sequence number shows that.
-    assert desk.stored[ZERO] == [b"first", b"second", b"third"]
+    assert kafka.stored[ZERO] == [b"first", b"second", b"third"]
 
 
 @pytest.mark.parametrize(
@@ -126,41 +128,41 @@ def test_the_new_leader_gets_nothing_while_the_old_one_has_not_answered(desk: De
     ],
 )
 def test_a_broker_that_has_forgotten_the_producer_gets_everything_once(
-    desk: Desk, code: ErrorCode
+    kafka: ProduceCluster, code: ErrorCode
 ) -> None:
-    desk.refuse = lambda _, count, __: code if count == 10 else NOTHING
+    kafka.refuse = lambda _, count, __: code if count == 10 else NOTHING
 
     async def run() -> None:
-        async with desk.producer(linger_ms=0, retry_backoff_ms=10) as producer:
+        async with kafka.producer(linger_ms=0, retry_backoff_ms=10) as producer:
             for delivery in await send_each(producer, 50):
                 await delivery
 
-    desk.world.run(run())
-    assert desk.stored[ZERO] == values(50)
-    assert max(desk.epochs) == 1
-    assert desk.producer_ids == 1
+    kafka.world.run(run())
+    assert kafka.stored[ZERO] == values(50)
+    assert max(kafka.epochs) == 1
+    assert kafka.producer_ids == 1
 
 
-def test_without_idempotence_one_in_flight_keeps_the_order(desk: Desk) -> None:
-    desk.refuse = lambda _, count, __: ErrorCode.NOT_ENOUGH_REPLICAS if count % 5 == 2 else NOTHING
+def test_without_idempotence_one_in_flight_keeps_the_order(kafka: ProduceCluster) -> None:
+    kafka.refuse = lambda _, count, __: ErrorCode.NOT_ENOUGH_REPLICAS if count % 5 == 2 else NOTHING
 
     async def run() -> None:
-        async with desk.producer(
+        async with kafka.producer(
             acks="1", linger_ms=0, max_in_flight_requests_per_connection=1, retry_backoff_ms=10
         ) as producer:
             for delivery in await send_each(producer, 50):
                 await delivery
 
-    desk.world.run(run())
-    assert desk.stored[ZERO] == values(50)
-    assert set(desk.epochs) == {-1}
+    kafka.world.run(run())
+    assert kafka.stored[ZERO] == values(50)
+    assert set(kafka.epochs) == {-1}
 
 
-def test_one_in_flight_is_one_also_while_the_leader_moves(desk: Desk) -> None:
-    desk.cluster.brokers[0].answers[ApiKey.PRODUCE] = lambda _: NO_ANSWER
+def test_one_in_flight_is_one_also_while_the_leader_moves(kafka: ProduceCluster) -> None:
+    kafka.cluster.brokers[0].answers[ApiKey.PRODUCE] = lambda _: NO_ANSWER
 
     async def run() -> None:
-        async with desk.producer(
+        async with kafka.producer(
             acks="1",
             linger_ms=0,
             max_in_flight_requests_per_connection=1,
@@ -169,105 +171,107 @@ def test_one_in_flight_is_one_also_while_the_leader_moves(desk: Desk) -> None:
         ) as producer:
             await producer.send("topic", b"first", partition=0)
             await asyncio.sleep(0.05)
-            desk.cluster.leaders["topic"] = [1, 1]
+            kafka.cluster.leaders["topic"] = [1, 1]
             await asyncio.sleep(0.2)
             await producer.send("topic", b"second", partition=0)
             await asyncio.sleep(1)
-            assert desk.cluster.brokers[1].requests(ApiKey.PRODUCE) == []
+            assert kafka.cluster.brokers[1].requests(ApiKey.PRODUCE) == []
             await producer.flush()
 
-    desk.world.run(run())
-    assert desk.stored[ZERO] == [b"first", b"second"]
+    kafka.world.run(run())
+    assert kafka.stored[ZERO] == [b"first", b"second"]
 
 
-def test_what_was_refused_for_another_batch_goes_right_behind_it(desk: Desk) -> None:
-    desk.refuse = lambda _, count, __: ErrorCode.NOT_ENOUGH_REPLICAS if count == 2 else NOTHING
+def test_what_was_refused_for_another_batch_goes_right_behind_it(kafka: ProduceCluster) -> None:
+    kafka.refuse = lambda _, count, __: ErrorCode.NOT_ENOUGH_REPLICAS if count == 2 else NOTHING
 
     async def run() -> None:
-        async with desk.producer(linger_ms=0, retry_backoff_ms=800) as producer:
+        async with kafka.producer(linger_ms=0, retry_backoff_ms=800) as producer:
             await (await producer.send("topic", b"first", partition=0))
             await send_each(producer, 5, 0.0001)
             await producer.flush()
 
-    desk.world.run(run())
-    assert desk.stored[ZERO] == [b"first", *values(5)]
-    at = [when for when, *_ in desk.batches]
+    kafka.world.run(run())
+    assert kafka.stored[ZERO] == [b"first", *values(5)]
+    at = [when for when, *_ in kafka.batches]
     again = next(i for i, (earlier, later) in enumerate(pairwise(at), 1) if later - earlier > 0.5)
     assert len(at[again:]) == 5
     assert at[-1] - at[again] < 0.02
 
 
-def test_epochs_that_are_used_up_go_on_with_another_producer_id(desk: Desk) -> None:
-    identify = desk.identify
+def test_epochs_that_are_used_up_go_on_with_another_producer_id(kafka: ProduceCluster) -> None:
+    identify = kafka.identify
 
     def with_the_last_epoch(request: Any) -> Any:
         return replace(
-            identify(request), producer_epoch=LAST_EPOCH if desk.producer_ids == 1 else 0
+            identify(request), producer_epoch=LAST_EPOCH if kafka.producer_ids == 1 else 0
         )
 
-    for broker in desk.cluster.brokers.values():
+    for broker in kafka.cluster.brokers.values():
         broker.answers[ApiKey.INIT_PRODUCER_ID] = with_the_last_epoch
-    desk.refuse = lambda _, count, __: ErrorCode.INVALID_RECORD if count == 2 else NOTHING
+    kafka.refuse = lambda _, count, __: ErrorCode.INVALID_RECORD if count == 2 else NOTHING
 
     async def run() -> None:
-        async with desk.producer(linger_ms=0) as producer:
+        async with kafka.producer(linger_ms=0) as producer:
             await (await producer.send("topic", b"first", partition=0))
             refused = await producer.send("topic", b"refused", partition=0)
             with pytest.raises(BrokerError, match="INVALID_RECORD"):
                 await refused
             await (await producer.send("topic", b"second", partition=0))
-            assert desk.world.loop.time() < 1
+            assert kafka.world.loop.time() < 1
 
-    desk.world.run(run())
-    assert desk.stored[ZERO] == [b"first", b"second"]
-    assert desk.epochs == [LAST_EPOCH, LAST_EPOCH, 0]
-    assert desk.producer_ids == 2
+    kafka.world.run(run())
+    assert kafka.stored[ZERO] == [b"first", b"second"]
+    assert kafka.epochs == [LAST_EPOCH, LAST_EPOCH, 0]
+    assert kafka.producer_ids == 2
 
 
-def test_a_topic_that_is_deleted_is_asked_for_no_more_and_named(desk: Desk) -> None:
+def test_a_topic_that_is_deleted_is_asked_for_no_more_and_named(kafka: ProduceCluster) -> None:
     async def run() -> None:
-        async with desk.producer(
+        async with kafka.producer(
             linger_ms=0, delivery_timeout_ms=5000, request_timeout_ms=1000
         ) as producer:
             await (await producer.send("topic", b"first", partition=0))
-            desk.refuse = lambda *_: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            del desk.cluster.leaders["topic"]
-            desk.cluster.topic_of = lambda topic_id: "topic"  # type: ignore[method-assign]
+            kafka.refuse = lambda *_: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            del kafka.cluster.leaders["topic"]
+            kafka.cluster.topic_of = lambda topic_id: "topic"  # type: ignore[method-assign]
             delivery = await producer.send("topic", b"second", partition=0)
             with pytest.raises(Unavailable, match=r"leader is unknown: topic topic: UNKNOWN_TOPIC"):
                 await delivery
 
-    desk.world.run(run())
-    assert len(desk.batches) == 2
+    kafka.world.run(run())
+    assert len(kafka.batches) == 2
 
 
-def test_a_topic_that_is_created_again_is_written_to_from_its_beginning(desk: Desk) -> None:
+def test_a_topic_that_is_created_again_is_written_to_from_its_beginning(
+    kafka: ProduceCluster,
+) -> None:
     generation = [1]
-    cluster = desk.cluster
+    cluster = kafka.cluster
     original = cluster.topic_id
     cluster.topic_id = lambda name: original(name)[:-1] + bytes(generation)  # type: ignore[method-assign]
 
-    def produce(request: Any, answer: Any = desk.produce) -> object:
+    def produce(request: Any, answer: Any = kafka.produce) -> object:
         if request.topic_data[0].topic_id != cluster.topic_id("topic"):
-            response = desk.produce(0, replace(request, topic_data=[]))
+            response = kafka.produce(0, replace(request, topic_data=[]))
             return _refuse_all(request, response, ErrorCode.UNKNOWN_TOPIC_ID)
         return answer(0, request)
 
     cluster.brokers[0].answers[ApiKey.PRODUCE] = produce
 
     async def run() -> None:
-        async with desk.producer(linger_ms=0) as producer:
+        async with kafka.producer(linger_ms=0) as producer:
             for i in range(3):
                 await (await producer.send("topic", b"old %d" % i, partition=0))
             generation[0] = 2
-            desk.stored.clear()
-            desk.producers.clear()
+            kafka.stored.clear()
+            kafka.producers.clear()
             deliveries = [await producer.send("topic", value, partition=0) for value in values(3)]
             assert [(await delivery).offset for delivery in deliveries] == [0, 1, 2]
 
-    desk.world.run(run())
-    assert desk.stored[ZERO] == values(3)
-    assert desk.epochs[-1] == 1
+    kafka.world.run(run())
+    assert kafka.stored[ZERO] == values(3)
+    assert kafka.epochs[-1] == 1
 
 
 def _refuse_all(request: Any, response: Any, code: ErrorCode) -> ProduceResponse:
@@ -291,11 +295,13 @@ def _refuse_all(request: Any, response: Any, code: ErrorCode) -> ProduceResponse
 # time
 
 
-def test_delivery_timeout_ends_what_is_in_flight_and_later_records_go_on(desk: Desk) -> None:
+def test_delivery_timeout_ends_what_is_in_flight_and_later_records_go_on(
+    kafka: ProduceCluster,
+) -> None:
     """The request has until 3.6 s; the records have until 3 s."""
 
     async def run() -> None:
-        async with desk.producer(
+        async with kafka.producer(
             linger_ms=0, delivery_timeout_ms=3000, request_timeout_ms=2900, retry_backoff_ms=700
         ) as producer:
             await (await producer.send("topic", b"first", partition=0))
@@ -307,103 +313,105 @@ def test_delivery_timeout_ends_what_is_in_flight_and_later_records_go_on(desk: D
                     return _refuse_all(request, response, ErrorCode.NOT_ENOUGH_REPLICAS)
                 return NO_ANSWER if calls[0] == 2 else response
 
-            desk.refuse = lambda *_: ErrorCode.NOT_ENOUGH_REPLICAS if calls[0] < 2 else NOTHING
-            intercept(desk, refuse_then_be_silent)
-            begin = desk.world.loop.time()
+            kafka.refuse = lambda *_: ErrorCode.NOT_ENOUGH_REPLICAS if calls[0] < 2 else NOTHING
+            intercept(kafka, refuse_then_be_silent)
+            begin = kafka.world.loop.time()
             lost = await producer.send("topic", b"lost", partition=0)
             with pytest.raises(
                 Unavailable, match=r"3 s .* after 2 attempts: last came .*NOT_ENOUGH"
             ):
                 await lost
-            assert 3 <= desk.world.loop.time() - begin < 3.01
+            assert 3 <= kafka.world.loop.time() - begin < 3.01
             later = [await producer.send("topic", b"later %d" % i, partition=0) for i in range(3)]
             for delivery in later:
                 await delivery
 
-    desk.world.run(run())
-    assert [value for value in desk.stored[ZERO] if value != b"lost"] == [
+    kafka.world.run(run())
+    assert [value for value in kafka.stored[ZERO] if value != b"lost"] == [
         b"first",
         *(b"later %d" % i for i in range(3)),
     ]
-    assert desk.epochs[-1] == 1
-    assert desk.producer_ids == 1
+    assert kafka.epochs[-1] == 1
+    assert kafka.producer_ids == 1
 
 
-def test_a_broker_that_does_not_answer_is_named_as_such(desk: Desk) -> None:
-    desk.cluster.brokers[0].answers[ApiKey.PRODUCE] = lambda _: NO_ANSWER
+def test_a_broker_that_does_not_answer_is_named_as_such(kafka: ProduceCluster) -> None:
+    kafka.cluster.brokers[0].answers[ApiKey.PRODUCE] = lambda _: NO_ANSWER
 
     async def run() -> None:
-        async with desk.producer(
+        async with kafka.producer(
             linger_ms=100, delivery_timeout_ms=3000, request_timeout_ms=2900, acks="1"
         ) as producer:
             delivery = await producer.send("topic", b"x", partition=0)
             with pytest.raises(Unavailable, match=r"after 1 attempt: broker 0 .* has not answered"):
                 await delivery
 
-    desk.world.run(run())
+    kafka.world.run(run())
 
 
 def test_a_partition_without_leader_says_so_when_time_is_up_and_is_sent_once_it_has_one(
-    desk: Desk,
+    kafka: ProduceCluster,
 ) -> None:
-    desk.cluster.leaders["topic"] = [-1, 1]
+    kafka.cluster.leaders["topic"] = [-1, 1]
 
     async def run() -> None:
-        async with desk.producer(delivery_timeout_ms=2000, request_timeout_ms=1000) as producer:
+        async with kafka.producer(delivery_timeout_ms=2000, request_timeout_ms=1000) as producer:
             delivery = await producer.send("topic", b"x", partition=0)
             with pytest.raises(Unavailable, match=r"after 0 attempts: its leader is unknown"):
                 await delivery
             second = await producer.send("topic", b"y", partition=0)
             await asyncio.sleep(0.5)
             assert not second.done()
-            desk.cluster.leaders["topic"] = [1, 1]
+            kafka.cluster.leaders["topic"] = [1, 1]
             assert (await second).offset == 0
 
-    desk.world.run(run())
+    kafka.world.run(run())
 
 
-def test_back_off_doubles_with_each_attempt_and_retries_end(desk: Desk) -> None:
-    desk.refuse = lambda *_: ErrorCode.NOT_ENOUGH_REPLICAS
+def test_back_off_doubles_with_each_attempt_and_retries_end(kafka: ProduceCluster) -> None:
+    kafka.refuse = lambda *_: ErrorCode.NOT_ENOUGH_REPLICAS
 
     async def run() -> None:
-        async with desk.producer(linger_ms=0, retries=4, retry_backoff_max_ms=300) as producer:
+        async with kafka.producer(linger_ms=0, retries=4, retry_backoff_max_ms=300) as producer:
             delivery = await producer.send("topic", b"x", partition=0)
             with pytest.raises(BrokerError, match=r"topic-0 on broker 0 .*, attempt 5: NOT_ENOUGH"):
                 await delivery
 
-    desk.world.run(run())
-    at = [when for when, *_ in desk.batches]
+    kafka.world.run(run())
+    at = [when for when, *_ in kafka.batches]
     waits = [later - earlier for earlier, later in pairwise(at)]
     for wait, expected in zip(waits, (0.1, 0.2, 0.3, 0.3), strict=True):
         assert expected * 0.79 < wait < min(expected * 1.21, 0.31)
 
 
-def test_a_broker_that_throttles_gets_nothing_for_so_long_and_others_do(desk: Desk) -> None:
-    intercept(desk, lambda _, response: replace(response, throttle_time_ms=700))
+def test_a_broker_that_throttles_gets_nothing_for_so_long_and_others_do(
+    kafka: ProduceCluster,
+) -> None:
+    intercept(kafka, lambda _, response: replace(response, throttle_time_ms=700))
 
     async def run() -> None:
-        async with desk.producer(linger_ms=0) as producer:
+        async with kafka.producer(linger_ms=0) as producer:
             for _ in range(3):
                 await producer.send("topic", b"x", partition=0)
                 await producer.send("topic", b"x", partition=1)
                 await asyncio.sleep(0.1)
             await producer.flush()
 
-    desk.world.run(run())
-    first, *later = [when for when, broker, *_ in desk.batches if broker == 0]
+    kafka.world.run(run())
+    first, *later = [when for when, broker, *_ in kafka.batches if broker == 0]
     assert [0.7 <= when - first < 0.71 for when in later[:1]] == [True]
-    assert max(when for when, broker, *_ in desk.batches if broker == 1) - first < 0.3
+    assert max(when for when, broker, *_ in kafka.batches if broker == 1) - first < 0.3
 
 
 # leaders that brokers name
 
 
 @pytest.mark.kip(951)
-def test_a_leader_that_the_answer_names_is_asked_without_back_off(desk: Desk) -> None:
+def test_a_leader_that_the_answer_names_is_asked_without_back_off(kafka: ProduceCluster) -> None:
     """Metadata still names the old leader; the new one is a broker that was not known before."""
-    third = desk.cluster.broker(2)
-    third.answers[ApiKey.PRODUCE] = lambda request: desk.produce(2, request)
-    hidden = desk.cluster.brokers.pop(2)
+    third = kafka.cluster.broker(2)
+    third.answers[ApiKey.PRODUCE] = lambda request: kafka.produce(2, request)
+    hidden = kafka.cluster.brokers.pop(2)
     moved = [False]
 
     def name_the_leader(request: Any, response: ProduceResponse) -> object:
@@ -411,39 +419,41 @@ def test_a_leader_that_the_answer_names_is_asked_without_back_off(desk: Desk) ->
             for answer in response.responses[0].partition_responses:
                 answer.current_leader = LeaderIdAndEpoch(leader_id=2, leader_epoch=5)
             response.node_endpoints = [NodeEndpoint(node_id=2, host=hidden.host, port=9092)]
-            desk.cluster.brokers[2] = hidden
+            kafka.cluster.brokers[2] = hidden
         return response
 
-    intercept(desk, name_the_leader)
-    desk.refuse = lambda _, __, broker: (
+    intercept(kafka, name_the_leader)
+    kafka.refuse = lambda _, __, broker: (
         ErrorCode.NOT_LEADER_OR_FOLLOWER if moved[0] and broker == 0 else NOTHING
     )
 
     async def run() -> None:
         await hidden.start()
-        async with desk.producer(linger_ms=0, retry_backoff_ms=1000) as producer:
+        async with kafka.producer(linger_ms=0, retry_backoff_ms=1000) as producer:
             await (await producer.send("topic", b"first", partition=0))
             moved[0] = True
-            begin = desk.world.loop.time()
+            begin = kafka.world.loop.time()
             await (await producer.send("topic", b"second", partition=0))
-            assert desk.world.loop.time() - begin < 0.1
+            assert kafka.world.loop.time() - begin < 0.1
 
-    desk.world.run(run())
-    assert desk.stored[ZERO] == [b"first", b"second"]
-    assert desk.batches[-1][1] == 2
+    kafka.world.run(run())
+    assert kafka.stored[ZERO] == [b"first", b"second"]
+    assert kafka.batches[-1][1] == 2
 
 
-def test_a_leader_found_by_metadata_ends_the_back_off(desk: Desk) -> None:
-    desk.refuse = lambda _, __, broker: ErrorCode.NOT_LEADER_OR_FOLLOWER if broker == 0 else NOTHING
+def test_a_leader_found_by_metadata_ends_the_back_off(kafka: ProduceCluster) -> None:
+    kafka.refuse = lambda _, __, broker: (
+        ErrorCode.NOT_LEADER_OR_FOLLOWER if broker == 0 else NOTHING
+    )
 
     async def run() -> None:
-        async with desk.producer(linger_ms=0, retry_backoff_ms=1000) as producer:
+        async with kafka.producer(linger_ms=0, retry_backoff_ms=1000) as producer:
             await producer.partitions_for("topic")
-            desk.cluster.leaders["topic"] = [1, 1]
+            kafka.cluster.leaders["topic"] = [1, 1]
             await (await producer.send("topic", b"x", partition=0))
-            assert desk.world.loop.time() < 0.1
+            assert kafka.world.loop.time() < 0.1
 
-    desk.world.run(run())
+    kafka.world.run(run())
 
 
 # size
@@ -452,12 +462,12 @@ def test_a_leader_found_by_metadata_ends_the_back_off(desk: Desk) -> None:
 @pytest.mark.kip(126)
 @pytest.mark.parametrize("largest", [1, 7])
 def test_batches_that_are_too_large_are_split_and_keep_their_order(
-    desk: Desk, largest: int
+    kafka: ProduceCluster, largest: int
 ) -> None:
-    desk.refuse_records = lambda count: ErrorCode.MESSAGE_TOO_LARGE if count > largest else NOTHING
+    kafka.refuse_records = lambda count: ErrorCode.MESSAGE_TOO_LARGE if count > largest else NOTHING
 
     async def run() -> list[int]:
-        async with desk.producer(
+        async with kafka.producer(
             linger_ms=20, retries=1, batch_size=150 if largest > 1 else 16_384
         ) as producer:
             await (await producer.send("topic", b"first", partition=0))
@@ -465,33 +475,33 @@ def test_batches_that_are_too_large_are_split_and_keep_their_order(
             await producer.flush()
             return [(await delivery).offset for delivery in deliveries]
 
-    assert desk.world.run(run()) == list(range(1, 61))
-    assert desk.stored[ZERO] == [b"first", *values(60)]
-    assert max(desk.epochs) == 0
-    assert max(count for *_, count in desk.batches) > largest
+    assert kafka.world.run(run()) == list(range(1, 61))
+    assert kafka.stored[ZERO] == [b"first", *values(60)]
+    assert max(kafka.epochs) == 0
+    assert max(count for *_, count in kafka.batches) > largest
 
 
-def test_a_flush_waits_for_the_parts_of_a_split_batch(desk: Desk) -> None:
-    desk.refuse_records = lambda count: ErrorCode.MESSAGE_TOO_LARGE if count > 1 else NOTHING
+def test_a_flush_waits_for_the_parts_of_a_split_batch(kafka: ProduceCluster) -> None:
+    kafka.refuse_records = lambda count: ErrorCode.MESSAGE_TOO_LARGE if count > 1 else NOTHING
 
     async def run() -> None:
-        async with desk.producer(linger_ms=20, acks="1") as producer:
+        async with kafka.producer(linger_ms=20, acks="1") as producer:
             deliveries = [await producer.send("topic", value, partition=0) for value in values(10)]
             await producer.flush()
             assert all(delivery.done() for delivery in deliveries)
 
-    desk.world.run(run())
-    assert desk.stored[ZERO] == values(10)
+    kafka.world.run(run())
+    assert kafka.stored[ZERO] == values(10)
 
 
 # the order of batches
 
 
-def test_a_partition_that_found_no_room_is_first_in_the_next_request(desk: Desk) -> None:
-    desk.cluster.leaders["topic"] = [0] * 5
+def test_a_partition_that_found_no_room_is_first_in_the_next_request(kafka: ProduceCluster) -> None:
+    kafka.cluster.leaders["topic"] = [0] * 5
 
     async def run() -> None:
-        async with desk.producer(
+        async with kafka.producer(
             acks="1",
             linger_ms=0,
             max_request_size=2500,
@@ -503,50 +513,50 @@ def test_a_partition_that_found_no_room_is_first_in_the_next_request(desk: Desk)
                     await producer.send("topic", b"x" * 1000, partition=partition)
             await producer.flush()
 
-    desk.world.run(run())
+    kafka.world.run(run())
     counts = [0] * 5
-    for _, _, partition, _ in desk.batches:
+    for _, _, partition, _ in kafka.batches:
         counts[partition.partition] += 1
         assert max(counts) - min(counts) <= 2, "nobody is left behind"
     assert counts == [6] * 5
     sizes = [
         len(request.topic_data[0].partition_data)
-        for request in desk.cluster.brokers[0].requests(ApiKey.PRODUCE)
+        for request in kafka.cluster.brokers[0].requests(ApiKey.PRODUCE)
     ]
     assert max(sizes) == 2, "what max.request.size has room for"
 
 
-def test_records_that_wait_for_memory_end_the_lingering(desk: Desk) -> None:
+def test_records_that_wait_for_memory_end_the_lingering(kafka: ProduceCluster) -> None:
     async def run() -> None:
-        async with desk.producer(
+        async with kafka.producer(
             linger_ms=60_000, buffer_memory=4_000, batch_size=100_000, acks="1"
         ) as producer:
             for _ in range(30):
                 await producer.send("topic", b"x" * 400, partition=0)
-            assert desk.world.loop.time() < 1
+            assert kafka.world.loop.time() < 1
             await producer.flush()
 
-    desk.world.run(run())
-    assert len(desk.stored[ZERO]) == 30
+    kafka.world.run(run())
+    assert len(kafka.stored[ZERO]) == 30
 
 
-def test_a_flush_ends_the_lingering(desk: Desk) -> None:
+def test_a_flush_ends_the_lingering(kafka: ProduceCluster) -> None:
     async def run() -> None:
-        async with desk.producer(linger_ms=60_000) as producer:
+        async with kafka.producer(linger_ms=60_000) as producer:
             await producer.send("topic", b"x", partition=0)
             await producer.flush()
-            assert desk.world.loop.time() < 1
+            assert kafka.world.loop.time() < 1
 
-    desk.world.run(run())
+    kafka.world.run(run())
 
 
 def test_refused_credentials_fail_the_waiting_batches_at_once(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    kafka: ProduceCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run() -> None:
-        async with desk.producer(acks="1") as producer:
+        async with kafka.producer(acks="1") as producer:
             await producer.partitions_for("topic")
-            desk.cluster.brokers[0].stop()
+            kafka.cluster.brokers[0].stop()
             refused = AuthenticationFailed("broker 0 does not accept the password of user ada")
             monkeypatch.setattr(
                 producer._core.connections,
@@ -559,28 +569,28 @@ def test_refused_credentials_fail_the_waiting_batches_at_once(
                 await delivery
             monkeypatch.undo()
             assert (await (await producer.send("topic", b"x", partition=1))).offset == 0
-            assert desk.world.loop.time() < 1
+            assert kafka.world.loop.time() < 1
 
-    desk.world.run(run())
+    kafka.world.run(run())
 
 
 # loads and metrics
 
 
 @pytest.mark.kip(794)
-def test_idle_time_makes_no_broker_unavailable_but_by_javas_rule(desk: Desk) -> None:
+def test_idle_time_makes_no_broker_unavailable_but_by_javas_rule(kafka: ProduceCluster) -> None:
     """After ten idle minutes the connection is opened again, which takes a moment (D4)."""
     seen: list[frozenset[int]] = []
 
     async def run() -> None:
-        async with desk.producer(
+        async with kafka.producer(
             acks="1", linger_ms=0, partitioner_availability_timeout_ms=5000
         ) as producer:
             sender = producer._core.sender
             for pause in (600, 0):
                 await (await producer.send("topic", b"x", partition=0))
                 await asyncio.sleep(pause)
-            for link in desk.cluster.brokers[0].links:
+            for link in kafka.cluster.brokers[0].links:
                 if link.transport is not None:
                     link.transport.abort()
             await asyncio.sleep(600)
@@ -592,19 +602,19 @@ def test_idle_time_makes_no_broker_unavailable_but_by_javas_rule(desk: Desk) -> 
             await delivery
             seen.append(sender.unavailable_nodes())
 
-    desk.world.run(run())
+    kafka.world.run(run())
     assert seen == [frozenset(), {0}, frozenset()]
 
 
 @pytest.mark.kip(794)
 def test_a_broker_that_is_slow_but_takes_is_available_and_one_with_nothing_due_too(
-    desk: Desk,
+    kafka: ProduceCluster,
 ) -> None:
-    answer_after(desk, 0.04)
+    answer_after(kafka, 0.04)
     seen: set[frozenset[int]] = set()
 
     async def run() -> None:
-        async with desk.producer(
+        async with kafka.producer(
             acks="1",
             linger_ms=0,
             partitioner_availability_timeout_ms=100,
@@ -620,56 +630,56 @@ def test_a_broker_that_is_slow_but_takes_is_available_and_one_with_nothing_due_t
                 await asyncio.sleep(0.01)
                 seen.add(sender.unavailable_nodes())
             assert seen == {frozenset()}
-            desk.cluster.brokers[0].stop()
+            kafka.cluster.brokers[0].stop()
             await producer.send("topic", b"x" * 100, partition=0)
             await asyncio.sleep(0.5)
             assert sender.unavailable_nodes() == {0}
             await asyncio.sleep(3)
             assert sender.unavailable_nodes() == frozenset(), "what waited was given up"
 
-    desk.world.run(run())
+    kafka.world.run(run())
 
 
-def answer_after(desk: Desk, seconds: float) -> None:
+def answer_after(kafka: ProduceCluster, seconds: float) -> None:
     """Have broker 0 take so long for each produce request, one after the other."""
-    broker = desk.cluster.brokers[0]
+    broker = kafka.cluster.brokers[0]
     produce = broker.answers[ApiKey.PRODUCE]
 
     def late(request: Any) -> object:
         for link in broker.links:
-            link._free_at = max(link._free_at, desk.world.loop.time()) + seconds
+            link._free_at = max(link._free_at, kafka.world.loop.time()) + seconds
         return produce(request)
 
     broker.answers[ApiKey.PRODUCE] = late
 
 
-def test_a_brokers_latency_and_rate_are_what_its_answers_show(desk: Desk) -> None:
-    answer_after(desk, 0.05)
+def test_a_brokers_latency_and_rate_are_what_its_answers_show(kafka: ProduceCluster) -> None:
+    answer_after(kafka, 0.05)
 
     async def run() -> Any:
-        async with desk.producer(acks="1", linger_ms=0, batch_size=10_000) as producer:
+        async with kafka.producer(acks="1", linger_ms=0, batch_size=10_000) as producer:
             for _ in range(50):
                 await (await producer.send("topic", b"x" * 10_000, partition=0))
             return producer._core.accumulator.node(0)
 
-    load = desk.world.run(run())
+    load = kafka.world.run(run())
     assert load.latency == pytest.approx(0.051, rel=0.1)
     assert load.drain_rate == pytest.approx(10_080 / 0.051, rel=0.1)
     assert load.last_acknowledged > 2
     assert load.not_ready_since == -1
 
 
-def test_a_brokers_rate_is_the_same_with_several_requests_under_way(desk: Desk) -> None:
-    answer_after(desk, 0.05)
+def test_a_brokers_rate_is_the_same_with_several_requests_under_way(kafka: ProduceCluster) -> None:
+    answer_after(kafka, 0.05)
 
     async def run() -> Any:
-        async with desk.producer(acks="1", linger_ms=0, batch_size=10_000) as producer:
+        async with kafka.producer(acks="1", linger_ms=0, batch_size=10_000) as producer:
             for _ in range(50):
                 await producer.send("topic", b"x" * 10_000, partition=0)
             await producer.flush()
             return producer._core.accumulator.node(0)
 
-    load = desk.world.run(run())
+    load = kafka.world.run(run())
     assert load.latency == pytest.approx(0.25, rel=0.1), "five requests, one after the other"
     assert load.drain_rate == pytest.approx(10_080 / 0.05, rel=0.1)
 
@@ -687,8 +697,8 @@ class Recorder:
         return sum(1 for what, *_ in self.told if what == name)
 
 
-def test_each_event_is_recorded_in_the_metrics(desk: Desk) -> None:
-    desk.refuse = lambda _, count, __: {
+def test_each_event_is_recorded_in_the_metrics(kafka: ProduceCluster) -> None:
+    kafka.refuse = lambda _, count, __: {
         2: ErrorCode.NOT_ENOUGH_REPLICAS,
         4: ErrorCode.MESSAGE_TOO_LARGE,
         5: ErrorCode.INVALID_RECORD,
@@ -696,16 +706,16 @@ def test_each_event_is_recorded_in_the_metrics(desk: Desk) -> None:
     recorder = Recorder()
 
     async def run() -> None:
-        async with desk.producer(acks="1", linger_ms=10) as producer:
+        async with kafka.producer(acks="1", linger_ms=10) as producer:
             producer._core.sender._metrics = recorder
             for _ in range(3):
                 for value in values(2):
                     await producer.send("topic", value, partition=0)
                 await producer.flush()
 
-    desk.world.run(run())
+    kafka.world.run(run())
     # Stored; refused and stored; too large, of whose two parts one is refused for good.
-    assert len(desk.batches) == 6
+    assert len(kafka.batches) == 6
     assert recorder.count("request_sent") == recorder.count("response_received") == 6
     sent = [facts for name, *facts in recorder.told if name == "batch_sent"]
     assert [is_first for *_, is_first in sent] == [True, True, False, True, True, True]
@@ -714,9 +724,9 @@ def test_each_event_is_recorded_in_the_metrics(desk: Desk) -> None:
     assert [facts for name, *facts in recorder.told if name == "throttled"] == [[0.0]] * 6
 
 
-def test_only_chosen_waiting_batches_are_dropped(desk: Desk) -> None:
+def test_only_chosen_waiting_batches_are_dropped(kafka: ProduceCluster) -> None:
     async def run() -> None:
-        async with desk.producer(linger_ms=1000) as producer:
+        async with kafka.producer(linger_ms=1000) as producer:
             kept = await producer.send("topic", b"kept", partition=0)
             dropped = await producer.send("topic", b"dropped", partition=1)
             sender = producer._core.sender
@@ -725,8 +735,8 @@ def test_only_chosen_waiting_batches_are_dropped(desk: Desk) -> None:
                 await dropped
             await kept
 
-    desk.world.run(run())
-    assert desk.stored == {ZERO: [b"kept"]}
+    kafka.world.run(run())
+    assert kafka.stored == {ZERO: [b"kept"]}
 
 
 def test_a_moving_average_forgets_by_time_and_not_by_count() -> None:
@@ -766,24 +776,26 @@ def test_a_node_is_unavailable_by_the_time_that_something_waits_for_it() -> None
     assert not node.is_unavailable(99.0, 2.0, True)
 
 
-def test_a_connection_that_is_cut_within_an_answer_loses_and_doubles_nothing(desk: Desk) -> None:
+def test_a_connection_that_is_cut_within_an_answer_loses_and_doubles_nothing(
+    kafka: ProduceCluster,
+) -> None:
     calls = [0]
 
     def hang_up_sometimes(_: Any, response: Any) -> object:
         calls[0] += 1
         return HANG_UP if calls[0] % 5 == 0 else response
 
-    intercept(desk, hang_up_sometimes)
+    intercept(kafka, hang_up_sometimes)
 
     async def run() -> None:
-        async with desk.producer(linger_ms=0, retry_backoff_ms=5) as producer:
+        async with kafka.producer(linger_ms=0, retry_backoff_ms=5) as producer:
             for delivery in await send_each(producer, 100, 0.0003):
                 await delivery
 
-    desk.world.run(run())
-    assert desk.stored[ZERO] == values(100)
-    assert max(desk.epochs) == 0, "nothing was given up"
-    assert ONE not in desk.stored
+    kafka.world.run(run())
+    assert kafka.stored[ZERO] == values(100)
+    assert max(kafka.epochs) == 0, "nothing was given up"
+    assert ONE not in kafka.stored
 
 
 RETRIABLE = (
@@ -794,35 +806,37 @@ RETRIABLE = (
 )
 
 
-def disturb(desk: Desk, seed: int, refusals: float) -> None:
+def disturb(kafka: ProduceCluster, seed: int, refusals: float) -> None:
     """Refuse, split, lose, cut and move at random."""
-    random = desk.world.random(f"disturbance {seed}")
-    desk.refuse = lambda *_: random.choice(RETRIABLE) if random.random() < refusals else NOTHING
+    random = kafka.world.random(f"disturbance {seed}")
+    kafka.refuse = lambda *_: random.choice(RETRIABLE) if random.random() < refusals else NOTHING
     largest = random.randint(1, 12)
-    desk.refuse_records = lambda count: ErrorCode.MESSAGE_TOO_LARGE if count > largest else NOTHING
+    kafka.refuse_records = lambda count: ErrorCode.MESSAGE_TOO_LARGE if count > largest else NOTHING
 
     def answer(broker: int, request: Any) -> object:
         if random.random() < 0.05:
             leader = random.randrange(2)
-            desk.cluster.leaders["topic"] = [leader, 1 - leader]
-            desk.cluster.leader_epoch += 1
+            kafka.cluster.leaders["topic"] = [leader, 1 - leader]
+            kafka.cluster.leader_epoch += 1
         chance = random.random()
         if chance < 0.05:
             return HANG_UP
-        response = desk.produce(broker, request)
+        response = kafka.produce(broker, request)
         return HANG_UP if chance < 0.1 else NO_ANSWER if chance < 0.12 else response
 
-    for broker in desk.cluster.brokers.values():
+    for broker in kafka.cluster.brokers.values():
         broker.answers[ApiKey.PRODUCE] = lambda request, node=broker.id: answer(node, request)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_whatever_happens_nothing_is_lost_doubled_or_out_of_order(desk: Desk, seed: int) -> None:
-    disturb(desk, seed, 0.2)
+def test_whatever_happens_nothing_is_lost_doubled_or_out_of_order(
+    kafka: ProduceCluster, seed: int
+) -> None:
+    disturb(kafka, seed, 0.2)
 
     async def run() -> None:
-        random = desk.world.random(f"records {seed}")
-        async with desk.producer(
+        random = kafka.world.random(f"records {seed}")
+        async with kafka.producer(
             linger_ms=1, retry_backoff_ms=5, request_timeout_ms=500, reconnect_backoff_ms=5
         ) as producer:
             deliveries = []
@@ -833,20 +847,22 @@ def test_whatever_happens_nothing_is_lost_doubled_or_out_of_order(desk: Desk, se
             for delivery in deliveries:
                 await delivery
 
-    desk.world.run(run())
+    kafka.world.run(run())
     for partition in range(2):
-        assert desk.stored[TopicPartition("topic", partition)] == [
+        assert kafka.stored[TopicPartition("topic", partition)] == [
             b"%d" % i for i in range(partition, 400, 2)
         ]
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_acknowledged_records_are_stored_once_also_if_others_fail(desk: Desk, seed: int) -> None:
-    disturb(desk, seed, 0.4)
+def test_acknowledged_records_are_stored_once_also_if_others_fail(
+    kafka: ProduceCluster, seed: int
+) -> None:
+    disturb(kafka, seed, 0.4)
 
     async def run() -> list[bytes]:
-        random = desk.world.random(f"records {seed}")
-        async with desk.producer(
+        random = kafka.world.random(f"records {seed}")
+        async with kafka.producer(
             linger_ms=1,
             retry_backoff_ms=50,
             request_timeout_ms=200,
@@ -861,8 +877,8 @@ def test_acknowledged_records_are_stored_once_also_if_others_fail(desk: Desk, se
             await producer.flush()
             return [value for value, delivery in deliveries if delivery.exception() is None]
 
-    acknowledged = desk.world.run(run())
-    stored = desk.stored[ZERO]
+    acknowledged = kafka.world.run(run())
+    stored = kafka.stored[ZERO]
     assert 5 < len(acknowledged) < 400
     assert len(set(stored)) == len(stored), "nothing twice"
     kept = set(acknowledged)

@@ -7,16 +7,20 @@ from typing import Any
 
 import pytest
 
-from tests.unit.client.scripted_transactions import TOPIC, Bank, make_bank
+from tests.unit.client.scripted_transactions import (
+    TOPIC,
+    TransactionCluster,
+    make_transaction_cluster,
+)
 from trimtab.client.sender.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.errors import UsageError
 from trimtab.sim.world import World
 
 
 @pytest.fixture(params=[1, 2], ids=["version-1", "version-2"])
-def bank(request: pytest.FixtureRequest) -> Iterator[Bank]:
+def brokers(request: pytest.FixtureRequest) -> Iterator[TransactionCluster]:
     with World(23) as world:
-        yield make_bank(world, request.param)
+        yield make_transaction_cluster(world, request.param)
 
 
 @pytest.mark.parametrize(
@@ -43,10 +47,10 @@ def bank(request: pytest.FixtureRequest) -> Iterator[Bank]:
     ],
 )
 def test_offsets_that_cannot_be_are_refused(
-    bank: Bank, offsets: Any, group: Any, message: str
+    brokers: TransactionCluster, offsets: Any, group: Any, message: str
 ) -> None:
     async def scenario() -> None:
-        async with bank.producer() as producer:
+        async with brokers.producer() as producer:
             await producer.init_transactions()
             await producer.begin_transaction()
             with pytest.raises(UsageError, match=message):
@@ -54,5 +58,5 @@ def test_offsets_that_cannot_be_are_refused(
             await producer.send_offsets_to_transaction({TOPIC: 7}, "readers")
             await producer.commit_transaction()
 
-    bank.run(scenario)
-    assert bank.offsets == {TOPIC: 7}
+    brokers.run(scenario)
+    assert brokers.offsets == {TOPIC: 7}

@@ -13,7 +13,13 @@ from collections.abc import Iterator
 import pytest
 
 from tests.unit.client.scripted_broker import HANG_UP, NO_ANSWER
-from tests.unit.client.scripted_transactions import KAFKA_2_1, OTHER, TOPIC, Bank, make_bank
+from tests.unit.client.scripted_transactions import (
+    KAFKA_2_1,
+    OTHER,
+    TOPIC,
+    TransactionCluster,
+    make_transaction_cluster,
+)
 from trimtab.client.network.connections import ApiKey
 from trimtab.client.producer import AsyncProducer
 from trimtab.client.sender.group_offsets import ConsumerGroup, OffsetAndMetadata
@@ -24,27 +30,27 @@ GROUP = ConsumerGroup("readers", 3, "member-1", "instance-1")
 
 
 @pytest.fixture(params=[1, 2], ids=["version-1", "version-2"])
-def bank(request: pytest.FixtureRequest) -> Iterator[Bank]:
+def brokers(request: pytest.FixtureRequest) -> Iterator[TransactionCluster]:
     with World(23) as world:
-        yield make_bank(world, request.param)
+        yield make_transaction_cluster(world, request.param)
 
 
 @pytest.fixture
-def older() -> Iterator[Bank]:
+def older() -> Iterator[TransactionCluster]:
     with World(23) as world:
-        yield make_bank(world, level=1)
+        yield make_transaction_cluster(world, level=1)
 
 
 @pytest.fixture
-def newer() -> Iterator[Bank]:
+def newer() -> Iterator[TransactionCluster]:
     with World(23) as world:
-        yield make_bank(world, level=2)
+        yield make_transaction_cluster(world, level=2)
 
 
 @pytest.fixture
-def oldest() -> Iterator[Bank]:
+def oldest() -> Iterator[TransactionCluster]:
     with World(23) as world:
-        yield make_bank(world, 0, KAFKA_2_1)
+        yield make_transaction_cluster(world, 0, KAFKA_2_1)
 
 
 async def begin(producer: AsyncProducer) -> None:
@@ -55,9 +61,9 @@ async def begin(producer: AsyncProducer) -> None:
 # commit and abort
 
 
-def test_committed_records_are_read_and_aborted_ones_are_not(bank: Bank) -> None:
+def test_committed_records_are_read_and_aborted_ones_are_not(brokers: TransactionCluster) -> None:
     async def scenario() -> None:
-        async with bank.producer() as producer:
+        async with brokers.producer() as producer:
             await producer.init_transactions()
             for number in range(6):
                 await producer.begin_transaction()
@@ -69,12 +75,12 @@ def test_committed_records_are_read_and_aborted_ones_are_not(bank: Bank) -> None
                 else:
                     await producer.commit_transaction()
 
-    bank.run(scenario)
-    assert bank.committed == {TOPIC: [b"0", b"1", b"3", b"4"], OTHER: [b"0", b"1", b"3", b"4"]}
-    assert bank.decisions == [True, True, False, True, True, False]
+    brokers.run(scenario)
+    assert brokers.committed == {TOPIC: [b"0", b"1", b"3", b"4"], OTHER: [b"0", b"1", b"3", b"4"]}
+    assert brokers.decisions == [True, True, False, True, True, False]
 
 
-def test_kafka_2_1_is_spoken_to_in_its_versions(oldest: Bank) -> None:
+def test_kafka_2_1_is_spoken_to_in_its_versions(oldest: TransactionCluster) -> None:
     async def scenario() -> None:
         async with oldest.producer() as producer:
             await begin(producer)
@@ -89,7 +95,9 @@ def test_kafka_2_1_is_spoken_to_in_its_versions(oldest: Bank) -> None:
     assert {api: version for api, version, _ in oldest.asked(*newest)} == newest
 
 
-def test_version_1_adds_partitions_before_it_sends_and_keeps_to_its_versions(older: Bank) -> None:
+def test_version_1_adds_partitions_before_it_sends_and_keeps_to_its_versions(
+    older: TransactionCluster,
+) -> None:
     older.cluster.leaders["topic"] = [0, 0]
 
     async def scenario() -> None:
@@ -110,7 +118,9 @@ def test_version_1_adds_partitions_before_it_sends_and_keeps_to_its_versions(old
     assert sorted(topic.partitions) == [0, 1]  # those that turn up together, in one request
 
 
-def test_version_2_adds_nothing_and_takes_a_new_epoch_from_each_end(newer: Bank) -> None:
+def test_version_2_adds_nothing_and_takes_a_new_epoch_from_each_end(
+    newer: TransactionCluster,
+) -> None:
     async def scenario() -> None:
         async with newer.producer() as producer:
             await producer.init_transactions()
@@ -131,7 +141,9 @@ def test_version_2_adds_nothing_and_takes_a_new_epoch_from_each_end(newer: Bank)
     assert [request.producer_epoch for request in ends] == [0, 1, 2]
 
 
-def test_a_transaction_follows_the_cluster_to_version_2_but_ends_as_it_began(older: Bank) -> None:
+def test_a_transaction_follows_the_cluster_to_version_2_but_ends_as_it_began(
+    older: TransactionCluster,
+) -> None:
     async def scenario() -> None:
         async with older.producer() as producer:
             await begin(producer)
@@ -158,19 +170,19 @@ def test_a_transaction_follows_the_cluster_to_version_2_but_ends_as_it_began(old
     assert older.committed == {TOPIC: [b"old", b"new"]}
 
 
-def test_an_empty_transaction_sends_no_request(bank: Bank) -> None:
+def test_an_empty_transaction_sends_no_request(brokers: TransactionCluster) -> None:
     async def scenario() -> None:
-        async with bank.producer() as producer:
+        async with brokers.producer() as producer:
             await begin(producer)
             await producer.commit_transaction()
             await producer.begin_transaction()
             await producer.abort_transaction()
 
-    bank.run(scenario)
-    assert bank.asked(ApiKey.END_TXN, ApiKey.ADD_PARTITIONS_TO_TXN) == []
+    brokers.run(scenario)
+    assert brokers.asked(ApiKey.END_TXN, ApiKey.ADD_PARTITIONS_TO_TXN) == []
 
 
-def test_only_the_partition_that_is_used_is_added(older: Bank) -> None:
+def test_only_the_partition_that_is_used_is_added(older: TransactionCluster) -> None:
     """KAFKA-13782: not the one that the partitioner left because its batch was full."""
 
     async def scenario() -> None:
@@ -194,9 +206,9 @@ def test_only_the_partition_that_is_used_is_added(older: Bank) -> None:
     assert set(used) == {0, 1}
 
 
-def test_an_abort_drops_unsent_batches(bank: Bank) -> None:
+def test_an_abort_drops_unsent_batches(brokers: TransactionCluster) -> None:
     async def scenario() -> None:
-        async with bank.producer(linger_ms=1000) as producer:
+        async with brokers.producer(linger_ms=1000) as producer:
             await begin(producer)
             waiting = await producer.send("topic", b"1", partition=0)
             await producer.abort_transaction()
@@ -204,11 +216,13 @@ def test_an_abort_drops_unsent_batches(bank: Bank) -> None:
                 await waiting
             assert not raised.value.is_fatal
 
-    bank.run(scenario)
-    assert bank.asked(ApiKey.PRODUCE) == []
+    brokers.run(scenario)
+    assert brokers.asked(ApiKey.PRODUCE) == []
 
 
-def test_version_1_aborts_only_after_the_answers_to_all_sent_batches(older: Bank) -> None:
+def test_version_1_aborts_only_after_the_answers_to_all_sent_batches(
+    older: TransactionCluster,
+) -> None:
     """A batch that came after the end of its transaction would stay without one."""
     older.script[ApiKey.PRODUCE] = [HANG_UP]
 
@@ -225,7 +239,7 @@ def test_version_1_aborts_only_after_the_answers_to_all_sent_batches(older: Bank
     assert older.committed == {}
 
 
-def test_version_2_ends_at_once_as_nothing_late_can_harm(newer: Bank) -> None:
+def test_version_2_ends_at_once_as_nothing_late_can_harm(newer: TransactionCluster) -> None:
     newer.script[ApiKey.PRODUCE] = [HANG_UP]
 
     async def scenario() -> None:
@@ -242,7 +256,7 @@ def test_version_2_ends_at_once_as_nothing_late_can_harm(newer: Bank) -> None:
     assert asked == [ApiKey.PRODUCE, ApiKey.END_TXN]
 
 
-def test_version_2_fails_batches_at_once_that_come_back_unstored(newer: Bank) -> None:
+def test_version_2_fails_batches_at_once_that_come_back_unstored(newer: TransactionCluster) -> None:
     newer.script[ApiKey.PRODUCE] = [ErrorCode.NOT_ENOUGH_REPLICAS]
 
     async def scenario() -> None:
@@ -258,7 +272,7 @@ def test_version_2_fails_batches_at_once_that_come_back_unstored(newer: Bank) ->
     assert newer.decisions == []  # nothing had begun
 
 
-def test_an_abort_waits_for_partitions_that_are_being_added(older: Bank) -> None:
+def test_an_abort_waits_for_partitions_that_are_being_added(older: TransactionCluster) -> None:
     """One that was added behind the end would be part of the next transaction."""
     older.script[ApiKey.ADD_PARTITIONS_TO_TXN] = [NO_ANSWER]
 
@@ -276,21 +290,21 @@ def test_an_abort_waits_for_partitions_that_are_being_added(older: Bank) -> None
     assert len(older.asked(ApiKey.END_TXN)) == 1
 
 
-def test_a_batch_that_is_split_stays_in_its_transaction(bank: Bank) -> None:
+def test_a_batch_that_is_split_stays_in_its_transaction(brokers: TransactionCluster) -> None:
     async def scenario() -> None:
-        async with bank.producer(linger_ms=10) as producer:
+        async with brokers.producer(linger_ms=10) as producer:
             await begin(producer)
-            bank.script[ApiKey.PRODUCE] = [ErrorCode.MESSAGE_TOO_LARGE]
+            brokers.script[ApiKey.PRODUCE] = [ErrorCode.MESSAGE_TOO_LARGE]
             for number in range(4):
                 await producer.send("topic", b"%d" % number, partition=0)
             await producer.commit_transaction()
 
-    bank.run(scenario)
-    assert bank.committed == {TOPIC: [b"0", b"1", b"2", b"3"]}
-    assert len(bank.asked(ApiKey.PRODUCE)) > 2
+    brokers.run(scenario)
+    assert brokers.committed == {TOPIC: [b"0", b"1", b"2", b"3"]}
+    assert len(brokers.asked(ApiKey.PRODUCE)) > 2
 
 
-def test_a_batch_split_in_a_failed_transaction_is_dropped(newer: Bank) -> None:
+def test_a_batch_split_in_a_failed_transaction_is_dropped(newer: TransactionCluster) -> None:
     newer.cluster.leaders["topic"] = [0, 0]
 
     async def scenario() -> None:
@@ -312,27 +326,27 @@ def test_a_batch_split_in_a_failed_transaction_is_dropped(newer: Bank) -> None:
     assert newer.decisions == [False]
 
 
-def test_records_that_expire_end_the_transaction(bank: Bank) -> None:
+def test_records_that_expire_end_the_transaction(brokers: TransactionCluster) -> None:
     options = {"request_timeout_ms": 1000, "delivery_timeout_ms": 3000}
 
     async def scenario() -> None:
-        async with bank.producer(**options) as producer:
+        async with brokers.producer(**options) as producer:
             await begin(producer)
-            bank.script[ApiKey.PRODUCE] = [NO_ANSWER] * 4
+            brokers.script[ApiKey.PRODUCE] = [NO_ANSWER] * 4
             await producer.send("topic", b"1", partition=0)
             with pytest.raises(TransactionError, match=r"delivery\.timeout\.ms.*abort_transac"):
                 await producer.commit_transaction()
             await producer.abort_transaction()
-            bank.script.clear()
+            brokers.script.clear()
             await producer.begin_transaction()
             await producer.send("topic", b"2", partition=0)
             await producer.commit_transaction()
 
-    bank.run(scenario)
-    assert bank.committed == {TOPIC: [b"2"]}
+    brokers.run(scenario)
+    assert brokers.committed == {TOPIC: [b"2"]}
 
 
-def test_a_commit_that_failed_says_so_before_the_rest_is_settled(older: Bank) -> None:
+def test_a_commit_that_failed_says_so_before_the_rest_is_settled(older: TransactionCluster) -> None:
     options = {"retry_backoff_ms": 5000, "retry_backoff_max_ms": 5000}
 
     async def scenario() -> None:
@@ -353,40 +367,40 @@ def test_a_commit_that_failed_says_so_before_the_rest_is_settled(older: Bank) ->
     older.run(scenario)
 
 
-def test_recreating_a_topic_fails_its_transaction(bank: Bank) -> None:
+def test_recreating_a_topic_fails_its_transaction(brokers: TransactionCluster) -> None:
     async def scenario() -> None:
-        async with bank.producer() as producer:
+        async with brokers.producer() as producer:
             await begin(producer)
             await (await producer.send("topic", b"1", partition=0))
-            bank.cluster.topic_id = lambda name: bytes([2] * 16)  # type: ignore[method-assign]
-            bank.cluster.topic_of = lambda topic_id: "topic"  # type: ignore[method-assign]
-            bank.script[ApiKey.PRODUCE] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+            brokers.cluster.topic_id = lambda name: bytes([2] * 16)  # type: ignore[method-assign]
+            brokers.cluster.topic_of = lambda topic_id: "topic"  # type: ignore[method-assign]
+            brokers.script[ApiKey.PRODUCE] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
             await producer.send("topic", b"2", partition=0)
             with pytest.raises(TransactionError, match="topic-0 was deleted and created again"):
                 await producer.commit_transaction()
             await producer.abort_transaction()
 
-    bank.run(scenario)
-    assert bank.committed == {}
+    brokers.run(scenario)
+    assert brokers.committed == {}
 
 
 # coordinators
 
 
-def test_a_coordinator_that_moves_is_found_again(bank: Bank) -> None:
+def test_a_coordinator_that_moves_is_found_again(brokers: TransactionCluster) -> None:
     async def scenario() -> None:
-        async with bank.producer() as producer:
+        async with brokers.producer() as producer:
             await producer.init_transactions()
             for number in range(4):
-                bank.coordinator = number % 2
+                brokers.coordinator = number % 2
                 await producer.begin_transaction()
                 await producer.send("topic", b"%d" % number, partition=0)
                 await producer.flush()
-                bank.coordinator = 1 - bank.coordinator
+                brokers.coordinator = 1 - brokers.coordinator
                 await producer.commit_transaction()
 
-    bank.run(scenario)
-    assert bank.committed == {TOPIC: [b"0", b"1", b"2", b"3"]}
+    brokers.run(scenario)
+    assert brokers.committed == {TOPIC: [b"0", b"1", b"2", b"3"]}
 
 
 @pytest.mark.parametrize(
@@ -400,8 +414,8 @@ def test_a_coordinator_that_moves_is_found_again(bank: Bank) -> None:
     ],
     ids=str,
 )
-def test_retriable_errors_are_waited_out(bank: Bank, code: object) -> None:
-    script = bank.script
+def test_retriable_errors_are_waited_out(brokers: TransactionCluster, code: object) -> None:
+    script = brokers.script
     for api in (ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.END_TXN):
         script[api] = [code, code]
     script[ApiKey.ADD_OFFSETS_TO_TXN] = script[ApiKey.TXN_OFFSET_COMMIT] = [code]
@@ -409,21 +423,21 @@ def test_retriable_errors_are_waited_out(bank: Bank, code: object) -> None:
         script[ApiKey.FIND_COORDINATOR] = [code]
 
     async def scenario() -> None:
-        async with bank.producer() as producer:
+        async with brokers.producer() as producer:
             await begin(producer)
             delivery = await producer.send("topic", b"1", partition=0)
             await producer.send_offsets_to_transaction({OTHER: 5}, GROUP)
             await producer.commit_transaction()
             assert delivery.done()
 
-    bank.run(scenario)
-    assert bank.committed == {TOPIC: [b"1"]}
-    assert bank.offsets == {OTHER: 5}
-    assert bank.decisions == [True]  # once, though the response was lost
-    assert not any(script.values()) or bank.level == 2
+    brokers.run(scenario)
+    assert brokers.committed == {TOPIC: [b"1"]}
+    assert brokers.offsets == {OTHER: 5}
+    assert brokers.decisions == [True]  # once, though the response was lost
+    assert not any(script.values()) or brokers.level == 2
 
 
-def test_a_partition_is_added_soon_after_the_transaction_before(older: Bank) -> None:
+def test_a_partition_is_added_soon_after_the_transaction_before(older: TransactionCluster) -> None:
     """KAFKA-5482: its markers are written in milliseconds, so the wait is not retry.backoff.ms."""
 
     async def scenario() -> None:
@@ -437,7 +451,7 @@ def test_a_partition_is_added_soon_after_the_transaction_before(older: Bank) -> 
     older.run(scenario)
 
 
-def test_version_2_leaves_brokers_the_time_to_write_markers(newer: Bank) -> None:
+def test_version_2_leaves_brokers_the_time_to_write_markers(newer: TransactionCluster) -> None:
     async def scenario() -> None:
         async with newer.producer() as producer:
             await producer.init_transactions()
@@ -454,21 +468,21 @@ def test_version_2_leaves_brokers_the_time_to_write_markers(newer: Bank) -> None
 # offsets
 
 
-def test_offsets_are_committed_by_the_member_that_read_them(bank: Bank) -> None:
+def test_offsets_are_committed_by_the_member_that_read_them(brokers: TransactionCluster) -> None:
     async def scenario() -> None:
-        async with bank.producer() as producer:
+        async with brokers.producer() as producer:
             await begin(producer)
             offsets = {TOPIC: 5, OTHER: OffsetAndMetadata(6, "note", 2)}
             await producer.send_offsets_to_transaction(offsets, GROUP)
-            assert bank.offsets == {}
+            assert brokers.offsets == {}
             await producer.commit_transaction()
 
-    bank.run(scenario)
-    assert bank.offsets == {TOPIC: 5, OTHER: 6}
-    asked = bank.asked(ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.TXN_OFFSET_COMMIT, ApiKey.END_TXN)
+    brokers.run(scenario)
+    assert brokers.offsets == {TOPIC: 5, OTHER: 6}
+    asked = brokers.asked(ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.TXN_OFFSET_COMMIT, ApiKey.END_TXN)
     assert [(api, version) for api, version, _ in asked] == (
         [(ApiKey.TXN_OFFSET_COMMIT, 5), (ApiKey.END_TXN, 5)]
-        if bank.level == 2
+        if brokers.level == 2
         else [(ApiKey.ADD_OFFSETS_TO_TXN, 4), (ApiKey.TXN_OFFSET_COMMIT, 4), (ApiKey.END_TXN, 4)]
     )
     request = asked[-2][2]
@@ -485,7 +499,7 @@ def test_offsets_are_committed_by_the_member_that_read_them(bank: Bank) -> None:
     assert positions == [(0, 5, "", -1), (1, 6, "note", 2)]
 
 
-def test_brokers_that_know_no_members_take_the_group_id_alone(oldest: Bank) -> None:
+def test_brokers_that_know_no_members_take_the_group_id_alone(oldest: TransactionCluster) -> None:
     async def scenario() -> None:
         async with oldest.producer() as producer:
             await begin(producer)
@@ -504,9 +518,9 @@ def test_brokers_that_know_no_members_take_the_group_id_alone(oldest: Bank) -> N
 # errors
 
 
-def test_a_newer_producer_fences_the_older(bank: Bank) -> None:
+def test_a_newer_producer_fences_the_older(brokers: TransactionCluster) -> None:
     async def scenario() -> None:
-        async with bank.producer() as old, bank.producer() as new:
+        async with brokers.producer() as old, brokers.producer() as new:
             await begin(old)
             await old.send("topic", b"old", partition=0)
             await old.flush()
@@ -524,16 +538,18 @@ def test_a_newer_producer_fences_the_older(bank: Bank) -> None:
                 await old.send("topic", b"late", partition=0)
             await new.commit_transaction()
 
-    bank.run(scenario)
-    assert bank.committed == {TOPIC: [b"new"]}
-    assert bank.decisions == [False, True]
+    brokers.run(scenario)
+    assert brokers.committed == {TOPIC: [b"new"]}
+    assert brokers.decisions == [False, True]
 
 
-def test_the_leader_of_a_fenced_producer_leaves_the_verdict_to_the_coordinator(bank: Bank) -> None:
+def test_the_leader_of_a_fenced_producer_leaves_the_verdict_to_the_coordinator(
+    brokers: TransactionCluster,
+) -> None:
     """KIP-588: INVALID_PRODUCER_EPOCH is a reason to abort, which shows whether it is fenced."""
 
     async def scenario() -> None:
-        async with bank.producer() as old, bank.producer() as new:
+        async with brokers.producer() as old, brokers.producer() as new:
             await begin(old)
             await (await old.send("topic", b"1", partition=0))
             await new.init_transactions()
@@ -547,7 +563,7 @@ def test_the_leader_of_a_fenced_producer_leaves_the_verdict_to_the_coordinator(b
                 await old.abort_transaction()
             assert raised.value.is_fatal
 
-    bank.run(scenario)
+    brokers.run(scenario)
 
 
 FATAL = [
@@ -576,7 +592,7 @@ ABORTABLE = [
     ids=lambda api: api.name,
 )
 def test_a_coordinators_error_ends_the_transaction_or_the_producer(
-    older: Bank, api: ApiKey, code: ErrorCode
+    older: TransactionCluster, api: ApiKey, code: ErrorCode
 ) -> None:
     older.script[api] = [code]
 
@@ -621,13 +637,13 @@ def test_a_coordinators_error_ends_the_transaction_or_the_producer(
     ids=lambda code: code.name,
 )
 def test_a_lost_batch_ends_the_transaction_and_the_next_begins_with_a_new_epoch(
-    bank: Bank, code: ErrorCode
+    brokers: TransactionCluster, code: ErrorCode
 ) -> None:
     async def scenario() -> None:
-        async with bank.producer() as producer:
+        async with brokers.producer() as producer:
             await begin(producer)
             await (await producer.send("topic", b"1", partition=0))
-            bank.script[ApiKey.PRODUCE] = [code]
+            brokers.script[ApiKey.PRODUCE] = [code]
             lost = await producer.send("topic", b"2", partition=0)
             with pytest.raises(BrokerError, match=code.name):
                 await lost
@@ -642,21 +658,21 @@ def test_a_lost_batch_ends_the_transaction_and_the_next_begins_with_a_new_epoch(
             await producer.send("topic", b"again", partition=0)
             await producer.commit_transaction()
 
-    bank.run(scenario)
-    assert bank.committed == {TOPIC: [b"again"]}
+    brokers.run(scenario)
+    assert brokers.committed == {TOPIC: [b"again"]}
     raised_epochs = [
         (request.producer_id, request.producer_epoch)
-        for _, _, request in bank.asked(ApiKey.INIT_PRODUCER_ID)
+        for _, _, request in brokers.asked(ApiKey.INIT_PRODUCER_ID)
     ]
     is_forgotten = code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    assert raised_epochs == [(-1, -1), *([(7, 0)] if bank.level < 2 or is_forgotten else [])]
+    assert raised_epochs == [(-1, -1), *([(7, 0)] if brokers.level < 2 or is_forgotten else [])]
     # A coordinator that has forgotten the producer could not end its transaction.
-    ends = [request.committed for _, _, request in bank.asked(ApiKey.END_TXN)]
+    ends = [request.committed for _, _, request in brokers.asked(ApiKey.END_TXN)]
     assert ends == ([True] if is_forgotten else [False, True])
 
 
 def test_brokers_that_cannot_raise_an_epoch_end_the_producer_that_lost_a_batch(
-    oldest: Bank,
+    oldest: TransactionCluster,
 ) -> None:
     oldest.script[ApiKey.PRODUCE] = [ErrorCode.INVALID_RECORD]
 
@@ -674,47 +690,49 @@ def test_brokers_that_cannot_raise_an_epoch_end_the_producer_that_lost_a_batch(
     assert oldest.decisions == [False]
 
 
-def test_a_batch_that_is_refused_for_now_stays_in_its_transaction(bank: Bank) -> None:
-    bank.script[ApiKey.PRODUCE] = [
+def test_a_batch_that_is_refused_for_now_stays_in_its_transaction(
+    brokers: TransactionCluster,
+) -> None:
+    brokers.script[ApiKey.PRODUCE] = [
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.CONCURRENT_TRANSACTIONS,
     ]
 
     async def scenario() -> None:
-        async with bank.producer() as producer:
+        async with brokers.producer() as producer:
             await begin(producer)
             for number in range(3):
                 await producer.send("topic", b"%d" % number, partition=0)
             await producer.commit_transaction()
 
-    bank.run(scenario)
-    assert bank.committed == {TOPIC: [b"0", b"1", b"2"]}
-    assert len(bank.asked(ApiKey.ADD_PARTITIONS_TO_TXN)) == (bank.level < 2)
+    brokers.run(scenario)
+    assert brokers.committed == {TOPIC: [b"0", b"1", b"2"]}
+    assert len(brokers.asked(ApiKey.ADD_PARTITIONS_TO_TXN)) == (brokers.level < 2)
 
 
-def test_initialization_that_was_refused_may_be_repeated(bank: Bank) -> None:
-    bank.script[ApiKey.INIT_PRODUCER_ID] = [
+def test_initialization_that_was_refused_may_be_repeated(brokers: TransactionCluster) -> None:
+    brokers.script[ApiKey.INIT_PRODUCER_ID] = [
         ErrorCode.INVALID_TRANSACTION_TIMEOUT,
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ]
 
     async def scenario() -> None:
-        async with bank.producer() as producer:
+        async with brokers.producer() as producer:
             with pytest.raises(BrokerError, match=r"orders: .*transaction\.max\.timeout\.ms"):
                 await producer.init_transactions()
             with pytest.raises(BrokerError, match="grant Write"):
                 await producer.init_transactions()
             await begin(producer)
 
-    bank.run(scenario)
-    timeouts = {r.transaction_timeout_ms for _, _, r in bank.asked(ApiKey.INIT_PRODUCER_ID)}
+    brokers.run(scenario)
+    timeouts = {r.transaction_timeout_ms for _, _, r in brokers.asked(ApiKey.INIT_PRODUCER_ID)}
     assert timeouts == {60_000}
 
 
 # calls
 
 
-def test_calls_at_the_wrong_time_name_the_right_one(newer: Bank) -> None:
+def test_calls_at_the_wrong_time_name_the_right_one(newer: TransactionCluster) -> None:
     async def scenario() -> None:
         async with newer.producer() as producer:
             for call in (
@@ -739,10 +757,10 @@ def test_calls_at_the_wrong_time_name_the_right_one(newer: Bank) -> None:
     newer.run(scenario)
 
 
-def test_a_call_that_timed_out_continues_and_may_be_repeated(bank: Bank) -> None:
+def test_a_call_that_timed_out_continues_and_may_be_repeated(brokers: TransactionCluster) -> None:
     async def scenario() -> None:
-        async with bank.producer(max_block_ms=1000) as producer:
-            bank.script[ApiKey.FIND_COORDINATOR] = [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 4
+        async with brokers.producer(max_block_ms=1000) as producer:
+            brokers.script[ApiKey.FIND_COORDINATOR] = [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 4
             with pytest.raises(
                 Unavailable, match=r"init_transactions\(\).*COORDINATOR_NOT_AVAILABLE.*call it agai"
             ):
@@ -752,7 +770,7 @@ def test_a_call_that_timed_out_continues_and_may_be_repeated(bank: Bank) -> None
             await producer.init_transactions()
             await producer.begin_transaction()
             await producer.send("topic", b"1", partition=0)
-            bank.script[ApiKey.END_TXN] = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 4
+            brokers.script[ApiKey.END_TXN] = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 4
             with pytest.raises(Unavailable, match=r"commit_transaction\(\) is not done after 1 s"):
                 await producer.commit_transaction()
             with pytest.raises(UsageError, match=r"call commit_transaction\(\) again"):
@@ -763,106 +781,110 @@ def test_a_call_that_timed_out_continues_and_may_be_repeated(bank: Bank) -> None
             await producer.commit_transaction()
             await producer.begin_transaction()
 
-    bank.run(scenario)
-    assert bank.decisions == [True]
+    brokers.run(scenario)
+    assert brokers.decisions == [True]
 
 
-def test_offsets_that_timed_out_are_waited_for_by_the_commit(bank: Bank) -> None:
+def test_offsets_that_timed_out_are_waited_for_by_the_commit(brokers: TransactionCluster) -> None:
     async def scenario() -> None:
-        async with bank.producer(max_block_ms=1000) as producer:
+        async with brokers.producer(max_block_ms=1000) as producer:
             await begin(producer)
-            bank.script[ApiKey.TXN_OFFSET_COMMIT] = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 4
+            brokers.script[ApiKey.TXN_OFFSET_COMMIT] = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 4
             with pytest.raises(Unavailable, match=r"send_offsets_to_transaction\(\)"):
                 await producer.send_offsets_to_transaction({TOPIC: 5}, GROUP)
             await producer.commit_transaction()
 
-    bank.run(scenario)
-    assert bank.offsets == {TOPIC: 5}
+    brokers.run(scenario)
+    assert brokers.offsets == {TOPIC: 5}
 
 
-def test_offsets_that_timed_out_are_not_sent_twice(bank: Bank) -> None:
+def test_offsets_that_timed_out_are_not_sent_twice(brokers: TransactionCluster) -> None:
     async def scenario() -> None:
-        async with bank.producer(max_block_ms=1000) as producer:
+        async with brokers.producer(max_block_ms=1000) as producer:
             await begin(producer)
-            bank.script[ApiKey.TXN_OFFSET_COMMIT] = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 4
+            brokers.script[ApiKey.TXN_OFFSET_COMMIT] = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 4
             with pytest.raises(Unavailable, match="COORDINATOR_LOAD_IN_PROGRESS"):
                 await producer.send_offsets_to_transaction({TOPIC: 5}, GROUP)
             await producer.send_offsets_to_transaction({TOPIC: 5}, GROUP)
             await producer.send_offsets_to_transaction({TOPIC: 6}, GROUP)
             await producer.commit_transaction()
 
-    bank.run(scenario)
-    assert bank.offsets == {TOPIC: 6}
-    assert len(bank.asked(ApiKey.TXN_OFFSET_COMMIT)) == 4 + 1 + 1
+    brokers.run(scenario)
+    assert brokers.offsets == {TOPIC: 6}
+    assert len(brokers.asked(ApiKey.TXN_OFFSET_COMMIT)) == 4 + 1 + 1
 
 
-def test_an_abort_gives_up_offsets_and_partitions_that_were_not_taken(bank: Bank) -> None:
+def test_an_abort_gives_up_offsets_and_partitions_that_were_not_taken(
+    brokers: TransactionCluster,
+) -> None:
     async def scenario() -> None:
-        async with bank.producer(max_block_ms=1000) as producer:
+        async with brokers.producer(max_block_ms=1000) as producer:
             await begin(producer)
             for api in (ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN):
-                bank.script[api] = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 1000
-            bank.script[ApiKey.TXN_OFFSET_COMMIT] = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 1000
-            bank.script[ApiKey.PRODUCE] = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 1000
+                brokers.script[api] = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 1000
+            brokers.script[ApiKey.TXN_OFFSET_COMMIT] = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 1000
+            brokers.script[ApiKey.PRODUCE] = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 1000
             delivery = await producer.send("topic", b"1", partition=0)
             with pytest.raises(Unavailable):
                 await producer.send_offsets_to_transaction({TOPIC: 5}, GROUP)
             await producer.abort_transaction()
             with pytest.raises(TransactionError, match="repeat the transaction"):
                 await delivery
-            bank.script.clear()
+            brokers.script.clear()
             await producer.begin_transaction()
             await producer.send("topic", b"2", partition=0)
             await producer.commit_transaction()
 
-    bank.run(scenario)
-    assert bank.committed == {TOPIC: [b"2"]}
-    assert bank.offsets == {}
+    brokers.run(scenario)
+    assert brokers.committed == {TOPIC: [b"2"]}
+    assert brokers.offsets == {}
 
 
-def test_closing_aborts_an_open_transaction(bank: Bank) -> None:
+def test_closing_aborts_an_open_transaction(brokers: TransactionCluster) -> None:
     async def scenario() -> None:
-        async with bank.producer() as producer:
+        async with brokers.producer() as producer:
             await begin(producer)
             await (await producer.send("topic", b"1", partition=0))
 
-    bank.run(scenario)
-    assert bank.decisions == [False]
+    brokers.run(scenario)
+    assert brokers.decisions == [False]
 
 
-def test_a_producer_that_died_leaves_nothing_to_the_next_of_its_id(bank: Bank) -> None:
+def test_a_producer_that_died_leaves_nothing_to_the_next_of_its_id(
+    brokers: TransactionCluster,
+) -> None:
     async def scenario() -> None:
-        async with bank.producer() as dead:
+        async with brokers.producer() as dead:
             await begin(dead)
             await (await dead.send("topic", b"half", partition=0))
-            async with bank.producer() as next_one:
+            async with brokers.producer() as next_one:
                 await begin(next_one)
                 await next_one.send("topic", b"whole", partition=0)
                 await next_one.commit_transaction()
 
-    bank.run(scenario)
-    assert bank.committed == {TOPIC: [b"whole"]}
-    assert bank.decisions == [False, True]
+    brokers.run(scenario)
+    assert brokers.committed == {TOPIC: [b"whole"]}
+    assert brokers.decisions == [False, True]
 
 
 def test_a_cluster_without_transactions_says_so_at_once() -> None:
     with World(23) as world:
-        bank = make_bank(world, level=0)
-        for broker in bank.cluster.brokers.values():
+        brokers = make_transaction_cluster(world, level=0)
+        for broker in brokers.cluster.brokers.values():
             del broker.versions[ApiKey.END_TXN]
 
         async def scenario() -> None:
-            async with bank.producer() as producer:
+            async with brokers.producer() as producer:
                 with pytest.raises(BrokerError, match="serves no transactions; leave transactiona"):
                     await producer.init_transactions()
 
-        bank.run(scenario)
+        brokers.run(scenario)
 
 
-def test_waiting_calls_raise_when_the_producer_is_closed(bank: Bank) -> None:
+def test_waiting_calls_raise_when_the_producer_is_closed(brokers: TransactionCluster) -> None:
     async def scenario() -> None:
-        bank.script[ApiKey.END_TXN] = [NO_ANSWER]
-        async with bank.producer() as producer:
+        brokers.script[ApiKey.END_TXN] = [NO_ANSWER]
+        async with brokers.producer() as producer:
             await begin(producer)
             await producer.send("topic", b"1", partition=0)
             committing = asyncio.create_task(producer.commit_transaction())
@@ -870,4 +892,4 @@ def test_waiting_calls_raise_when_the_producer_is_closed(bank: Bank) -> None:
         with pytest.raises(Unavailable, match="closed meanwhile"):
             await committing
 
-    bank.run(scenario)
+    brokers.run(scenario)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.unit.client.scripted_broker import HANG_UP, NO_ANSWER
-from tests.unit.client.scripted_transactions import OTHER, TOPIC, make_bank
+from tests.unit.client.scripted_transactions import OTHER, TOPIC, make_transaction_cluster
 from trimtab.client.network.connections import ApiKey
 from trimtab.client.sender.group_offsets import ConsumerGroup
 from trimtab.errors import ErrorCode, TransactionError, Unavailable
@@ -58,7 +58,7 @@ def test_under_faults_exactly_the_committed_records_are_read(level: int, seed: i
     positions: dict[TopicPartition, int] = {}
     fatal: list[TransactionError] = []
     with World(seed) as world:
-        bank = make_bank(world, level)
+        brokers = make_transaction_cluster(world, level)
         random = world.random("faults")
 
         def fault(api: ApiKey) -> object:
@@ -68,7 +68,7 @@ def test_under_faults_exactly_the_committed_records_are_read(level: int, seed: i
             if draw < 0.2 and api in ENDING:
                 return random.choice(ENDING[api])
             if draw < 0.25:
-                bank.coordinator, bank.groups = random.randrange(2), random.randrange(2)
+                brokers.coordinator, brokers.groups = random.randrange(2), random.randrange(2)
             return ErrorCode.NONE
 
         async def repeat(call: Callable[[], Awaitable[None]]) -> None:
@@ -80,7 +80,7 @@ def test_under_faults_exactly_the_committed_records_are_read(level: int, seed: i
 
         async def scenario() -> None:
             nonlocal fatal
-            async with bank.producer(batch_size=100, max_block_ms=500) as producer:
+            async with brokers.producer(batch_size=100, max_block_ms=500) as producer:
                 await repeat(producer.init_transactions)
                 for number in range(12):
                     sent: dict[TopicPartition, list[bytes | None]] = {TOPIC: [], OTHER: []}
@@ -110,9 +110,9 @@ def test_under_faults_exactly_the_committed_records_are_read(level: int, seed: i
                     for partition, values in sent.items():
                         expected[partition] += values
 
-        bank.fault = fault
-        bank.run(scenario)
+        brokers.fault = fault
+        brokers.run(scenario)
     assert fatal == []
-    assert {TOPIC: [], OTHER: []} | bank.committed == expected
-    assert bank.offsets == positions
+    assert {TOPIC: [], OTHER: []} | brokers.committed == expected
+    assert brokers.offsets == positions
     assert expected[TOPIC] + expected[OTHER]

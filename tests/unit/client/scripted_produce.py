@@ -27,16 +27,16 @@ Refuse = Callable[[TopicPartition, int, int], ErrorCode]
 
 
 @dataclass
-class Desk:
+class ProduceCluster:
     """A scripted cluster that stores produced batches, and checks sequences as a broker does.
 
     Attributes:
-        refuse: asked for each batch with (partition, how many were stored, broker); NONE stores it.
-        refuse_records: likewise, with the number of its records.
+        refuse: called for each batch with (partition, batches so far, broker); NONE stores it.
+        refuse_records: called with the number of its records; likewise.
         stored: the values of each partition in order.
-        batches: what came, stored or not: when, to which broker and partition, how many records.
+        batches: every received batch, stored or not: time, broker, partition, number of records.
         epochs: the producer epoch of each.
-        producers: what each partition knows of its producers, by a broker's own rules.
+        producers: the producer state of each partition, by a broker's own rules.
     """
 
     world: World
@@ -108,10 +108,10 @@ class Desk:
             await producer.close(timeout=5)
 
 
-def make_desk(world: World, *leaders: int) -> Desk:
-    """A desk of two brokers, or as many as `leaders` of the partitions of "topic" name."""
+def make_produce_cluster(world: World, *leaders: int) -> ProduceCluster:
+    """A cluster whose brokers lead the partitions of "topic" as in `leaders`."""
     cluster = ScriptedCluster(world, {"topic": list(leaders)})
-    made = Desk(world, cluster)
+    made = ProduceCluster(world, cluster)
     for node in range(max(1, *leaders) + 1):
         broker = cluster.broker(node)
         broker.answers[ApiKey.INIT_PRODUCER_ID] = made.identify
