@@ -14,7 +14,7 @@ import pytest
 from tests.unit.broker.test_fetch_session import (
     FOLLOWER,
     SIZE,
-    Desk,
+    FakeBroker,
     names,
     request,
     told,
@@ -322,32 +322,32 @@ def test_a_lost_connection_cancels_its_waiting_fetch(lab: Any) -> None:
 
 @virtual
 async def test_a_session_begins_when_its_first_fetch_has_waited() -> None:
-    desk = Desk()
-    desk.add("a")
-    answer = desk.ask({"a": 0}, wait_ms=1000)
-    assert len(desk.fetch_sessions) == 0
-    desk.partitions["a"].append()
+    fake = FakeBroker()
+    fake.add("a")
+    answer = fake.ask({"a": 0}, wait_ms=1000)
+    assert len(fake.fetch_sessions) == 0
+    fake.partitions["a"].append()
     assert not answer.done()
     response = await answer
     assert names(response) == "A"
-    assert len(desk.fetch_sessions) == 1
-    again = desk.send(request({"a": 1}, (), response.session_id, 1))
+    assert len(fake.fetch_sessions) == 1
+    again = fake.send(request({"a": 1}, (), response.session_id, 1))
     assert (again.error_code, names(again)) == (0, "")
 
 
 @virtual
 @pytest.mark.parametrize(("min_bytes", "appends"), [(1, 1), (SIZE, 1), (SIZE + 1, 2), (300, 3)])
 async def test_a_wait_ends_when_min_bytes_are_available(min_bytes: int, appends: int) -> None:
-    desk = Desk()
-    desk.add(*"ab", batches=1)
-    desk.ask({"a": 1, "b": 1})
+    fake = FakeBroker()
+    fake.add(*"ab", batches=1)
+    fake.ask({"a": 1, "b": 1})
     loop = asyncio.get_running_loop()
     began = loop.time()
-    answer = desk.ask(wait_ms=60_000, min_bytes=min_bytes)
+    answer = fake.ask(wait_ms=60_000, min_bytes=min_bytes)
     for number in range(appends):
         await asyncio.sleep(1)
         assert not answer.done()
-        desk.partitions["ab"[number % 2]].append()
+        fake.partitions["ab"[number % 2]].append()
     response = await answer
     assert loop.time() - began == appends
     assert sum(len(part.records) for _, part in told(response)) == appends * SIZE
@@ -355,14 +355,14 @@ async def test_a_wait_ends_when_min_bytes_are_available(min_bytes: int, appends:
 
 @virtual
 async def test_a_wait_without_min_bytes_ends_in_time_with_the_available_records() -> None:
-    desk = Desk()
-    desk.add(*"ab")
-    desk.ask({"a": 0, "b": 0})
+    fake = FakeBroker()
+    fake.add(*"ab")
+    fake.ask({"a": 0, "b": 0})
     began = asyncio.get_running_loop().time()
-    answer = desk.ask(wait_ms=500, min_bytes=SIZE + 1)
-    desk.partitions["b"].append()
-    desk.partitions["a"].append(commits=False)
-    desk.partitions["a"].commit(0)
+    answer = fake.ask(wait_ms=500, min_bytes=SIZE + 1)
+    fake.partitions["b"].append()
+    fake.partitions["a"].append(commits=False)
+    fake.partitions["a"].commit(0)
     assert names(await answer) == "B"
     assert asyncio.get_running_loop().time() - began == 0.5
 
@@ -370,37 +370,37 @@ async def test_a_wait_without_min_bytes_ends_in_time_with_the_available_records(
 @virtual
 async def test_records_beyond_the_limits_of_the_response_end_the_wait() -> None:
     """Only one of two batches fits, so waiting would not help."""
-    desk = Desk()
-    desk.add("a", batches=2)
+    fake = FakeBroker()
+    fake.add("a", batches=2)
     for min_bytes in (101, 150, BIG):
         wanted = request({"a": 0}, (), 0, -1, max_bytes=150, min_bytes=min_bytes, wait_ms=1000)
-        assert names(desk.send(wanted)) == "A"
+        assert names(fake.send(wanted)) == "A"
 
 
 @virtual
 async def test_bytes_beyond_partition_max_bytes_do_not_count_towards_min_bytes() -> None:
-    desk = Desk()
-    desk.add(*"ab")
-    desk.ask({"a": 0, "b": 0}, limit=SIZE)
-    answer = desk.ask(wait_ms=60_000, min_bytes=2 * SIZE)
+    fake = FakeBroker()
+    fake.add(*"ab")
+    fake.ask({"a": 0, "b": 0}, limit=SIZE)
+    answer = fake.ask(wait_ms=60_000, min_bytes=2 * SIZE)
     for _ in range(3):
-        desk.partitions["a"].append()
+        fake.partitions["a"].append()
     await asyncio.sleep(1)
     assert not answer.done()
-    desk.partitions["b"].append()
+    fake.partitions["b"].append()
     assert names(await answer) == "AB"
 
 
 @virtual
 async def test_a_moved_high_watermark_alone_does_not_end_a_wait() -> None:
-    desk = Desk()
-    desk.add("a", batches=1)
-    desk.partitions["a"].append(commits=False)
-    desk.ask({"a": 2}, replica=FOLLOWER)
-    desk.partitions["a"].append(commits=False)
-    desk.ask({"a": 3}, replica=FOLLOWER)
-    answer = desk.ask(wait_ms=500, replica=FOLLOWER)
-    desk.partitions["a"].append(0)
+    fake = FakeBroker()
+    fake.add("a", batches=1)
+    fake.partitions["a"].append(commits=False)
+    fake.ask({"a": 2}, replica=FOLLOWER)
+    fake.partitions["a"].append(commits=False)
+    fake.ask({"a": 3}, replica=FOLLOWER)
+    answer = fake.ask(wait_ms=500, replica=FOLLOWER)
+    fake.partitions["a"].append(0)
     await asyncio.sleep(0.4)
     assert not answer.done()
     assert names(await answer) == ""
@@ -409,15 +409,15 @@ async def test_a_moved_high_watermark_alone_does_not_end_a_wait() -> None:
 @virtual
 @pytest.mark.parametrize("what", ["deleted", "replaced", "epoch", "start"])
 async def test_a_change_ends_a_wait(what: str) -> None:
-    desk = Desk()
-    desk.add(*"ab", batches=1)
-    desk.ask({"a": 1, "b": 1}, leader_epoch=0)
-    answer = desk.ask(wait_ms=60_000)
-    a = desk.partitions["a"]
+    fake = FakeBroker()
+    fake.add(*"ab", batches=1)
+    fake.ask({"a": 1, "b": 1}, leader_epoch=0)
+    answer = fake.ask(wait_ms=60_000)
+    a = fake.partitions["a"]
     if what == "deleted":
-        del desk.partitions["a"]
+        del fake.partitions["a"]
     elif what == "replaced":
-        desk.add("a")
+        fake.add("a")
     elif what == "epoch":
         a.leader_epoch = 1
     else:
@@ -433,64 +433,64 @@ async def test_a_change_ends_a_wait(what: str) -> None:
         "start": ErrorCode.NONE,
     }
     assert told(response)[0][1].error_code == codes[what]
-    if desk.partitions.get("a") is not a:
+    if fake.partitions.get("a") is not a:
         assert not a.watchers
 
 
 @virtual
 async def test_an_unknown_partition_does_not_end_the_wait_of_others() -> None:
-    desk = Desk()
-    desk.add("a")
-    desk.ask({"a": 0, "u": 0})
-    answer = desk.ask(wait_ms=500)
+    fake = FakeBroker()
+    fake.add("a")
+    fake.ask({"a": 0, "u": 0})
+    answer = fake.ask(wait_ms=500)
     assert not isinstance(answer, FetchResponse)
     assert names(await answer) == "u"
-    desk.epoch += 1
-    assert names(desk.ask(forget="a", wait_ms=500)) == "u"
+    fake.epoch += 1
+    assert names(fake.ask(forget="a", wait_ms=500)) == "u"
 
 
 @virtual
 async def test_a_session_outlives_the_connection_of_a_fetch_that_waits() -> None:
-    desk = Desk()
-    desk.add("a")
-    desk.ask({"a": 0})
-    desk.ask(wait_ms=1000).cancel()
+    fake = FakeBroker()
+    fake.add("a")
+    fake.ask({"a": 0})
+    fake.ask(wait_ms=1000).cancel()
     await asyncio.sleep(0)
-    desk.epoch += 1
-    desk.partitions["a"].append()
-    assert names(desk.ask()) == "A"
+    fake.epoch += 1
+    fake.partitions["a"].append()
+    assert names(fake.ask()) == "A"
 
 
 @virtual
 async def test_a_waiting_fetch_is_refused_when_the_next_one_of_its_session_arrives() -> None:
-    desk = Desk()
-    desk.add("a")
-    desk.ask({"a": 0})
-    earlier = desk.ask(wait_ms=60_000)
-    desk.epoch += 1
-    later = desk.ask(wait_ms=60_000)
+    fake = FakeBroker()
+    fake.add("a")
+    fake.ask({"a": 0})
+    earlier = fake.ask(wait_ms=60_000)
+    fake.epoch += 1
+    later = fake.ask(wait_ms=60_000)
     response = await earlier
     assert (response.error_code, response.session_id, response.responses) == (
         ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-        desk.session_id,
+        fake.session_id,
         [],
     )
-    desk.partitions["a"].append()
+    fake.partitions["a"].append()
     assert names(await later) == "A"
     assert asyncio.get_running_loop().time() < 1
 
 
 @virtual
 async def test_a_fetch_that_waits_is_answered_when_its_session_is_closed() -> None:
-    desk = Desk()
-    desk.add("a")
-    desk.ask({"a": 0})
-    answer = desk.ask(wait_ms=60_000)
-    desk.send(request({"a": 0}, (), desk.session_id, -1))
+    fake = FakeBroker()
+    fake.add("a")
+    fake.ask({"a": 0})
+    answer = fake.ask(wait_ms=60_000)
+    fake.send(request({"a": 0}, (), fake.session_id, -1))
     response = await answer
     assert (response.error_code, names(response)) == (0, "")
     assert asyncio.get_running_loop().time() < 1
-    assert not desk.partitions["a"].watchers
+    assert not fake.partitions["a"].watchers
 
 
 @pytest.mark.parametrize("level", [2, -1])

@@ -2,7 +2,7 @@
 
 `FetchRequestTest`, `FetchRequestMaxBytesTest`, `FetchSessionTest`, `ReplicaManagerQuotasTest`. The
 formats before v2 are not served, so what those suites ask of versions 0-3 is asked of version 4.
-What takes followers is asked of partitions that are lists (`test_fetch_session.Desk`).
+What takes followers is asked of partitions that are lists (`test_fetch_session.FakeBroker`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 from tests.steps import finish
 from tests.unit.broker.test_fetch_session import (
     FOLLOWER,
-    Desk,
+    FakeBroker,
     names,
     request,
     told,
@@ -388,53 +388,53 @@ def test_case_14_appended_records_end_the_wait(lab: Any, session: tuple[int, int
 @virtual
 @pytest.mark.parametrize("version", [12, 13, 15, 18])
 async def test_a_follower_reads_to_the_log_end_after_its_progress_is_recorded(version: int) -> None:
-    desk = Desk()
-    desk.add(*"ab")
-    for partition in desk.partitions.values():
+    fake = FakeBroker()
+    fake.add(*"ab")
+    for partition in fake.partitions.values():
         partition.append(commits=False)
     options: Any = {"version": version, "replica": FOLLOWER, "replica_epoch": 4}
     epoch = 4 if version >= 15 else -1
     if version < 15:
         options["replica_epoch"] = -1
-    assert names(desk.ask({"a": 0, "b": 0}, **options)) == "AB"
-    response = desk.ask({"a": 1}, **options)
+    assert names(fake.ask({"a": 0, "b": 0}, **options)) == "AB"
+    response = fake.ask({"a": 1}, **options)
     # The response has the high watermark as raised by this fetch.
     assert [(name, part.high_watermark) for name, part in told(response)] == [
         ("a", 1),
         ("b", 0),
     ]
-    a, b = desk.partitions.values()
+    a, b = fake.partitions.values()
     assert (a.progress, b.progress) == ([(epoch, 0, 3), (epoch, 1, 3)], [(epoch, 0, 3)])
-    assert names(desk.ask({"b": 1}, **options)) == "b"
-    assert names(desk.ask(**options)) == ""
+    assert names(fake.ask({"b": 1}, **options)) == "b"
+    assert names(fake.ask(**options)) == ""
     assert len(a.progress) == len(b.progress) == 2
 
 
 @virtual
 @pytest.mark.parametrize("replica", [-1, FOLLOWER])
 async def test_a_diverging_epoch_is_returned_before_progress_is_recorded(replica: int) -> None:
-    desk = Desk()
-    desk.add("a", batches=2)
-    a = desk.partitions["a"]
+    fake = FakeBroker()
+    fake.add("a", batches=2)
+    a = fake.partitions["a"]
     a.diverging = (3, 1)
     for named in ({"a": 5}, {}):
-        response = desk.ask(named, fetched_epoch=4, replica=replica, wait_ms=1000)
+        response = fake.ask(named, fetched_epoch=4, replica=replica, wait_ms=1000)
         ((_, part),) = told(response)
         assert (part.error_code, part.records) == (0, b"")
         assert (part.diverging_epoch.epoch, part.diverging_epoch.end_offset) == (3, 1)
     assert not a.progress
     a.diverging = None
-    assert names(desk.ask({"a": 1}, fetched_epoch=3, replica=replica)) == "A"
+    assert names(fake.ask({"a": 1}, fetched_epoch=3, replica=replica)) == "A"
     assert [offset for _, offset, _ in a.progress] == [1] * (replica == FOLLOWER)
 
 
 @virtual
 async def test_a_refused_fetch_records_no_progress() -> None:
-    desk = Desk()
-    desk.add(*"abc", batches=1)
-    desk.partitions["b"].leader_epoch = 2
-    desk.partitions["c"].is_leader = False
-    response = desk.ask({"a": 2, "b": 1, "c": 1}, replica=FOLLOWER, leader_epoch=0, version=16)
+    fake = FakeBroker()
+    fake.add(*"abc", batches=1)
+    fake.partitions["b"].leader_epoch = 2
+    fake.partitions["c"].is_leader = False
+    response = fake.ask({"a": 2, "b": 1, "c": 1}, replica=FOLLOWER, leader_epoch=0, version=16)
     assert [part.error_code for _, part in told(response)] == [
         ErrorCode.OFFSET_OUT_OF_RANGE,
         ErrorCode.FENCED_LEADER_EPOCH,
@@ -442,29 +442,29 @@ async def test_a_refused_fetch_records_no_progress() -> None:
     ]
     assert [part.current_leader.leader_id for _, part in told(response)] == [-1, 9, 9]
     assert response.node_endpoints == []
-    assert [each.progress for each in desk.partitions.values()] == [[], [], []]
+    assert [each.progress for each in fake.partitions.values()] == [[], [], []]
     for epoch, code in (
         (0, ErrorCode.UNKNOWN_LEADER_EPOCH),
         (-1, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     ):
-        response = desk.ask({"a": 0}, replica=8, leader_epoch=epoch, version=16)
+        response = fake.ask({"a": 0}, replica=8, leader_epoch=epoch, version=16)
         assert told(response)[0][1].error_code == code
 
 
 @virtual
 async def test_progress_is_recorded_again_after_a_leader_change() -> None:
-    desk = Desk()
-    desk.add("a", batches=1)
-    desk.ask({"a": 1}, replica=FOLLOWER)
-    desk.ask(replica=FOLLOWER)
-    desk.partitions["a"].change()
-    desk.ask(replica=FOLLOWER)
-    assert [offset for _, offset, _ in desk.partitions["a"].progress] == [1, 1]
+    fake = FakeBroker()
+    fake.add("a", batches=1)
+    fake.ask({"a": 1}, replica=FOLLOWER)
+    fake.ask(replica=FOLLOWER)
+    fake.partitions["a"].change()
+    fake.ask(replica=FOLLOWER)
+    assert [offset for _, offset, _ in fake.partitions["a"].progress] == [1, 1]
     # Another replica in its place, without a notification to the session.
-    desk.partitions["a"].append()
-    desk.add("a", batches=1)
-    desk.ask(replica=FOLLOWER)
-    assert [offset for _, offset, _ in desk.partitions["a"].progress] == [1]
+    fake.partitions["a"].append()
+    fake.add("a", batches=1)
+    fake.ask(replica=FOLLOWER)
+    assert [offset for _, offset, _ in fake.partitions["a"].progress] == [1]
 
 
 @virtual
@@ -481,32 +481,32 @@ async def test_progress_is_recorded_again_after_a_leader_change() -> None:
 async def test_case_7_a_throttled_follower_gets_no_records(
     replica: int, is_slow: bool, exceeded_from: int, expected: str
 ) -> None:
-    desk = Desk()
-    desk.add(*"ab", batches=1)
+    fake = FakeBroker()
+    fake.add(*"ab", batches=1)
     checks = iter(range(1, 9))
-    desk.exceeded = lambda: next(checks) >= exceeded_from
-    for partition in desk.partitions.values():
+    fake.exceeded = lambda: next(checks) >= exceeded_from
+    for partition in fake.partitions.values():
         partition.is_slow = is_slow
-    assert names(desk.ask({"a": 0, "b": 0}, replica=replica)) == expected
-    desk.exceeded = lambda: False
-    assert names(desk.ask(replica=replica)).lower() in ("ab", "ba")
+    assert names(fake.ask({"a": 0, "b": 0}, replica=replica)) == expected
+    fake.exceeded = lambda: False
+    assert names(fake.ask(replica=replica)).lower() in ("ab", "ba")
 
 
 @virtual
 async def test_a_throttled_partition_does_not_end_a_wait() -> None:
-    desk = Desk()
-    desk.add("a", batches=1)
-    desk.ask({"a": 1}, replica=FOLLOWER)
-    desk.partitions["a"].is_slow = True
-    desk.exceeded = lambda: True
-    answer = desk.ask(replica=FOLLOWER, wait_ms=500)
-    desk.partitions["a"].append()
+    fake = FakeBroker()
+    fake.add("a", batches=1)
+    fake.ask({"a": 1}, replica=FOLLOWER)
+    fake.partitions["a"].is_slow = True
+    fake.exceeded = lambda: True
+    answer = fake.ask(replica=FOLLOWER, wait_ms=500)
+    fake.partitions["a"].append()
     await asyncio.sleep(0.4)
     assert not answer.done()
     assert names(await answer) == "a"
-    desk.epoch += 1
-    desk.exceeded = lambda: False
-    assert names(desk.ask(replica=FOLLOWER)) == "A"
+    fake.epoch += 1
+    fake.exceeded = lambda: False
+    assert names(fake.ask(replica=FOLLOWER)) == "A"
 
 
 # -- consumers and replicas
@@ -515,14 +515,14 @@ async def test_a_throttled_partition_does_not_end_a_wait() -> None:
 @virtual
 @pytest.mark.kip(392)
 async def test_a_consumer_with_a_rack_is_sent_to_its_preferred_replica() -> None:
-    desk = Desk()
-    desk.add(*"ab", batches=1)
-    desk.partitions["b"].preferred = 2
+    fake = FakeBroker()
+    fake.add(*"ab", batches=1)
+    fake.partitions["b"].preferred = 2
     for version, rack, expected in ((11, "r", "Ab"), (11, "", "AB"), (10, "r", "AB")):
         wanted = request({"a": 0, "b": 0}, session_epoch=-1, wait_ms=1000, min_bytes=BIG)
         wanted.rack_id = rack
         wanted.max_wait_ms = 1000 if expected == "Ab" else 0
-        response = desk.send(wanted, version)
+        response = fake.send(wanted, version)
         assert names(response) == expected
         assert [part.preferred_read_replica for _, part in told(response)] == [
             -1,
@@ -533,23 +533,23 @@ async def test_a_consumer_with_a_rack_is_sent_to_its_preferred_replica() -> None
 @virtual
 @pytest.mark.kip(392)
 async def test_only_consumers_that_support_it_read_from_followers() -> None:
-    desk = Desk()
-    desk.add("a", batches=1)
-    desk.partitions["a"].is_leader = False
+    fake = FakeBroker()
+    fake.add("a", batches=1)
+    fake.partitions["a"].is_leader = False
     for version, replica in ((10, -1), (12, FOLLOWER)):
-        response = desk.send(request({"a": 0}, (), 0, -1, replica=replica), version)
+        response = fake.send(request({"a": 0}, (), 0, -1, replica=replica), version)
         assert told(response)[0][1].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert names(desk.send(request({"a": 0}, (), 0, -1), 11)) == "A"
+    assert names(fake.send(request({"a": 0}, (), 0, -1), 11)) == "A"
 
 
 @virtual
 async def test_a_session_with_another_reader_gets_all_partitions() -> None:
-    desk = Desk()
-    desk.add("a", batches=1)
-    desk.partitions["a"].append(commits=False)
-    desk.ask({"a": 1})
-    assert names(desk.ask()) == ""
-    assert names(desk.ask(replica=FOLLOWER)) == "A"
+    fake = FakeBroker()
+    fake.add("a", batches=1)
+    fake.partitions["a"].append(commits=False)
+    fake.ask({"a": 1})
+    assert names(fake.ask()) == ""
+    assert names(fake.ask(replica=FOLLOWER)) == "A"
 
 
 @virtual
@@ -564,10 +564,10 @@ async def test_a_session_with_another_reader_gets_all_partitions() -> None:
 async def test_zstd_needs_a_consumer_version_that_supports_it(
     version: int, compression: str, code: ErrorCode
 ) -> None:
-    desk = Desk()
-    desk.add("a", batches=1)
-    desk.partitions["a"].compression_type = compression
-    ((_, part),) = told(desk.ask({"a": 0}, version=version))
+    fake = FakeBroker()
+    fake.add("a", batches=1)
+    fake.partitions["a"].compression_type = compression
+    ((_, part),) = told(fake.ask({"a": 0}, version=version))
     assert (part.error_code, bool(part.records)) == (code, not code)
 
 
@@ -585,10 +585,10 @@ async def test_zstd_needs_a_consumer_version_that_supports_it(
 async def test_an_unreadable_partition_is_answered_at_once_with_the_others(
     fault: Exception, version: int, code: ErrorCode
 ) -> None:
-    desk = Desk()
-    desk.add(*"ab", batches=1)
-    desk.partitions["a"].fault = fault
-    response = desk.ask({"a": 0, "b": 0}, version=version, min_bytes=BIG, wait_ms=1000)
+    fake = FakeBroker()
+    fake.add(*"ab", batches=1)
+    fake.partitions["a"].fault = fault
+    response = fake.ask({"a": 0, "b": 0}, version=version, min_bytes=BIG, wait_ms=1000)
     assert [part.error_code for _, part in told(response)] == [code, 0]
     assert names(response) == "aB"
-    assert desk.disk_failures == [fault] * isinstance(fault, StorageError)
+    assert fake.disk_failures == [fault] * isinstance(fault, StorageError)

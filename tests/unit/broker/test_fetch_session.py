@@ -129,7 +129,7 @@ def topic_id(name: str) -> bytes:
     return name.encode().rjust(16, b"-")
 
 
-class Desk:
+class FakeBroker:
     """A broker with one partition to a topic, and a client of it."""
 
     def __init__(self, slots: int = 1000) -> None:
@@ -320,55 +320,55 @@ def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 async def test_which_session_a_request_means(
     version: int, session: str, epoch: int, code: ErrorCode, answered: str, is_left: bool
 ) -> None:
-    desk = Desk()
-    desk.add("a", batches=1)
-    known = desk.send(request({"a": 0}, session_epoch=0), version).session_id
+    fake = FakeBroker()
+    fake.add("a", batches=1)
+    known = fake.send(request({"a": 0}, session_epoch=0), version).session_id
     for next_epoch in range(1, 5):
-        desk.send(request({}, session_id=known, session_epoch=next_epoch), version)
+        fake.send(request({}, session_id=known, session_epoch=next_epoch), version)
     ids = {"none": 0, "known": known, "other": known ^ 1}
     named = {} if epoch == 5 else {"a": 0}
-    response = desk.send(request(named, (), ids[session], epoch), version)
+    response = fake.send(request(named, (), ids[session], epoch), version)
     assert response.error_code == code
     assert names(response) == ("" if code else "A")
     if answered == "new":
         assert response.session_id not in (0, known)
     else:
         assert response.session_id == ids[answered]
-    assert len(desk.fetch_sessions) == is_left + (answered == "new")
-    again = desk.send(request({}, (), known, 6 if answered == "known" else 5), version)
+    assert len(fake.fetch_sessions) == is_left + (answered == "new")
+    again = fake.send(request({}, (), known, 6 if answered == "known" else 5), version)
     assert again.error_code == (0 if is_left else ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
 
 
 @virtual
 @pytest.mark.parametrize(("first", "then"), [(12, 13), (13, 12), (16, 7)])
 async def test_a_session_goes_by_names_or_by_ids(first: int, then: int) -> None:
-    desk = Desk()
-    desk.add("a")
-    desk.ask({"a": 0}, version=first)
-    response = desk.ask(version=then)
+    fake = FakeBroker()
+    fake.add("a")
+    fake.ask({"a": 0}, version=first)
+    response = fake.ask(version=then)
     assert (response.error_code, response.session_id) == (
         ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
         0,
     )
-    assert desk.ask(version=first).error_code == 0
+    assert fake.ask(version=first).error_code == 0
 
 
 @virtual
 async def test_versions_before_7_have_no_session() -> None:
-    desk = Desk()
-    desk.add("a", batches=1)
-    assert names(desk.ask({"a": 0}, version=6)) == "A"
-    assert len(desk.fetch_sessions) == 0
+    fake = FakeBroker()
+    fake.add("a", batches=1)
+    assert names(fake.ask({"a": 0}, version=6)) == "A"
+    assert len(fake.fetch_sessions) == 0
 
 
 @virtual
 async def test_the_epoch_after_the_last_one_is_1() -> None:
-    desk = Desk()
-    desk.add("a")
-    session_id = desk.ask({"a": 0}).session_id
-    desk.fetch_sessions._sessions[session_id].epoch = MAX_EPOCH
+    fake = FakeBroker()
+    fake.add("a")
+    session_id = fake.ask({"a": 0}).session_id
+    fake.fetch_sessions._sessions[session_id].epoch = MAX_EPOCH
     codes = [
-        desk.send(request({}, (), session_id, epoch)).error_code
+        fake.send(request({}, (), session_id, epoch)).error_code
         for epoch in (MAX_EPOCH, 0x7FFFFFFF, 1, 2)
     ]
     assert codes == [0, ErrorCode.INVALID_FETCH_SESSION_EPOCH, 0, 0]
@@ -376,33 +376,33 @@ async def test_the_epoch_after_the_last_one_is_1() -> None:
 
 @virtual
 async def test_a_session_ends_with_its_last_partition() -> None:
-    desk = Desk()
-    desk.add(*"ab", batches=1)
-    desk.ask({"a": 0, "b": 1})
-    assert names(desk.ask(forget="a")) == ""
-    watched = desk.partitions["b"].watchers
+    fake = FakeBroker()
+    fake.add(*"ab", batches=1)
+    fake.ask({"a": 0, "b": 1})
+    assert names(fake.ask(forget="a")) == ""
+    watched = fake.partitions["b"].watchers
     assert len(watched) == 1
-    response = desk.ask(forget="b")
+    response = fake.ask(forget="b")
     assert (response.error_code, response.session_id, names(response)) == (0, 0, "")
     assert not watched
-    assert len(desk.fetch_sessions) == 0
+    assert len(fake.fetch_sessions) == 0
 
 
 @virtual
 async def test_a_partition_added_and_forgotten_in_one_request_is_read_without_a_session() -> None:
-    desk = Desk()
-    desk.add("a", batches=1)
-    desk.ask({"a": 0})
-    response = desk.ask({"a": 0}, forget="a")
+    fake = FakeBroker()
+    fake.add("a", batches=1)
+    fake.ask({"a": 0})
+    response = fake.ask({"a": 0}, forget="a")
     assert (response.session_id, names(response)) == (0, "A")
-    assert not desk.partitions["a"].watchers
+    assert not fake.partitions["a"].watchers
 
 
 @virtual
 async def test_a_session_without_partitions_ends_with_the_next_request() -> None:
-    desk = Desk()
-    assert desk.ask({}).session_id
-    assert desk.ask({}).session_id == 0
+    fake = FakeBroker()
+    assert fake.ask({}).session_id
+    assert fake.ask({}).session_id == 0
 
 
 # -- what is answered
@@ -412,95 +412,95 @@ async def test_a_session_without_partitions_ends_with_the_next_request() -> None
 @pytest.mark.kip(227)
 async def test_only_changed_partitions_are_answered() -> None:
     """Kafka's own test: the high watermark of one partition moves, another gets records."""
-    desk = Desk()
-    desk.add(*"abc")
-    assert names(desk.ask(dict.fromkeys("abc", 0))) == "abc"
-    assert names(desk.ask()) == ""
-    a, b, c = desk.partitions.values()
+    fake = FakeBroker()
+    fake.add(*"abc")
+    assert names(fake.ask(dict.fromkeys("abc", 0))) == "abc"
+    assert names(fake.ask()) == ""
+    a, b, c = fake.partitions.values()
     a.append(commits=False)
-    assert names(desk.ask({"a": 1})) == ""
+    assert names(fake.ask({"a": 1})) == ""
     a.commit()
     b.append()
-    response = desk.ask()
+    response = fake.ask()
     assert names(response) == "aB"
     assert [part.high_watermark for _, part in told(response)] == [1, 1]
     for partition in (a, b, c):
         partition.append()
-    assert names(desk.ask({"b": 1})) == "ACB"
+    assert names(fake.ask({"b": 1})) == "ACB"
 
 
 @virtual
 async def test_records_not_yet_consumed_are_returned_again() -> None:
-    desk = Desk()
-    desk.add(*"ab", batches=1)
+    fake = FakeBroker()
+    fake.add(*"ab", batches=1)
     for _ in range(3):
-        assert names(desk.ask({} if desk.epoch else {"a": 0, "b": 0})) == "AB"
-    assert names(desk.ask({"a": 1, "b": 1})) == ""
+        assert names(fake.ask({} if fake.epoch else {"a": 0, "b": 0})) == "AB"
+    assert names(fake.ask({"a": 1, "b": 1})) == ""
 
 
 @virtual
 async def test_a_new_log_start_offset_is_returned_once() -> None:
-    desk = Desk()
-    desk.add("a", batches=2)
-    desk.ask({"a": 2})
-    desk.partitions["a"].log.log_start_offset = 1
-    desk.partitions["a"].change()
-    response = desk.ask()
+    fake = FakeBroker()
+    fake.add("a", batches=2)
+    fake.ask({"a": 2})
+    fake.partitions["a"].log.log_start_offset = 1
+    fake.partitions["a"].change()
+    response = fake.ask()
     assert [part.log_start_offset for _, part in told(response)] == [1]
-    assert names(desk.ask()) == ""
+    assert names(fake.ask()) == ""
 
 
 @virtual
 @pytest.mark.parametrize("version", [12, 13])
 async def test_an_unknown_partition_is_repeated_until_it_exists(version: int) -> None:
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if version < 13 else ErrorCode.UNKNOWN_TOPIC_ID
-    desk = Desk()
-    desk.add("a", batches=1)
+    fake = FakeBroker()
+    fake.add("a", batches=1)
     for named in ({"u": 0, "a": 1}, {}, {}):
-        response = desk.ask(named, version=version)
+        response = fake.ask(named, version=version)
         codes = [(name, part.error_code) for name, part in told(response)]
-        assert codes == [("a", 0), ("u", unknown)][bool(desk.epoch - 1) :]
-    desk.partitions["a"].append()
-    assert names(desk.ask(version=version)) == "Au"  # the unknown ones last, whatever the order
-    desk.add("u")
-    response = desk.ask({"a": 2}, version=version)
+        assert codes == [("a", 0), ("u", unknown)][bool(fake.epoch - 1) :]
+    fake.partitions["a"].append()
+    assert names(fake.ask(version=version)) == "Au"  # the unknown ones last, whatever the order
+    fake.add("u")
+    response = fake.ask({"a": 2}, version=version)
     assert [(name, part.error_code) for name, part in told(response)] == [("u", 0)]
-    assert names(desk.ask(version=version)) == ""
-    desk.partitions["u"].append()
-    assert names(desk.ask(version=version)) == "U"
+    assert names(fake.ask(version=version)) == ""
+    fake.partitions["u"].append()
+    assert names(fake.ask(version=version)) == "U"
 
 
 @virtual
 async def test_a_partition_that_is_removed_and_created_again_is_returned() -> None:
-    desk = Desk()
-    desk.add("a")
-    desk.ask({"a": 0})
-    gone = desk.partitions.pop("a")
+    fake = FakeBroker()
+    fake.add("a")
+    fake.ask({"a": 0})
+    gone = fake.partitions.pop("a")
     gone.change()
     for _ in range(2):
-        (part,) = (part for _, part in told(desk.ask()))
+        (part,) = (part for _, part in told(fake.ask()))
         assert part.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert not gone.watchers
-    desk.add("a")
-    assert names(desk.ask()) == "a"
-    desk.partitions["a"].append()
-    assert names(desk.ask()) == "A"
+    fake.add("a")
+    assert names(fake.ask()) == "a"
+    fake.partitions["a"].append()
+    assert names(fake.ask()) == "A"
 
 
 @virtual
 async def test_errors_at_a_partition_are_repeated_in_their_place() -> None:
-    desk = Desk()
-    desk.add(*"abc", batches=1)
+    fake = FakeBroker()
+    fake.add(*"abc", batches=1)
     named = {"a": 0, "b": 9, "c": 0}
     for _ in range(2):
-        response = desk.ask(named if not desk.epoch else {})
+        response = fake.ask(named if not fake.epoch else {})
         assert names(response) in ("AbC", "bAC")  # a partition that sent records goes last
         assert [part.error_code for name, part in told(response) if name == "b"] == [
             ErrorCode.OFFSET_OUT_OF_RANGE
         ]
-    response = desk.ask({"a": 1, "b": 1, "c": 1})
+    response = fake.ask({"a": 1, "b": 1, "c": 1})
     assert [(name, part.high_watermark) for name, part in told(response)] == [("b", 1)]
-    assert names(desk.ask()) == ""
+    assert names(fake.ask()) == ""
 
 
 # -- the order
@@ -511,13 +511,13 @@ async def test_errors_at_a_partition_are_repeated_in_their_place() -> None:
 @pytest.mark.parametrize("count", [2, 4, 25])
 async def test_each_of_n_full_partitions_is_served_within_n_fetches(count: int) -> None:
     """One batch to a response, from the request that begins the session on."""
-    desk = Desk()
+    fake = FakeBroker()
     topics = [chr(ord("A") + number) for number in range(count)]
-    desk.add(*topics, batches=5)
+    fake.add(*topics, batches=5)
     named = dict.fromkeys(topics, 0)
     served: list[str] = []
     for _ in range(4 * count):
-        (name,) = (name for name, part in told(desk.ask(named, max_bytes=1)) if part.records)
+        (name,) = (name for name, part in told(fake.ask(named, max_bytes=1)) if part.records)
         served.append(name)
         named = {name: served.count(name)}
     assert served == topics * 4
@@ -527,35 +527,35 @@ async def test_each_of_n_full_partitions_is_served_within_n_fetches(count: int) 
 @pytest.mark.kip(227)
 async def test_a_moved_high_watermark_does_not_change_the_order() -> None:
     """KAFKA-12330: otherwise a partition whose high watermark keeps moving is never served."""
-    desk = Desk()
-    desk.add(*"abc", batches=1)
-    desk.ask({"a": 1, "b": 1, "c": 1})
-    a, b, c = desk.partitions.values()
+    fake = FakeBroker()
+    fake.add(*"abc", batches=1)
+    fake.ask({"a": 1, "b": 1, "c": 1})
+    a, b, c = fake.partitions.values()
     a.append(commits=False)
-    desk.ask({"a": 2})
+    fake.ask({"a": 2})
     a.commit()
-    assert names(desk.ask()) == "a"
+    assert names(fake.ask()) == "a"
     for partition in (a, b, c):
         partition.append()
-    assert names(desk.ask(max_bytes=SIZE)) == "Abc"
+    assert names(fake.ask(max_bytes=SIZE)) == "Abc"
 
 
 @virtual
 async def test_new_partitions_go_to_the_tail_and_updated_ones_keep_their_place() -> None:
-    desk = Desk()
-    desk.add(*"abcd", batches=2)
-    desk.ask({"a": 2, "b": 2})
-    assert names(desk.ask({"d": 0, "b": 0, "a": 1})) == "ABD"
-    assert names(desk.ask({"c": 0}, forget="b")) == "ADC"
+    fake = FakeBroker()
+    fake.add(*"abcd", batches=2)
+    fake.ask({"a": 2, "b": 2})
+    assert names(fake.ask({"d": 0, "b": 0, "a": 1})) == "ABD"
+    assert names(fake.ask({"c": 0}, forget="b")) == "ADC"
 
 
 @virtual
 async def test_a_partition_named_twice_has_the_first_place_and_the_last_values() -> None:
-    desk = Desk()
-    desk.add(*"ab", batches=1)
+    fake = FakeBroker()
+    fake.add(*"ab", batches=1)
     wanted = request({"a": 9, "b": 0}, session_epoch=0)
     wanted.topics.append(request({"a": 0}).topics[0])
-    assert names(desk.send(wanted)) == "AB"
+    assert names(fake.send(wanted)) == "AB"
 
 
 # -- the cost
@@ -563,32 +563,32 @@ async def test_a_partition_named_twice_has_the_first_place_and_the_last_values()
 
 @virtual
 async def test_idle_partitions_are_not_read() -> None:
-    desk = Desk()
+    fake = FakeBroker()
     topics = [f"t{number}" for number in range(1000)]
-    desk.add(*topics, batches=1)
-    desk.ask(dict.fromkeys(topics, 1))
-    for partition in desk.partitions.values():
+    fake.add(*topics, batches=1)
+    fake.ask(dict.fromkeys(topics, 1))
+    for partition in fake.partitions.values():
         partition.looks = 0
-    desk.partitions["t500"].append()
-    assert names(desk.ask()) == "T500"
-    assert names(desk.ask({"t500": 2})) == ""
-    assert names(desk.ask()) == ""
-    assert sum(partition.looks for partition in desk.partitions.values()) == 2
+    fake.partitions["t500"].append()
+    assert names(fake.ask()) == "T500"
+    assert names(fake.ask({"t500": 2})) == ""
+    assert names(fake.ask()) == ""
+    assert sum(partition.looks for partition in fake.partitions.values()) == 2
 
 
 @virtual
 async def test_a_lost_client_costs_one_call_per_partition() -> None:
-    desk = Desk()
-    desk.add(*"ab")
-    desk.ask({"a": 0, "b": 0})
-    a, b = desk.partitions.values()
+    fake = FakeBroker()
+    fake.add(*"ab")
+    fake.ask({"a": 0, "b": 0})
+    a, b = fake.partitions.values()
     assert (len(a.watchers), len(b.watchers)) == (1, 1)
     a.append()
     assert (len(a.watchers), len(b.watchers)) == (0, 1)
-    assert names(desk.ask()) == "A"
-    assert names(desk.ask({"a": 1})) == ""
+    assert names(fake.ask()) == "A"
+    assert names(fake.ask({"a": 1})) == ""
     assert (len(a.watchers), len(b.watchers)) == (1, 1)
-    desk.ask(wait_ms=1000)
+    fake.ask(wait_ms=1000)
     b.append()
     await asyncio.sleep(0.01)
     b.append()
@@ -597,19 +597,19 @@ async def test_a_lost_client_costs_one_call_per_partition() -> None:
 
 @virtual
 async def test_without_a_session_partitions_are_watched_only_while_a_fetch_waits() -> None:
-    desk = Desk(slots=0)
-    desk.add(*"ab")
-    a, b = desk.partitions.values()
-    assert desk.ask({"a": 0, "b": 0}).session_id == 0
+    fake = FakeBroker(slots=0)
+    fake.add(*"ab")
+    a, b = fake.partitions.values()
+    assert fake.ask({"a": 0, "b": 0}).session_id == 0
     assert not a.watchers
     assert not b.watchers
-    answer = desk.ask({"a": 0, "b": 0}, wait_ms=1000)
+    answer = fake.ask({"a": 0, "b": 0}, wait_ms=1000)
     assert (len(a.watchers), len(b.watchers)) == (1, 1)
     b.append()
     assert names(await answer) == "aB"
     assert not a.watchers
     assert not b.watchers
-    answer = desk.ask({"a": 0, "b": 1}, wait_ms=1000)
+    answer = fake.ask({"a": 0, "b": 1}, wait_ms=1000)
     answer.cancel()
     await asyncio.sleep(0)
     assert not a.watchers
@@ -642,9 +642,9 @@ async def test_without_a_session_partitions_are_watched_only_while_a_fetch_waits
 async def test_which_session_is_evicted(
     sessions: list[tuple[bool, int, int, int]], newcomer: tuple[bool, int], evicted: int | None
 ) -> None:
-    desk = Desk(slots=len(sessions))
+    fake = FakeBroker(slots=len(sessions))
     topics = [chr(ord("a") + number) for number in range(9)]
-    desk.add(*topics)
+    fake.add(*topics)
     loop = asyncio.get_running_loop()
     now = loop.time() + 1000
     ids: dict[int, int] = {}
@@ -652,7 +652,7 @@ async def test_which_session_is_evicted(
     def begin(is_follower: bool, count: int) -> int:
         named = dict.fromkeys(topics[:count], 0)
         replica = FOLLOWER if is_follower else -1
-        return cast(int, desk.send(request(named, replica=replica)).session_id)
+        return cast(int, fake.send(request(named, replica=replica)).session_id)
 
     events = [(now - age, 0, number) for number, (_, _, age, _) in enumerate(sessions)]
     events += [(now - idle, 1, number) for number, (_, _, _, idle) in enumerate(sessions)]
@@ -661,34 +661,34 @@ async def test_which_session_is_evicted(
         is_follower, count, _, _ = sessions[number]
         if is_use:
             replica = FOLLOWER if is_follower else -1
-            assert desk.send(request({}, (), ids[number], 1, replica=replica)).error_code == 0
+            assert fake.send(request({}, (), ids[number], 1, replica=replica)).error_code == 0
         else:
             ids[number] = begin(is_follower, count)
     await asyncio.sleep(now - loop.time())
     assert bool(begin(*newcomer)) == (evicted is not None)
-    assert [number for number in ids if ids[number] not in desk.fetch_sessions._sessions] == (
+    assert [number for number in ids if ids[number] not in fake.fetch_sessions._sessions] == (
         [] if evicted is None else [evicted]
     )
 
 
 @virtual
 async def test_without_a_cache_slot_every_fetch_is_full() -> None:
-    desk = Desk(slots=0)
-    desk.add("a", batches=1)
+    fake = FakeBroker(slots=0)
+    fake.add("a", batches=1)
     for _ in range(3):
-        response = desk.ask({"a": 0})
+        response = fake.ask({"a": 0})
         assert (response.session_id, names(response)) == (0, "A")
 
 
 @virtual
 async def test_an_evicted_session_stops_watching_and_its_client_begins_another() -> None:
-    desk = Desk(slots=1)
-    desk.add(*"ab")
-    desk.ask({"a": 0})
+    fake = FakeBroker(slots=1)
+    fake.add(*"ab")
+    fake.ask({"a": 0})
     await asyncio.sleep(EVICTABLE_AFTER_S + 1)
-    assert desk.send(request({"b": 0})).session_id
-    assert not desk.partitions["a"].watchers
-    assert desk.ask().error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert fake.send(request({"b": 0})).session_id
+    assert not fake.partitions["a"].watchers
+    assert fake.ask().error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 # -- against a model, and as a client sees it
@@ -698,8 +698,8 @@ class Walk:
     """A model of Kafka's sessions: every fetch reads all partitions and leaves the unchanged ones
     out of the response."""
 
-    def __init__(self, desk: Desk, is_follower: bool) -> None:
-        self.desk = desk
+    def __init__(self, fake: FakeBroker, is_follower: bool) -> None:
+        self.fake = fake
         self.is_follower = is_follower
         self.known: dict[str, tuple[int, int, int, int, int]] = {}
 
@@ -715,7 +715,7 @@ class Walk:
         left, min_one = max_bytes, True
         found, unknown = [], []
         for name, (offset, leader_epoch, room, *_) in self.known.items():
-            partition = self.desk.partitions.get(name)
+            partition = self.fake.partitions.get(name)
             if partition is None:
                 unknown.append((name, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), -1, -1, b""))
                 continue
@@ -751,15 +751,15 @@ class Walk:
 @pytest.mark.parametrize("replica", [-1, FOLLOWER])
 async def test_a_session_answers_as_if_it_had_read_everything(seed: int, replica: int) -> None:
     random = Random(seed)
-    desk = Desk()
-    walk = Walk(desk, replica == FOLLOWER)
+    fake = FakeBroker()
+    walk = Walk(fake, replica == FOLLOWER)
     topics = list("abcdefgh")
     position = dict.fromkeys(topics, 0)
-    desk.add(*topics[:5])
+    fake.add(*topics[:5])
     named = {name: 0 for name in topics[:4]}
     forget: list[str] = []
     for step in range(400):
-        here = list(desk.partitions.values())
+        here = list(fake.partitions.values())
         for _ in range(random.choice([0, 0, 1, 3])):
             partition = random.choice(here)
             partition.append(
@@ -776,22 +776,22 @@ async def test_a_session_answers_as_if_it_had_read_everything(seed: int, replica
                 partition.leader_epoch += 1
                 partition.change()
             case 3 if len(here) > 2:
-                del desk.partitions[partition.topic]
+                del fake.partitions[partition.topic]
                 partition.change()
             case 4:
                 name = random.choice(topics)
-                before = desk.partitions.get(name)
-                desk.add(name)
+                before = fake.partitions.get(name)
+                fake.add(name)
                 if before is not None:  # another one of the same name takes its place
                     before.change()
-        epoch = max(each.leader_epoch for each in desk.partitions.values())
-        for each in desk.partitions.values():
+        epoch = max(each.leader_epoch for each in fake.partitions.values())
+        for each in fake.partitions.values():
             if each.leader_epoch < epoch:
                 each.leader_epoch = epoch
                 each.change()
         epoch -= random.random() < 0.1
         limit, max_bytes = random.choice([0, 100, 300, BIG]), random.choice([0, 120, 500, BIG])
-        response = desk.ask(
+        response = fake.ask(
             named,
             forget,
             replica=replica,
@@ -814,7 +814,7 @@ async def test_a_session_answers_as_if_it_had_read_everything(seed: int, replica
         named, forget = {}, []
         for name, code, _, start, records in got:
             if records:
-                ends = [end for _, end, batch in desk.partitions[name].batches if batch in records]
+                ends = [end for _, end, batch in fake.partitions[name].batches if batch in records]
                 position[name] = ends[-1]
             elif code:
                 position[name] = max(start, random.randint(0, 3))
@@ -832,22 +832,22 @@ async def test_a_session_answers_as_if_it_had_read_everything(seed: int, replica
 async def test_a_client_gets_every_record_once_and_in_order(seed: int) -> None:
     """With waits, small limits, connections that are lost, and sessions that are evicted."""
     random = Random(seed)
-    desk = Desk(slots=2)
+    fake = FakeBroker(slots=2)
     topics = list("abcdef")
-    desk.add(*topics)
+    fake.add(*topics)
     position = dict.fromkeys(topics, 0)
     got: dict[str, list[int]] = {name: [] for name in topics}
     named = dict(position)
 
     def append(share: float) -> None:
-        for partition in desk.partitions.values():
+        for partition in fake.partitions.values():
             if random.random() < share:
                 partition.append(commits=random.random() < 0.7)
             elif random.random() < share:
                 partition.commit()
 
     def begin_anew() -> None:
-        desk.session_id = desk.epoch = 0
+        fake.session_id = fake.epoch = 0
         named.update(position)
 
     for _ in range(300):
@@ -855,8 +855,8 @@ async def test_a_client_gets_every_record_once_and_in_order(seed: int) -> None:
         if random.random() < 0.1:
             # Somebody else's session, after a time in which ours may have become the stalest.
             await asyncio.sleep(random.choice([0, EVICTABLE_AFTER_S]))
-            desk.send(request({"a": 0, "b": 0}))
-        answer = desk.ask(
+            fake.send(request({"a": 0, "b": 0}))
+        answer = fake.ask(
             named,
             max_bytes=random.choice([0, 150, 250, BIG]),
             limit=random.choice([0, 250, BIG]),
@@ -871,8 +871,8 @@ async def test_a_client_gets_every_record_once_and_in_order(seed: int) -> None:
                 begin_anew()
                 continue
             answer = await answer
-            desk.session_id = answer.session_id
-            desk.epoch = desk.epoch + 1 if answer.session_id else 0
+            fake.session_id = answer.session_id
+            fake.epoch = fake.epoch + 1 if answer.session_id else 0
         if answer.error_code:
             begin_anew()
             continue
@@ -880,11 +880,11 @@ async def test_a_client_gets_every_record_once_and_in_order(seed: int) -> None:
             for offset in batch_offsets(part.records or b""):
                 got[name].append(offset)
                 position[name] = named[name] = offset + 1
-        if not desk.session_id:
+        if not fake.session_id:
             begin_anew()
-    for name, partition in desk.partitions.items():
+    for name, partition in fake.partitions.items():
         partition.commit()
-        rest = desk.send(request({name: position[name]}, session_epoch=-1))
+        rest = fake.send(request({name: position[name]}, session_epoch=-1))
         got[name] += [each for _, part in told(rest) for each in batch_offsets(part.records or b"")]
         assert got[name] == list(range(partition.log.log_end_offset))
         assert len(got[name]) > 20

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from tests.steps import finish
-from tests.unit.broker.test_fetch_session import Desk, request, virtual
+from tests.unit.broker.test_fetch_session import FakeBroker, request, virtual
 from trimtab.broker.fetch_session import (
     EVICTABLE_AFTER_S,
     PARTITIONS_PER_STEP,
@@ -25,41 +25,41 @@ PARTITIONS = [f"t{n:04}" for n in range(5 * PARTITIONS_PER_STEP)]
 FIRST, LAST = PARTITIONS[0], PARTITIONS[-1]
 
 
-def begin(desk: Desk, epoch: int) -> Steps[Any]:
+def begin(fake: FakeBroker, epoch: int) -> Steps[Any]:
     """A fetch of all partitions that would wait for an hour."""
     wanted = request(dict.fromkeys(PARTITIONS, 0), session_epoch=epoch)
     wanted.max_wait_ms = 3_600_000
     wanted.min_bytes = 1
-    return fetch(cast(Any, desk), RequestHeader(1, 12, 0, "t", 0), wanted)
+    return fetch(cast(Any, fake), RequestHeader(1, 12, 0, "t", 0), wanted)
 
 
-def pass_over_first(desk: Desk, steps: Steps[Any]) -> None:
-    while not desk.partitions[FIRST].looks:
+def pass_over_first(fake: FakeBroker, steps: Steps[Any]) -> None:
+    while not fake.partitions[FIRST].looks:
         next(steps)
-    assert not desk.partitions[LAST].looks, "the pass is not over"
+    assert not fake.partitions[LAST].looks, "the pass is not over"
 
 
 @pytest.mark.parametrize("epoch", [-1, 0])
 @virtual
 async def test_records_appended_behind_a_pass_end_the_wait(epoch: int) -> None:
-    desk = Desk()
-    desk.add(*PARTITIONS)
-    steps = begin(desk, epoch)
-    pass_over_first(desk, steps)
-    desk.partitions[FIRST].append()
+    fake = FakeBroker()
+    fake.add(*PARTITIONS)
+    steps = begin(fake, epoch)
+    pass_over_first(fake, steps)
+    fake.partitions[FIRST].append()
     response = finish(steps)
     assert not response.error_code, "it is answered, not left to wait"
 
 
 @virtual
 async def test_records_appended_behind_a_pass_are_in_the_sessions_next_response() -> None:
-    desk = Desk()
-    desk.add(*PARTITIONS)
-    steps = begin(desk, 0)
-    pass_over_first(desk, steps)
-    desk.partitions[FIRST].append()
-    desk.session_id, desk.epoch = finish(steps).session_id, 1
-    (topic,) = desk.ask().responses
+    fake = FakeBroker()
+    fake.add(*PARTITIONS)
+    steps = begin(fake, 0)
+    pass_over_first(fake, steps)
+    fake.partitions[FIRST].append()
+    fake.session_id, fake.epoch = finish(steps).session_id, 1
+    (topic,) = fake.ask().responses
     assert topic.topic == FIRST
     assert topic.partitions[0].records
 
@@ -67,18 +67,18 @@ async def test_records_appended_behind_a_pass_are_in_the_sessions_next_response(
 @pytest.mark.parametrize("epoch", [-1, 0])
 @virtual
 async def test_a_fetch_whose_connection_is_lost_during_a_pass_watches_nothing(epoch: int) -> None:
-    desk = Desk()
-    desk.add(*PARTITIONS)
-    steps = begin(desk, epoch)
-    pass_over_first(desk, steps)
+    fake = FakeBroker()
+    fake.add(*PARTITIONS)
+    steps = begin(fake, epoch)
+    pass_over_first(fake, steps)
     steps.close()
-    assert not any(each.watchers for each in desk.partitions.values())
-    assert len(desk.fetch_sessions) == 0
+    assert not any(each.watchers for each in fake.partitions.values())
+    assert len(fake.fetch_sessions) == 0
 
 
 def session_of(partitions: int) -> FetchSession:
     asked = request({f"t{n}": 0 for n in range(partitions)})
-    session = FetchSession(Reader(cast(Any, Desk()), 12, asked), 12)
+    session = FetchSession(Reader(cast(Any, FakeBroker()), 12, asked), 12)
     finish(session.add(asked.topics, Pace()))
     return session
 

@@ -53,7 +53,7 @@ class Replica:
         self.replayed.append(("snapshot", [record.name for record in records]))
 
 
-class Stage:
+class FakeController:
     """A controller, whose answers the test gives.
 
     Attributes:
@@ -158,110 +158,116 @@ def snapshot_of(*names: str) -> bytes:
 
 
 @pytest.fixture
-def stage() -> Iterator[Stage]:
+def controller() -> Iterator[FakeController]:
     with World(seed=1) as world:
-        yield Stage(world)
+        yield FakeController(world)
 
 
 @pytest.mark.kip(595)
-def test_each_fetch_begins_after_the_last_replayed_record(stage: Stage) -> None:
+def test_each_fetch_begins_after_the_last_replayed_record(controller: FakeController) -> None:
     async def scenario() -> None:
-        assert await stage.next(records=batch(0, "a", "b")) == 0
-        assert await stage.next() == 2
-        assert await stage.next(records=batch(2, "c") + batch(3, "d")) == 2
-        assert await stage.next() == 4
-        assert stage.replica.replayed == [("log", ["a", "b"]), ("log", ["c"]), ("log", ["d"])]
+        assert await controller.next(records=batch(0, "a", "b")) == 0
+        assert await controller.next() == 2
+        assert await controller.next(records=batch(2, "c") + batch(3, "d")) == 2
+        assert await controller.next() == 4
+        assert controller.replica.replayed == [("log", ["a", "b"]), ("log", ["c"]), ("log", ["d"])]
 
-    stage.run(scenario)
+    controller.run(scenario)
 
 
-def test_only_the_unknown_records_of_a_batch_are_replayed(stage: Stage) -> None:
+def test_only_the_unknown_records_of_a_batch_are_replayed(controller: FakeController) -> None:
     async def scenario() -> None:
-        await stage.next(records=batch(0, "a", "b"))
-        await stage.next(records=batch(1, "b", "c"))
-        assert stage.replica.replayed[-1] == ("log", ["c"])
-        assert stage.follower.next_offset == 3
+        await controller.next(records=batch(0, "a", "b"))
+        await controller.next(records=batch(1, "b", "c"))
+        assert controller.replica.replayed[-1] == ("log", ["c"])
+        assert controller.follower.next_offset == 3
 
-    stage.run(scenario)
+    controller.run(scenario)
 
 
-def test_reach_returns_when_its_offset_is_replayed(stage: Stage) -> None:
+def test_reach_returns_when_its_offset_is_replayed(controller: FakeController) -> None:
     async def scenario() -> None:
-        waiting = [asyncio.ensure_future(stage.follower.reach(offset)) for offset in (2, 1, 3, 2)]
-        advancing = asyncio.ensure_future(stage.follower.advance())
+        waiting = [
+            asyncio.ensure_future(controller.follower.reach(offset)) for offset in (2, 1, 3, 2)
+        ]
+        advancing = asyncio.ensure_future(controller.follower.advance())
         await asyncio.sleep(0.01)
         waiting[3].cancel()
-        await stage.next(records=batch(0, "a", "b"))
+        await controller.next(records=batch(0, "a", "b"))
         assert [each.done() for each in waiting] == [True, True, False, True]
         assert advancing.done()
-        await stage.next(records=batch(2, "c"))
+        await controller.next(records=batch(2, "c"))
         assert waiting[2].done()
-        await stage.follower.reach(3)
+        await controller.follower.reach(3)
 
-    stage.run(scenario)
+    controller.run(scenario)
 
 
 @pytest.mark.kip(630)
-def test_a_snapshot_is_fetched_if_the_log_begins_later(stage: Stage) -> None:
+def test_a_snapshot_is_fetched_if_the_log_begins_later(controller: FakeController) -> None:
     async def scenario() -> None:
-        stage.snapshot = snapshot_of(*"abcdefgh")
-        assert await stage.next(snapshot_id=FetchedSnapshotId(end_offset=10, epoch=3)) == 0
-        assert await stage.next(records=batch(10, "i")) == 10
-        assert stage.replica.replayed == [("snapshot", [*"abcdefgh"]), ("log", ["i"])]
-        assert stage.pieces == list(range(0, len(stage.snapshot), 100))
+        controller.snapshot = snapshot_of(*"abcdefgh")
+        assert await controller.next(snapshot_id=FetchedSnapshotId(end_offset=10, epoch=3)) == 0
+        assert await controller.next(records=batch(10, "i")) == 10
+        assert controller.replica.replayed == [("snapshot", [*"abcdefgh"]), ("log", ["i"])]
+        assert controller.pieces == list(range(0, len(controller.snapshot), 100))
 
-    stage.run(scenario)
+    controller.run(scenario)
 
 
 @pytest.mark.parametrize("how", ["replaced", "cut short", "lost"])
-def test_a_snapshot_that_disappears_is_fetched_again(stage: Stage, how: str) -> None:
+def test_a_snapshot_that_disappears_is_fetched_again(controller: FakeController, how: str) -> None:
     async def scenario() -> None:
-        stage.snapshot = snapshot_of("a", "b")
-        whole = len(stage.snapshot)
+        controller.snapshot = snapshot_of("a", "b")
+        whole = len(controller.snapshot)
         wanted = FetchedSnapshotId(end_offset=10, epoch=3)
         if how == "replaced":
-            stage.snapshot_error = ErrorCode.SNAPSHOT_NOT_FOUND
+            controller.snapshot_error = ErrorCode.SNAPSHOT_NOT_FOUND
         elif how == "cut short":  # where a batch ends
             *batches, _ = write_snapshot([topic_record("a")], SNAPSHOT, 0, 0)
-            stage.snapshot, stage.size = b"".join(batches), whole
+            controller.snapshot, controller.size = b"".join(batches), whole
         else:
-            stage.breaks_at = stage.piece
-        await stage.next(snapshot_id=wanted)
+            controller.breaks_at = controller.piece
+        await controller.next(snapshot_id=wanted)
         await asyncio.sleep(2)
-        assert stage.replica.replayed == []
-        stage.snapshot, stage.size, stage.snapshot_error = snapshot_of("a", "b"), 0, 0
-        assert await stage.next(snapshot_id=wanted) == 0
-        assert await stage.next() == 10
-        assert stage.replica.replayed == [("snapshot", ["a", "b"])]
+        assert controller.replica.replayed == []
+        controller.snapshot, controller.size, controller.snapshot_error = (
+            snapshot_of("a", "b"),
+            0,
+            0,
+        )
+        assert await controller.next(snapshot_id=wanted) == 0
+        assert await controller.next() == 10
+        assert controller.replica.replayed == [("snapshot", ["a", "b"])]
 
-    stage.run(scenario)
+    controller.run(scenario)
 
 
-def test_retries_of_an_unreachable_controller_back_off(stage: Stage) -> None:
+def test_retries_of_an_unreachable_controller_back_off(controller: FakeController) -> None:
     async def scenario() -> None:
-        await stage.next(records=batch(0, "a"))
-        await stage.fetches.get()
-        await stage.listener.close()
+        await controller.next(records=batch(0, "a"))
+        await controller.fetches.get()
+        await controller.listener.close()
         await asyncio.sleep(20)
-        refused = [line for line in stage.world.trace.lines if "refused" in line]
+        refused = [line for line in controller.world.trace.lines if "refused" in line]
         assert 20 <= len(refused) <= 26
-        await stage.listen()
-        assert await stage.next(records=batch(0, "a")) == 0  # it is still the same log
-        assert await stage.next(records=batch(1, "b")) == 1
-        assert stage.replica.replayed == [("log", ["a"]), ("log", []), ("log", ["b"])]
-        assert not stage.running.done()
+        await controller.listen()
+        assert await controller.next(records=batch(0, "a")) == 0  # it is still the same log
+        assert await controller.next(records=batch(1, "b")) == 1
+        assert controller.replica.replayed == [("log", ["a"]), ("log", []), ("log", ["b"])]
+        assert not controller.running.done()
 
-    stage.run(scenario)
+    controller.run(scenario)
 
 
-def test_a_fetch_without_a_response_times_out(stage: Stage) -> None:
+def test_a_fetch_without_a_response_times_out(controller: FakeController) -> None:
     async def scenario() -> None:
-        await stage.fetches.get()
-        began = stage.world.loop.time()
-        assert await stage.next(records=batch(0, "a")) == 0
-        assert stage.world.loop.time() - began == pytest.approx(10.05, abs=0.05)
+        await controller.fetches.get()
+        began = controller.world.loop.time()
+        assert await controller.next(records=batch(0, "a")) == 0
+        assert controller.world.loop.time() - began == pytest.approx(10.05, abs=0.05)
 
-    stage.run(scenario)
+    controller.run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -273,24 +279,24 @@ def test_a_fetch_without_a_response_times_out(stage: Stage) -> None:
     ],
     ids=["an error", "an error of the log", "nothing"],
 )
-def test_an_empty_response_is_fetched_again(stage: Stage, answer: Any) -> None:
+def test_an_empty_response_is_fetched_again(controller: FakeController, answer: Any) -> None:
     async def scenario() -> None:
-        (await stage.fetches.get())[1].set_result(answer)
-        assert await stage.next(records=batch(0, "a")) == 0
-        await stage.next()
-        assert stage.replica.replayed == [("log", ["a"])]
+        (await controller.fetches.get())[1].set_result(answer)
+        assert await controller.next(records=batch(0, "a")) == 0
+        await controller.next()
+        assert controller.replica.replayed == [("log", ["a"])]
 
-    stage.run(scenario)
+    controller.run(scenario)
 
 
-def test_a_controller_that_lost_replayed_records_is_an_error(stage: Stage) -> None:
+def test_a_controller_that_lost_replayed_records_is_an_error(controller: FakeController) -> None:
     async def scenario() -> None:
-        await stage.next(records=batch(0, "a", "b"))
-        await stage.next(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
+        await controller.next(records=batch(0, "a", "b"))
+        await controller.next(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
         with pytest.raises(CorruptData, match="does not have offset 2"):
-            await stage.running
+            await controller.running
 
-    stage.run(scenario)
+    controller.run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -304,55 +310,55 @@ def test_a_controller_that_lost_replayed_records_is_an_error(stage: Stage) -> No
     ids=["another batch", "other bounds", "its end", "an end before"],
 )
 def test_a_controller_that_returns_with_another_log_is_an_error(
-    stage: Stage, answer: dict[str, Any], what: str
+    controller: FakeController, answer: dict[str, Any], what: str
 ) -> None:
     async def scenario() -> None:
-        await stage.next(records=batch(0, "a", "b") + batch(2, "c"))
-        await stage.next(code=ErrorCode.UNKNOWN_SERVER_ERROR)
-        assert await stage.next(**answer) == 2
+        await controller.next(records=batch(0, "a", "b") + batch(2, "c"))
+        await controller.next(code=ErrorCode.UNKNOWN_SERVER_ERROR)
+        assert await controller.next(**answer) == 2
         with pytest.raises(CorruptData, match=f"{what}.*trimtab recover"):
-            await stage.running
-        assert stage.replica.replayed == [("log", ["a", "b"]), ("log", ["c"])]
+            await controller.running
+        assert controller.replica.replayed == [("log", ["a", "b"]), ("log", ["c"])]
 
-    stage.run(scenario)
+    controller.run(scenario)
 
 
-def test_the_last_batch_of_an_earlier_run_is_compared(stage: Stage) -> None:
+def test_the_last_batch_of_an_earlier_run_is_compared(controller: FakeController) -> None:
     async def scenario() -> None:
-        await stage.next(records=batch(0, "a"))
-        await stage.next(records=batch(1, "other"))
+        await controller.next(records=batch(0, "a"))
+        await controller.next(records=batch(1, "other"))
         with pytest.raises(CorruptData, match="another at 1"):
-            await stage.running
-        assert stage.replica.replayed == [("log", ["a"])]
-        assert stage.follower.last == stage.last
+            await controller.running
+        assert controller.replica.replayed == [("log", ["a"])]
+        assert controller.follower.last == controller.last
 
-    stage.last = Replayed(1, verify(memoryview(batch(1, "b"))).crc)
-    stage.run(scenario)
+    controller.last = Replayed(1, verify(memoryview(batch(1, "b"))).crc)
+    controller.run(scenario)
 
 
-def test_a_snapshot_that_contains_the_last_batch_is_trusted(stage: Stage) -> None:
+def test_a_snapshot_that_contains_the_last_batch_is_trusted(controller: FakeController) -> None:
     async def scenario() -> None:
-        stage.snapshot = snapshot_of("a")
+        controller.snapshot = snapshot_of("a")
         wanted = FetchedSnapshotId(end_offset=10, epoch=3)
-        await stage.next(snapshot_id=wanted)
-        assert await stage.next(records=batch(10, "i")) == 10
-        assert stage.follower.last.base_offset == 10
-        await stage.next(code=ErrorCode.UNKNOWN_SERVER_ERROR)
-        assert await stage.next(snapshot_id=wanted) == 10
-        assert await stage.next(records=batch(11, "j")) == 11
-        assert stage.replica.replayed == [("snapshot", ["a"]), ("log", ["i"]), ("log", ["j"])]
+        await controller.next(snapshot_id=wanted)
+        assert await controller.next(records=batch(10, "i")) == 10
+        assert controller.follower.last.base_offset == 10
+        await controller.next(code=ErrorCode.UNKNOWN_SERVER_ERROR)
+        assert await controller.next(snapshot_id=wanted) == 10
+        assert await controller.next(records=batch(11, "j")) == 11
+        assert controller.replica.replayed == [("snapshot", ["a"]), ("log", ["i"]), ("log", ["j"])]
 
-    stage.last = Replayed(1, 1)
-    stage.run(scenario)
+    controller.last = Replayed(1, 1)
+    controller.run(scenario)
 
 
-def test_damaged_records_are_an_error(stage: Stage) -> None:
+def test_damaged_records_are_an_error(controller: FakeController) -> None:
     async def scenario() -> None:
         damaged = bytearray(batch(0, "a"))
         damaged[-1] ^= 1
-        await stage.next(records=damaged)
+        await controller.next(records=damaged)
         with pytest.raises(CorruptData):
-            await stage.running
-        assert stage.replica.replayed == []
+            await controller.running
+        assert controller.replica.replayed == []
 
-    stage.run(scenario)
+    controller.run(scenario)

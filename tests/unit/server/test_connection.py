@@ -35,7 +35,7 @@ PRODUCE, METADATA, FIND_COORDINATOR, INIT_PRODUCER_ID = 0, 3, 10, 22
 RESPONSE = ProduceResponse(responses=[], throttle_time_ms=0)
 
 
-class Desk:
+class FakeServer:
     """A listener whose produce requests wait until the test answers them.
 
     Attributes:
@@ -76,15 +76,15 @@ class Desk:
     def run(self, scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self.world.run(scenario())
 
-    def connect(self) -> Line:
-        return Line(self)
+    def connect(self) -> NumberedClient:
+        return NumberedClient(self)
 
 
-class Line(Client):
-    """A client of the desk, whose requests are numbered from 1 on."""
+class NumberedClient(Client):
+    """A client of the server, whose requests are numbered from 1 on."""
 
-    def __init__(self, desk: Desk) -> None:
-        super().__init__(cast(Broker, SimpleNamespace(listener=desk.listener)))
+    def __init__(self, server: FakeServer) -> None:
+        super().__init__(cast(Broker, SimpleNamespace(listener=server.listener)))
 
     def produce(self, acks: int = -1) -> None:
         self.send(ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[]), 9)
@@ -112,146 +112,148 @@ async def turn(times: int = 5) -> None:
 
 
 @pytest.fixture
-def desk() -> Iterator[Desk]:
+def server() -> Iterator[FakeServer]:
     with World(seed=1) as world:
-        yield Desk(world)
+        yield FakeServer(world)
 
 
 # -- produce requests that wait
 
 
-def test_produce_requests_are_served_while_others_wait_and_answered_in_order(desk: Desk) -> None:
+def test_produce_requests_are_served_while_others_wait_and_answered_in_order(
+    server: FakeServer,
+) -> None:
     async def scenario() -> None:
-        line = desk.connect()
+        client = server.connect()
         for _ in range(3):
-            line.produce()
-        assert len(desk.produced) == 3
-        desk.produced[2].set_result(RESPONSE)
-        desk.produced[1].set_result(RESPONSE)
+            client.produce()
+        assert len(server.produced) == 3
+        server.produced[2].set_result(RESPONSE)
+        server.produced[1].set_result(RESPONSE)
         await turn()
-        assert line.answered() == []
-        desk.produced[0].set_result(RESPONSE)
+        assert client.answered() == []
+        server.produced[0].set_result(RESPONSE)
         await turn()
-        assert line.answered() == [1, 2, 3]
+        assert client.answered() == [1, 2, 3]
 
-    desk.run(scenario)
+    server.run(scenario)
 
 
-def test_a_produce_request_without_a_response_leaves_no_gap(desk: Desk) -> None:
+def test_a_produce_request_without_a_response_leaves_no_gap(server: FakeServer) -> None:
     async def scenario() -> None:
-        line = desk.connect()
-        line.produce()
-        line.produce(acks=0)
-        line.produce()
-        for each in desk.produced:
+        client = server.connect()
+        client.produce()
+        client.produce(acks=0)
+        client.produce()
+        for each in server.produced:
             each.set_result(RESPONSE)
         await turn()
-        assert line.answered() == [1, 3]
+        assert client.answered() == [1, 3]
 
-    desk.run(scenario)
+    server.run(scenario)
 
 
-def test_a_known_response_waits_for_earlier_ones(desk: Desk) -> None:
+def test_a_known_response_waits_for_earlier_ones(server: FakeServer) -> None:
     async def scenario() -> None:
-        line = desk.connect()
-        line.produce()
-        desk.at_once = lambda: RESPONSE
-        line.produce()
-        assert line.answered() == []
-        desk.produced[0].set_result(RESPONSE)
+        client = server.connect()
+        client.produce()
+        server.at_once = lambda: RESPONSE
+        client.produce()
+        assert client.answered() == []
+        server.produced[0].set_result(RESPONSE)
         await turn()
-        assert line.answered() == [1, 2]
+        assert client.answered() == [1, 2]
 
-    desk.run(scenario)
+    server.run(scenario)
 
 
-def test_another_kind_of_request_waits_for_all_of_them(desk: Desk) -> None:
+def test_another_kind_of_request_waits_for_all_of_them(server: FakeServer) -> None:
     async def scenario() -> None:
-        line = desk.connect()
-        line.produce()
-        line.find()
-        line.produce()
-        assert len(desk.produced) == 1
-        assert not line.transport.reading
-        desk.produced[0].set_result(RESPONSE)
+        client = server.connect()
+        client.produce()
+        client.find()
+        client.produce()
+        assert len(server.produced) == 1
+        assert not client.transport.reading
+        server.produced[0].set_result(RESPONSE)
         await turn()
-        assert line.answered() == [1, 2]
-        assert len(desk.produced) == 2
-        assert line.transport.reading
+        assert client.answered() == [1, 2]
+        assert len(server.produced) == 2
+        assert client.transport.reading
 
-    desk.run(scenario)
+    server.run(scenario)
 
 
-def test_produce_requests_wait_for_another_kind(desk: Desk) -> None:
+def test_produce_requests_wait_for_another_kind(server: FakeServer) -> None:
     async def scenario() -> None:
-        line = desk.connect()
-        line.wait()
-        line.produce()
-        assert desk.produced == []
-        desk.others[0].set_result(InitProducerIdResponse(producer_id=1, producer_epoch=0))
+        client = server.connect()
+        client.wait()
+        client.produce()
+        assert server.produced == []
+        server.others[0].set_result(InitProducerIdResponse(producer_id=1, producer_epoch=0))
         await turn()
-        assert line.answered() == [1]
-        assert len(desk.produced) == 1
+        assert client.answered() == [1]
+        assert len(server.produced) == 1
 
-    desk.run(scenario)
+    server.run(scenario)
 
 
-def test_the_number_of_waiting_produce_requests_is_limited(desk: Desk) -> None:
+def test_the_number_of_waiting_produce_requests_is_limited(server: FakeServer) -> None:
     async def scenario() -> None:
-        line = desk.connect()
+        client = server.connect()
         for _ in range(MAX_PIPELINED + 2):
-            line.produce()
+            client.produce()
         await turn()
-        assert len(desk.produced) == MAX_PIPELINED
-        assert not line.transport.reading
-        desk.produced[0].set_result(RESPONSE)
+        assert len(server.produced) == MAX_PIPELINED
+        assert not client.transport.reading
+        server.produced[0].set_result(RESPONSE)
         await turn()
-        assert len(desk.produced) == MAX_PIPELINED + 1
-        for each in desk.produced[1:]:
+        assert len(server.produced) == MAX_PIPELINED + 1
+        for each in server.produced[1:]:
             each.set_result(RESPONSE)
         await turn()
-        desk.produced[-1].set_result(RESPONSE)
+        server.produced[-1].set_result(RESPONSE)
         await turn()
-        assert line.answered() == list(range(1, MAX_PIPELINED + 3))
-        assert line.transport.reading
+        assert client.answered() == list(range(1, MAX_PIPELINED + 3))
+        assert client.transport.reading
 
-    desk.run(scenario)
+    server.run(scenario)
 
 
-def test_one_connection_does_not_wait_for_another(desk: Desk) -> None:
+def test_one_connection_does_not_wait_for_another(server: FakeServer) -> None:
     async def scenario() -> None:
-        first, second = desk.connect(), desk.connect()
+        first, second = server.connect(), server.connect()
         first.produce()
         second.find()
         assert (first.answered(), second.answered()) == ([], [1])
 
-    desk.run(scenario)
+    server.run(scenario)
 
 
-def test_with_a_slow_broker_produce_requests_wait_for_each_other(desk: Desk) -> None:
+def test_with_a_slow_broker_produce_requests_wait_for_each_other(server: FakeServer) -> None:
     async def scenario() -> None:
-        desk.listener.faults.slow(produce_ms=20)
-        line = desk.connect()
-        line.produce()
-        line.produce()
-        assert len(desk.produced) == 1
+        server.listener.faults.slow(produce_ms=20)
+        client = server.connect()
+        client.produce()
+        client.produce()
+        assert len(server.produced) == 1
         await asyncio.sleep(1)
-        desk.produced[0].set_result(RESPONSE)
+        server.produced[0].set_result(RESPONSE)
         await asyncio.sleep(0.019)
-        assert line.answered() == []
+        assert client.answered() == []
         await asyncio.sleep(0.002)
-        assert line.answered() == [1]
-        assert len(desk.produced) == 2
+        assert client.answered() == [1]
+        assert len(server.produced) == 2
 
-    desk.run(scenario)
+    server.run(scenario)
 
 
 # -- limits
 
 
-def test_other_connections_are_served_after_a_number_of_requests(desk: Desk) -> None:
+def test_other_connections_are_served_after_a_number_of_requests(server: FakeServer) -> None:
     async def scenario() -> None:
-        greedy, other = desk.connect(), desk.connect()
+        greedy, other = server.connect(), server.connect()
         for _ in range(3 * MAX_AT_ONCE):
             greedy.find()
         other.find()
@@ -264,150 +266,154 @@ def test_other_connections_are_served_after_a_number_of_requests(desk: Desk) -> 
         assert greedy.answered() == list(range(1, 3 * MAX_AT_ONCE + 1))
         assert greedy.transport.reading
 
-    desk.run(scenario)
+    server.run(scenario)
 
 
-def test_long_requests_of_many_connections_share_a_limit_per_loop_iteration(desk: Desk) -> None:
+def test_long_requests_of_many_connections_share_a_limit_per_loop_iteration(
+    server: FakeServer,
+) -> None:
     """Per loop iteration only some of their requests are served, so short ones do not wait."""
     long = MetadataRequest(
         topics=[MetadataRequestTopic(name="x" * 30 + str(n)) for n in range(120)]
     )
 
     async def scenario() -> None:
-        lines, other = [desk.connect() for _ in range(50)], desk.connect()
+        clients, other = [server.connect() for _ in range(50)], server.connect()
         for _ in range(2):
-            for line in lines:
-                line.send(long, 9)
-        served = len(desk.described)
+            for client in clients:
+                client.send(long, 9)
+        served = len(server.described)
         assert 1 <= served < 10
         other.find()
         assert other.answered() == [1]
-        assert sum(not line.transport.reading for line in lines) >= 40
+        assert sum(not client.transport.reading for client in clients) >= 40
         await asyncio.sleep(0)
-        assert served < len(desk.described) <= 2 * served
-        lines[-1].transport.close()
+        assert served < len(server.described) <= 2 * served
+        clients[-1].transport.close()
         await turn(60)
         # In the order of the queue: each is served once before any is served twice.
-        assert [len(line.answered()) for line in lines] == [2] * 49 + [0]
-        assert all(line.transport.reading for line in lines[:-1])
+        assert [len(client.answered()) for client in clients] == [2] * 49 + [0]
+        assert all(client.transport.reading for client in clients[:-1])
 
-    desk.run(scenario)
+    server.run(scenario)
 
 
-def test_nothing_is_written_to_a_connection_that_closes(desk: Desk) -> None:
+def test_nothing_is_written_to_a_connection_that_closes(server: FakeServer) -> None:
     """asyncio ignores such a write; uvloop raises."""
 
     async def scenario() -> None:
-        line = desk.connect()
-        line.wait()
-        line.transport.writelines = _refuse  # type: ignore[method-assign]
-        line.transport.closed = (
+        client = server.connect()
+        client.wait()
+        client.transport.writelines = _refuse  # type: ignore[method-assign]
+        client.transport.closed = (
             True  # the peer has reset it; `connection_lost` has not been called yet
         )
-        desk.others[0].set_result(InitProducerIdResponse(producer_epoch=0))
+        server.others[0].set_result(InitProducerIdResponse(producer_epoch=0))
         await turn()
-        assert not desk.others[0].cancelled()
+        assert not server.others[0].cancelled()
 
     failures: list[Any] = []
 
     def _refuse(parts: Any) -> None:
         failures.append(parts)
 
-    desk.run(scenario)
+    server.run(scenario)
     assert failures == []
 
 
-def test_a_closed_connection_does_not_serve_its_next_request(desk: Desk) -> None:
+def test_a_closed_connection_does_not_serve_its_next_request(server: FakeServer) -> None:
     async def scenario() -> None:
-        line = desk.connect()
+        client = server.connect()
         for _ in range(2 * MAX_AT_ONCE):
-            line.produce()
-        line.transport.close()
+            client.produce()
+        client.transport.close()
         await turn()
-        assert len(desk.produced) == MAX_AT_ONCE
+        assert len(server.produced) == MAX_AT_ONCE
 
-    desk.run(scenario)
+    server.run(scenario)
 
 
-def test_a_length_alone_takes_no_memory(desk: Desk) -> None:
+def test_a_length_alone_takes_no_memory(server: FakeServer) -> None:
     async def scenario() -> None:
-        line = desk.connect()
-        line.send_bytes((100_000_000).to_bytes(4, "big"))
-        assert len(line.connection.get_buffer(-1)) < 10_000
-        line.send_bytes(bytes(20_000))
-        assert len(line.connection.get_buffer(-1)) < 100_000
-        line.send_bytes(bytes(200_000))
-        assert len(line.connection.get_buffer(-1)) < 1_000_000
+        client = server.connect()
+        client.send_bytes((100_000_000).to_bytes(4, "big"))
+        assert len(client.connection.get_buffer(-1)) < 10_000
+        client.send_bytes(bytes(20_000))
+        assert len(client.connection.get_buffer(-1)) < 100_000
+        client.send_bytes(bytes(200_000))
+        assert len(client.connection.get_buffer(-1)) < 1_000_000
 
-    desk.run(scenario)
+    server.run(scenario)
 
 
-def test_a_client_that_has_sent_a_large_frame_may_announce_others(desk: Desk) -> None:
+def test_a_client_that_has_sent_a_large_frame_may_announce_others(server: FakeServer) -> None:
     async def scenario() -> None:
-        line = desk.connect()
+        client = server.connect()
         large = ProduceRequest(
             transactional_id="t" * 30_000, acks=-1, timeout_ms=1000, topic_data=[]
         )
         for _ in range(2):
-            line.send(large, 9)
-        assert len(desk.produced) == 2
-        line.connection.trusted_bytes = 0
-        line.send(large, 9)
-        assert 30_000 < line.connection.trusted_bytes < 31_000
+            client.send(large, 9)
+        assert len(server.produced) == 2
+        client.connection.trusted_bytes = 0
+        client.send(large, 9)
+        assert 30_000 < client.connection.trusted_bytes < 31_000
 
-    desk.run(scenario)
+    server.run(scenario)
 
 
-def test_a_client_that_reads_what_it_asked_for_is_not_idle(desk: Desk) -> None:
+def test_a_client_that_reads_what_it_asked_for_is_not_idle(server: FakeServer) -> None:
     async def scenario() -> None:
-        desk.listener.config = config.read(BROKER, {"connections.max.idle.ms": 1000})
-        line = desk.connect()
-        line.find()
+        server.listener.config = config.read(BROKER, {"connections.max.idle.ms": 1000})
+        client = server.connect()
+        client.find()
         for _ in range(5):
-            line.connection.pause_writing()
+            client.connection.pause_writing()
             await asyncio.sleep(0.9)
-            line.connection.resume_writing()
-        assert not line.transport.closed
-        line.connection.pause_writing()
+            client.connection.resume_writing()
+        assert not client.transport.closed
+        client.connection.pause_writing()
         await asyncio.sleep(1.1)
-        assert line.transport.closed
+        assert client.transport.closed
 
-    desk.run(scenario)
+    server.run(scenario)
 
 
 # -- closing
 
 
-def test_pending_responses_are_cancelled_when_the_connection_is_lost(desk: Desk) -> None:
+def test_pending_responses_are_cancelled_when_the_connection_is_lost(server: FakeServer) -> None:
     async def scenario() -> None:
-        line = desk.connect()
+        client = server.connect()
         lost: list[bool] = []
-        line.connection.on_lost = lambda: lost.append(True)
-        line.produce()
-        line.produce()
-        line.find()
-        line.transport.close()
+        client.connection.on_lost = lambda: lost.append(True)
+        client.produce()
+        client.produce()
+        client.find()
+        client.transport.close()
         await turn()
-        assert [each.cancelled() for each in desk.produced] == [True, True]
-        assert line.answered() == []
+        assert [each.cancelled() for each in server.produced] == [True, True]
+        assert client.answered() == []
         assert lost == [True]
-        assert desk.listener.counts.open == 0
+        assert server.listener.counts.open == 0
 
-    desk.run(scenario)
+    server.run(scenario)
 
 
-def test_pending_responses_are_cancelled_at_once_when_the_connection_is_aborted(desk: Desk) -> None:
+def test_pending_responses_are_cancelled_at_once_when_the_connection_is_aborted(
+    server: FakeServer,
+) -> None:
     """As when a broker is killed, which must not answer any more (seed 30319)."""
 
     async def scenario() -> None:
-        line = desk.connect()
-        line.produce()
-        line.connection.abort()
-        assert desk.produced[0].cancelled()
+        client = server.connect()
+        client.produce()
+        client.connection.abort()
+        assert server.produced[0].cancelled()
         await turn()
-        assert line.answered() == []
+        assert client.answered() == []
 
-    desk.run(scenario)
+    server.run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -415,102 +421,106 @@ def test_pending_responses_are_cancelled_at_once_when_the_connection_is_aborted(
     [(CloseConnection("no answer fits"), 1, 0), (RuntimeError("a fault of ours"), 0, 1)],
 )
 def test_a_failed_response_closes_its_connection(
-    desk: Desk, error: Exception, refused: int, failed: int, caplog: pytest.LogCaptureFixture
+    server: FakeServer,
+    error: Exception,
+    refused: int,
+    failed: int,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def scenario() -> None:
-        line, other = desk.connect(), desk.connect()
-        line.produce()
-        line.produce()
-        desk.produced[0].set_exception(error)
+        client, other = server.connect(), server.connect()
+        client.produce()
+        client.produce()
+        server.produced[0].set_exception(error)
         await turn()
-        assert line.transport.closed
-        assert desk.produced[1].cancelled()
+        assert client.transport.closed
+        assert server.produced[1].cancelled()
         other.find()
         assert other.answered() == [1]
-        counts = desk.listener.counts
+        counts = server.listener.counts
         assert (counts.refused, counts.failed) == (refused, failed)
 
-    desk.run(scenario)
+    server.run(scenario)
     assert str(error) in caplog.text
 
 
 def test_a_response_that_cannot_be_encoded_closes_its_connection(
-    desk: Desk, caplog: pytest.LogCaptureFixture
+    server: FakeServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
-        desk.at_once = lambda: ProduceResponse(responses=None, throttle_time_ms=0)  # type: ignore[arg-type]
-        line = desk.connect()
-        line.produce()
-        assert line.transport.closed
-        assert desk.listener.counts.failed == 1
+        server.at_once = lambda: ProduceResponse(responses=None, throttle_time_ms=0)  # type: ignore[arg-type]
+        client = server.connect()
+        client.produce()
+        assert client.transport.closed
+        assert server.listener.counts.failed == 1
 
-    desk.run(scenario)
+    server.run(scenario)
     assert "its request failed" in caplog.text
 
 
-def test_nothing_is_served_after_the_connection_was_closed(desk: Desk) -> None:
+def test_nothing_is_served_after_the_connection_was_closed(server: FakeServer) -> None:
     async def scenario() -> None:
-        line = desk.connect()
-        line.wait()
-        line.produce()
-        line.connection.close()
+        client = server.connect()
+        client.wait()
+        client.produce()
+        client.connection.close()
         await turn()
-        assert desk.others[0].cancelled()
-        assert desk.produced == []
+        assert server.others[0].cancelled()
+        assert server.produced == []
 
-    desk.run(scenario)
+    server.run(scenario)
 
 
 # -- writing
 
 
-def test_a_client_that_does_not_read_delays_only_its_own_requests(desk: Desk) -> None:
+def test_a_client_that_does_not_read_delays_only_its_own_requests(server: FakeServer) -> None:
     async def scenario() -> None:
-        line, other = desk.connect(), desk.connect()
-        line.connection.pause_writing()
-        line.produce()
-        line.find()
+        client, other = server.connect(), server.connect()
+        client.connection.pause_writing()
+        client.produce()
+        client.find()
         other.produce()
-        assert len(desk.produced) == 1
-        line.connection.resume_writing()
-        assert len(desk.produced) == 2
-        desk.produced[1].set_result(RESPONSE)
+        assert len(server.produced) == 1
+        client.connection.resume_writing()
+        assert len(server.produced) == 2
+        server.produced[1].set_result(RESPONSE)
         await turn()
-        assert line.answered() == [1, 2]
+        assert client.answered() == [1, 2]
 
-    desk.run(scenario)
+    server.run(scenario)
 
 
-def test_responses_known_together_are_sent_together(desk: Desk) -> None:
+def test_responses_known_together_are_sent_together(server: FakeServer) -> None:
     async def scenario() -> None:
-        line = desk.connect()
+        client = server.connect()
         for _ in range(3):
-            line.produce()
-        for each in reversed(desk.produced):
+            client.produce()
+        for each in reversed(server.produced):
             each.set_result(RESPONSE)
         await turn()
-        assert line.answered() == [1, 2, 3]
-        assert len(line.transport.written) == 1
+        assert client.answered() == [1, 2, 3]
+        assert len(client.transport.written) == 1
 
-    desk.run(scenario)
+    server.run(scenario)
 
 
-def test_a_handler_can_tell_whose_request_it_serves(desk: Desk) -> None:
+def test_a_handler_can_tell_whose_request_it_serves(server: FakeServer) -> None:
     async def scenario() -> None:
         seen: list[object] = []
 
         def look() -> ProduceResponse:
-            seen.append(desk.listener.serving)
+            seen.append(server.listener.serving)
             return RESPONSE
 
-        desk.at_once = look
-        lines = desk.connect(), desk.connect()
-        for line in lines:
-            line.produce()
-        assert seen == [line.connection for line in lines]
-        assert desk.listener.serving is None
+        server.at_once = look
+        clients = server.connect(), server.connect()
+        for client in clients:
+            client.produce()
+        assert seen == [client.connection for client in clients]
+        assert server.listener.serving is None
 
-    desk.run(scenario)
+    server.run(scenario)
 
 
 # -- large requests
@@ -520,26 +530,26 @@ def large(topics: int = 5000) -> MetadataRequest:
     return MetadataRequest(topics=[MetadataRequestTopic(name=f"{n:06}") for n in range(topics)])
 
 
-def test_other_connections_are_served_while_a_large_request_is_decoded(desk: Desk) -> None:
+def test_other_connections_are_served_while_a_large_request_is_decoded(server: FakeServer) -> None:
     async def scenario() -> None:
-        line, other = desk.connect(), desk.connect()
-        line.send(large(), 12)
-        assert desk.described == []
+        client, other = server.connect(), server.connect()
+        client.send(large(), 12)
+        assert server.described == []
         served_meanwhile = 0
-        while not desk.described:
+        while not server.described:
             other.find()
             served_meanwhile += 1
             await asyncio.sleep(0)
         assert len(other.answered()) == served_meanwhile > 10
         await turn(50)
-        assert line.answered() == [1]
-        assert desk.described == [5000]
+        assert client.answered() == [1]
+        assert server.described == [5000]
 
-    desk.run(scenario)
+    server.run(scenario)
 
 
 def test_a_handler_in_steps_is_finished_before_the_next_request_of_its_connection(
-    desk: Desk,
+    server: FakeServer,
 ) -> None:
     async def scenario() -> None:
         steps: list[int] = []
@@ -550,42 +560,42 @@ def test_a_handler_in_steps_is_finished_before_the_next_request_of_its_connectio
                 yield
             return RESPONSE
 
-        line = desk.connect()
+        client = server.connect()
 
         def handle_next() -> ProduceResponse:
             steps.append(99)
             return RESPONSE
 
-        desk.at_once = handle
-        line.produce()
-        desk.at_once = handle_next
-        line.produce()
-        line.find()
+        server.at_once = handle
+        client.produce()
+        server.at_once = handle_next
+        client.produce()
+        client.find()
         assert steps == [0]
-        assert line.answered() == []
+        assert client.answered() == []
         await turn()
         await turn()
         assert steps == [0, 1, 2, 99]
-        assert line.answered() == [1, 2, 3]
+        assert client.answered() == [1, 2, 3]
 
-    desk.run(scenario)
+    server.run(scenario)
 
 
-def test_steps_without_a_pause_are_answered_at_once(desk: Desk) -> None:
+def test_steps_without_a_pause_are_answered_at_once(server: FakeServer) -> None:
     async def scenario() -> None:
         def handle() -> Steps[ProduceResponse]:
             yield from ()
             return RESPONSE
 
-        line = desk.connect()
-        desk.at_once = handle
-        line.produce()
-        assert line.answered() == [1]
+        client = server.connect()
+        server.at_once = handle
+        client.produce()
+        assert client.answered() == [1]
 
-    desk.run(scenario)
+    server.run(scenario)
 
 
-def test_steps_may_end_with_an_awaitable(desk: Desk) -> None:
+def test_steps_may_end_with_an_awaitable(server: FakeServer) -> None:
     async def scenario() -> None:
         pending: asyncio.Future[ProduceResponse] = asyncio.get_running_loop().create_future()
 
@@ -593,86 +603,86 @@ def test_steps_may_end_with_an_awaitable(desk: Desk) -> None:
             yield
             return pending
 
-        line = desk.connect()
-        desk.at_once = handle
-        line.produce()
+        client = server.connect()
+        server.at_once = handle
+        client.produce()
         await turn()
-        desk.at_once = lambda: RESPONSE
-        line.produce()
-        assert line.answered() == []
+        server.at_once = lambda: RESPONSE
+        client.produce()
+        assert client.answered() == []
         pending.set_result(RESPONSE)
         await turn()
-        assert line.answered() == [1, 2]
+        assert client.answered() == [1, 2]
 
-    desk.run(scenario)
+    server.run(scenario)
 
 
-def test_a_large_response_is_encoded_in_steps_and_sent_in_order(desk: Desk) -> None:
+def test_a_large_response_is_encoded_in_steps_and_sent_in_order(server: FakeServer) -> None:
     async def scenario() -> None:
-        line = desk.connect()
-        line.produce()
+        client = server.connect()
+        client.produce()
         parts = [TopicProduceResponse(name=f"{n}", partition_responses=[]) for n in range(20_000)]
-        desk.at_once = lambda: ProduceResponse(responses=parts)
-        line.produce()
-        desk.at_once = lambda: RESPONSE
-        line.produce()
-        desk.produced[0].set_result(RESPONSE)
+        server.at_once = lambda: ProduceResponse(responses=parts)
+        client.produce()
+        server.at_once = lambda: RESPONSE
+        client.produce()
+        server.produced[0].set_result(RESPONSE)
         await turn()
-        assert line.answered() == [1]
+        assert client.answered() == [1]
         await turn(200)
-        assert line.answered() == [1, 2, 3]
+        assert client.answered() == [1, 2, 3]
 
-    desk.run(scenario)
+    server.run(scenario)
 
 
-def test_a_lost_connection_stops_its_work(desk: Desk) -> None:
+def test_a_lost_connection_stops_its_work(server: FakeServer) -> None:
     async def scenario() -> None:
-        line = desk.connect()
-        line.send(large(), 12)
+        client = server.connect()
+        client.send(large(), 12)
         await asyncio.sleep(0)
-        line.connection.abort()
-        line.connection.connection_lost(None)
+        client.connection.abort()
+        client.connection.connection_lost(None)
         await turn()
-        assert len(desk.listener.turns) == 0
-        assert desk.described == []
+        assert len(server.listener.turns) == 0
+        assert server.described == []
 
-    desk.run(scenario)
+    server.run(scenario)
 
 
 def test_a_request_that_exceeds_the_memory_limit_closes_its_connection_with_a_reason(
-    desk: Desk, caplog: pytest.LogCaptureFixture
+    server: FakeServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
-        line = desk.connect()
+        client = server.connect()
         body = (1_000_000).to_bytes(4, "big") + bytes(2_000_000)
-        line.send_frame(bytes.fromhex("0003 0001 00000001 ffff") + body)
+        client.send_frame(bytes.fromhex("0003 0001 00000001 ffff") + body)
         await turn()
-        assert line.transport.closed
-        assert desk.described == []
+        assert client.transport.closed
+        assert server.described == []
 
-    desk.run(scenario)
+    server.run(scenario)
     assert "MetadataRequest.topics has the length 1000000" in caplog.text
 
 
-def test_corruption_late_in_a_large_request_closes_the_connection(desk: Desk) -> None:
+def test_corruption_late_in_a_large_request_closes_the_connection(server: FakeServer) -> None:
     async def scenario() -> None:
-        line = desk.connect()
+        client = server.connect()
         body = (5000).to_bytes(4, "big") + b"\0\x01t" * 4999 + b"\xff\xff"
-        line.send_frame(bytes.fromhex("0003 0000 00000001 ffff") + body)
+        client.send_frame(bytes.fromhex("0003 0000 00000001 ffff") + body)
         await turn(200)
-        assert line.transport.closed
-        assert desk.listener.counts.refused == 1
+        assert client.transport.closed
+        assert server.listener.counts.refused == 1
 
-    desk.run(scenario)
+    server.run(scenario)
 
 
-def test_other_connections_are_served_after_a_long_request(desk: Desk) -> None:
+def test_other_connections_are_served_after_a_long_request(server: FakeServer) -> None:
     async def scenario() -> None:
-        line = desk.connect()
-        line.send(large(300), 12)
-        line.find()
-        assert line.answered() == [1]
+        client = server.connect()
+        client.send(large(300), 12)
+        client.find()
+        assert client.answered() == [1]
         await turn()
-        assert line.answered() == [1, 2]
+        assert client.answered() == [1, 2]
 
-    desk.run(scenario)
+    server.run(scenario)

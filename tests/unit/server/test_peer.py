@@ -58,7 +58,7 @@ class Node(asyncio.Protocol):
         self.transport.writelines(encode_response(response, 0, correlation_id))
 
 
-class Stage:
+class PeerCase:
     def __init__(self, world: World) -> None:
         self.world = world
 
@@ -78,67 +78,67 @@ class Stage:
 
 
 @pytest.fixture
-def stage() -> Iterator[Stage]:
+def case() -> Iterator[PeerCase]:
     with World(seed=1) as world:
-        yield Stage(world)
+        yield PeerCase(world)
 
 
-def test_responses_are_matched_to_requests_in_order(stage: Stage) -> None:
+def test_responses_are_matched_to_requests_in_order(case: PeerCase) -> None:
     async def scenario() -> None:
-        peer = await stage.connect()
+        peer = await case.connect()
         asked = [peer.ask(REQUEST) for _ in range(3)]
         await asyncio.sleep(0.1)
-        headers = stage.node.requests()
+        headers = case.node.requests()
         assert {each.client_id for each in headers} == {"broker-1"}
         for header in headers:
-            stage.node.answer(header.correlation_id, 100 + header.correlation_id)
+            case.node.answer(header.correlation_id, 100 + header.correlation_id)
         answers = await asyncio.gather(*asked)
         assert [each.producer_id_start for each in answers] == [101, 102, 103]
         peer.close()
 
-    stage.run(scenario)
+    case.run(scenario)
 
 
-def test_a_request_goes_in_the_newest_version_unless_one_is_given(stage: Stage) -> None:
+def test_a_request_goes_in_the_newest_version_unless_one_is_given(case: PeerCase) -> None:
     async def scenario() -> None:
-        peer = await stage.connect()
+        peer = await case.connect()
         asked = [peer.ask(MetadataRequest(topics=None), version) for version in (None, 5)]
         await asyncio.sleep(0.1)
-        assert [each.api_version for each in stage.node.requests()] == [13, 5]
+        assert [each.api_version for each in case.node.requests()] == [13, 5]
         peer.close()
         await asyncio.gather(*asked, return_exceptions=True)
 
-    stage.run(scenario)
+    case.run(scenario)
 
 
-def test_an_unreachable_peer_is_reported_with_its_address(stage: Stage) -> None:
+def test_an_unreachable_peer_is_reported_with_its_address(case: PeerCase) -> None:
     async def scenario() -> None:
         with pytest.raises(PeerLost, match="node:9999 cannot be reached"):
             await Peer.connect("node", 9999, "broker-1", 5)
-        stage.world.network.cut("node")
-        began = stage.world.loop.time()
+        case.world.network.cut("node")
+        began = case.world.loop.time()
         with pytest.raises(PeerLost, match="no answer in time"):
-            await stage.connect()
-        assert stage.world.loop.time() - began == pytest.approx(5)
+            await case.connect()
+        assert case.world.loop.time() - began == pytest.approx(5)
 
-    stage.run(scenario)
+    case.run(scenario)
 
 
 @pytest.mark.parametrize("how", ["the other ends it", "this one closes it", "it breaks"])
-def test_waiting_requests_fail_when_the_connection_is_lost(stage: Stage, how: str) -> None:
+def test_waiting_requests_fail_when_the_connection_is_lost(case: PeerCase, how: str) -> None:
     async def scenario() -> None:
-        peer = await stage.connect()
+        peer = await case.connect()
         asked = [peer.ask(REQUEST) for _ in range(2)]
         await asyncio.sleep(0.1)
-        stage.node.answer(1, 7)
+        case.node.answer(1, 7)
         await asyncio.sleep(0.1)
         assert not peer.is_lost
         if how == "the other ends it":
-            stage.node.transport.close()
+            case.node.transport.close()
         elif how == "this one closes it":
             peer.close()
         else:
-            stage.world.network.reset()
+            case.world.network.reset()
         assert (await asked[0]).producer_id_start == 7
         with pytest.raises(PeerLost, match="the connection to node:9092 is lost"):
             await asked[1]
@@ -147,21 +147,21 @@ def test_waiting_requests_fail_when_the_connection_is_lost(stage: Stage, how: st
             await peer.ask(REQUEST)
         peer.close()
 
-    stage.run(scenario)
+    case.run(scenario)
 
 
-def test_a_response_to_a_cancelled_request_is_ignored(stage: Stage) -> None:
+def test_a_response_to_a_cancelled_request_is_ignored(case: PeerCase) -> None:
     async def scenario() -> None:
-        peer = await stage.connect()
+        peer = await case.connect()
         given_up, wanted = peer.ask(REQUEST), peer.ask(REQUEST)
         given_up.cancel()
         await asyncio.sleep(0.1)
-        stage.node.answer(1, 100)
-        stage.node.answer(2, 200)
+        case.node.answer(1, 100)
+        case.node.answer(2, 200)
         assert (await wanted).producer_id_start == 200
         peer.close()
 
-    stage.run(scenario)
+    case.run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -173,69 +173,69 @@ def test_a_response_to_a_cancelled_request_is_ignored(stage: Stage) -> None:
     ],
 )
 def test_an_undecodable_response_closes_the_connection(
-    stage: Stage, what: str, frame: bytes
+    case: PeerCase, what: str, frame: bytes
 ) -> None:
     async def scenario() -> None:
-        peer = await stage.connect()
+        peer = await case.connect()
         asked = [peer.ask(REQUEST) for _ in range(2)]
         await asyncio.sleep(0.1)
-        stage.node.transport.write(len(frame).to_bytes(4, "big") + frame)
+        case.node.transport.write(len(frame).to_bytes(4, "big") + frame)
         for each in asked:
             with pytest.raises(PeerLost):
                 await each
         assert peer.is_lost
-        await stage.node.lost.wait()
+        await case.node.lost.wait()
 
-    stage.run(scenario)
+    case.run(scenario)
 
 
-def test_an_unexpected_response_closes_the_connection(stage: Stage) -> None:
+def test_an_unexpected_response_closes_the_connection(case: PeerCase) -> None:
     async def scenario() -> None:
-        peer = await stage.connect()
-        stage.node.answer(1)
+        peer = await case.connect()
+        case.node.answer(1)
         await asyncio.sleep(0.1)
         assert peer.is_lost
 
-    stage.run(scenario)
+    case.run(scenario)
 
 
-def test_an_invalid_frame_length_closes_the_connection(stage: Stage) -> None:
+def test_an_invalid_frame_length_closes_the_connection(case: PeerCase) -> None:
     async def scenario() -> None:
-        peer = await stage.connect()
+        peer = await case.connect()
         asked = peer.ask(REQUEST)
         await asyncio.sleep(0.1)
-        stage.node.transport.write(b"\xff\xff\xff\xff")
+        case.node.transport.write(b"\xff\xff\xff\xff")
         with pytest.raises(PeerLost):
             await asked
 
-    stage.run(scenario)
+    case.run(scenario)
 
 
-def test_a_large_request_is_written_in_turns_and_a_smaller_one_overtakes_it(stage: Stage) -> None:
+def test_a_large_request_is_written_in_turns_and_a_smaller_one_overtakes_it(case: PeerCase) -> None:
     async def scenario() -> None:
-        peer = await stage.connect()
+        peer = await case.connect()
         topics = [MetadataRequestTopic(name=f"{n}") for n in range(5000)]
         large = peer.ask(MetadataRequest(topics=topics))
         small = peer.ask(REQUEST)
         await asyncio.sleep(0.1)
-        assert [each.api_key for each in stage.node.requests()] == [67, 3]
-        stage.node.answer(1, first=7)
+        assert [each.api_key for each in case.node.requests()] == [67, 3]
+        case.node.answer(1, first=7)
         parts = [MetadataResponseTopic(name=f"{n}", partitions=[]) for n in range(5000)]
         response = MetadataResponse(brokers=[], topics=parts)
-        stage.node.transport.writelines(encode_response(response, 13, 2))
+        case.node.transport.writelines(encode_response(response, 13, 2))
         assert (await small).producer_id_start == 7
         assert (await large).topics == parts
 
-    stage.run(scenario)
+    case.run(scenario)
 
 
-def test_a_connection_that_is_lost_fails_a_large_request_too(stage: Stage) -> None:
+def test_a_connection_that_is_lost_fails_a_large_request_too(case: PeerCase) -> None:
     async def scenario() -> None:
-        peer = await stage.connect()
+        peer = await case.connect()
         topics = [MetadataRequestTopic(name=f"{n}") for n in range(5000)]
         asked = peer.ask(MetadataRequest(topics=topics))
         peer.close()
         with pytest.raises(PeerLost):
             await asked
 
-    stage.run(scenario)
+    case.run(scenario)
