@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from trimtab.cli.demo.pipeline import Partition
 
 TOPIC: Final = "flights"
-LIMIT_BYTES: Final = 4_000_000
+LIMIT_BYTES: Final = 8_000_000
 """Of a micro-batch, in the log."""
 WINDOW: Final = "7 days"
 
