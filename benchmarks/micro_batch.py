@@ -118,7 +118,8 @@ class _Bench:
         """Seconds from records to the end of their micro-batch."""
         topic = self._topics.create(TASKS)
         took = []
-        with self._start(kind, sink, topic, {"startingOffsets": "earliest"}) as query:
+        options = {"startingOffsets": "earliest"}
+        with self._start(kind, sink, topic, options, processingTime="0 seconds") as query:
             for number in range(FIRST_BATCHES + BATCHES):
                 self._send(topic, TRICKLE_ROWS)
                 began = time.perf_counter()
