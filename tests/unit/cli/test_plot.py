@@ -126,6 +126,8 @@ def test_columns_are_as_tall_as_they_are_large_and_stay_inside(layout: Layout) -
     for each in drawn:
         assert float(each.attrib["x"]) + float(each.attrib["width"]) <= layout.width
         assert float(each.attrib["y"]) >= 0
+    below, above = (float(each.attrib["y"]) for each in drawn[-2:])
+    assert below - above == pytest.approx(float(drawn[-1].attrib["height"]), abs=0.2)
     said = texts(svg)
     assert {"<0>", "<59>", "595 B", "0 B", "first & below", "second"} <= set(said)
     (level,) = (each for each in root.iter("line") if each.get("class") == "even")
