@@ -5,8 +5,9 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -16,6 +17,7 @@ from benchmarks.processes import answers_metadata, free_ports
 from trimtab import Admin, BrokerError, ErrorCode, Producer
 
 EXIT_SECONDS = 30
+LINE_SECONDS = 60
 
 
 class Node:
@@ -41,10 +43,14 @@ class Node:
 
     def await_line(self, text: str) -> str:
         """Wait for the next line of the node's log that contains `text`."""
-        while self.process.poll() is None:
+        deadline = time.monotonic() + LINE_SECONDS
+        while self.process.poll() is None and time.monotonic() < deadline:
             line = self._reader.readline()
             if text in line:
                 return line
+            if not line:
+                with suppress(subprocess.TimeoutExpired):
+                    self.process.wait(0.01)
         raise AssertionError(f"{text!r} is not in its log:\n{self.log.read_text()}")
 
     def end(self, number: signal.Signals) -> int:

@@ -43,7 +43,10 @@ COMMANDS = {
         "trimtab.cli.experiment",
         "repeat the measurements of KIP-480, KIP-794 and KIP-1123",
     ),
-    "load": ("trimtab.cli.load", "report how load lies on a cluster, and what to do about it"),
+    "load": (
+        "trimtab.cli.load",
+        "report how a cluster's load is distributed, and what to do about it",
+    ),
     "pipeline": ("trimtab.cli.pipeline", "check and run a pipeline on Spark: a file of SQL steps"),
     "demo": ("trimtab.cli.demo", "compare eight partitioners on real flight data"),
 }

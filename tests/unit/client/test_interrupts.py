@@ -345,9 +345,16 @@ def test_a_signal_handler_that_waits_succeeds_or_is_refused(cluster: Cluster) ->
 
 @pytest.mark.skipif(os.environ.get("TRIMTAB_PURE") == "1", reason="this is it")
 def test_sending_holds_interpreted() -> None:
-    which = ["-k", "fills or is_open or stops_waiting or handler"]
+    tests = [
+        test_a_send_that_begins_or_ends_a_batch,
+        test_a_send_to_a_batch_that_is_open,
+        test_a_send_that_stops_waiting_for_memory,
+        test_a_signal_handler_that_raises_any_other_error,
+        test_a_signal_handler_that_waits_succeeds_or_is_refused,
+    ]
+    named = [f"{__file__}::{test.__name__}" for test in tests]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__, *which],
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *named],
         env={**os.environ, "TRIMTAB_PURE": "1"},
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""The demo's tables: Spark reads the producers' topics back and says how load lies."""
+"""The demo's tables: Spark reads the producers' topics back and computes their load."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The demo's streams: flights go from files into a topic, and from there into tables.
 
 A stream of files is written to the topic. A second stream reads the topic in micro-batches of
-bounded size, and each leaves two small tables: what flew, and how load lies. Their sums are the
-result, and are compared with those of the files.
+bounded size, and each leaves two small tables: what flew, and each partition's load. The sums
+of the tables are the result, and are compared with those of the files.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ Made by <code>trimtab load report</code> {escape(summary["trimtab"])}.</p>
 <h2>How it was measured</h2>
 <p>{_describe_reading(read)}</p>
 """
-    return to_page("trimtab: how load lies on this cluster", body)
+    return to_page("trimtab: how this cluster's load is distributed", body)
 
 
 def group_by_rank(sizes: Mapping[str, float], noun: str) -> list[Column]:
