@@ -1,7 +1,7 @@
 """Reading batch headers from log segments in the page cache: GB of log for a second of one core.
 
 The cost is counted in CPU seconds of the process, user and system: what a core carries. Beside it
-reading the same files to the end, as whoever looks at records must at least.
+reading the same files to the end, the least that any reader of records must do.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""How load lies on a cluster: tables, plots, and in plain words what to do about it.
+"""How a cluster's load is distributed: tables, plots, and what to do about it.
 
-Asks any Kafka cluster how its topics, brokers, disks and limits are, and has Spark read what the
-records are about: sizes and times, no values, and keys only to count the hot ones. Writes
-report.html, summary.json and the load tables as Parquet, and prints which rules are broken, with
-the command or the option that mends each.
+Takes a snapshot of any Kafka cluster (topics, brokers, disks, limits), and reads the sizes and
+times of its records with Spark: no values, and keys only to count the hot ones. Writes report.html,
+summary.json and the load tables as Parquet. Prints the rules that are broken, each with the command
+or the option that mends it.
 
-Everything there is is read, up to --max-bytes; of more than that the same newest part of each
-partition. A run adds what the cluster said to DIR/history: from a second run on, the report knows
-how fast disks fill and which consumer groups fall behind, so run it every hour or day.
+Reads all records, up to --max-bytes; if there is more, the newest part of each partition, the same
+share of all. Each run adds its snapshot to DIR/history. From the second run on, the report shows
+how fast disks fill and which consumer groups fall behind, so run it every hour or every day.
 
 Without more, Spark runs in this process's own local mode. Started by spark-submit, or with
 SPARK_REMOTE set, the tables are computed by the cluster that those name.

@@ -61,7 +61,7 @@ class TableError(KafkaError):
 
     Attributes:
         failed: how many, for each partition that has some, the first to fail first.
-        delivered: what became of the others.
+        delivered: how many of the others each partition stored.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class TableDelivery:
             logger.error("a delivery callback raised", exc_info=raised)
 
     def __await__(self) -> Generator[Any, None, TableSummary]:
-        # Shielded: whoever stops waiting must not end the wait of others.
+        # Shielded: a caller that stops waiting must not end the wait of others.
         return asyncio.shield(asyncio.wrap_future(self._future)).__await__()
 
 

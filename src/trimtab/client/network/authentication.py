@@ -264,7 +264,7 @@ async def authenticate(ask: Ask, credentials: Credentials, broker: str) -> float
         broker: what errors call the broker.
 
     Returns:
-        The seconds after which the broker wants to see it proved anew; 0 for never.
+        The seconds after which the broker requires re-authentication; 0 for never.
 
     Raises:
         AuthenticationFailed: the broker refuses, or does not prove itself; says why.

@@ -132,7 +132,7 @@ class ConnectionOptions:
 
 
 class _Held(NamedTuple):
-    """A request that waits until the broker has seen anew who we are."""
+    """A request held back until the connection has re-authenticated."""
 
     request: object
     api_key: int
@@ -391,7 +391,7 @@ class Connection(FrameProtocol):
             )
 
     def _renew_session(self) -> None:
-        """Authenticate anew over this connection (KIP-368); requests wait meanwhile."""
+        """Re-authenticate over this connection (KIP-368); requests wait meanwhile."""
         self._held = []
         self._reauthentication = self._loop.create_task(self._reauthenticate())
 
@@ -546,7 +546,7 @@ class Connections:
         self._on_loss.append(callback)
 
     def update(self, nodes: Iterable[Node]) -> None:
-        """Take over the cluster's brokers from metadata; a broker that moved is connected anew."""
+        """Take over the cluster's brokers from metadata; a broker that moved is reconnected."""
         for node in nodes:
             known = self._nodes.get(node.id)
             self._nodes[node.id] = node

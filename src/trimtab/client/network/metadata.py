@@ -166,7 +166,7 @@ class Metadata:
         return view.leaders[partition]
 
     def doubt(self, topics: Iterable[str]) -> None:
-        """Their leaders did not answer, or no longer lead: `unsure` until a broker tells anew.
+        """Note that their leaders did not answer or no longer lead: `unsure` until refreshed.
 
         It outlives the call that has found out: the next one may have too little time to find out
         again.

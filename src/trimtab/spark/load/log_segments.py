@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TASK_BYTES: Final = 256 * 1024 * 1024
-"""A task has one segment, or small ones that have so many bytes together."""
+"""A task reads one segment, or several small ones up to this many bytes."""
 
 _TASK_SEGMENTS: Final = 1000
 _PIECE: Final = 16 * 1024

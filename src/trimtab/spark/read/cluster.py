@@ -38,7 +38,7 @@ _SLICE_MS: Final = 1000
 """How often a task that waits for data looks whether its partition still exists."""
 
 _CERTAIN_SLICES: Final = 3
-"""After this many looks in a row without the partition it is gone: metadata was asked for anew."""
+"""After this many lookups in a row, each with new metadata, a missing partition is gone."""
 
 _GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 

@@ -15,7 +15,7 @@ from trimtab.wire.columns import BinaryColumn, Columns, HeadersColumn, SizeColum
 from trimtab.wire.records_cy import ColumnScanner
 
 FULL_BYTES: Final = 4 * 1024 * 1024
-"""Arrow batches are closed when they have about so many bytes."""
+"""An Arrow batch is closed at about this many bytes."""
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _ARROW_TYPES: Final[dict[str, pa.DataType]] = {

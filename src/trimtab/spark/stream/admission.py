@@ -27,7 +27,7 @@ class Piece(NamedTuple):
         next_offset: where the next one begins.
         size: bytes.
         time: the largest timestamp of its first record batch, ms since the epoch; -1 if unknown.
-        error: by so many bytes `size` may be wrong.
+        error: by how many bytes `size` may be wrong.
     """
 
     next_offset: int
@@ -75,7 +75,7 @@ def admit(
     if not order:
         return Admitted({}, 0, {})
     shares = {each: limit // len(order) + owed.get(each, 0) for each in order}
-    # Who has saved for a large piece comes first: others would take the room away again.
+    # Partitions that saved turns for a large piece go first: others would use up the room.
     order.sort(key=lambda each: each not in owed or shares[each] < ahead[each][0].size)
     counts = dict.fromkeys(order, 0)
     got = dict.fromkeys(order, 0)
@@ -99,7 +99,7 @@ def admit(
     active = [] if left < 0 else order
     credit = shares
     for _ in range(_ROUNDS):
-        # Who takes nothing waits for what is left over.
+        # A partition that could take nothing waits for the rest of the limit.
         active = [p for p in active if serve(p, credit[p]) and counts[p] < len(ahead[p])]
         if left < len(active) or not active:
             break
@@ -123,7 +123,7 @@ def _rotate(items: list[P], turn: int) -> list[P]:
 
 
 def _take(pieces: Sequence[Piece], begin: int, room: int) -> tuple[int, int]:
-    """How many pieces from `begin` on fit into so many bytes, and their bytes."""
+    """How many pieces from `begin` on fit into `room` bytes, and their size."""
     size = 0
     at = begin
     while at < len(pieces) and size + pieces[at].size <= room:

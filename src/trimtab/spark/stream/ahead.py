@@ -15,7 +15,7 @@ from trimtab.spark.stream.admission import Piece
 from trimtab.spark.stream.size_sources.contract import Found, Wanted
 
 _BATCHES_AHEAD: Final = 2
-"""So many limits are known in advance: for the batch to be planned, and for the next one."""
+"""Sizes are looked up this many batches ahead: the one to be planned, and the next."""
 
 
 class Ahead:
@@ -89,7 +89,7 @@ class Level:
     """The even share of a limit: what each partition may take so that all take the limit together,
     where those that have less than it leave the rest to the others; the limit if there is room.
 
-    The more is known, the lower the level. So who has reached it stays above it.
+    The more is known, the lower the level, so a partition that has reached it stays above it.
 
     Args:
         limit: bytes.
@@ -152,8 +152,8 @@ class Horizon:
     """What is known ahead of all partitions.
 
     Args:
-        limit: the bytes of a batch. About so many, twice, are to be known; so is the sharing.
-        grain: up to so many bytes record batches are remembered as one.
+        limit: the bytes of a batch. Sizes are looked up for about twice as many.
+        grain: neighbouring record batches are remembered as one up to this many bytes.
 
     Attributes:
         partitions: what is known of each.

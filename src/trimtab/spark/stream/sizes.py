@@ -33,7 +33,7 @@ class Sizes:
     Args:
         make_source: makes the source, in that thread.
         limit: the bytes of a batch. About so many, twice, are known in advance; so is the sharing.
-        grain: up to so many bytes record batches are remembered as one.
+        grain: neighbouring record batches are remembered as one up to this many bytes.
     """
 
     def __init__(self, make_source: Callable[[], Source], limit: int, grain: int) -> None:
@@ -138,7 +138,7 @@ class Sizes:
     def _run(self) -> None:
         try:
             self._learn_all()
-        except Exception as error:  # whoever waits for sizes would wait for ever
+        except Exception as error:  # else a thread that waits for sizes would never return
             with self._changed:
                 self._error, self._has_ended = error, True
                 self._changed.notify_all()

@@ -45,7 +45,7 @@ class Prepared(WriterCommitMessage):
 
 
 class ExactlyOnce(Guarantee):
-    """Every row is there once, for readers of committed records, whoever fails and when.
+    """Every row is there once, for readers of committed records, whichever process fails.
 
     Args:
         is_stream: whether Spark numbers the batches; else the option `batchId` does.
@@ -206,7 +206,7 @@ def _read_sink_id(options: SinkOptions, is_stream: bool) -> str:
     if not checkpoint:
         raise UsageError(
             "delivery=exactly_once needs the option checkpointLocation: a query without one begins"
-            " anew when it is started again, and writes everything a second time"
+            " again from the start when it is restarted, and writes everything twice"
         )
     if options.spark.get("asyncprogresstrackingenabled", "").strip().lower() == "true":
         raise UsageError(
