@@ -171,7 +171,7 @@ class Cluster:
 
         if self._controller_thread is None:
             return controller.controller.limit_usage()
-        return self._controller_thread.run(measure())
+        return self._controller_thread.run(measure)
 
     # Synchronous
 
@@ -187,7 +187,7 @@ class Cluster:
         thread = LoopThread("trimtab-cluster")
         self._controller_thread = LoopThread("trimtab-controller")
         try:
-            thread.run(self._open())
+            thread.run(self._open)
         except BaseException:
             self._stop_threads(thread)
             raise
@@ -203,7 +203,7 @@ class Cluster:
         if thread is None:
             return
         try:
-            thread.run(self._close())
+            thread.run(self._close)
         finally:
             self._stop_threads(thread)
 
@@ -290,7 +290,7 @@ class Cluster:
                 "brokers are started, stopped and killed only in a cluster with its own thread: "
                 "enter it with `with`, and call this with asyncio.to_thread from coroutines"
             )
-        self._thread.run(change(broker))
+        self._thread.run(change, broker)
 
     async def _open(self) -> None:
         try:

@@ -41,14 +41,14 @@ def faulty_cluster(broker: Broker, rates: FaultRates, random: Random) -> Iterato
     thread = LoopThread("weather")
     try:
         faulty = FaultyCluster(("127.0.0.1", broker.port), FACES, rates, random)
-        thread.run(faulty.__aenter__())
+        thread.run(faulty.__aenter__)
         try:
             yield faulty
-            thread.run(faulty.calm())
+            thread.run(faulty.calm)
             # Delayed requests must reach the broker before the logs are read.
-            thread.run(faulty.drain())
+            thread.run(faulty.drain)
         finally:
-            thread.run(faulty.__aexit__(None, None, None))
+            thread.run(faulty.__aexit__, None, None, None)
     finally:
         thread.stop()
     assert faulty.failures == []

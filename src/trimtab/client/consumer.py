@@ -410,7 +410,7 @@ class Consumer(_Reader):
         if known is not None:
             return known
         self._submit()
-        return self._thread.run(self._fetcher.locate(named, self._session.timeout))
+        return self._thread.run(self._fetcher.locate, named, self._session.timeout)
 
     def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
         """The log start offset of each partition."""
@@ -445,7 +445,7 @@ class Consumer(_Reader):
         if self._closed:
             raise UsageError("the consumer is closed")
         session = self._session
-        return self._thread.run(list_batch_sizes(session.connections, session.metadata, wanted))
+        return self._thread.run(list_batch_sizes, session.connections, session.metadata, wanted)
 
     def problem(self, partition: Partition) -> KafkaError | None:
         """Why no records can arrive from a partition now; None if its leader can be asked.
@@ -457,7 +457,7 @@ class Consumer(_Reader):
 
     def close(self) -> None:
         """Close the connections. Closing again does nothing."""
-        self._thread.end(_close(self._fetcher, self._session))
+        self._thread.end(_close, self._fetcher, self._session)
         self._closed = True
 
     def __enter__(self) -> Consumer:
@@ -479,7 +479,7 @@ class Consumer(_Reader):
     def _await_data(self, timeout: float) -> bool:
         taken = self._take(self._fetcher.ready)
         if not taken:
-            self._thread.run(self._fetcher.wait(timeout))
+            self._thread.run(self._fetcher.wait, timeout)
             taken = self._take(self._fetcher.ready)
         if taken:
             self._thread.call_soon(self._fetcher.drained, taken)
@@ -491,7 +491,7 @@ class Consumer(_Reader):
         if self._closed:
             raise UsageError("the consumer is closed")
         session = self._session
-        return self._thread.run(session.offsets.find(wanted, session.timeout, self._isolation))
+        return self._thread.run(session.offsets.find, wanted, session.timeout, self._isolation)
 
 
 class AsyncConsumer(_Reader):

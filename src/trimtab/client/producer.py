@@ -12,11 +12,10 @@ thread, or by awaiting.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from random import Random
 from types import TracebackType
-from typing import Any, TypeVar
 
 from trimtab.client.accumulator.accumulator_cy import Accumulator
 from trimtab.client.accumulator.intake_cy import AsyncIntake, Intake
@@ -39,8 +38,6 @@ from trimtab.runtime.loop_thread import LoopThread, shared
 from trimtab.runtime.unclosed import close_when_collected
 from trimtab.runtime.waiting import new_lock, wait_for
 from trimtab.wire.rows_cy import Rows
-
-T = TypeVar("T")
 
 INTERRUPT_GRACE = 1.0
 """Seconds that `close` waits for buffered records after Ctrl-C ended the `with` block."""
@@ -83,7 +80,7 @@ class Producer(Intake):
             return Core(checked, custom, new_lock(), monotonic_clock, wall_clock, Random(), name)
 
         try:
-            self._core = self._thread.run(start())
+            self._core = self._thread.run(start)
             self._thread.entrust(self, name, self._core.close_unattended)
         except BaseException:
             self._thread.release_soon()
@@ -135,7 +132,7 @@ class Producer(Intake):
         core = self._core
         memory_wait.end()
         if not core.accumulator.knows(topic, partition):
-            self._thread.run(core.wait_for_topic(topic, deadline, partition))
+            self._thread.run(core.wait_for_topic, topic, deadline, partition)
             return
         since = monotonic_clock()
         place = memory_wait.begin(size)
@@ -202,7 +199,7 @@ class Producer(Intake):
         Raises:
             Unavailable: this took longer than `timeout` seconds.
         """
-        self._thread.run(self._core.flush(checked_seconds("timeout", timeout)))
+        self._thread.run(self._core.flush, checked_seconds("timeout", timeout))
 
     def purge(self) -> int:
         """Drop every record that is not in a request in flight; returns how many.
@@ -210,7 +207,7 @@ class Producer(Intake):
         Their deliveries fail with Unavailable, and so does an open transaction.
         """
         core = self._core
-        return core.purge_now() if self._thread.is_current else self._run(core.purge())
+        return core.purge_now() if self._thread.is_current else self._thread.run(core.purge)
 
     def partitions_for(self, topic: str) -> TopicView:
         """The topic's partitions, leaders and racks; waits for metadata up to `max.block.ms`.
@@ -221,7 +218,7 @@ class Producer(Intake):
         """
         core = self._core
         deadline = monotonic_clock() + core.max_block
-        return self._thread.run(core.wait_for_topic(checked_topic(topic), deadline))
+        return self._thread.run(core.wait_for_topic, checked_topic(topic), deadline)
 
     def partitioning(self, topic: str) -> Partitioning:
         """How the topic's records are spread now: queues, weights, excluded partitions.
@@ -251,7 +248,7 @@ class Producer(Intake):
             Unavailable: not done within `max.block.ms`; may be repeated.
             UsageError: there is no transactional id, or the producer is already initialized.
         """
-        return self._run(self._core.init_transactions(after))
+        return self._thread.run(self._core.init_transactions, after)
 
     def resume_transactions(self, identity: ProducerIdentity) -> None:
         """Use an identity that another process got from `init_transactions`; do not call that here.
@@ -263,7 +260,7 @@ class Producer(Intake):
         Raises:
             UsageError: the identity has another `transactional.id`, or this producer has one.
         """
-        self._run(self._core.resume_transactions(identity))
+        self._thread.run(self._core.resume_transactions, identity)
 
     def change_transactional_id(self, transactional_id: str) -> None:
         """Go on as a new producer with this `transactional.id`, or with the same one, would, over
@@ -275,7 +272,7 @@ class Producer(Intake):
             UsageError: a transaction is open, or this producer has none.
             TransactionError: the producer has failed for good.
         """
-        self._run(self._core.change_transactional_id(transactional_id))
+        self._thread.run(self._core.change_transactional_id, transactional_id)
 
     def begin_transaction(self, two_phase: bool = False) -> None:
         """Begin a transaction, which all records sent from now on belong to.
@@ -288,7 +285,7 @@ class Producer(Intake):
             UsageError: not initialized, or a transaction is open.
             TransactionError: the last transaction failed.
         """
-        self._run(self._core.begin_transaction(two_phase))
+        self._thread.run(self._core.begin_transaction, two_phase)
 
     def send_offsets_to_transaction(
         self,
@@ -306,7 +303,7 @@ class Producer(Intake):
             TransactionError: the commit failed, and the transaction with it; abort it.
             Unavailable: not done within `max.block.ms`; may be repeated.
         """
-        self._run(self._core.send_offsets(offsets, group))
+        self._thread.run(self._core.send_offsets, offsets, group)
 
     def prepare_transaction(self) -> PreparedTransaction:
         """Send the buffered records, then leave the end to `complete_transaction` (KIP-939).
@@ -322,7 +319,7 @@ class Producer(Intake):
             Unavailable: not done within `max.block.ms`; may be repeated.
             UsageError: no transaction is open, or it was not begun with `two_phase`.
         """
-        return self._run(self._core.prepare_transaction())
+        return self._thread.run(self._core.prepare_transaction)
 
     def complete_transaction(self, prepared: PreparedTransaction, commit: bool) -> None:
         """Commit or abort a transaction that this or another producer has prepared (KIP-939).
@@ -339,7 +336,7 @@ class Producer(Intake):
             Unavailable: not done within `max.block.ms`; may be repeated.
             UsageError: `prepared` is no prepared transaction.
         """
-        self._run(self._core.complete_transaction(prepared, commit))
+        self._thread.run(self._core.complete_transaction, prepared, commit)
 
     def commit_transaction(self) -> None:
         """Send the buffered records, and commit once all of them are acknowledged.
@@ -349,7 +346,7 @@ class Producer(Intake):
             Unavailable: not done within `max.block.ms`; may be repeated.
             UsageError: no transaction is open.
         """
-        self._run(self._core.commit_transaction())
+        self._thread.run(self._core.commit_transaction)
 
     def abort_transaction(self) -> None:
         """Drop the unsent records, and abort the transaction.
@@ -359,7 +356,7 @@ class Producer(Intake):
             Unavailable: not done within `max.block.ms`; may be repeated.
             UsageError: no transaction is open.
         """
-        self._run(self._core.abort_transaction())
+        self._thread.run(self._core.abort_transaction)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -384,10 +381,7 @@ class Producer(Intake):
         An open transaction is aborted, and a `send` that still waits raises UsageError. Closing
         again, or in a forked process, does nothing.
         """
-        self._thread.end(self._core.close(checked_seconds("timeout", timeout)))
-
-    def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        return self._thread.run(call)
+        self._thread.end(self._core.close, checked_seconds("timeout", timeout))
 
     def __enter__(self) -> Producer:
         return self

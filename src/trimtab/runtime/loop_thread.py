@@ -1,7 +1,7 @@
 """The background thread with the event loop of all synchronous clients.
 
 caller's thread                     loop thread
-run(coroutine) ────────────────────▶ task
+run(function) ─────────────────────▶ task
      ▲ result, error, Ctrl-C            │
      └──────────────────────────────────┘
 call_soon(fn) ─────────────────────▶ fn()
@@ -21,14 +21,16 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from trimtab.errors import Unavailable, UsageError
 from trimtab.runtime.event_loop import new_event_loop
 from trimtab.runtime.unclosed import EXIT_SECONDS, warn_unclosed
-from trimtab.runtime.waiting import guarded, refuse_waiting, wait_for
+from trimtab.runtime.waiting import begin_on, guarded, refuse_waiting, wait_for
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 Close: TypeAlias = Callable[[float | None], Coroutine[Any, Any, object]]
@@ -92,29 +94,23 @@ class LoopThread:
                 raise
             raise self._stopped() from error
 
-    def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run a coroutine on the loop and wait for its result, on any thread but the loop's.
+    def run(
+        self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run an async function on the loop and wait for its result, on any thread but the loop's.
 
-        An early end of the wait (Ctrl-C, the timeout) cancels the coroutine and is raised at once,
-        without waiting for the coroutine to finish.
-
-        Args:
-            timeout: seconds to wait at most; None for no limit.
+        An early end of the wait (Ctrl-C) cancels the function and is raised at once, without
+        waiting for the function to finish.
 
         Raises:
-            Unavailable: no result within `timeout`, or the thread was stopped meanwhile.
+            Unavailable: the thread was stopped meanwhile.
             UsageError: the thread was stopped before, or belongs to the process this one was
                 forked from, or the caller must not wait (see `refuse_waiting`).
         """
+        self._refuse_unusable()
+        refuse_waiting(self._engine.loop)
         try:
-            self._refuse_unusable()
-            refuse_waiting(self._engine.loop)
-            future = self._engine.submit(coroutine)
-        except UsageError:
-            coroutine.close()
-            raise
-        try:
-            return wait_for(future, timeout)
+            return self._engine.call(partial(function, *args, **kwargs))
         except concurrent.futures.CancelledError as error:
             if not self._engine.stopping:
                 raise
@@ -122,15 +118,6 @@ class LoopThread:
                 f"loop thread {self.name!r} was stopped while a call was waiting on it; "
                 "the call may have taken effect"
             ) from error
-        except TimeoutError as error:
-            if future.done():  # the coroutine itself raised it
-                raise
-            raise Unavailable(
-                f"no result within {timeout:g} s; the call may still take effect"
-            ) from error
-        finally:
-            # Does nothing if it is done; otherwise the wait ended before the coroutine.
-            future.cancel()
 
     @property
     def is_current(self) -> bool:
@@ -155,23 +142,20 @@ class LoopThread:
         self._finalizer = weakref.finalize(client, self._drop)
         self._finalizer.atexit = False  # `_end_all` closes it, when no thread uses it any more
 
-    def end(self, close: Coroutine[Any, Any, object]) -> None:
-        """Run `close`, which closes the client, and release this hold. Does nothing the second
-        time.
+    def end(
+        self, function: Callable[P, Coroutine[Any, Any, object]], *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        """Run an async function that closes the client, and release this hold. Does nothing the
+        second time.
 
         Raises:
             UsageError: the caller must not wait (see `refuse_waiting`); nothing was done.
         """
         if self.is_released or self._engine.is_forked:
-            close.close()
             return
+        refuse_waiting(self._engine.loop)
         try:
-            refuse_waiting(self._engine.loop)
-        except UsageError:
-            close.close()
-            raise
-        try:
-            self.run(close)
+            self.run(function, *args, **kwargs)
             self.stop()
         except BaseException:
             self._end_soon(0.0)  # finish the close that Ctrl-C interrupted
@@ -295,15 +279,26 @@ class _Engine:
         self.stopping = True
         return True
 
-    def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        # The lock makes sure that a coroutine is queued before the loop's stop. So it becomes a
-        # task, which is cancelled; otherwise its caller would wait for ever.
-        return guarded(self._submitting, self._submit, coroutine)
+    def call(
+        self, function: Callable[[], Coroutine[Any, Any, T]], timeout: float | None = None
+    ) -> T:
+        """Run an async function on the loop and wait for its result, `timeout` seconds at most. An
+        early end of the wait cancels the function."""
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        try:
+            # The lock makes sure that a call is queued before the loop's stop. So it becomes a
+            # task, which is cancelled; otherwise its caller would wait for ever.
+            guarded(self._submitting, self._submit, function, future)
+            return wait_for(future, timeout)
+        finally:
+            future.cancel()  # does nothing if it is done
 
-    def _submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+    def _submit(
+        self, function: Callable[[], Coroutine[Any, Any, T]], future: concurrent.futures.Future[T]
+    ) -> None:
         if self.stopping:
             raise UsageError(f"loop thread {self.thread.name!r} was stopped; start a new one")
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        begin_on(self.loop, function, future)
 
     def close_clients(self) -> list[str]:
         """At the interpreter's exit: close the unclosed clients; returns their names."""
@@ -312,13 +307,11 @@ class _Engine:
             return []
         own = LoopThread.__new__(LoopThread)
         own._bind(self)  # a hold of this method, so that no client's hold is the last
-        future = self.submit(self._close_all(holds))
         try:
-            wait_for(future, EXIT_SECONDS + _CANCEL_GRACE_S)
+            self.call(partial(self._close_all, holds), EXIT_SECONDS + _CANCEL_GRACE_S)
         except TimeoutError:
             _log.warning("clients could not be closed in %g s, and are abandoned", EXIT_SECONDS)
         finally:
-            future.cancel()
             del own
         return [hold._client for hold in holds]
 

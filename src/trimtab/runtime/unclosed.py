@@ -9,10 +9,12 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from functools import cache
 from threading import Event
 from typing import Any
+
+from trimtab.runtime.waiting import begin_on
 
 _log = logging.getLogger("trimtab.client")
 
@@ -86,7 +88,9 @@ def _collected(
             loop.call_soon_threadsafe(_begin, loop, close)
             what = f"its event loop does not run{lost} unless it runs again"
         elif _exiting.is_set():
-            asyncio.run_coroutine_threadsafe(close(), loop).result(EXIT_SECONDS)
+            closed: Future[object] = Future()
+            begin_on(loop, close, closed)
+            closed.result(EXIT_SECONDS)
             what, lost = "it was closed at the end of the process", ""
         else:
             loop.call_soon_threadsafe(_begin, loop, close)

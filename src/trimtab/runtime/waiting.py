@@ -1,4 +1,4 @@
-"""How threads wait for an event loop: interruptible by Ctrl-C, and never for ever."""
+"""How threads call an event loop and wait for it: interruptible by Ctrl-C, and never for ever."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import asyncio
 import concurrent.futures
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
 from math import inf
 from typing import Any, TypeVar
 
@@ -45,6 +47,60 @@ def refuse_waiting(loop: asyncio.AbstractEventLoop | None) -> None:
             " not wait: fetch its data earlier, or on another thread. A signal handler must raise,"
             " as sys.exit does, or set a flag, and leave flush and close to the program"
         )
+
+
+def begin_on(
+    loop: asyncio.AbstractEventLoop,
+    function: Callable[[], Coroutine[Any, Any, T]],
+    future: concurrent.futures.Future[T],
+) -> None:
+    """Have a loop run an async function, whose outcome becomes the future's. Cancelling the future
+    cancels the function.
+
+    The loop creates the coroutine: on the caller's thread Ctrl-C could come between its creation
+    and its start, and Python would warn that it was never awaited.
+
+    Raises:
+        RuntimeError: the loop is closed.
+    """
+    loop.call_soon_threadsafe(_begin, loop, function, future)
+
+
+def _begin(
+    loop: asyncio.AbstractEventLoop,
+    function: Callable[[], Coroutine[Any, Any, T]],
+    future: concurrent.futures.Future[T],
+) -> None:
+    if future.cancelled():
+        return
+    try:
+        task = loop.create_task(function())
+    except BaseException as error:  # wrong arguments
+        if future.set_running_or_notify_cancel():
+            future.set_exception(error)
+        return
+    task.add_done_callback(partial(_hand_over, future))
+    future.add_done_callback(partial(_cancel, loop, task))
+
+
+def _hand_over(future: concurrent.futures.Future[T], task: asyncio.Task[T]) -> None:
+    """The task has ended, and so does the future."""
+    if task.cancelled():
+        future.cancel()
+    elif future.set_running_or_notify_cancel():
+        if (error := task.exception()) is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(task.result())
+
+
+def _cancel(
+    loop: asyncio.AbstractEventLoop, task: asyncio.Task[T], future: concurrent.futures.Future[T]
+) -> None:
+    """The future has ended; if its waiter cancelled it, so does the task."""
+    if future.cancelled():
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(task.cancel)
 
 
 def wait_for(

@@ -21,12 +21,6 @@ from trimtab.client.producer import Producer
 from trimtab.cluster import Cluster
 from trimtab.errors import Unavailable, UsageError
 
-# An interrupt between a coroutine and its caller.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
 ENOUGH = 2500
 """Lines of one call; more of them, and the sweep would not end."""
 
@@ -217,7 +211,7 @@ def test_a_send_to_a_topic_that_is_not_known(cluster: Cluster) -> None:
             sweep(
                 lambda: producer.send("t", b"x"),
                 lambda: verify(producer),
-                lambda: producer._thread.run(forget()),
+                lambda: producer._thread.run(forget),
                 is_of_waiting,
             )
             >= 10

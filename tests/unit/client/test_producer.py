@@ -505,6 +505,6 @@ def test_a_look_after_its_waiter_gave_up_opens_the_way_once(silent: str) -> None
             core._is_thread_waiting = True
             core._woken()
 
-    producer._thread.run(look_twice())
+    producer._thread.run(look_twice)
     assert core._look_done.acquire(False)
     producer.close(timeout=0)

@@ -7,10 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
+from types import CodeType
 
 import pytest
 
+from tests.unit.interrupts import interrupt_at
 from trimtab.errors import Unavailable, UsageError
+from trimtab.runtime import loop_thread, waiting
 from trimtab.runtime.event_loop import new_event_loop
 from trimtab.runtime.loop_thread import LoopThread, call_in_forked_child, shared
 
@@ -24,7 +27,7 @@ def test_run_returns_the_result_of_a_coroutine_on_the_threads_loop():
         return threading.current_thread(), asyncio.get_running_loop()
 
     with LoopThread("road") as thread:
-        runner, loop = thread.run(where())
+        runner, loop = thread.run(where)
         assert runner.name == "road"
         assert runner.daemon
         assert runner is not threading.current_thread()
@@ -50,24 +53,14 @@ def test_run_raises_what_the_coroutine_raises():
 
     with LoopThread("road") as thread:
         with pytest.raises(ValueError, match="flights-2"):
-            thread.run(fail())
+            thread.run(fail)
         with pytest.raises(TimeoutError, match="the coroutine's own"):
-            thread.run(time_out(), timeout=10)
+            thread.run(time_out)
 
 
-def test_run_cancels_the_coroutine_when_the_timeout_passes():
-    cancelled = threading.Event()
-
-    async def wait() -> None:
-        try:
-            await _never()
-        finally:
-            cancelled.set()
-
-    with LoopThread("road") as thread:
-        with pytest.raises(Unavailable, match=r"no result within 0\.01 s"):
-            thread.run(wait(), timeout=0.01)
-        assert cancelled.wait(5)
+def test_run_raises_what_the_call_of_the_function_raises():
+    with LoopThread("road") as thread, pytest.raises(TypeError, match="positional argument"):
+        thread.run(_never, 1)
 
 
 def test_run_raises_ctrl_c_at_once_and_cancels_the_coroutine():
@@ -82,23 +75,53 @@ def test_run_raises_ctrl_c_at_once_and_cancels_the_coroutine():
 
     with LoopThread("road") as thread:
         with pytest.raises(KeyboardInterrupt):
-            thread.run(wait(threading.main_thread().ident))
+            thread.run(wait, threading.main_thread().ident)
         assert cancelled.wait(5)
+
+
+def test_ctrl_c_at_any_instruction_of_run_leaves_no_coroutine_unawaited():
+    def is_of_run(code: CodeType) -> bool:
+        return code.co_filename in (__file__, loop_thread.__file__, waiting.__file__)
+
+    with LoopThread("road") as thread:
+        step = 1
+        while interrupt_at(step, lambda: thread.run(asyncio.sleep, 0), is_of_run, by_opcode=True):
+            step += 1
+        assert step > 100
+        assert thread.run(asyncio.sleep, 0, "still here") == "still here"
+    gc.collect()  # A coroutine left unawaited would warn here, and warnings are errors.
+
+
+def test_ctrl_c_just_after_the_submission_cancels_the_coroutine(monkeypatch):
+    def begin_and_interrupt(*args) -> None:
+        waiting.begin_on(*args)
+        raise KeyboardInterrupt
+
+    async def others() -> set[asyncio.Task[None]]:
+        await asyncio.sleep(0)
+        return asyncio.all_tasks() - {asyncio.current_task()}
+
+    with LoopThread("road") as thread:
+        with monkeypatch.context() as patch:
+            patch.setattr(loop_thread, "begin_on", begin_and_interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                thread.run(_never)
+        assert thread.run(others) == set()
 
 
 def test_run_refuses_the_loop_thread_itself():
     with LoopThread("road") as thread:
 
         async def nest() -> None:
-            thread.run(_never())
+            thread.run(_never)
 
         async def stop() -> None:
             thread.stop()
 
         with pytest.raises(UsageError, match="in a coroutine `await` it; in a delivery callback"):
-            thread.run(nest())
+            thread.run(nest)
         with pytest.raises(UsageError, match="from the thread that started it"):
-            thread.run(stop())
+            thread.run(stop)
 
 
 def test_call_soon_keeps_the_order_of_the_calls():
@@ -110,7 +133,7 @@ def test_call_soon_keeps_the_order_of_the_calls():
     with LoopThread("road") as thread:
         for number in range(1000):
             thread.call_soon(seen.append, number)
-        assert thread.run(read()) == list(range(1000))
+        assert thread.run(read) == list(range(1000))
 
 
 def test_stop_cancels_tasks_and_ends_waits_in_run():
@@ -127,7 +150,7 @@ def test_stop_cancels_tasks_and_ends_waits_in_run():
 
     def call() -> None:
         try:
-            thread.run(wait())
+            thread.run(wait)
         except Unavailable as error:
             outcome.append(error)
 
@@ -155,7 +178,7 @@ def test_stop_abandons_a_task_that_ignores_its_cancellation(monkeypatch, caplog)
 
     thread = LoopThread("road")
     thread.call_soon(asyncio.ensure_future, resist())
-    thread.run(asyncio.sleep(0))
+    thread.run(asyncio.sleep, 0)
     thread.stop()
     assert "ignored its cancellation" in caplog.text
     assert thread.loop.is_closed()
@@ -168,16 +191,16 @@ def test_stop_abandons_a_task_that_ignores_its_cancellation(monkeypatch, caplog)
 def test_a_task_that_exits_ends_the_thread_and_all_waits():
     async def exit_and_wait() -> None:
         thread.call_soon(_exit)
-        await _never()
+        await asyncio.sleep(10)
 
     def _exit() -> None:
         raise SystemExit(0)
 
     thread = LoopThread("road")
     with pytest.raises(Unavailable, match="was stopped while"):
-        thread.run(exit_and_wait(), timeout=10)
+        thread.run(exit_and_wait)
     with pytest.raises(UsageError, match="was stopped"):
-        thread.run(_never())
+        thread.run(_never)
     thread.stop()
 
 
@@ -186,7 +209,7 @@ def test_a_stopped_thread_refuses_work_and_stops_again_without_harm():
     thread.stop()
     thread.stop()
     with pytest.raises(UsageError, match="'road' was stopped; start a new one"):
-        thread.run(_never())
+        thread.run(_never)
     with pytest.raises(UsageError, match="'road' was stopped; start a new one"):
         thread.call_soon(print)
     gc.collect()  # A coroutine left unawaited would warn here, and warnings are errors.
@@ -199,13 +222,13 @@ def test_shared_is_one_thread_until_its_last_hold_is_stopped():
     first.stop()
     first.stop()
     with pytest.raises(UsageError, match="was stopped"):
-        first.run(_never())
-    assert second.run(asyncio.sleep(0, "still here")) == "still here"
+        first.run(_never)
+    assert second.run(asyncio.sleep, 0, "still here") == "still here"
     second.stop()
     assert loop.is_closed()
     with shared() as third:
         assert third.loop is not loop
-        assert third.run(asyncio.sleep(0, "anew")) == "anew"
+        assert third.run(asyncio.sleep, 0, "anew") == "anew"
 
 
 def test_shared_can_be_held_and_stopped_by_many_threads_at_once():
@@ -215,7 +238,7 @@ def test_shared_can_be_held_and_stopped_by_many_threads_at_once():
         try:
             for _ in range(20):
                 with shared() as thread:
-                    assert thread.run(asyncio.sleep(0, 1), timeout=10) == 1
+                    assert thread.run(asyncio.sleep, 0, 1) == 1
         except BaseException as error:
             failures.append(error)
 
@@ -247,24 +270,24 @@ def _fork(check) -> str:
 
 def test_use_after_fork_is_refused_with_the_way_out():
     with LoopThread("road") as thread:
-        assert thread.run(asyncio.sleep(0, 1)) == 1
-        said = _fork(lambda: thread.run(_never()))
+        assert thread.run(asyncio.sleep, 0, 1) == 1
+        said = _fork(lambda: thread.run(_never))
         assert said.startswith("UsageError: loop thread 'road' was started in process")
         assert "create the producer, consumer, admin or cluster after the fork" in said
         assert _fork(lambda: thread.call_soon(print)).startswith("UsageError")
         assert _fork(thread.stop) == "None"
-        assert thread.run(asyncio.sleep(0, 2)) == 2
+        assert thread.run(asyncio.sleep, 0, 2) == 2
 
 
 def test_shared_in_a_forked_child_is_a_thread_of_its_own():
     def use() -> int:
         with shared() as own:
-            return own.run(asyncio.sleep(0, os.getpid()))
+            return own.run(asyncio.sleep, 0, os.getpid())
 
     with shared() as parents:
-        assert parents.run(asyncio.sleep(0, 1)) == 1
+        assert parents.run(asyncio.sleep, 0, 1) == 1
         assert int(_fork(use)) not in (0, os.getpid())
-        assert parents.run(asyncio.sleep(0, 2)) == 2
+        assert parents.run(asyncio.sleep, 0, 2) == 2
 
 
 def test_a_forked_child_calls_the_registered_functions_of_existing_objects():
@@ -291,7 +314,7 @@ def test_a_thread_knows_whether_the_caller_is_on_it():
 
     with LoopThread("road") as thread:
         assert not thread.is_current
-        assert thread.run(ask())
+        assert thread.run(ask)
 
 
 @pytest.mark.parametrize("start", ["LoopThread('road')", "shared()"])
@@ -307,7 +330,7 @@ async def wait():
         print("wound up", flush=True)
 tasks = []
 thread.call_soon(lambda: tasks.append(asyncio.ensure_future(wait())))
-thread.run(asyncio.sleep(0))
+thread.run(asyncio.sleep, 0)
 print("the end", flush=True)
 """
     done = subprocess.run(

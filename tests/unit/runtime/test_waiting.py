@@ -3,12 +3,13 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
+from typing import Any
 
 import pytest
 
 from tests.unit.interrupts import interrupt_at
 from trimtab.errors import UsageError
-from trimtab.runtime.waiting import guarded, new_gate, new_lock, refuse_waiting, wait_for
+from trimtab.runtime.waiting import begin_on, guarded, new_gate, new_lock, refuse_waiting, wait_for
 
 
 class _Slow(concurrent.futures.Future[str]):
@@ -44,6 +45,43 @@ def test_a_wait_ends_with_its_timeout_or_the_outcome_of_the_future() -> None:
     never.set_exception(TimeoutError("its own"))
     with pytest.raises(TimeoutError, match="its own"):
         wait_for(never)
+
+
+def test_a_call_that_is_cancelled_before_it_begins_does_not_begin() -> None:
+    begun: list[bool] = []
+
+    async def call() -> None:
+        begun.append(True)
+
+    loop = asyncio.new_event_loop()
+    future: concurrent.futures.Future[None] = concurrent.futures.Future()
+    begin_on(loop, call, future)
+    future.cancel()
+    loop.run_until_complete(asyncio.sleep(0.001))
+    loop.close()
+    assert begun == []
+
+
+def test_a_call_whose_loop_is_closed_is_cancelled_silently(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tasks: list[Any] = []
+
+    async def call() -> None:
+        tasks.append(asyncio.current_task())
+        await loop.create_future()
+
+    loop = asyncio.new_event_loop()
+    future: concurrent.futures.Future[None] = concurrent.futures.Future()
+    begin_on(loop, call, future)
+    loop.run_until_complete(asyncio.sleep(0.001))
+    loop.close()
+    assert len(tasks) == 1
+    assert future.cancel()
+    assert caplog.text == ""
+    # asyncio's destructor would report it, after the test.
+    tasks[0]._log_destroy_pending = False
+    tasks[0].get_coro().close()
 
 
 def test_a_wait_for_the_callers_own_loop_is_refused_at_once() -> None:

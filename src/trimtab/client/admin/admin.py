@@ -9,10 +9,10 @@ Requests that only read are repeated, at other brokers too, until `default.api.t
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from random import Random
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from trimtab.client.admin.answers import (
     BROKER_DEFAULT,
@@ -35,6 +35,7 @@ from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
 from trimtab.runtime.loop_thread import LoopThread, shared
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -66,7 +67,7 @@ class Admin:
 
     def topics(self, include_internal: bool = False) -> list[str]:
         """The names of all topics, sorted."""
-        return self._run(self._admin.topics(include_internal))
+        return self._run(self._admin.topics, include_internal)
 
     def describe_topics(self, names: Iterable[str] | None = None) -> dict[str, TopicView]:
         """Partitions, leaders and replicas by topic; of all topics if no names are given.
@@ -74,7 +75,7 @@ class Admin:
         Raises:
             BrokerError: UNKNOWN_TOPIC_OR_PARTITION, with the first unknown topic.
         """
-        return self._run(self._admin.describe_topics(names))
+        return self._run(self._admin.describe_topics, names)
 
     def eligible_leaders(
         self, names: Iterable[str], page_size: int = 2000
@@ -88,7 +89,7 @@ class Admin:
             BrokerError: UNKNOWN_TOPIC_OR_PARTITION, with the first unknown topic;
                 UNSUPPORTED_VERSION, from brokers before Kafka 3.7.
         """
-        return self._run(self._admin.eligible_leaders(names, page_size))
+        return self._run(self._admin.eligible_leaders, names, page_size)
 
     def create_topic(
         self,
@@ -112,7 +113,7 @@ class Admin:
             BrokerError: the cluster refuses; code and message say why.
         """
         topic = NewTopic(name, partitions, replication_factor, assignment, config)
-        self._run(self._admin.create_topics([topic], validate_only))
+        self._run(self._admin.create_topics, [topic], validate_only)
 
     def create_topics(self, topics: Iterable[NewTopic], validate_only: bool = False) -> None:
         """Create several topics in one request, as `create_topic` does for one.
@@ -120,7 +121,7 @@ class Admin:
         Raises:
             BrokerError: the error of the first refused topic; the others are created all the same.
         """
-        self._run(self._admin.create_topics(topics, validate_only))
+        self._run(self._admin.create_topics, topics, validate_only)
 
     def create_partitions(
         self,
@@ -140,7 +141,7 @@ class Admin:
         Raises:
             BrokerError: the cluster refuses; code and message say why.
         """
-        self._run(self._admin.create_partitions(name, count, assignment, validate_only))
+        self._run(self._admin.create_partitions, name, count, assignment, validate_only)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and its records.
@@ -148,7 +149,7 @@ class Admin:
         Raises:
             BrokerError: UNKNOWN_TOPIC_OR_PARTITION, or the cluster does not delete topics.
         """
-        self._run(self._admin.delete_topic(name))
+        self._run(self._admin.delete_topic, name)
 
     def list_offsets(
         self,
@@ -163,12 +164,12 @@ class Admin:
                 the first record at or after it. Offset and timestamp are -1 if there is none.
             isolation: with "read_committed" a partition ends before its first open transaction.
         """
-        return self._run(self._admin.list_offsets(partitions, at, isolation))
+        return self._run(self._admin.list_offsets, partitions, at, isolation)
 
     def describe_configs(self, kind: ConfigKind, name: str | int) -> list[ConfigEntry]:
         """All options of a topic, or of a broker by its id, sorted by name. For the broker "":
         the dynamic options that were set for all brokers."""
-        return self._run(self._admin.describe_configs(kind, name))
+        return self._run(self._admin.describe_configs, kind, name)
 
     def alter_configs(
         self,
@@ -192,9 +193,13 @@ class Admin:
             BrokerError: the cluster refuses; code and message say why.
         """
         self._run(
-            self._admin.alter_configs(
-                kind, name, changes, append=append, subtract=subtract, validate_only=validate_only
-            )
+            self._admin.alter_configs,
+            kind,
+            name,
+            changes,
+            append=append,
+            subtract=subtract,
+            validate_only=validate_only,
         )
 
     def alter_reassignments(
@@ -213,13 +218,13 @@ class Admin:
         Raises:
             ReassignmentsRefused: some partitions cannot be moved; the other moves have begun.
         """
-        self._run(self._admin.alter_reassignments(targets, allow_replication_factor_change))
+        self._run(self._admin.alter_reassignments, targets, allow_replication_factor_change)
 
     def list_reassignments(
         self, partitions: Iterable[Partition] | None = None
     ) -> dict[TopicPartition, Reassignment]:
         """The unfinished reassignments of these partitions, or of the whole cluster."""
-        return self._run(self._admin.list_reassignments(partitions))
+        return self._run(self._admin.list_reassignments, partitions)
 
     def describe_log_dirs(
         self, brokers: Iterable[int] | None = None
@@ -229,7 +234,7 @@ class Admin:
         Raises:
             UsageError: there is no such broker.
         """
-        return self._run(self._admin.describe_log_dirs(brokers))
+        return self._run(self._admin.describe_log_dirs, brokers)
 
     def list_transactions(
         self, prefix: str = "", states: Iterable[str] | None = None
@@ -240,13 +245,13 @@ class Admin:
             prefix: only ids that begin with this.
             states: only ids in one of these states, such as `["Ongoing"]`; None for all.
         """
-        return self._run(self._admin.list_transactions(prefix, states))
+        return self._run(self._admin.list_transactions, prefix, states)
 
     def describe_transactions(
         self, transactional_ids: Iterable[str]
     ) -> dict[str, TransactionDescription]:
         """Epoch, state and partitions of these ids; ids that no coordinator knows are left out."""
-        return self._run(self._admin.describe_transactions(transactional_ids))
+        return self._run(self._admin.describe_transactions, transactional_ids)
 
     def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, ProducerIdentity]:
         """Fence the producers of these transactional ids, and abort the transactions that they have
@@ -255,7 +260,7 @@ class Admin:
         Raises:
             BrokerError: a coordinator refuses; other producers may have been fenced.
         """
-        return self._run(self._admin.fence_producers(transactional_ids))
+        return self._run(self._admin.fence_producers, transactional_ids)
 
     def list_group_offsets(self, group: str) -> dict[TopicPartition, int]:
         """A consumer group's committed offsets (of the next record to read), by partition.
@@ -267,7 +272,7 @@ class Admin:
                 trimtab's; not authorized.
             Unavailable: its coordinator does not answer in time.
         """
-        return self._run(self._admin.list_group_offsets(group))
+        return self._run(self._admin.list_group_offsets, group)
 
     def alter_group_offsets(self, group: str, offsets: Mapping[Partition, int]) -> None:
         """Set a consumer group's committed offsets (of the next record to read), by partition
@@ -280,7 +285,7 @@ class Admin:
                 trimtab's; UNKNOWN_MEMBER_ID if the group has members; not authorized.
             Unavailable: its coordinator does not answer in time.
         """
-        self._run(self._admin.alter_group_offsets(group, offsets))
+        self._run(self._admin.alter_group_offsets, group, offsets)
 
     def cluster(self, timeout_ms: float | None = None) -> ClusterDescription:
         """The cluster's id and its brokers.
@@ -288,11 +293,11 @@ class Admin:
         Args:
             timeout_ms: how long to wait for a broker; `default.api.timeout.ms` if None.
         """
-        return self._run(self._admin.cluster(timeout_ms))
+        return self._run(self._admin.cluster, timeout_ms)
 
     def close(self) -> None:
         """Close the connections. Closing again does nothing."""
-        self._thread.end(self._admin.close())
+        self._thread.end(self._admin.close)
 
     def __enter__(self) -> Admin:
         return self
@@ -305,8 +310,9 @@ class Admin:
     ) -> None:
         self.close()
 
-    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+    def _run(
+        self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         if self._thread.is_released:
-            call.close()
             raise UsageError("the admin client is closed")
-        return self._thread.run(call)
+        return self._thread.run(function, *args, **kwargs)

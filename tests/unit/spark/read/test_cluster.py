@@ -135,7 +135,7 @@ def test_nothing_is_fetched_beyond_the_range(servers: str) -> None:
             await asyncio.sleep(0)
         return set(consumer._fetcher._busy)
 
-    assert consumer._thread.run(let_it_fetch()) == set()
+    assert consumer._thread.run(let_it_fetch) == set()
 
 
 def test_one_that_fails_or_is_left_early_is_not_used_again(servers: str) -> None:
