@@ -3,7 +3,7 @@
 The `.pxd` file of such a module declares the C functions and fields for other compiled modules.
 
 `TRIMTAB_PURE=1` compiles nothing. `TRIMTAB_REQUIRE_COMPILED=1` turns a failed compilation into an
-error (CI sets it).
+error (CI sets it). `CFLAGS` are the C compiler's own options; default: `-O3 -g0`.
 """
 
 import multiprocessing
@@ -16,6 +16,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 SOURCE = Path("src")
+os.environ.setdefault("CFLAGS", "-O3 -g0")  # debug information takes long to write
 pure = os.environ.get("TRIMTAB_PURE") == "1"
 required = os.environ.get("TRIMTAB_REQUIRE_COMPILED") == "1"
 
@@ -56,7 +57,6 @@ def extensions() -> list[Extension]:
             Extension(
                 ".".join(path.relative_to(SOURCE).with_suffix("").parts),
                 [str(path)],
-                extra_compile_args=["-O3", "-g0"],  # debug information takes long to write
             )
             for path in sorted(SOURCE.rglob("*_cy.py"))
         ],

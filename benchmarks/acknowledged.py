@@ -19,7 +19,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from benchmarks.jars import find_java, kafka_jars
+from benchmarks.jars import java_command, kafka_jars
 from benchmarks.report import progress
 from trimtab import Admin, Consumer, Producer, TopicPartition
 
@@ -123,7 +123,7 @@ class JavaLoad(Load):
         with open(directory / "java.log", "wb") as log:
             self._process = subprocess.Popen(
                 [
-                    *(find_java(), "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"),
+                    *java_command("512m", "warn"),
                     *("-cp", f"{kafka_jars()}/*", "org.apache.kafka.tools.VerifiableProducer"),
                     *("--topic", self.topic, "--bootstrap-server", address, "--acks", "-1"),
                     *("--throughput", str(rate), "--repeating-keys", str(_KEYS)),

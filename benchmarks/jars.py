@@ -128,6 +128,23 @@ def find_java() -> str:
     return java
 
 
+def java_command(heap: str, level: str = "error") -> list[str]:
+    """The beginning of a command that runs Apache Kafka's code: java and its flags.
+
+    Like Apache Kafka's scripts it takes flags from KAFKA_JVM_PERFORMANCE_OPTS (environment).
+
+    Args:
+        heap: its size, as java writes it (`128m`).
+        level: the least of what it logs.
+
+    Raises:
+        RivalMissing: there is no java on PATH.
+    """
+    flags = os.environ.get("KAFKA_JVM_PERFORMANCE_OPTS", "").split()
+    level = f"-Dorg.slf4j.simpleLogger.defaultLogLevel={level}"
+    return [find_java(), f"-Xmx{heap}", *flags, level]
+
+
 def _kafka_directory() -> Path:
     return cache_directory() / f"kafka-{KAFKA_VERSION}"
 

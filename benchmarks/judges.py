@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from benchmarks.jars import KAFKA_VERSION, RivalMissing, find_java, kafka_jars
+from benchmarks.jars import KAFKA_VERSION, RivalMissing, java_command, kafka_jars
 from benchmarks.processes import KafkaMember, Trimtab, await_brokers, free_ports
 from benchmarks.report import progress
 from trimtab import Admin
@@ -342,7 +342,7 @@ def judge_with_client_compatibility(arguments: argparse.Namespace, address: str)
     except KafkaError as error:
         return Verdict(0, {"ClientCompatibilityTest": _first_line(f"its topic: {error}")}, {})
     command = [
-        *(find_java(), "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"),
+        *java_command("256m", "warn"),
         *("-cp", f"{kafka_jars()}/*", "org.apache.kafka.tools.ClientCompatibilityTest"),
         *("--bootstrap-server", address, "--topic", topic),
         *("--num-cluster-nodes", str(arguments.brokers)),

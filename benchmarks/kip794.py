@@ -24,7 +24,7 @@ from benchmarks.jars import (
     OLD_CLIENT,
     RivalMissing,
     client_jars,
-    find_java,
+    java_command,
     kafka_jars,
 )
 from benchmarks.processes import KafkaBehindProxy, Trimtab
@@ -136,7 +136,7 @@ def _measure_java(
     with new_topic(target, f"{series}-java-{name}") as view:
         properties = {"bootstrap.servers": address, **LINGER, **JAVA_SETTINGS[name]}
         command = [
-            *(find_java(), "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp"),
+            *(*java_command("512m"), "-cp"),
             java_class_path(name),
             *("org.apache.kafka.tools.ProducerPerformance", "--print-metrics"),
             *("--topic", view.name, "--num-records", str(records)),

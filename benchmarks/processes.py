@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Protocol, Self
 
-from benchmarks.jars import find_java, kafka_jars
+from benchmarks.jars import java_command, kafka_jars
 
 START_SECONDS = 300
 STOP_SECONDS = 30
@@ -271,6 +271,13 @@ class Trimtab(Broker):
         return self._process.pid
 
 
+KAFKAS_FLAGS = [
+    *("-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-Djava.awt.headless=true"),
+    *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),
+]
+"""The JVM flags of Apache Kafka's scripts, unless KAFKA_JVM_PERFORMANCE_OPTS replaces them."""
+
+
 class ApacheKafka(Broker):
     """One broker of Apache Kafka with the controller in the same process, and Kafka's JVM flags.
 
@@ -311,24 +318,10 @@ class ApacheKafka(Broker):
         )
 
     def command(self) -> list[str]:
-        flags = [
-            *(
-                f"-Xmx{self.heap}",
-                f"-Xms{self.heap}",
-                "-server",
-                "-XX:+UseG1GC",
-                "-XX:MaxGCPauseMillis=20",
-            ),
-            *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),
-            *("-Djava.awt.headless=true", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"),
-        ]
+        flags = [] if "KAFKA_JVM_PERFORMANCE_OPTS" in os.environ else KAFKAS_FLAGS
         return [
-            find_java(),
-            *flags,
-            "-cp",
-            f"{kafka_jars()}/*",
-            "kafka.Kafka",
-            str(self._properties),
+            *(*java_command(self.heap, "warn"), f"-Xms{self.heap}", *flags),
+            *("-cp", f"{kafka_jars()}/*", "kafka.Kafka", str(self._properties)),
         ]
 
 
@@ -508,7 +501,7 @@ def run_java(main: str, *arguments: str, heap: str = "512m") -> str:
     """
     done = subprocess.run(
         [
-            *(find_java(), f"-Xmx{heap}", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"),
+            *java_command(heap),
             *("-cp", f"{kafka_jars()}/*", main, *arguments),
         ],
         stdin=subprocess.DEVNULL,

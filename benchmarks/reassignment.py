@@ -36,7 +36,7 @@ from benchmarks.acknowledged import (
     read_stored,
 )
 from benchmarks.brute_force import judge_plan, least_plan_cost
-from benchmarks.jars import KAFKA_VERSION, RivalMissing, find_java, kafka_jars
+from benchmarks.jars import KAFKA_VERSION, RivalMissing, find_java, java_command, kafka_jars
 from benchmarks.processes import Trimtab
 from benchmarks.report import progress, report
 from trimtab import Admin, Cluster, TopicPartition
@@ -186,7 +186,7 @@ def _kafka_plans(servers: str, missing: bool) -> Iterator[subprocess.Popen[str] 
         return
     with subprocess.Popen(
         [
-            *(find_java(), "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"),
+            *java_command("256m"),
             *("-cp", f"{kafka_jars()}/*", str(SOURCE), servers),
         ],
         stdin=subprocess.PIPE,

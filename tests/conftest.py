@@ -25,6 +25,11 @@ INTERPRETED = "_interpreted"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Tests run JVMs for seconds: optimizing what they run costs more than it saves.
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+for program in ("KAFKA_JVM_PERFORMANCE_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"):
+    os.environ.setdefault(program, QUICK_JVM)
+
 # The time of an example depends on the machine more than on the code.
 settings.register_profile("unhurried", settings.default, deadline=None)
 settings.load_profile("unhurried")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol, Self
 
 import pytest
 
-from benchmarks.jars import find_java, find_kafka_jars
+from benchmarks.jars import find_kafka_jars, java_command
 from trimtab import ErrorCode
 
 PATIENCE_S = 30
@@ -98,8 +98,7 @@ class JavaProcess:
     def __init__(self) -> None:
         self._process = subprocess.Popen(
             [
-                *(find_java(), "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
-                "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+                *java_command("128m"),
                 *("-cp", f"{find_kafka_jars()}/*", str(SOURCE)),
             ],
             stdin=subprocess.PIPE,

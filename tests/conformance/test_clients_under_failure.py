@@ -26,7 +26,7 @@ from typing import IO, Any
 
 import pytest
 
-from benchmarks.jars import find_java, find_kafka_jars, kafka_jars
+from benchmarks.jars import find_kafka_jars, java_command, kafka_jars
 from benchmarks.processes import free_neighbours
 from tests.conformance.test_cluster_process import addresses, kill_node, nodes, running
 from trimtab import Admin, Consumer, Delivery, Producer, TopicPartition
@@ -264,8 +264,7 @@ def consume_with_kafka_python(load: Load) -> None:
 def tool(main: str, load: Load, *words: str) -> Iterator[subprocess.Popen[str]]:
     """Run one of Apache Kafka's tools during the block."""
     command = [
-        *(find_java(), "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
-        *("-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", f"{kafka_jars()}/*"),
+        *(*java_command("128m"), "-cp", f"{kafka_jars()}/*"),
         *(f"org.apache.kafka.tools.{main}", "--bootstrap-server", load.servers),
         *("--topic", load.topic, *words),
     ]

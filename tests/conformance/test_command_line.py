@@ -15,7 +15,7 @@ from threading import Event
 
 import pytest
 
-from benchmarks.jars import find_java, find_kafka_jars
+from benchmarks.jars import find_kafka_jars, java_command
 from trimtab import Admin, Cluster, Producer
 from trimtab.cli import main
 from trimtab.cli.shims import write_shims
@@ -72,7 +72,7 @@ def run_java(cluster: Cluster, command: str, *words: str) -> tuple[int, str]:
     """Run Kafka's tool; returns exit code and standard output."""
     done = subprocess.run(
         [
-            *(find_java(), "-Xmx128m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"),
+            *java_command("128m", "off"),
             *("-cp", f"{find_kafka_jars()}/*", TOOLS[command]),
             *("--bootstrap-server", cluster.bootstrap_servers, *words),
         ],

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.jars import find_java, find_kafka_jars
+from benchmarks.jars import find_kafka_jars, java_command
 from trimtab import Admin, Cluster, Consumer, TopicPartition
 
 pytestmark = pytest.mark.skipif(
@@ -43,8 +43,12 @@ def admin(cluster: Cluster) -> Iterator[Admin]:
 
 
 def kafkas() -> list[str]:
-    java = (find_java(), "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
-    return [*java, "-cp", f"{find_kafka_jars()}/*", "org.apache.kafka.tools.ConsoleProducer"]
+    return [
+        *java_command("256m"),
+        "-cp",
+        f"{find_kafka_jars()}/*",
+        "org.apache.kafka.tools.ConsoleProducer",
+    ]
 
 
 def ours() -> list[str]:

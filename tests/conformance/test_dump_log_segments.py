@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.jars import find_kafka_jars
+from benchmarks.jars import find_kafka_jars, java_command
 from trimtab.runtime.files import DirectoryStorage
 from trimtab.storage.log import Log
 from trimtab.storage.log_config import LogConfig
@@ -49,7 +49,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def dump(*arguments: str) -> tuple[str, list[str]]:
     """The tool's output and its complaints."""
-    command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{JARS}/*"]
+    command = [*java_command("256m"), "-cp", f"{JARS}/*"]
     command += ["org.apache.kafka.tools.DumpLogSegments", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     complaints = [

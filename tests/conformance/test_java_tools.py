@@ -15,7 +15,7 @@ from threading import Event
 
 import pytest
 
-from benchmarks.jars import find_java, find_kafka_jars
+from benchmarks.jars import find_kafka_jars, java_command
 from benchmarks.processes import run_java
 from trimtab import Admin, Cluster, Producer
 from trimtab.client.admin import NewTopic
@@ -293,7 +293,7 @@ def test_replica_verification_finds_no_difference(cluster: Cluster, admin: Admin
     fill(cluster, "verified", 1000)
     with subprocess.Popen(
         [
-            *(find_java(), "-Xmx128m", "-cp", f"{find_kafka_jars()}/*"),
+            *(*java_command("128m"), "-cp", f"{find_kafka_jars()}/*"),
             *("org.apache.kafka.tools.ReplicaVerificationTool", "--topics-include", "verified"),
             *("--broker-list", cluster.bootstrap_servers, "--report-interval-ms", "1000"),
         ],

@@ -12,7 +12,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from benchmarks.jars import KAFKA_VERSION, OLD_CLIENT, find_client_jars, find_java, find_kafka_jars
+from benchmarks.jars import (
+    KAFKA_VERSION,
+    OLD_CLIENT,
+    find_client_jars,
+    find_kafka_jars,
+    java_command,
+)
 from trimtab import Admin, Cluster, Producer
 from trimtab.broker.handlers import HANDLERS
 from trimtab.errors import BrokerError
@@ -191,7 +197,7 @@ def test_java_reports_errors_to_consumers_producers_and_admins(
         pytest.skip(f"needs kafka-clients {version}: python -m benchmarks.jars")
     done = subprocess.run(
         [
-            *(find_java(), "-Xmx128m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"),
+            *java_command("128m"),
             *("-cp", f"{jars}/*", str(SOURCE), served.servers),
         ],
         stdin=subprocess.DEVNULL,

@@ -60,7 +60,7 @@ def test_the_source_distribution_has_every_source(sdist: Path) -> None:
 @pytest.mark.skipif(os.environ.get("PACKAGING") != "1", reason="compiles; asked for by PACKAGING=1")
 def test_the_wheel_built_from_it_is_compiled(sdist: Path, tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    required = {"TRIMTAB_REQUIRE_COMPILED": "1"}
+    required = {"TRIMTAB_REQUIRE_COMPILED": "1", "CFLAGS": "-O0 -g0"}
     call([*pip, "wheel", "--no-deps", "--wheel-dir", str(tmp_path), str(sdist)], tmp_path, required)
     (wheel,) = tmp_path.glob("*.whl")
     venv.create(tmp_path / "fresh", with_pip=True)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from benchmarks.jars import find_java, find_kafka_jars
+from benchmarks.jars import find_kafka_jars, java_command
 from trimtab import Admin, BrokerError, Cluster, ErrorCode, Producer
 
 # kafka-python uses a deprecated API to read its schemas.
@@ -89,7 +89,7 @@ def create_with_java(servers: str, name: str, partitions: int, factor: int) -> s
 def run_java(main: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [
-            *(find_java(), "-Xmx128m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"),
+            *java_command("128m"),
             *("-cp", f"{find_kafka_jars()}/*", main, *arguments),
         ],
         stdin=subprocess.DEVNULL,

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.jars import find_client_jars
+from benchmarks.jars import find_client_jars, java_command
 from trimtab.client.accumulator.accumulator_cy import Accumulator
 from trimtab.client.network.metadata import PartitionView, TopicView
 from trimtab.client.partitioner.java import JavaOptions, JavaPartitioner
@@ -390,7 +390,7 @@ class Twin:
     def lines(self, seed: int, count: int, *flags: str) -> Iterator[Iterator[str]]:
         """The lines that it prints for each of `count` scenarios, while it runs."""
         arguments = (str(seed), str(count), str(OPERATIONS), *flags)
-        command = ["java", "-ea", "-Xmx512m", "-cp", self._class_path, MAIN, *arguments]
+        command = [*java_command("512m"), "-ea", "-cp", self._class_path, MAIN, *arguments]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             try:

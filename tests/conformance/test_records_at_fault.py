@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.jars import find_java, find_kafka_jars
+from benchmarks.jars import find_kafka_jars, java_command
 from trimtab import Admin, AsyncProducer, Cluster, Producer
 from trimtab.errors import BrokerError, ErrorCode, KafkaError
 
@@ -78,7 +78,7 @@ def test_java_blames_the_records_at_fault_alone(servers: str) -> None:
         pytest.skip("needs kafka-clients: python -m benchmarks.jars")
     done = subprocess.run(
         [
-            *(find_java(), "-Xmx128m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"),
+            *java_command("128m"),
             *("-cp", f"{jars}/*", str(SOURCE), servers),
         ],
         stdin=subprocess.DEVNULL,

@@ -15,7 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.jars import KAFKA_VERSION, OLD_CLIENT, find_client_jars, find_java, find_kafka_jars
+from benchmarks.jars import (
+    KAFKA_VERSION,
+    OLD_CLIENT,
+    find_client_jars,
+    find_kafka_jars,
+    java_command,
+)
 from trimtab import Admin, Cluster, Consumer, Producer
 
 # kafka-python uses a deprecated API to read its schemas.
@@ -148,7 +154,7 @@ def test_java(servers: str, version: str) -> None:
         pytest.skip(f"needs kafka-clients {version}: python -m benchmarks.jars")
     done = subprocess.run(
         [
-            *(find_java(), "-Xmx128m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"),
+            *java_command("128m"),
             *("-cp", f"{jars}/*", str(SOURCE), servers, TOPIC, str(PARTITIONS), str(TOTAL)),
         ],
         stdin=subprocess.DEVNULL,

@@ -17,7 +17,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.jars import OLD_CLIENT, find_client_jars, find_java
+from benchmarks.jars import OLD_CLIENT, find_client_jars, java_command
 from tests.unit.client.conftest import view_of
 from trimtab import Admin, Cluster
 from trimtab.client.accumulator.accumulator_cy import Accumulator
@@ -59,7 +59,7 @@ def tell_java(name: str, story: list[tuple[int | None, bytes | None, int]]) -> l
             admin.create_topic(TOPIC, PARTITIONS)
         twin = subprocess.Popen(
             [
-                *(find_java(), "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"),
+                *java_command("256m"),
                 *("-cp", f"{jars}/*", str(SOURCE)),
                 *(cluster.bootstrap_servers, TOPIC, name, str(BATCH_SIZE)),
             ],

@@ -129,7 +129,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
     form = "TRIMTAB_REQUIRE_COMPILED" if packs() else "TRIMTAB_PURE"
-    call([sys.executable, "setup.py", "--quiet", "bdist_wheel"], {**os.environ, form: "1"}, tree)
+    environment = {**os.environ, form: "1", "CFLAGS": "-O0 -g0"}
+    call([sys.executable, "setup.py", "--quiet", "bdist_wheel"], environment, tree)
     (built,) = (tree / "dist").glob("*.whl")
     return built
 
@@ -201,6 +202,8 @@ def clean_environment(**more: str) -> dict[str, str]:
         "HOME": os.environ.get("HOME", "/"),
         "JAVA_HOME": str(find_java_home()),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_SUBMIT_OPTS": os.environ["SPARK_SUBMIT_OPTS"],
+        "SPARK_DAEMON_JAVA_OPTS": os.environ["SPARK_SUBMIT_OPTS"],
         **more,
     }
 
