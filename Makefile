@@ -13,7 +13,7 @@ READY := .venv/$(if $(filter 1,$(TRIMTAB_PURE)),installed,built)
 help:
 	@echo 'make demo    send real flight data through an embedded cluster and Spark; see demo-out/'
 	@echo 'make test    run all tests (ARGS="tests/unit -k wire" runs some)'
-	@echo 'make check   check format, lint, types, and imports between rooms'
+	@echo 'make check   check format, lint, types, and imports between modules'
 	@echo 'make bench   compare with Apache Kafka; prints JSON lines (STAGE=broker runs one stage)'
 	@echo 'make figures run all benchmarks; write docs/figures.json, docs/measured.md, README.md and others'
 	@echo 'make sim     run the simulation tests; SEEDS=200 runs 200 random simulations from'
@@ -49,6 +49,7 @@ check: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m pytest --quiet tests/unit/test_circles.py
 
 clean:
 	rm -rf .venv build demo-out src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis \

@@ -400,6 +400,7 @@ has_java = pytest.mark.skipif(
 )
 
 
+@pytest.mark.timeout(600 + 60 * ROUNDS)
 @pytest.mark.parametrize(
     ("produce", "consume"),
     [

@@ -182,6 +182,7 @@ def check_everything_is_there(stored: dict[tuple[int, int], int], sent: Sent, wh
         assert numbers == sorted(numbers)
 
 
+@pytest.mark.timeout(600 + 60 * ROUNDS)
 @pytest.mark.parametrize("replication_factor", [1, 3])
 def test_acknowledged_records_survive_kill_9_of_all_processes(
     port: int, tmp_path: Path, replication_factor: int

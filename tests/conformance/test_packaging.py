@@ -57,6 +57,7 @@ def test_the_source_distribution_has_every_source(sdist: Path) -> None:
     assert sources - packed == set()
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.skipif(os.environ.get("PACKAGING") != "1", reason="compiles; asked for by PACKAGING=1")
 def test_the_wheel_built_from_it_is_compiled(sdist: Path, tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]

@@ -418,6 +418,7 @@ def first_difference(twin: Twin, seed: int) -> str:
     return f"scenario {seed}: the traces agree, but not the batches that were taken"
 
 
+@pytest.mark.timeout(600 + DECISIONS // 500)
 def test_every_choice_equals_javas(twin: Twin, capsys: pytest.CaptureFixture[str]) -> None:
     decisions = records = 0
     kinds: Counter[str] = Counter()

@@ -141,11 +141,13 @@ def run_rounds(broker: Broker, rounds: int) -> None:
     assert seen.total() > 0
 
 
+@pytest.mark.timeout(600 + 60 * ROUNDS)
 @pytest.mark.kip(98)
 def test_what_is_acknowledged_is_stored_once_in_order() -> None:
     run_rounds(Trimtab(), ROUNDS)
 
 
+@pytest.mark.timeout(600 + 60 * KAFKA_ROUNDS)
 @pytest.mark.kip(98)
 @pytest.mark.skipif(
     not KAFKA_ROUNDS or shutil.which("java") is None or find_kafka_jars() is None,

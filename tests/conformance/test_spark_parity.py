@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 900
 
 
+@pytest.mark.timeout(PATIENCE + 60)
 def test_no_case_differs_but_those_that_the_guide_lists() -> None:
     try:
         find_java()

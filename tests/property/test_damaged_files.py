@@ -326,6 +326,7 @@ def look_at(path: str, files: Files, written: Written, clean: bool) -> str:
     return " | ".join(sorted(outcomes - {"whole"})) or "whole"
 
 
+@pytest.mark.timeout(600 + DAMAGES // 5)
 @pytest.mark.parametrize("clean", [True, False], ids=["closed cleanly", "killed"])
 def test_a_directory_with_a_damaged_file_opens(
     clean: bool, caplog: pytest.LogCaptureFixture
@@ -372,6 +373,7 @@ async def write_journal() -> tuple[Files, list[int]]:
     return files_of(disk), ends
 
 
+@pytest.mark.timeout(600 + DAMAGES // 5)
 def test_a_damaged_journal_is_refused_or_ends_where_a_crash_may_have_torn_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

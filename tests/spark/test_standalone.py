@@ -32,6 +32,7 @@ PARTITIONS, COUNT = 2, 200
 """The topic's partitions, and the records in each."""
 VALUE = b"value"
 PATIENCE = 900
+pytestmark = pytest.mark.timeout(2 * PATIENCE)
 DEPENDENCIES = ("pyarrow", "cramjam", "crc32c", "uvloop", "cython")
 """What the wheel needs of others, taken from this environment instead of from an index."""
 RACK = "rack-of-the-executors"

@@ -161,6 +161,12 @@ def test_no_module_is_left_out_of_the_type_check() -> None:
     assert not any("ignore_errors" in override for override in settings["overrides"])
 
 
+def test_every_test_has_a_time_limit() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert declared["tool"]["pytest"]["ini_options"]["timeout"] == 600
+    assert "pytest-timeout" in declared["dependency-groups"]["dev"]
+
+
 def test_the_lock_holds_every_declared_requirement() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     project = declared["project"]

@@ -1,0 +1,81 @@
+"""No module of trimtab imports itself through other modules.
+
+import-linter compares folders. This check follows every import between modules, those inside
+functions too. Imports for type checkers (`if TYPE_CHECKING:`) have a list of their own.
+"""
+
+from __future__ import annotations
+
+import pytest
+from grimp import ImportGraph, build_graph
+
+# A circle is written as the package of its modules and their names in it. Open a circle, and delete
+# it here. Do not add any.
+RUNTIME = {
+    # The planner is to become a room of its own.
+    "trimtab.cli.reassign: plan program",
+    # The factory is to leave the file of the interface that the partitioners implement.
+    "trimtab.client.partitioner: built_in java latency partitioner pool",
+    # `delivery=exactly_once` extends a class of `sink`, which imports it when the option is given.
+    "trimtab.spark.write: exact_sink sink",
+}
+FOR_TYPES = {
+    # Handlers take the whole `Broker`; each is to take only the services that it uses.
+    "trimtab.broker: broker fetch_session handlers handlers.acls handlers.auto_creation"
+    " handlers.batch_sizes handlers.cluster handlers.config_resources handlers.configs"
+    " handlers.coordinators handlers.delete_records handlers.epochs handlers.fetch"
+    " handlers.forwarding handlers.groups handlers.log_dirs handlers.metadata handlers.offsets"
+    " handlers.produce handlers.producer_ids handlers.producers handlers.topic_partitions"
+    " replication",
+    # An `Options` has connection options, which are made from it.
+    "trimtab.client: network.connection_options options",
+    # What is left of a limit on replicas is to leave the controller.
+    "trimtab.controller: decision partition_limits",
+    # In each of these, one class creates or holds objects that call it back.
+    "trimtab.server: connection listener",
+    "trimtab.sim: connection loop network",
+    "trimtab.storage: log log_changes",
+}
+
+
+def circles(graph: ImportGraph) -> set[str]:
+    """The largest sets of modules that import each other, directly or through others."""
+    found = set()
+    for module in graph.modules:
+        both = graph.find_upstream_modules(module) & graph.find_downstream_modules(module)
+        if both:
+            found.add(describe({module, *both}))
+    return found
+
+
+def describe(modules: set[str]) -> str:
+    parents = [module.split(".")[:-1] for module in sorted(modules)]
+    package = parents[0]
+    while any(parent[: len(package)] != package for parent in parents):
+        package = package[:-1]
+    name = ".".join(package)
+    return f"{name}: {' '.join(module.removeprefix(f'{name}.') for module in sorted(modules))}"
+
+
+@pytest.fixture(scope="module")
+def runtime() -> set[str]:
+    return circles(build_graph("trimtab", cache_dir=None, exclude_type_checking_imports=True))
+
+
+def test_circles_are_found_and_chains_are_not() -> None:
+    graph = ImportGraph()
+    for importer, imported in (
+        *(("p.a", "p.q.b"), ("p.q.b", "p.q.c"), ("p.q.c", "p.a")),
+        *(("p.r.x", "p.r.y"), ("p.r.y", "p.r.x")),
+        *(("p.d", "p.a"), ("p.a", "p.e"), ("p.d", "p.e")),
+    ):
+        graph.add_import(importer=importer, imported=imported)
+    assert circles(graph) == {"p: a q.b q.c", "p.r: x y"}
+
+
+def test_no_modules_import_each_other_but_those_listed(runtime: set[str]) -> None:
+    assert runtime == RUNTIME
+
+
+def test_no_modules_name_each_other_in_types_but_those_listed(runtime: set[str]) -> None:
+    assert circles(build_graph("trimtab", cache_dir=None)) - runtime == FOR_TYPES
