@@ -108,6 +108,22 @@ def test_offsets_and_min_partitions(spark: SparkSession, servers: str) -> None:
     assert rows == {(0, n) for n in range(10, 20)} | {(2, n) for n in range(COUNT)}
 
 
+def test_partitions_of_several_topics_share_tasks(spark: SparkSession, servers: str) -> None:
+    schema = "topic string, partition int, offset long"
+    topics = ",".join((TOPIC, OTHER, COMPRESSED))
+    few = read(spark, servers, schema, subscribe=topics, maxPartitions="2")
+    each = read(spark, servers, schema, subscribe=topics, maxPartitions="unlimited")
+    assert few.rdd.getNumPartitions() == 2
+    assert each.rdd.getNumPartitions() == 5
+    rows = few.collect()
+    assert sorted(rows) == sorted(each.collect())
+    assert len(rows) == 4 * COUNT + 1
+    last: dict[tuple[str, int], int] = {}
+    for row in rows:
+        assert row.offset == last.get((row.topic, row.partition), -1) + 1
+        last[row.topic, row.partition] = row.offset
+
+
 def test_nothing_to_read_is_an_empty_frame(spark: SparkSession, servers: str) -> None:
     assert read(spark, servers, subscribePattern="no such topic").count() == 0
     offsets = json.dumps({OTHER: {"0": 1}})

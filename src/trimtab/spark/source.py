@@ -5,8 +5,8 @@
 
 Columns, option names and their meaning are those of Spark's source (`spark-sql-kafka-0-10`), so a
 job moves over by an edit of `format(...)`. A schema given by `.schema(...)` chooses columns; the
-others are neither decoded nor sent to the JVM. Offsets are planned on the driver; every task reads
-a range of one partition, straight into Arrow.
+others are neither decoded nor sent to the JVM. Offsets are planned on the driver; a task reads a
+range of one partition, or several small ones, straight into Arrow.
 
 Raises, through Spark: UsageError for options that cannot be, BrokerError and Unavailable where the
 cluster cannot be read, DataLoss as the option `failOnDataLoss` says.

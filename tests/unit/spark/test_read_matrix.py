@@ -172,6 +172,15 @@ def test_cut_into_parts(cluster: str, written: Written, topic: str) -> None:
             assert len(parts) in (6, 7)  # a hint: parts are rounded
 
 
+@pytest.mark.parametrize("topic", TOPICS)
+def test_all_partitions_in_one_task(cluster: str, written: Written, topic: str) -> None:
+    parts = read(cluster, topic, maxPartitions="1")
+    assert len(parts) == bool(written[topic])
+    rows = [row for part in parts for row in part]
+    # Those of a partition are in order; those of several may alternate.
+    assert sorted(rows, key=lambda row: row.partition) == written[topic]
+
+
 @pytest.mark.parametrize("topic", [topic for topic in TOPICS if topic not in ("appended", "empty")])
 def test_from_a_time_to_a_time(cluster: str, written: Written, topic: str) -> None:
     parts = read(

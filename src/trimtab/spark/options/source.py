@@ -61,6 +61,8 @@ class SourceOptions:
     ending: Offsets
     min_partitions: int
     """At least this many Spark partitions, if there are as many offsets; 0: as the topics have."""
+    max_partitions: int | Literal["auto"]
+    """About this many Spark partitions at most: small ranges share them; 0: they share none."""
     max_records_per_partition: int
     """At most this many offsets in one Spark partition; 0: no limit."""
     fail_on_data_loss: bool
@@ -120,6 +122,7 @@ SOURCE_NAMES: Final = (
     *_ENDING,
     _STRATEGY,
     "minPartitions",
+    "maxPartitions",
     "maxRecordsPerPartition",
     "failOnDataLoss",
     "kafkaConsumer.pollTimeoutMs",
@@ -284,6 +287,7 @@ def _read_common(given: GivenOptions, without_effect: tuple[str, ...]) -> dict[s
         "pattern": given.pattern("subscribePattern"),
         "partitions": given.partitions("assign"),
         "min_partitions": given.number("minPartitions", 0),
+        "max_partitions": _read_max_partitions(given),
         "max_records_per_partition": given.number("maxRecordsPerPartition", 0),
         "fail_on_data_loss": given.flag("failOnDataLoss", default=True),
         "poll_timeout_ms": given.number("kafkaConsumer.pollTimeoutMs", 120_000),
@@ -337,6 +341,31 @@ def _check_limits(given: GivenOptions) -> None:
             raise UsageError(
                 f"option {least}={given.text(least)} is more than {most}={given.text(most)}"
             )
+
+
+def _read_max_partitions(given: GivenOptions) -> int | Literal["auto"]:
+    """The option `maxPartitions`: a number, "auto", or 0 for `unlimited`.
+
+    Raises:
+        UsageError: it is none of these, or less than `minPartitions`.
+    """
+    name = "maxPartitions"
+    word = (given.text(name) or "").lower()
+    if word == "auto" or name not in given:
+        return "auto"
+    if word == "unlimited":
+        return 0
+    if not word.isdigit():
+        raise UsageError(
+            f"option {name}={given.text(name)!r}: write auto, unlimited, or a whole number of at "
+            "least 1"
+        )
+    most = given.number(name, 0)
+    if given.number("minPartitions", 0) > most:
+        raise UsageError(
+            f"option minPartitions={given.text('minPartitions')} is more than {name}={most}"
+        )
+    return most
 
 
 def _read_client(given: GivenOptions) -> tuple[dict[str, str], list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -30,7 +31,8 @@ class TopicReader(DataSourceReader):
         self._limits = Limits()
 
     def partitions(self) -> Sequence[InputPartition]:
-        from trimtab.spark.read.cluster import find_ranges
+        from trimtab.spark.read.cluster import find_leaders, find_ranges
+        from trimtab.spark.read.packing import TaskLimits, pack_ranges
         from trimtab.spark.read.ranges import split_ranges
 
         options = self._options
@@ -40,7 +42,11 @@ class TopicReader(DataSourceReader):
             options.min_partitions,
             options.max_records_per_partition,
         )
-        return [InputPartition(each) for each in ranges]
+        limits = TaskLimits(
+            options.max_partitions, options.min_partitions, options.max_records_per_partition
+        )
+        tasks = pack_ranges(ranges, limits, dict, partial(find_leaders, options))
+        return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, self._columns, partition)
@@ -61,18 +67,18 @@ class FilteringTopicReader(TopicReader):
 def read_partition(
     options: SourceOptions, columns: Columns, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """The records of the `OffsetRange` that an input partition holds; in a task.
+    """The records of the ranges that an input partition holds (`packing.Task`); in a task.
 
     Raises:
-        DataLoss, BrokerError, CorruptData, Unavailable: as `read_range`.
+        DataLoss, BrokerError, CorruptData, Unavailable: as `read_ranges`.
     """
-    from trimtab.spark.read.cluster import read_range
+    from trimtab.spark.read.cluster import read_ranges
     from trimtab.spark.read.columns import arrow_schema, scan_columns
 
-    wanted = partition.value
-    if wanted is None:  # Spark runs one task for a plan without partitions
+    task = partition.value
+    if task is None:  # Spark runs one task for a plan without partitions
         return
-    yield from scan_columns(read_range(options, wanted), wanted, arrow_schema(columns))
+    yield from scan_columns(read_ranges(options, task), arrow_schema(columns))
 
 
 def check_columns(schema: StructType) -> list[tuple[str, bool]]:

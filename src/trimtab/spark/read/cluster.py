@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 from trimtab.client.admin import Admin
@@ -18,6 +19,7 @@ from trimtab.errors import BrokerError, ErrorCode, Unavailable
 from trimtab.records import TopicPartition
 from trimtab.spark.options.source import SourceOptions, resolve_rack
 from trimtab.spark.read.filters import Limits, narrow
+from trimtab.spark.read.packing import look_up_leaders
 from trimtab.spark.read.ranges import LogBounds, OffsetRange, report_data_loss, resolve_ranges
 from trimtab.spark.resident import Residents
 
@@ -26,7 +28,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _DEFAULTS = {"client.id": "trimtab-spark", "max.partition.fetch.bytes": str(4 * 1024 * 1024)}
-"""A task reads one partition: fewer and larger answers than for a consumer of many."""
+"""A task mostly reads one partition: fewer and larger answers than for a consumer of many. If it
+reads several, `fetch.max.bytes` bounds an answer."""
 
 _FIXED = {"auto.offset.reset": "none"}
 """Offsets are planned: going on anywhere else would lose or repeat records in silence."""
@@ -39,6 +42,9 @@ _SLICE_MS: Final = 1000
 
 _CERTAIN_SLICES: Final = 3
 """After this many lookups in a row, each with new metadata, a missing partition is gone."""
+
+_RANGES_AT_ONCE: Final = 128
+"""A task fetches from this many partitions at a time: requests and responses stay small."""
 
 _GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
@@ -98,6 +104,11 @@ class TopicLookup:
         """The first offset at or after a time (ms since the epoch); None where there is none."""
         found = self._consumer.offsets_for_times({(*each,): at for each, at in times.items()})
         return {each: None if at is None else at.offset for each, at in found.items()}
+
+    def find_leaders(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The id of the broker that leads each partition; -1 if it has no leader now."""
+        topics = self._admin.describe_topics(sorted({each.topic for each in partitions}))
+        return look_up_leaders(partitions, {name: topics[name].leaders for name in topics})
 
     def close(self) -> None:
         try:
@@ -168,15 +179,35 @@ def find_ranges(options: SourceOptions, limits: Limits) -> list[OffsetRange]:
     return ask(options, plan)
 
 
-def read_range(options: SourceOptions, wanted: OffsetRange) -> Iterator[memoryview]:
-    """Record batches that cover a range, whole and verified, in the order of offsets.
+def find_leaders(
+    options: SourceOptions, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """The id of the broker that leads each partition; -1 if it has no leader now.
+
+    Raises:
+        BrokerError, Unavailable: as `ask`.
+    """
+    return ask(options, lambda lookup: lookup.find_leaders(partitions))
+
+
+def read_ranges(
+    options: SourceOptions, ranges: Sequence[OffsetRange]
+) -> Iterator[tuple[OffsetRange, memoryview]]:
+    """Record batches that cover a task's ranges, whole and verified.
 
     Errors that may pass are ridden out by the consumer. It stays open for the next task.
 
+    Args:
+        ranges: of different partitions.
+
+    Returns:
+        Pairs: what is left of a range, and record batches that begin at or before its start. Those
+        of one partition come in the order of offsets; those of several come as brokers answer.
+
     Raises:
-        DataLoss: offsets of the range, or the partition, are gone. With failOnDataLoss=false
+        DataLoss: offsets of a range, or its partition, are gone. With failOnDataLoss=false
             reading goes on at the first offset that is left, with a warning.
-        BrokerError, CorruptData: the partition cannot be read.
+        BrokerError, CorruptData: a partition cannot be read.
         Unavailable: nothing came for `kafkaConsumer.pollTimeoutMs`.
         UsageError: `clientRack` names a variable that this process does not have.
     """
@@ -185,53 +216,82 @@ def read_range(options: SourceOptions, wanted: OffsetRange) -> Iterator[memoryvi
     if rack:
         client["client.rack"] = rack
     with _consumers.borrow(_key(client), lambda: Consumer(**client)) as consumer:
-        yield from _read(consumer, options, wanted)
+        for begin in range(0, len(ranges), _RANGES_AT_ONCE):
+            yield from _read(consumer, options, ranges[begin : begin + _RANGES_AT_ONCE])
 
 
-def _read(consumer: Consumer, options: SourceOptions, wanted: OffsetRange) -> Iterator[memoryview]:
-    partition = TopicPartition(wanted.topic, wanted.partition)
-    offset = wanted.start
-    consumer.assign([partition])
-    consumer.seek(partition, offset, wanted.end)
-    waited = looks_without = 0
-    while offset < wanted.end:
+def _read(
+    consumer: Consumer, options: SourceOptions, ranges: Sequence[OffsetRange]
+) -> Iterator[tuple[OffsetRange, memoryview]]:
+    left = {TopicPartition(each.topic, each.partition): each for each in ranges}
+    by_name = {str(partition): partition for partition in left}
+    consumer.assign(left)
+    for partition, each in left.items():
+        consumer.seek(partition, each.start, each.end)
+    waited = 0
+    looks_without: Counter[TopicPartition] = Counter()
+    while left:
         try:
             slice_ms = min(_SLICE_MS, options.poll_timeout_ms - waited)
             batches = consumer.fetch_batches(slice_ms)
         except BrokerError as error:
             if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise
+            partition = by_name[error.subject]
+            each = left[partition]
             earliest = consumer.beginning_offsets([partition])[partition]
             report_data_loss(
-                f"{partition}: offset {offset} is gone, the first one left is {earliest}",
+                f"{partition}: offset {each.start} is gone, the first one left is {earliest}",
                 options.fail_on_data_loss,
             )
-            if earliest <= offset:  # the log ends before it: the topic was created again
-                return
-            offset = earliest
-            consumer.seek(partition, offset, wanted.end)
+            if each.start < earliest < each.end:
+                left[partition] = each._replace(start=earliest)
+                consumer.seek(partition, earliest, each.end)
+            else:  # nothing of the range is left, or the topic was created again and is shorter
+                del left[partition]
+                consumer.assign(left)
             continue
         if batches is not None:
-            waited = looks_without = 0
-            offset = batches.next_offset
-            yield batches.data
+            waited = 0
+            looks_without.clear()
+            each = left[batches.partition]
+            if batches.next_offset < each.end:
+                left[batches.partition] = each._replace(start=batches.next_offset)
+            else:
+                del left[batches.partition]
+            yield each, batches.data
             continue
         waited += slice_ms
-        problem = consumer.problem(partition)
-        is_gone = isinstance(problem, BrokerError) and problem.code in _GONE
-        looks_without = looks_without + 1 if is_gone else 0
-        if looks_without >= _CERTAIN_SLICES:
-            report_data_loss(
-                f"{partition}: offsets {offset} to {wanted.end} are gone: {problem}",
-                options.fail_on_data_loss,
-            )
-            return
-        if waited >= options.poll_timeout_ms:
-            raise Unavailable(
-                f"{partition}: nothing came from offset {offset} on, of {wanted.end}, within "
-                f"{options.poll_timeout_ms} ms ({problem or 'its leader is silent'}); the option "
-                "kafkaConsumer.pollTimeoutMs waits longer"
-            )
+        for partition, each in list(left.items()):
+            problem = consumer.problem(partition)
+            if not (isinstance(problem, BrokerError) and problem.code in _GONE):
+                looks_without[partition] = 0
+                continue
+            looks_without[partition] += 1
+            if looks_without[partition] >= _CERTAIN_SLICES:
+                report_data_loss(
+                    f"{partition}: offsets {each.start} to {each.end} are gone: {problem}",
+                    options.fail_on_data_loss,
+                )
+                del left[partition]
+                consumer.assign(left)
+        if left and waited >= options.poll_timeout_ms:
+            raise Unavailable(_describe_silence(consumer, options, left))
+
+
+def _describe_silence(
+    consumer: Consumer, options: SourceOptions, left: Mapping[TopicPartition, OffsetRange]
+) -> str:
+    """Which partitions sent nothing; names one, of which the reason is known if possible."""
+    problems = {each: consumer.problem(each) for each in left}
+    partition = next((each for each in left if problems[each]), next(iter(left)))
+    wanted = left[partition]
+    others = f", nor from {len(left) - 1} more partitions," if len(left) > 1 else ""
+    return (
+        f"{partition}: nothing came from offset {wanted.start} on, of {wanted.end},{others} within "
+        f"{options.poll_timeout_ms} ms ({problems[partition] or 'its leader is silent'}); the "
+        "option kafkaConsumer.pollTimeoutMs waits longer"
+    )
 
 
 def _client_options(options: SourceOptions) -> dict[str, str]:

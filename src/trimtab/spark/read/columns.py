@@ -42,16 +42,18 @@ def arrow_schema(columns: Iterable[tuple[str, bool]]) -> pa.Schema:
 
 
 def scan_columns(
-    buffers: Iterable[memoryview], wanted: OffsetRange, schema: pa.Schema
+    buffers: Iterable[tuple[OffsetRange, memoryview]], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a range, a few megabytes at a time, decoded straight into Arrow's buffers.
+    """The records of ranges, a few megabytes at a time, decoded straight into Arrow's buffers.
 
     Args:
-        buffers: whole record batches of the partition, in order; they may begin before the range
-            and end after it. Their CRCs are taken to be right.
-        wanted: the offsets to keep. Those that are not there (compaction, transaction markers) are
-            passed over.
+        buffers: whole record batches, in order for each partition, with the offsets to keep of
+            them. They may begin before those and end after them; offsets that are not there
+            (compaction, transaction markers) are passed over. Their CRCs are taken to be right.
         schema: of the result, from `arrow_schema`; nothing else is decoded.
+
+    Returns:
+        Batches, each of one partition.
 
     Raises:
         CorruptData: a batch that cannot be decoded.
@@ -66,16 +68,18 @@ def scan_columns(
         full_bytes=FULL_BYTES,
         check_crcs=False,
     )
-    offset = wanted.start
-    for buffer in buffers:
-        scanner.scan(buffer, offset, wanted.end)
+    scanned: OffsetRange | None = None
+    for wanted, buffer in buffers:
+        if scanner.rows and scanned is not None and scanned[:2] != wanted[:2]:
+            yield _wrap(scanner.take(), scanned, schema)
+        scanned = wanted
+        scanner.scan(buffer, wanted.start, wanted.end)
         while scanner.full:
             offset = scanner.next_offset
             yield _wrap(scanner.take(), wanted, schema)
             scanner.scan(buffer, offset, wanted.end)
-        offset = scanner.next_offset
-    if scanner.rows:
-        yield _wrap(scanner.take(), wanted, schema)
+    if scanner.rows and scanned is not None:
+        yield _wrap(scanner.take(), scanned, schema)
 
 
 def _wrap(columns: Columns, wanted: OffsetRange, schema: pa.Schema) -> pa.RecordBatch:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
 from typing import Any, Final, NamedTuple
 
 from trimtab.errors import KafkaError
 from trimtab.records import TopicPartition
 from trimtab.spark.options.source import StreamOptions
+from trimtab.spark.read.packing import Task, TaskLimits, look_up_leaders, pack_ranges
 from trimtab.spark.read.ranges import OffsetRange, report_data_loss, split_ranges
 from trimtab.spark.stream.admission import Piece, admit, admit_offsets, split_by_bytes
 from trimtab.spark.stream.lag import measure_lag
@@ -213,8 +214,27 @@ class StreamPlan:
 
     # -- tasks
 
+    def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Task]:
+        """What each task of a batch reads, largest first.
+
+        Raises:
+            DataLoss: if the option `failOnDataLoss` says so.
+        """
+        options = self._options
+        ranges = self.ranges(start, end)
+        limits = TaskLimits(
+            options.max_partitions,
+            options.min_partitions,
+            options.max_records_per_partition,
+            options.max_bytes_per_partition,
+        )
+        tasks = pack_ranges(ranges, limits, lambda: self._known_bytes(ranges), self._find_leaders)
+        if options.max_bytes_per_partition:
+            return tasks
+        return sorted(tasks, key=lambda task: -sum(each.size for each in task))
+
     def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[OffsetRange]:
-        """What the tasks of a batch read, largest first.
+        """What the tasks of a batch read, before small ranges are put together; largest first.
 
         Raises:
             DataLoss: if the option `failOnDataLoss` says so.
@@ -257,6 +277,25 @@ class StreamPlan:
             sizes.follow(begins, ends)
             self._outages.insist(lambda: _await_known(sizes, ends))
         return sizes.pieces(ends), limit
+
+    def _known_bytes(self, ranges: Sequence[OffsetRange]) -> dict[TopicPartition, int]:
+        """The bytes of each partition of a batch; none if they are not all known."""
+        if self._sizes is None:
+            return {}
+        begins: dict[TopicPartition, int] = {}
+        ends: dict[TopicPartition, int] = {}
+        for each in ranges:
+            partition = TopicPartition(each.topic, each.partition)
+            begins[partition] = min(each.start, begins.get(partition, each.start))
+            ends[partition] = max(each.end, ends.get(partition, each.end))
+        if not self._sizes.knows(begins, ends):
+            return {}
+        pieces = self._sizes.pieces(ends)
+        return {each: sum(piece.size for piece in pieces[each]) for each in ends}
+
+    def _find_leaders(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        leaders = self._outages.insist(lambda: self._topics.known().leaders)
+        return look_up_leaders(partitions, leaders)
 
     # -- lag
 

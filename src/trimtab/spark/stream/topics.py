@@ -27,10 +27,16 @@ _TIMEOUT_MS: Final = "10000"
 
 
 class Known(NamedTuple):
-    """The partitions that a stream reads, and the ids of their topics, as far as they have any."""
+    """The partitions that a stream reads.
+
+    Attributes:
+        ids: of their topics, as far as they have any.
+        leaders: of each topic, by number of the partition; -1 where there is none now.
+    """
 
     partitions: tuple[TopicPartition, ...]
     ids: Mapping[str, str]
+    leaders: Mapping[str, tuple[int, ...]]
 
 
 class StreamTopics:
@@ -115,7 +121,8 @@ class StreamTopics:
         if assigned:
             there = sorted(set(there).intersection(options.partitions))
         ids = {name: show_id(topic.topic_id) for name, topic in described.items()}
-        return Known(tuple(there), {name: each for name, each in ids.items() if each})
+        leaders = {name: topic.leaders for name, topic in described.items()}
+        return Known(tuple(there), {name: each for name, each in ids.items() if each}, leaders)
 
     def _describe(self, names: list[str]) -> dict[str, TopicView]:
         left = list(names)

@@ -28,6 +28,7 @@ def test_defaults_read_a_whole_topic() -> None:
     assert options.fail_on_data_loss
     assert (options.include_headers, options.include_batches) == (False, False)
     assert (options.min_partitions, options.max_records_per_partition) == (0, 0)
+    assert options.max_partitions == "auto"
     assert (options.offset_attempts, options.offset_retry_s) == (3, 1.0)
     assert (options.client_rack, options.pushes_filters, options.unused) == ("", False, ())
 
@@ -104,6 +105,15 @@ def test_a_stream_begins_at_the_end_and_has_limits() -> None:
     assert (options.max_bytes_per_trigger, options.min_bytes_per_trigger) == (8 << 20, 1024)
     assert (options.max_bytes_per_partition, options.commit_group) == (65_536, "tools")
     assert (options.client_rack, options.starting) == ("env:RACK", {ZERO: -1})
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning"), [("Auto", "auto"), (" unlimited ", 0), ("1", 1), ("500", 500)]
+)
+def test_at_most_so_many_spark_partitions(text: str, meaning: int | str) -> None:
+    given = {**REQUIRED, "MaxPartitions": text}
+    assert read_options(given).max_partitions == meaning
+    assert read_stream_options(given).max_partitions == meaning
 
 
 def test_what_changes_nothing_is_taken_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -205,6 +215,17 @@ def test_a_rack_is_a_name_or_a_variable_of_the_process(monkeypatch: pytest.Monke
         ({"startingOffsetsByTimestampStrategy": "earliest"}, "write error or latest"),
         ({"minPartitions": "0"}, "at least 1"),
         ({"maxRecordsPerPartition": "0"}, "at least 1"),
+        ({"maxPartitions": "none"}, "maxPartitions='none': write auto, unlimited, or a whole"),
+        ({"maxPartitions": ""}, "maxPartitions='': write auto, unlimited, or a whole"),
+        ({"maxPartitions": "0"}, "at least 1"),
+        ({"maxPartitions": "-1"}, "at least 1"),
+        ({"maxPartitions": "1.5"}, "at least 1"),
+        ({"maxPartitions": str(2**63)}, "at least 1"),
+        (
+            {"minPartitions": "9", "maxPartitions": "8"},
+            "minPartitions=9 is more than maxPartitions=8",
+        ),
+        ({"maxPartition": "8"}, "did you mean maxPartitions"),
         ({"fetchOffset.numRetries": "0"}, "at least 1"),
         ({"fetchOffset.retryIntervalMs": "-1"}, "at least 0"),
         ({"kafkaConsumer.pollTimeoutMs": "²"}, "at least 1"),

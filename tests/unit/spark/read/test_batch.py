@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Collection
 
 import pytest
 from pyspark.sql.datasource import DataSourceReader, EqualTo, InputPartition
 from pyspark.sql.types import StructType
 
 from trimtab.errors import UsageError
+from trimtab.records import TopicPartition
 from trimtab.spark.options.source import SourceOptions, read_options
 from trimtab.spark.read import cluster
 from trimtab.spark.read.batch import FilteringTopicReader, TopicReader, check_columns
 from trimtab.spark.read.filters import Limits
+from trimtab.spark.read.packing import AUTO_TASKS, Task
 from trimtab.spark.read.ranges import OffsetRange
 from trimtab.spark.source import TrimtabDataSource
 
@@ -62,11 +65,35 @@ def test_a_plan_is_cut_as_the_options_say_and_filters_reach_it(
     reader.pushFilters([EqualTo(("partition",), 0)])
     copy = pickle.loads(pickle.dumps(reader))
     assert [each.value for each in copy.partitions()] == [
-        OffsetRange("flights", 0, 0, 5),
-        OffsetRange("flights", 0, 5, 10),
+        (OffsetRange("flights", 0, 0, 5),),
+        (OffsetRange("flights", 0, 5, 10),),
     ]
     assert asked == [Limits(partitions={0}, first_partition=0, end_partition=1)]
     assert caplog.text.count("kafka.group.id") == 1
+
+
+def test_small_partitions_share_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranges = [OffsetRange("flights", number, 0, 20) for number in range(1000)]
+
+    def find_leaders(
+        options: SourceOptions, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        return {each: each.partition % 3 for each in partitions}
+
+    monkeypatch.setattr(cluster, "find_ranges", lambda options, limits: ranges)
+    monkeypatch.setattr(cluster, "find_leaders", find_leaders)
+
+    def tasks(**options: str) -> list[Task]:
+        reader = TopicReader(read_options({**GIVEN, **options}), [("offset", True)])
+        return [each.value for each in reader.partitions()]
+
+    assert len(tasks()) == AUTO_TASKS
+    assert len(tasks(minPartitions="200")) == 200
+    assert len(tasks(maxPartitions="12")) <= 12
+    assert all(sum(r.size for r in task) <= 60 for task in tasks(maxRecordsPerPartition="60"))
+    assert tasks(maxPartitions="unlimited") == [(each,) for each in ranges]
+    mixed = [task for task in tasks() if len({each.partition % 3 for each in task}) > 1]
+    assert len(mixed) <= 2
 
 
 def test_the_task_of_a_plan_without_partitions_reads_nothing() -> None:

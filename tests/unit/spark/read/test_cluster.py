@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from trimtab.errors import BrokerError, Unavailable, UsageError
 from trimtab.records import TopicPartition
 from trimtab.spark.options.source import SourceOptions, read_options
 from trimtab.spark.read import cluster
-from trimtab.spark.read.cluster import TopicLookup, ask, find_ranges, read_range
+from trimtab.spark.read.cluster import TopicLookup, ask, find_leaders, find_ranges, read_ranges
 from trimtab.spark.read.columns import arrow_schema, scan_columns
 from trimtab.spark.read.filters import Limits
 from trimtab.spark.read.ranges import DataLoss, OffsetRange
@@ -79,7 +79,7 @@ def values(wanted: SourceOptions, *ranges: OffsetRange) -> list[bytes]:
     found: list[bytes] = []
     for each in ranges:
         schema = arrow_schema([("value", True)])
-        for batch in scan_columns(read_range(wanted, each), each, schema):
+        for batch in scan_columns(read_ranges(wanted, [each]), schema):
             assert isinstance(batch, pa.RecordBatch)
             found += batch.column("value").to_pylist()
     return found
@@ -123,6 +123,87 @@ def test_clients_stay_open_and_read_what_fresh_ones_read(servers: str) -> None:
     assert [len(idle) for idle in consumers._idle.values()] == [1]
 
 
+EVERY = [
+    OffsetRange(OTHER, 0, 0, 1),
+    OffsetRange(TOPIC, 0, 3, COUNT),
+    OffsetRange(TOPIC, 1, 0, 50),
+]
+
+
+def offsets(wanted: SourceOptions, *ranges: OffsetRange) -> dict[tuple[str, int], list[int]]:
+    """What one task reads of each partition, in its order."""
+    schema = arrow_schema([("topic", True), ("partition", True), ("offset", True)])
+    found: dict[tuple[str, int], list[int]] = {}
+    for batch in scan_columns(read_ranges(wanted, ranges), schema):
+        for row in batch.to_pylist():
+            found.setdefault((row["topic"], row["partition"]), []).append(row["offset"])
+    return found
+
+
+def covered(*ranges: OffsetRange) -> dict[tuple[str, int], list[int]]:
+    return {(each.topic, each.partition): [*range(each.start, each.end)] for each in ranges}
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {},
+        {"kafka.fetch.max.bytes": "1"},  # one record batch in each answer
+        {"kafka.max.partition.fetch.bytes": "1"},  # one of each partition
+    ],
+)
+def test_a_task_reads_several_ranges_each_in_order(servers: str, limits: dict[str, str]) -> None:
+    assert offsets(options(servers, **limits), *EVERY) == covered(*EVERY)
+    (consumers,) = cluster._consumers._idle.values()
+    assert len(consumers) == 1
+
+
+def test_a_task_fetches_from_so_many_partitions_at_a_time(
+    servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_RANGES_AT_ONCE", 2)
+    assigned: list[int] = []
+    assign = Consumer.assign
+
+    def count(self: Consumer, partitions: Collection[TopicPartition]) -> None:
+        assigned.append(len(partitions))
+        assign(self, partitions)
+
+    monkeypatch.setattr(Consumer, "assign", count)
+    assert offsets(options(servers), *EVERY) == covered(*EVERY)
+    assert assigned == [2, 1]
+
+
+@pytest.mark.parametrize("gone", [OffsetRange(OTHER, 0, 7, 9), OffsetRange("nowhere", 0, 0, 1)])
+def test_data_loss_of_one_range_leaves_the_others(
+    servers: str,
+    gone: OffsetRange,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(cluster, "_SLICE_MS", 50)
+    ranges = [gone, *EVERY[1:]]
+    found = offsets(options(servers, failOnDataLoss="false"), *ranges)
+    assert found == covered(*EVERY[1:])
+    assert f"{gone.topic}-0: offset" in caplog.text
+    with pytest.raises(DataLoss, match=f"{gone.topic}-0: offset"):
+        offsets(options(servers), *ranges)
+
+
+def test_silence_of_several_partitions_counts_them(servers: str) -> None:
+    beyond = [OffsetRange(OTHER, 0, 1, 2), OffsetRange(TOPIC, 0, COUNT, COUNT + 1)]
+    quick = options(servers, **{"kafkaConsumer.pollTimeoutMs": "1"})
+    with pytest.raises(Unavailable, match=r"offset 1 on, of 2, nor from 1 more partitions, within"):
+        list(read_ranges(quick, beyond))
+
+
+def test_leaders_of_partitions_that_are_there(servers: str) -> None:
+    zero, one = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
+    found = find_leaders(options(servers), [zero, one, TopicPartition(TOPIC, 2)])
+    assert found.keys() == {zero, one}
+    assert set(found.values()) == {0, 1}
+
+
 def test_nothing_is_fetched_beyond_the_range(servers: str) -> None:
     # A fetch at the end of the log would keep the next task waiting for fetch.max.wait.ms.
     wanted = options(servers)
@@ -140,11 +221,11 @@ def test_nothing_is_fetched_beyond_the_range(servers: str) -> None:
 
 def test_one_that_fails_or_is_left_early_is_not_used_again(servers: str) -> None:
     wanted = options(servers)
-    buffers = read_range(wanted, OffsetRange(TOPIC, 0, 0, COUNT))
+    buffers = read_ranges(wanted, [OffsetRange(TOPIC, 0, 0, COUNT)])
     next(buffers)
     buffers.close()  # type: ignore[attr-defined]
     with pytest.raises(DataLoss):
-        list(read_range(wanted, OffsetRange(OTHER, 0, 7, 9)))
+        list(read_ranges(wanted, [OffsetRange(OTHER, 0, 7, 9)]))
     assert not any(cluster._consumers._idle.values())
 
 
@@ -152,15 +233,15 @@ def test_offsets_that_go_while_reading(servers: str, caplog: pytest.LogCaptureFi
     # Planned when the topic still had it, such as before it was deleted and created again.
     gone = OffsetRange(OTHER, 0, 7, 9)
     with pytest.raises(DataLoss, match="others-0: offset 7 is gone, the first one left is 0"):
-        list(read_range(options(servers), gone))
-    assert list(read_range(options(servers, failOnDataLoss="false"), gone)) == []
+        list(read_ranges(options(servers), [gone]))
+    assert list(read_ranges(options(servers, failOnDataLoss="false"), [gone])) == []
     assert "offset 7 is gone" in caplog.text
 
 
 def test_silence_ends_in_an_error_that_says_where(servers: str) -> None:
     beyond = OffsetRange(OTHER, 0, 1, 2)  # the next record, which never comes
     with pytest.raises(Unavailable, match=r"others-0: .* offset 1 on.*kafkaConsumer.pollTimeoutMs"):
-        list(read_range(options(servers, **{"kafkaConsumer.pollTimeoutMs": "1"}), beyond))
+        list(read_ranges(options(servers, **{"kafkaConsumer.pollTimeoutMs": "1"}), [beyond]))
 
 
 def test_a_partition_that_is_gone_is_data_loss_within_seconds(
@@ -169,8 +250,8 @@ def test_a_partition_that_is_gone_is_data_loss_within_seconds(
     monkeypatch.setattr(cluster, "_SLICE_MS", 50)
     for gone in (OffsetRange(OTHER, 9, 0, 1), OffsetRange("nowhere", 0, 0, 1)):
         with pytest.raises(DataLoss, match=rf"{gone.topic}-{gone.partition}: offsets 0 to 1 are"):
-            list(read_range(options(servers), gone))
-    assert list(read_range(options(servers, failOnDataLoss="false"), gone)) == []
+            list(read_ranges(options(servers), [gone]))
+    assert list(read_ranges(options(servers, failOnDataLoss="false"), [gone])) == []
     assert "UNKNOWN_TOPIC_OR_PARTITION" in caplog.text
 
 

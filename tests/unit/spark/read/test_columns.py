@@ -40,7 +40,7 @@ def make_batch(
 
 def scan(buffers: list[memoryview], wanted: OffsetRange, *names: str) -> list[pa.RecordBatch]:
     schema = columns.arrow_schema((name, True) for name in names or EVERY)
-    return list(columns.scan_columns(buffers, wanted, schema))
+    return list(columns.scan_columns([(wanted, each) for each in buffers], schema))
 
 
 def test_every_column_of_a_record() -> None:
@@ -114,6 +114,29 @@ def test_batches_are_cut_at_a_few_megabytes(monkeypatch: pytest.MonkeyPatch) -> 
     assert [batch.num_rows for batch in batches] == [2, 2, 2]
     offsets = [offset for batch in batches for offset in batch.column("offset").to_pylist()]
     assert offsets == list(range(6))
+
+
+def test_a_batch_holds_one_partition() -> None:
+    buffers = [
+        (OffsetRange("t", 0, 0, 9), make_batch(0, [b"a", b"b"])),
+        (OffsetRange("t", 0, 2, 9), make_batch(2, [b"c"])),
+        (OffsetRange("t", 1, 0, 9), make_batch(5, [b"d"])),
+        (OffsetRange("u", 1, 0, 9), make_batch(0, [b"e"])),
+        (OffsetRange("t", 0, 3, 9), make_batch(0, [b"a", b"b", b"c", b"f"])),
+        (OffsetRange("t", 2, 3, 4), make_batch(0, [b"g"])),  # nothing of it is wanted
+    ]
+    names = ("topic", "partition", "offset", "value")
+    schema = columns.arrow_schema((name, True) for name in names)
+    found = [
+        [tuple(row.values()) for row in batch.to_pylist()]
+        for batch in columns.scan_columns(buffers, schema)
+    ]
+    assert found == [
+        [("t", 0, 0, b"a"), ("t", 0, 1, b"b"), ("t", 0, 2, b"c")],
+        [("t", 1, 5, b"d")],
+        [("u", 1, 0, b"e")],
+        [("t", 0, 3, b"f")],
+    ]
 
 
 def test_a_timestamp_that_spark_cannot_hold_is_an_error_where_it_is_read() -> None:

@@ -40,7 +40,8 @@ class Topics:
 
     def known(self, refresh: bool = False) -> Known:
         self._answer()
-        return Known(tuple(sorted(self.ends)), dict(self.ids))
+        leaders = {"t": tuple(number % 2 for number in range(100))}
+        return Known(tuple(sorted(self.ends)), dict(self.ids), leaders)
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         self._answer()
@@ -448,6 +449,38 @@ def test_tasks_by_count() -> None:
     assert len(ranges) >= 3
     assert max(each.size for each in ranges) <= 60
     assert [each.size for each in ranges] == sorted((each.size for each in ranges), reverse=True)
+
+
+def test_small_partitions_share_tasks_largest_first() -> None:
+    topics = Topics(**{f"t{number}": 20 + number % 7 for number in range(80)}, t80=50_000)
+    for options, most in (({}, 65), ({"maxPartitions": "10"}, 10)):
+        stream = plan(topics, **options)
+        start = stream.first()
+        tasks = stream.tasks(start, end := stream.next(start, takes_all=True))
+        sizes = [sum(each.size for each in task) for task in tasks]
+        assert sizes == sorted(sizes, reverse=True)
+        assert (sizes[0], len(tasks)) == (50_000, most)
+        read = sorted(each for task in tasks for each in task)
+        assert read == sorted(stream.ranges(start, end))
+        mixed = [task for task in tasks if len({each.partition % 2 for each in task}) > 1]
+        assert len(mixed) <= 1
+    alone = plan(topics, maxPartitions="unlimited")
+    assert alone.tasks(start, end) == [(each,) for each in alone.ranges(start, end)]
+
+
+def test_tasks_that_are_shared_stay_within_the_bytes_of_one() -> None:
+    topics = Topics(**{f"t{number}": 10 for number in range(90)})
+    bytes_of = {partition: [10 + partition.partition] for partition in topics.ends}
+    sizes = Sizes(lambda: Listed(bytes_of), 10_000, 1)
+    stream = plan(topics, sizes=sizes, maxBytesPerPartition="150", maxPartitions="40")
+    try:
+        start = stream.first()
+        tasks = stream.tasks(start, stream.next(start, takes_all=True))
+    finally:
+        stream.close()
+    assert sorted(each.partition for task in tasks for each in task) == [*range(90)]
+    assert max(sum(10 + each.partition for each in task) for task in tasks) <= 150
+    assert len(tasks) < 80
 
 
 def test_what_is_done_is_committed_to_the_group_that_is_named() -> None:

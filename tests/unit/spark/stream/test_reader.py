@@ -183,6 +183,17 @@ def test_limits_in_offsets_alone_count_no_bytes(servers: str) -> None:
     query.reader.stop()
 
 
+def test_one_task_reads_all_partitions_of_a_batch(servers: str) -> None:
+    query = Query(reader(servers, maxPartitions="1", maxBytesPerTrigger=str(LIMIT)))
+    assert query.step()
+    assert query.step(takes_all=True)
+    query.reader.stop()
+    assert [len(tasks) for tasks in query.tasks] == [1, 1]
+    assert len({row[0] for row in query.batches[1]}) == 4
+    assert query.read == there(servers)
+    assert query.states[0]["batchBytes"] == size_of(query.batches[0]) <= LIMIT
+
+
 @pytest.mark.parametrize(
     ("options", "limit"),
     [

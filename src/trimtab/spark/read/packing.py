@@ -1,0 +1,165 @@
+"""Which offset ranges share a Spark task: starting one costs more than reading a few records.
+
+Spark's Kafka connector has a task for each Kafka partition. So has trimtab, for up to
+`AUTO_TASKS` of them; beyond that, small ranges share tasks, as small files do in Spark's file
+sources (`FilePartition`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, Literal, NamedTuple
+
+from trimtab.client.network.metadata import NO_LEADER
+from trimtab.records import TopicPartition
+from trimtab.spark.read.ranges import OffsetRange
+
+AUTO_TASKS: Final = 64
+"""With `maxPartitions=auto`, only more ranges than this share tasks, and make at least as many."""
+
+TASK_RECORDS: Final = 10_000
+"""With `auto`, ranges share a task up to this cost. By then the start of a task is a small part of
+its work: to share more would save little and leave fewer tasks to run side by side."""
+
+RANGE_RECORDS: Final = 100
+"""The cost of a range beside its records: its part of the requests, and an Arrow batch."""
+
+RECORD_BYTES: Final = 1024
+"""Where the size of a range is known, it costs at least a record for each of this many bytes."""
+
+Task = tuple[OffsetRange, ...]
+"""What one task reads: one range, or several ranges of different partitions."""
+
+
+class TaskLimits(NamedTuple):
+    """What the options say about tasks; 0: no limit.
+
+    Attributes:
+        most: about this many tasks at most; "auto": as many as are worth their start.
+        least: about this many tasks at least.
+        records: offsets in one task, at most.
+        size: bytes in one task, at most. Ranges of unknown size then share no task.
+    """
+
+    most: int | Literal["auto"] = "auto"
+    least: int = 0
+    records: int = 0
+    size: int = 0
+
+
+def pack_ranges(
+    ranges: Sequence[OffsetRange],
+    limits: TaskLimits,
+    find_sizes: Callable[[], Mapping[TopicPartition, int]],
+    find_leaders: Callable[[Collection[TopicPartition]], Mapping[TopicPartition, int]],
+) -> list[Task]:
+    """Put small ranges, of partitions with the same leader where possible, into one task.
+
+    A range stays alone if its partition has been cut into several, or if it is large: with "auto",
+    if it costs more than `TASK_RECORDS`; with a number of tasks, more than an even share.
+
+    Args:
+        ranges: in the order in which tasks should begin; none is empty.
+        find_sizes: the bytes to read of each partition, as far as known. Called only if there are
+            more ranges than tasks are wanted.
+        find_leaders: the id of the broker that leads each partition; those without a leader may be
+            missing. Called only if ranges will share tasks, with their partitions.
+
+    Returns:
+        Tasks, in the order of their first ranges. A task's ranges are in the order of `ranges`.
+    """
+    is_auto = limits.most == "auto"
+    most = max(AUTO_TASKS, limits.least) if limits.most == "auto" else limits.most
+    alone: list[Task] = [(each,) for each in ranges]
+    if not 0 < most < len(ranges):
+        return alone
+    candidates = _measure(ranges, find_sizes(), limits.size > 0)
+    total = sum(each.cost for each in candidates)
+    largest = TASK_RECORDS if is_auto else total // most
+    small = [each for each in candidates if each.may_share and each.cost <= largest]
+    count_alone = len(ranges) - len(small)
+    least = limits.least - count_alone
+    if is_auto:
+        least = most
+    else:
+        most = max(most - count_alone, 1)
+    if len(small) <= most:
+        return alone
+    # A full task has an even share at least, so there are no more than `most`.
+    goal = -(-sum(each.cost for each in small) // most) + max(each.cost for each in small) - 1
+    if is_auto:
+        goal = min(goal, TASK_RECORDS)
+    leaders = find_leaders([each.partition for each in small])
+    small.sort(key=lambda each: (leaders.get(each.partition, NO_LEADER), each.partition))
+    shared = {each.index for each in small}
+    tasks = [[index] for index in range(len(ranges)) if index not in shared]
+    tasks += [sorted(each.index for each in task) for task in _fill(small, goal, least, limits)]
+    return [tuple(ranges[index] for index in indexes) for indexes in sorted(tasks)]
+
+
+def look_up_leaders(
+    partitions: Iterable[TopicPartition], leaders: Mapping[str, Sequence[int]]
+) -> dict[TopicPartition, int]:
+    """The leaders of these partitions, without those that are not there.
+
+    Args:
+        leaders: of each topic, by number of the partition.
+    """
+    return {
+        each: leaders[each.topic][each.partition]
+        for each in partitions
+        if each.partition < len(leaders.get(each.topic, ()))
+    }
+
+
+class _Candidate(NamedTuple):
+    """A range: its place among all ranges, and what it adds to a task.
+
+    Attributes:
+        cost: in records.
+        may_share: whether it is all that is read of its partition, and of known size if need be.
+    """
+
+    index: int
+    partition: TopicPartition
+    cost: int
+    records: int
+    size: int
+    may_share: bool
+
+
+def _measure(
+    ranges: Sequence[OffsetRange], sizes: Mapping[TopicPartition, int], needs_size: bool
+) -> list[_Candidate]:
+    partitions = [TopicPartition(each.topic, each.partition) for each in ranges]
+    parts = Counter(partitions)
+    measured = []
+    for index, (each, partition) in enumerate(zip(ranges, partitions, strict=True)):
+        is_whole = parts[partition] == 1
+        size = sizes.get(partition, 0) if is_whole else 0
+        cost = RANGE_RECORDS + max(each.size, size // RECORD_BYTES)
+        may_share = is_whole and not (needs_size and partition not in sizes)
+        measured.append(_Candidate(index, partition, cost, each.size, size, may_share))
+    return measured
+
+
+def _fill(
+    small: Sequence[_Candidate], goal: int, least: int, limits: TaskLimits
+) -> list[list[_Candidate]]:
+    """Fill tasks one after the other, each up to `goal`, so that there are `least` at least."""
+    tasks: list[list[_Candidate]] = []
+    cost = records = size = 0
+    for done, each in enumerate(small):
+        if (
+            not tasks
+            or cost + each.cost > goal
+            or (limits.records and records + each.records > limits.records)
+            or (limits.size and size + each.size > limits.size)
+            or len(tasks) + len(small) - done <= least  # the rest have a task each
+        ):
+            tasks.append([])
+            cost = records = size = 0
+        tasks[-1].append(each)
+        cost, records, size = cost + each.cost, records + each.records, size + each.size
+    return tasks
