@@ -286,7 +286,7 @@ def _describe_silence(
     problems = {each: consumer.problem(each) for each in left}
     partition = next((each for each in left if problems[each]), next(iter(left)))
     wanted = left[partition]
-    others = f", nor from {len(left) - 1} more partitions," if len(left) > 1 else ""
+    others = f" nor from {len(left) - 1} others," if len(left) > 1 else ""
     return (
         f"{partition}: nothing came from offset {wanted.start} on, of {wanted.end},{others} within "
         f"{options.poll_timeout_ms} ms ({problems[partition] or 'its leader is silent'}); the "

@@ -193,7 +193,7 @@ def test_data_loss_of_one_range_leaves_the_others(
 def test_silence_of_several_partitions_counts_them(servers: str) -> None:
     beyond = [OffsetRange(OTHER, 0, 1, 2), OffsetRange(TOPIC, 0, COUNT, COUNT + 1)]
     quick = options(servers, **{"kafkaConsumer.pollTimeoutMs": "1"})
-    with pytest.raises(Unavailable, match=r"offset 1 on, of 2, nor from 1 more partitions, within"):
+    with pytest.raises(Unavailable, match=r"offset 1 on, of 2, nor from 1 others, within"):
         list(read_ranges(quick, beyond))
 
 
