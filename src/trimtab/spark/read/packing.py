@@ -92,9 +92,9 @@ def pack_ranges(
         goal = min(goal, TASK_RECORDS)
     leaders = find_leaders([each.partition for each in small])
     small.sort(key=lambda each: (leaders.get(each.partition, NO_LEADER), each.partition))
-    shared = {each.index for each in small}
+    shared = {each.place for each in small}
     tasks = [[index] for index in range(len(ranges)) if index not in shared]
-    tasks += [sorted(each.index for each in task) for task in _fill(small, goal, least, limits)]
+    tasks += [sorted(each.place for each in task) for task in _fill(small, goal, least, limits)]
     return [tuple(ranges[index] for index in indexes) for indexes in sorted(tasks)]
 
 
@@ -121,7 +121,7 @@ class _Candidate(NamedTuple):
         may_share: whether it is all that is read of its partition, and of known size if need be.
     """
 
-    index: int
+    place: int
     partition: TopicPartition
     cost: int
     records: int
