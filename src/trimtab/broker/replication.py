@@ -24,6 +24,7 @@ from trimtab.errors import CorruptData, ErrorCode
 from trimtab.metadata.image import NO_LEADER
 from trimtab.server.peer import Peer, PeerLost
 from trimtab.storage.storage import StorageError
+from trimtab.wire.fetch_limits import FetchLimits
 from trimtab.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -39,6 +40,8 @@ from trimtab.wire.messages.list_offsets import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from trimtab.broker.broker import Broker
     from trimtab.broker.partition import Partition
 
@@ -222,6 +225,15 @@ class ReplicaFetcher:
     def _timeout_s(self) -> float:
         return cast(int, self._broker.config["replica.socket.timeout.ms"]) / 1000
 
+    @property
+    def _limits(self) -> FetchLimits:
+        config = cast("Mapping[str, int]", self._broker.config)
+        return FetchLimits(
+            max_bytes=config["replica.fetch.response.max.bytes"],
+            partition_max_bytes=config["replica.fetch.max.bytes"],
+            min_bytes=config["replica.fetch.min.bytes"],
+        )
+
     def _forget_session(self) -> None:
         self._session_id = 0
         self._session_epoch = 0
@@ -284,7 +296,7 @@ class ReplicaFetcher:
     def _request(self) -> FetchRequest:
         broker = self._broker
         config = broker.config
-        partition_max_bytes = cast(int, config["replica.fetch.max.bytes"])
+        limits = self._limits
         topics: dict[bytes, FetchTopic] = {}
         changed = list(islice(self._changed, _MAX_PARTITIONS_PER_REQUEST))
         for followed in changed:
@@ -310,7 +322,7 @@ class ReplicaFetcher:
                     fetch_offset=followed.requested_offset,
                     last_fetched_epoch=log.latest_epoch,
                     log_start_offset=log.log_start_offset,
-                    partition_max_bytes=partition_max_bytes,
+                    partition_max_bytes=limits.partition_max_bytes,
                 )
             )
         forgotten: dict[bytes, ForgottenTopic] = {}
@@ -323,8 +335,8 @@ class ReplicaFetcher:
             replica_state=ReplicaState(replica_id=broker.id, replica_epoch=broker.epoch),
             # No wait while further partitions are to be named.
             max_wait_ms=0 if self._changed else cast(int, config["replica.fetch.wait.max.ms"]),
-            min_bytes=cast(int, config["replica.fetch.min.bytes"]),
-            max_bytes=cast(int, config["replica.fetch.response.max.bytes"]),
+            min_bytes=limits.min_bytes,
+            max_bytes=limits.max_bytes,
             session_id=self._session_id,
             session_epoch=self._session_epoch,
             topics=list(topics.values()),

@@ -53,6 +53,7 @@ from trimtab.runtime.loop_thread import LoopThread, shared
 from trimtab.runtime.unclosed import close_when_collected
 from trimtab.wire.batch_cy import read_records
 from trimtab.wire.batch_header import read_header
+from trimtab.wire.fetch_limits import FetchLimits
 
 __all__ = ["AsyncConsumer", "Batches", "Consumer", "OffsetAndTimestamp"]
 
@@ -146,9 +147,11 @@ class _Reader:
             session.metadata,
             session.offsets,
             FetchOptions(
-                max_bytes=options.integer("fetch.max.bytes"),
-                max_partition_bytes=options.integer("max.partition.fetch.bytes"),
-                min_bytes=options.integer("fetch.min.bytes"),
+                limits=FetchLimits(
+                    max_bytes=options.integer("fetch.max.bytes"),
+                    partition_max_bytes=options.integer("max.partition.fetch.bytes"),
+                    min_bytes=options.integer("fetch.min.bytes"),
+                ),
                 max_wait=options.seconds("fetch.max.wait.ms"),
                 check_crcs=options.flag("check.crcs"),
                 isolation=self._isolation,

@@ -41,6 +41,7 @@ from trimtab.errors import CorruptData, ErrorCode
 from trimtab.records import NO_OFFSET
 from trimtab.server.turns import Pace
 from trimtab.storage.storage import BytesLike, StorageError
+from trimtab.wire.fetch_limits import FetchBudget
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.fetch import (
     AbortedTransaction,
@@ -147,15 +148,14 @@ class _Fetch:
         "_aborted",
         "_answers",
         "_broker",
+        "_budget",
         "_byte_limit",
-        "_bytes_left",
         "_delayed",
         "_epoch",
         "_is_full",
         "_leaders",
         "_memory_left",
         "_min_bytes",
-        "_min_one",
         "_must_answer",
         "_opens_session",
         "_pace",
@@ -226,9 +226,8 @@ class _Fetch:
         self._leaders: dict[int, NodeEndpoint] = {}
         self._readable: list[tuple[FetchSlot, Partition, int]] = []
         self._must_answer = False
-        self._bytes_left = self._byte_limit
+        self._budget = FetchBudget(self._byte_limit)
         self._memory_left = MAX_READ_BYTES  # into memory
-        self._min_one = True
         for slot in (
             list(session.slots.values()) if self._is_full else (yield from session.ready_in_order())
         ):
@@ -312,17 +311,19 @@ class _Fetch:
         high_watermark = partition.high_watermark
         end_offset = log.log_end_offset if reader.is_follower else high_watermark
         slot.stays_ready = offset < end_offset
+        budget = self._budget
         records: BytesLike | StoredBytes = b""
         if slot.stays_ready and not (reader.is_follower and reader.is_throttled(partition)):
-            room = min(wanted.partition_max_bytes, self._bytes_left)
+            room = budget.room(wanted.partition_max_bytes)
             if room < 0:
                 raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR)
-            if room > 0 or self._min_one:
-                records = partition.read(offset, room, self._min_one, end_offset, self._memory_left)
+            if room or budget.must_give_one:
+                records = partition.read(
+                    offset, room, budget.must_give_one, end_offset, self._memory_left
+                )
             self._readable.append((slot, partition, end_offset))
         if records:
-            self._min_one = False
-            self._bytes_left = max(0, self._bytes_left - len(records))
+            budget.spend(len(records))
             if isinstance(records, bytes | memoryview):
                 self._memory_left -= len(records)
             reader.note_sent(partition, len(records))
@@ -420,14 +421,14 @@ class _Fetch:
             or self._min_bytes <= 0
             or self._must_answer
             or len(self._unknown) == len(self._session.slots)
-            or self._byte_limit - self._bytes_left >= self._min_bytes
+            or self._budget.spent >= self._min_bytes
             or sum(self._available().values()) >= self._min_bytes
         )
 
     def _available(self) -> dict[Watcher, int]:
         """Bytes available to each slot, beyond the limit of the response: a response with no room
         for the next whole batch must not wait for more."""
-        if self._min_one:
+        if self._budget.must_give_one:
             return {}
         return {
             slot: slot.available(partition, end_offset)

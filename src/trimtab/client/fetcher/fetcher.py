@@ -32,6 +32,7 @@ from trimtab.client.network.metadata import NO_LEADER, ZERO_UUID, Metadata
 from trimtab.errors import BrokerError, CorruptData, ErrorCode, KafkaError, Unavailable, error_code
 from trimtab.records import TopicPartition
 from trimtab.wire.batch_header import BatchHeader, is_cut_short, read_whole_header, verify
+from trimtab.wire.fetch_limits import FetchLimits
 from trimtab.wire.messages.fetch import (
     AbortedTransaction,
     FetchPartition,
@@ -106,9 +107,7 @@ class PartitionFetch(NamedTuple):
 class FetchOptions:
     """The consumer's options for fetching. Times are in seconds."""
 
-    max_bytes: int
-    max_partition_bytes: int
-    min_bytes: int
+    limits: FetchLimits
     max_wait: float
     check_crcs: bool
     isolation: Isolation
@@ -593,6 +592,7 @@ class Fetcher:
         except BrokerError as error:
             self._report([fetch.partition for fetch in fetches], error)
             return
+        limits = options.limits
         topics: list[FetchTopic] = []
         last = None
         for fetch in fetches:
@@ -607,14 +607,14 @@ class Fetcher:
                     partition=index,
                     current_leader_epoch=epochs.get(fetch.partition, -1),
                     fetch_offset=fetch.offset,
-                    partition_max_bytes=options.max_partition_bytes,
+                    partition_max_bytes=limits.partition_max_bytes,
                 )
             )
         request = FetchRequest(
             replica_id=_CONSUMER,
             max_wait_ms=int(options.max_wait * 1000),
-            min_bytes=options.min_bytes,
-            max_bytes=options.max_bytes,
+            min_bytes=limits.min_bytes,
+            max_bytes=limits.max_bytes,
             isolation_level=options.isolation,
             session_id=_NO_SESSION,
             session_epoch=_SESSIONLESS_EPOCH,

@@ -26,6 +26,7 @@ from trimtab.errors import BrokerError, CorruptData, ErrorCode, KafkaError
 from trimtab.records import TopicPartition
 from trimtab.wire.batch_cy import read_records
 from trimtab.wire.batch_header import read_headers
+from trimtab.wire.fetch_limits import FetchLimits
 from trimtab.wire.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
@@ -40,9 +41,7 @@ A, B, C, D = (TopicPartition("t", number) for number in range(4))
 
 def make_plan(**changes: Any) -> FetchPlan:
     options: dict[str, Any] = {
-        "max_bytes": 1000,
-        "max_partition_bytes": 1000,
-        "min_bytes": 1,
+        "limits": FetchLimits(max_bytes=1000, partition_max_bytes=1000, min_bytes=1),
         "max_wait": 0.5,
         "check_crcs": True,
         "isolation": Isolation.READ_UNCOMMITTED,
