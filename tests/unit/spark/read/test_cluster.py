@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from trimtab import Admin, Cluster, Producer
-from trimtab.client.consumer import Consumer
-from trimtab.errors import BrokerError, Unavailable, UsageError
+from trimtab.client.consumer import Batches, Consumer
+from trimtab.errors import BrokerError, ErrorCode, Unavailable, UsageError
 from trimtab.records import TopicPartition
 from trimtab.spark.options.source import SourceOptions, read_options
 from trimtab.spark.read import cluster
@@ -188,6 +188,26 @@ def test_data_loss_of_one_range_leaves_the_others(
     assert f"{gone.topic}-0: offset" in caplog.text
     with pytest.raises(DataLoss, match=f"{gone.topic}-0: offset"):
         offsets(options(servers), *ranges)
+
+
+@pytest.mark.parametrize(("earliest", "first_left"), [(10, 10), (COUNT, None)])
+def test_a_range_whose_beginning_is_deleted_goes_on_where_the_log_begins(
+    servers: str, earliest: int, first_left: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE, "gone", f"{TOPIC}-0")
+    errors = [gone]
+    fetch = Consumer.fetch_batches
+
+    def fetch_batches(self: Consumer, timeout_ms: float) -> Batches | None:
+        if errors:
+            raise errors.pop()
+        return fetch(self, timeout_ms)
+
+    monkeypatch.setattr(Consumer, "fetch_batches", fetch_batches)
+    monkeypatch.setattr(Consumer, "beginning_offsets", lambda self, asked: {asked[0]: earliest})
+    left = [] if first_left is None else [OffsetRange(TOPIC, 0, first_left, COUNT)]
+    found = offsets(options(servers, failOnDataLoss="false"), *EVERY)
+    assert found == covered(EVERY[0], *left, EVERY[2])
 
 
 def test_silence_of_several_partitions_counts_them(servers: str) -> None:
