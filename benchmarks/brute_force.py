@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
-from trimtab.cli.reassign.plan import MOVE_COST, Placed, Target, rack_bounds
-from trimtab.controller.placement import Room
+from trimtab.balance.moves import MOVE_COST, PlacedPartition, TargetBroker, rack_bounds
+from trimtab.balance.placement import Room
 
 
 def rack_cost(racks: Sequence[str | None]) -> int:
@@ -57,7 +57,9 @@ class PlanCost(NamedTuple):
 
 
 def judge_plan(
-    placed: Sequence[Placed], targets: Sequence[Target], chosen: Sequence[Sequence[int]]
+    placed: Sequence[PlacedPartition],
+    targets: Sequence[TargetBroker],
+    chosen: Sequence[Sequence[int]],
 ) -> PlanCost | None:
     """The cost of these replicas, leaders first; None if they exceed the brokers' limits."""
     rack = {target.id: target.rack for target in targets}
@@ -88,7 +90,9 @@ def judge_plan(
     return PlanCost(excess, uneven, unlevel, moves)
 
 
-def least_plan_cost(placed: Sequence[Placed], targets: Sequence[Target]) -> PlanCost | None:
+def least_plan_cost(
+    placed: Sequence[PlacedPartition], targets: Sequence[TargetBroker]
+) -> PlanCost | None:
     """The lowest cost of all plans; None if there is none."""
     ways = [
         [

@@ -26,8 +26,8 @@ from benchmarks.hostile_clients import BlockingConnection
 from benchmarks.processes import Trimtab
 from benchmarks.report import progress, report
 from trimtab import Admin, Producer
+from trimtab.balance.placement import NoRoom, Room, count_placeable, place
 from trimtab.config import LONG_MAX
-from trimtab.controller.placement import NoRoom, Room, count_placeable, place
 from trimtab.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
 SMALL_CLUSTERS = 50_000

@@ -40,7 +40,8 @@ from benchmarks.jars import KAFKA_VERSION, RivalMissing, find_java, java_command
 from benchmarks.processes import Trimtab
 from benchmarks.report import progress, report
 from trimtab import Admin, Cluster, TopicPartition
-from trimtab.cli.reassign.plan import NoPlan, Placed, Target, find_moves
+from trimtab.balance.moves import NoPlan, PlacedPartition, TargetBroker
+from trimtab.balance.plan import find_moves
 
 RIVAL = f"Apache Kafka {KAFKA_VERSION}"
 SMALL_CLUSTERS = 2_000
@@ -84,20 +85,20 @@ def _compare_with_brute_force() -> int:
     return wrong
 
 
-def make_small_cluster(random: Random) -> tuple[list[Placed], list[Target]]:
+def make_small_cluster(random: Random) -> tuple[list[PlacedPartition], list[TargetBroker]]:
     """A random cluster of a few brokers, most with racks and low limits, and a few partitions."""
     there = list(range(random.randint(2, 5)))
     ids = random.sample(there, random.randint(1, min(4, len(there))))
     factor = random.randint(1, min(3, len(ids)))
     racks = random.randint(1, 3)
     targets = [
-        Target(each, f"rack {random.randrange(racks)}", random.choice([0, 1, 2, 1000]))
+        TargetBroker(each, f"rack {random.randrange(racks)}", random.choice([0, 1, 2, 1000]))
         for each in ids
     ]
     if random.random() < 0.3:
-        targets[0] = targets[0]._replace(room=0, excess=random.randint(1, 2))
+        targets[0] = targets[0]._replace(free=-random.randint(1, 2))
     placed = [
-        Placed(
+        PlacedPartition(
             TopicPartition("t", index),
             tuple(random.sample(there, factor)),
             random.choice([0, 1, 7, 30]) << 20,
@@ -107,7 +108,9 @@ def make_small_cluster(random: Random) -> tuple[list[Placed], list[Target]]:
     return placed, targets
 
 
-def _plan(placed: Sequence[Placed], targets: Sequence[Target]) -> list[tuple[int, ...]]:
+def _plan(
+    placed: Sequence[PlacedPartition], targets: Sequence[TargetBroker]
+) -> list[tuple[int, ...]]:
     moves = {move.placed.partition: move.replicas for move in find_moves(placed, targets)}
     return [moves.get(each.partition, each.replicas) for each in placed]
 
@@ -153,7 +156,7 @@ def _compare_with_kafka() -> int:
     return wrong
 
 
-def _make_cluster(random: Random, topic: str) -> tuple[list[Placed], list[Target]]:
+def _make_cluster(random: Random, topic: str) -> tuple[list[PlacedPartition], list[TargetBroker]]:
     """Partitions on some brokers, and the brokers to move to: without one or more of these, perhaps
     with others. Limits allow a tenth more replicas than there are."""
     count = random.randint(10, 60)
@@ -163,13 +166,13 @@ def _make_cluster(random: Random, topic: str) -> tuple[list[Placed], list[Target
         by_rack = {RACKS[broker]: broker for broker in random.sample(here, len(here))}
         replicas = random.sample(sorted(by_rack.values()), FACTOR)
         placed.append(
-            Placed(TopicPartition(topic, index), tuple(replicas), random.randint(0, 10**9))
+            PlacedPartition(TopicPartition(topic, index), tuple(replicas), random.randint(0, 10**9))
         )
     there = sorted({*random.sample(here, len(here) - 1), *_choose_brokers(random)})
     limit = -(-count * FACTOR * 11 // (10 * min(len(here), len(there))))
     held = {broker: sum(broker in each.replicas for each in placed) for broker in there}
     return placed, [
-        Target(broker, RACKS[broker], max(count, limit) - held[broker]) for broker in there
+        TargetBroker(broker, RACKS[broker], max(count, limit) - held[broker]) for broker in there
     ]
 
 
@@ -200,7 +203,7 @@ def _kafka_plans(servers: str, missing: bool) -> Iterator[subprocess.Popen[str] 
 
 
 def _ask(
-    kafka: subprocess.Popen[str], topic: str, targets: Sequence[Target]
+    kafka: subprocess.Popen[str], topic: str, targets: Sequence[TargetBroker]
 ) -> list[tuple[int, ...]]:
     assert kafka.stdin is not None
     assert kafka.stdout is not None
@@ -216,7 +219,7 @@ def _ask(
     return [plan[partition] for partition in range(len(plan))]
 
 
-def _count_moved(placed: Sequence[Placed], chosen: Sequence[Sequence[int]]) -> float:
+def _count_moved(placed: Sequence[PlacedPartition], chosen: Sequence[Sequence[int]]) -> float:
     """The percentage of replicas that move."""
     moved = sum(len({*to} - {*each.replicas}) for each, to in zip(placed, chosen, strict=True))
     return 100 * moved / sum(len(each.replicas) for each in placed)
@@ -231,7 +234,7 @@ def _measure_seconds(runs: int) -> None:
             random = Random(number)
             racks = [f"r{broker % 3}" for broker in range(MANY_BROKERS)]
             placed = [
-                Placed(
+                PlacedPartition(
                     TopicPartition("t", index),
                     tuple(
                         random.choice(range(rack, MANY_BROKERS - 2, 3))
@@ -241,7 +244,7 @@ def _measure_seconds(runs: int) -> None:
                 )
                 for index in range(partitions)
             ]
-            targets = [Target(broker, racks[broker], 10**6) for broker in range(MANY_BROKERS)]
+            targets = [TargetBroker(broker, racks[broker], 10**6) for broker in range(MANY_BROKERS)]
             began = time.perf_counter()
             find_moves(placed, targets)
             seconds.append(time.perf_counter() - began)

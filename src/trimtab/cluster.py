@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from trimtab import config as options
+from trimtab.balance.limits import LimitUsage
 from trimtab.broker.broker import Broker
 from trimtab.client.arguments import (
     checked_integer,
@@ -34,7 +35,6 @@ from trimtab.client.arguments import (
 )
 from trimtab.config.node import CONTROLLER_ID, OWN_OPTIONS, format_address
 from trimtab.controller.node import ControllerNode
-from trimtab.controller.partition_limits import LimitUsage
 from trimtab.errors import UsageError
 from trimtab.runtime.clock import wall_clock_ms
 from trimtab.runtime.files import DirectoryStorage

@@ -264,6 +264,16 @@ class BrokerError(KafkaError):
         return self.code.retriable
 
 
+class Refusal(Exception):
+    """One part of a request is refused. Becomes an error code in the response, and is not raised to
+    users."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
 class BatchRefused(BrokerError):
     """A broker refused a batch because of some of its records, which it named (KIP-467).
 

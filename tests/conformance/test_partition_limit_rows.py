@@ -32,8 +32,8 @@ from tests.conformance.partition_limit_judges import (
     Topic,
 )
 from trimtab import Admin, Cluster, ErrorCode, Producer
+from trimtab.balance.replica_counts import INTERNAL_TOPICS
 from trimtab.config.node import CONTROLLER_ID
-from trimtab.metadata.replica_counts import INTERNAL_TOPICS
 from trimtab.wire.framing import decode_response, encode_request
 from trimtab.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 

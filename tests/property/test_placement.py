@@ -9,14 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trimtab.balance.limits import Allowance, PartitionLimits
+from trimtab.balance.placement import NoRoom, Room, count_placeable, place
 from trimtab.config import LONG_MAX
-from trimtab.controller.partition_limits import (
-    PER_BROKER,
-    PER_CLUSTER,
-    Allowance,
-    PartitionLimits,
-)
-from trimtab.controller.placement import NoRoom, Room, count_placeable, place
 from trimtab.controller.topics import decide_create
 from trimtab.metadata.image import BrokerRegistration, ClusterImage, register_broker_record
 from trimtab.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -93,7 +88,7 @@ def test_a_creation_is_carried_out_or_refused(
             number, 100 + number, bytes(16), "h", 1, rack, fenced, leaving
         )
         image.replay(register_broker_record(registration))
-    limits = PartitionLimits.read(image, {PER_BROKER: per_broker, PER_CLUSTER: per_cluster}, 3000)
+    limits = PartitionLimits(per_broker, per_cluster)
     topic = CreatableTopic(
         name="t", num_partitions=partitions, replication_factor=factor, assignments=[], configs=[]
     )
@@ -101,7 +96,7 @@ def test_a_creation_is_carried_out_or_refused(
         image,
         CreateTopicsRequest(topics=[topic]),
         {},
-        Allowance(image, limits, Counter()),
+        Allowance(image.counts, limits, Counter()),
         Random(1),
     )
     (result,) = decision.response.topics

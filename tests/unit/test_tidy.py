@@ -20,7 +20,16 @@ LONGEST = 900
 
 # The clock, the network, files and chance reach these rooms only through the loop and what they
 # are handed: that is why the same code runs in virtual time.
-PURE_ROOMS = ("client", "broker", "controller", "metadata", "server", "storage", "wire")
+PURE_ROOMS = (
+    "client",
+    "broker",
+    "controller",
+    "metadata",
+    "server",
+    "storage",
+    "wire",
+    "balance",
+)
 BANNED_MODULES = {"time", "threading", "socket", "random", "os", "pathlib", "datetime", "secrets"}
 BANNED_CALLS = {"open", "print", "input"}
 ALLOWED_NAMES = {("random", "Random"), ("os", "strerror")}

@@ -15,12 +15,17 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
+from trimtab.balance.limits import (
+    PER_BROKER,
+    PER_CLUSTER,
+    Allowance,
+    ClusterUsage,
+    LimitExceeded,
+)
 from trimtab.cli.options import add_client_options, read_client_options
 from trimtab.cli.selection import connect_admin
-from trimtab.cli.usage import Usage, read_usage
+from trimtab.cli.usage import read_usage
 from trimtab.config import LONG_MAX
-from trimtab.controller.partition_limits import PER_BROKER, PER_CLUSTER
-from trimtab.controller.placement import Room, count_placeable, place
 from trimtab.errors import UsageError
 
 EXAMPLES = """\
@@ -107,22 +112,23 @@ def read_limit(option: str, text: str) -> int:
     raise UsageError(f"{option} {text!r}: write a number from 0 to {LONG_MAX}")
 
 
-def describe(usage: Usage) -> dict[str, object]:
+def describe(usage: ClusterUsage) -> dict[str, object]:
     """Replicas used, replicas free and percent used, for the cluster and for each broker.
 
     A limit that is not set is None, and so are the free replicas and the percentage.
     """
-    brokers = sorted({*usage.racks, *(broker for broker, count in usage.replicas.items() if count)})
+    limits, counts = usage.limits, usage.counts
+    brokers = sorted({*usage.racks, *(broker for broker, count in counts.on.items() if count)})
     return {
-        PER_BROKER: _or_none(usage.per_broker),
-        PER_CLUSTER: _or_none(usage.per_cluster),
-        "cluster": _describe_one(usage.replicas.total(), usage.per_cluster),
+        PER_BROKER: _or_none(limits.per_broker),
+        PER_CLUSTER: _or_none(limits.per_cluster),
+        "cluster": _describe_one(counts.total, limits.per_cluster),
         "brokers": [
             {
                 "broker": broker,
                 "rack": usage.racks.get(broker),
                 "alive": broker in usage.racks,
-                **_describe_one(usage.replicas[broker], usage.per_broker),
+                **_describe_one(counts.on[broker], limits.per_broker),
             }
             for broker in brokers
         ],
@@ -143,31 +149,19 @@ def _or_none(limit: int) -> int | None:
     return None if limit == LONG_MAX else limit
 
 
-def try_out(usage: Usage, planned: Sequence[PlannedTopic]) -> list[dict[str, object]]:
+def try_out(usage: ClusterUsage, planned: Sequence[PlannedTopic]) -> list[dict[str, object]]:
     """Place each topic after the ones before it: whether it fits, how many of its partitions would
     fit, and how many replicas each broker would get."""
-    replicas, leaders = usage.replicas.copy(), usage.leaders.copy()
+    allowance = Allowance(usage.counts, usage.limits, Counter(), exempt=())
     outcomes: list[dict[str, object]] = []
     random = Random(0)
     for topic, partitions, factor in planned:
-        rooms = [
-            Room(
-                broker,
-                rack,
-                replicas[broker],
-                leaders[broker],
-                max(0, usage.per_broker - replicas[broker]),
-            )
-            for broker, rack in usage.racks.items()
-        ]
-        left = max(0, usage.per_cluster - replicas.total())
-        most = min(count_placeable(rooms, partitions, factor), left // factor)
-        added: Counter[int] = Counter()
-        if most == partitions:
-            for each in place(rooms, partitions, factor, random):
-                added.update(each)
-                leaders[each[0]] += 1
-            replicas += added
+        most, assignment = partitions, []
+        try:
+            assignment = allowance.place(topic, usage.racks, partitions, factor, random)
+        except LimitExceeded as refusal:
+            most = refusal.most
+        added = Counter(broker for replicas in assignment for broker in replicas)
         outcomes.append(
             {
                 "topic": topic,

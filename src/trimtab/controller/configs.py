@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from trimtab.balance.limits import PER_BROKER, PER_CLUSTER
 from trimtab.config import (
     BROKER,
     CLIENT_METRICS,
@@ -30,10 +31,9 @@ from trimtab.config import (
     resolve,
     write,
 )
-from trimtab.controller.decision import MAX_RECORDS, Decision, Refusal, WholeRequest
-from trimtab.controller.partition_limits import PER_BROKER, PER_CLUSTER
+from trimtab.controller.decision import MAX_RECORDS, Decision, WholeRequest
 from trimtab.controller.topic_rules import MIN_ISR
-from trimtab.errors import ErrorCode, UsageError
+from trimtab.errors import ErrorCode, Refusal, UsageError
 from trimtab.metadata.image import (
     CONFIG_BROKER,
     CONFIG_CLIENT_METRICS,

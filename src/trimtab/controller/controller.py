@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from random import Random
 from typing import Any, TypeVar, cast
 
+from trimtab.balance.limits import Allowance, LimitUsage, PartitionLimits
 from trimtab.config import Value, resolve
 from trimtab.controller.broker_states import (
     Progress,
@@ -38,12 +39,7 @@ from trimtab.controller.leader_changes import (
 )
 from trimtab.controller.metadata_feed import MetadataFeed
 from trimtab.controller.new_partitions import decide_create_partitions
-from trimtab.controller.partition_limits import (
-    Allowance,
-    LimitUsage,
-    PartitionLimits,
-    is_ignored,
-)
+from trimtab.controller.partition_limits import is_ignored, read_limits
 from trimtab.controller.reassignments import decide_alter_reassignments, list_reassignments
 from trimtab.controller.sessions import Probe, Sessions
 from trimtab.controller.topic_rules import UNCLEAN, TopicRules
@@ -367,7 +363,7 @@ class Controller:
 
     def limits(self) -> PartitionLimits:
         """The current limits on replicas."""
-        return PartitionLimits.read(self.image, self._config, self.node_id)
+        return read_limits(self.image, self._config, self.node_id)
 
     def limit_usage(self) -> LimitUsage:
         """The current replica counts, beside the limits."""
@@ -385,9 +381,9 @@ class Controller:
     ) -> Allowance:
         """The allowance of a request, or what earlier parts of it have left."""
         if whole is None or not validate_only:  # replicas granted to earlier parts are in the image
-            return Allowance(self.image, self.limits(), self.rejections)
+            return Allowance(self.image.counts, self.limits(), self.rejections)
         if whole.allowance is None:
-            whole.allowance = Allowance(self.image, self.limits(), self.rejections)
+            whole.allowance = Allowance(self.image.counts, self.limits(), self.rejections)
         return whole.allowance
 
     def _configure(self, decision: Decision, whole: WholeRequest | None) -> Answer[Any]:

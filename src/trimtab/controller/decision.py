@@ -6,10 +6,8 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trimtab.errors import ErrorCode
-
 if TYPE_CHECKING:
-    from trimtab.controller.partition_limits import Allowance
+    from trimtab.balance.limits import Allowance
 
 MAX_RECORDS = 10_000
 """Records that one request may create at most, as in Kafka (`MAX_RECORDS_PER_USER_OP`)."""
@@ -20,16 +18,6 @@ class Decision(NamedTuple):
 
     records: list[Any]
     response: Any
-
-
-class Refusal(Exception):
-    """One part of a request is refused. Becomes an error code in the response, and is not raised to
-    callers of this package."""
-
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
 
 
 class WholeRequest:

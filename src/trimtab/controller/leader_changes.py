@@ -9,10 +9,10 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from trimtab.controller.decision import Decision, Refusal
+from trimtab.controller.decision import Decision
 from trimtab.controller.election import Election, change_partition
 from trimtab.controller.topic_rules import TopicRules
-from trimtab.errors import ErrorCode
+from trimtab.errors import ErrorCode, Refusal
 from trimtab.metadata.image import NO_LEADER, ClusterImage, PartitionRegistration, TopicImage
 from trimtab.wire.messages.elect_leaders import (
     ElectLeadersRequest,

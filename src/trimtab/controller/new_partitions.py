@@ -9,11 +9,11 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from trimtab.controller.decision import MAX_RECORDS, Decision, Refusal, WholeRequest
-from trimtab.controller.partition_limits import Allowance
+from trimtab.balance.limits import Allowance
+from trimtab.controller.decision import MAX_RECORDS, Decision, WholeRequest
 from trimtab.controller.topics import assign, check_replicas, new_partition
-from trimtab.errors import ErrorCode
-from trimtab.metadata.image import ClusterImage, TopicImage, partition_record
+from trimtab.errors import ErrorCode, Refusal
+from trimtab.metadata.image import ClusterImage, partition_record
 from trimtab.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -98,7 +98,7 @@ def _extend(
             f"The request would write more than {MAX_RECORDS} records; add fewer partitions at a "
             "time.",
         )
-    factor = _replication_factor(topic)
+    factor = len(topic.partitions[0].final_replicas)
     if wanted.assignments is None:
         assignment = assign(image, allowance, topic.name, additional, factor, random)
     else:
@@ -117,9 +117,3 @@ def _extend(
         partition_record(topic.id, new_partition(image, index, replicas))
         for index, replicas in enumerate(assignment, count)
     ]
-
-
-def _replication_factor(topic: TopicImage) -> int:
-    """The first partition's replication factor, without replicas that a reassignment removes."""
-    first = topic.partitions[0]
-    return sum(broker not in first.removing_replicas for broker in first.replicas)

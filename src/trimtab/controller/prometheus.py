@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from trimtab.balance.limits import PER_BROKER, PER_CLUSTER, LimitUsage
 from trimtab.config import LONG_MAX
-from trimtab.controller.partition_limits import PER_BROKER, PER_CLUSTER, LimitUsage
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

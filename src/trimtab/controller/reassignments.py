@@ -15,13 +15,13 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-from trimtab.controller.decision import MAX_RECORDS, Decision, Refusal, WholeRequest
+from trimtab.balance.limits import Allowance
+from trimtab.controller.decision import MAX_RECORDS, Decision, WholeRequest
 from trimtab.controller.election import Election, change_partition
 from trimtab.controller.leader_changes import active_brokers
-from trimtab.controller.partition_limits import Allowance
 from trimtab.controller.topic_rules import TopicRules
 from trimtab.controller.topics import check_replicas
-from trimtab.errors import ErrorCode
+from trimtab.errors import ErrorCode, Refusal
 from trimtab.metadata.image import ClusterImage, PartitionRegistration, TopicImage
 from trimtab.server.turns import Pace, Steps
 from trimtab.wire.messages.alter_partition_reassignments import (
@@ -208,8 +208,7 @@ class _Reassignments:
         return topic, self._changed.get((topic.id, index), partition)
 
     def _check_factor(self, partition: PartitionRegistration, target: list[int]) -> None:
-        removing = partition.removing_replicas
-        before = sum(broker not in removing for broker in partition.replicas)
+        before = len(partition.final_replicas)
         if before != len(target) and not self._allows_other_factor:
             raise Refusal(
                 ErrorCode.INVALID_REPLICATION_FACTOR,

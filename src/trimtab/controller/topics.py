@@ -12,11 +12,11 @@ from random import Random
 from typing import Any
 
 from trimtab import config
+from trimtab.balance.limits import Allowance
 from trimtab.config import Source, Value
-from trimtab.controller.decision import MAX_RECORDS, Decision, Refusal, WholeRequest
-from trimtab.controller.partition_limits import Allowance
+from trimtab.controller.decision import MAX_RECORDS, Decision, WholeRequest
 from trimtab.controller.topic_rules import WHOLE_CLUSTER
-from trimtab.errors import ErrorCode, UsageError
+from trimtab.errors import ErrorCode, Refusal, UsageError
 from trimtab.metadata.batches import TOPIC as JOURNAL_TOPIC
 from trimtab.metadata.image import (
     CONFIG_BROKER,
@@ -387,8 +387,9 @@ def assign(
         Refusal: there are fewer brokers than `factor`, or a limit on replicas is exceeded.
     """
     brokers = usable_brokers(image)
+    racks = {broker.id: broker.rack for broker in brokers if not broker.fenced}
     fault = ""
-    if all(broker.fenced for broker in brokers):
+    if not racks:
         fault = "All brokers are currently fenced or in controlled shutdown."
     elif factor > len(brokers):
         fault = (
@@ -400,7 +401,8 @@ def assign(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"Unable to replicate the partition {factor} time(s): {fault}",
         )
-    return allowance.place(topic, brokers, partitions, factor, random)
+    fenced_racks = {broker.id: broker.rack for broker in brokers if broker.fenced}
+    return allowance.place(topic, racks, partitions, factor, random, fenced_racks)
 
 
 def usable_brokers(image: ClusterImage) -> list[BrokerRegistration]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from trimtab.balance.replica_counts import INTERNAL_TOPICS, ReplicaCounts
 from trimtab.errors import CorruptData
-from trimtab.metadata.replica_counts import INTERNAL_TOPICS, ReplicaCounts
 from trimtab.metadata.topic_name import collision_key
 from trimtab.wire.messages.metadata_records import (
     BrokerEndpoint,
@@ -121,6 +121,11 @@ class PartitionRegistration(NamedTuple):
     def preferred_leader(self) -> int:
         """The first of the replicas."""
         return self.replicas[0] if self.replicas else NO_LEADER
+
+    @property
+    def final_replicas(self) -> tuple[int, ...]:
+        """The replicas without those that a reassignment removes."""
+        return tuple(broker for broker in self.replicas if broker not in self.removing_replicas)
 
     @property
     def is_reassigning(self) -> bool:

@@ -6,8 +6,8 @@ import asyncio
 
 from prometheus_client import CollectorRegistry, start_http_server
 
+from trimtab.balance.limits import LimitUsage
 from trimtab.controller.controller import Controller
-from trimtab.controller.partition_limits import LimitUsage
 from trimtab.controller.prometheus import LimitCollector
 
 _ANSWER_S = 10.0

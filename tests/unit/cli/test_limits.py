@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
 from trimtab import Admin, Cluster
+from trimtab.balance.limits import ClusterUsage, PartitionLimits
+from trimtab.balance.replica_counts import ReplicaCounts
 from trimtab.cli import main
 from trimtab.cli.limits import (
     PlannedTopic,
@@ -18,15 +19,18 @@ from trimtab.cli.limits import (
     try_out,
     write_table,
 )
-from trimtab.cli.usage import Usage
 from trimtab.config import LONG_MAX
 from trimtab.errors import UsageError
 
 RACKS = {1: "a", 2: "b", 3: None}
 
 
-def usage(*replicas: int, broker: int = LONG_MAX, cluster: int = LONG_MAX) -> Usage:
-    return Usage(broker, cluster, RACKS, Counter(dict(enumerate(replicas, 1))), Counter())
+def usage(*replicas: int, broker: int = LONG_MAX, cluster: int = LONG_MAX) -> ClusterUsage:
+    counts = ReplicaCounts()
+    for number, count in enumerate(replicas, 1):
+        for _ in range(count):
+            counts.add([number])
+    return ClusterUsage(PartitionLimits(broker, cluster), RACKS, counts)
 
 
 @pytest.mark.kip(578)

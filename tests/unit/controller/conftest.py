@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from trimtab.balance.limits import Allowance
 from trimtab.config import BROKER, read
 from trimtab.controller.decision import Decision
-from trimtab.controller.partition_limits import Allowance, PartitionLimits
+from trimtab.controller.partition_limits import read_limits
 from trimtab.controller.topic_rules import TopicRules
 from trimtab.metadata.image import (
     CONFIG_BROKER,
@@ -82,8 +83,8 @@ class Scene:
 
     def allowance(self) -> Allowance:
         """The allowance of one request under the current limits."""
-        limits = PartitionLimits.read(self.image, self.config, CONTROLLER)
-        return Allowance(self.image, limits, self.rejections)
+        limits = read_limits(self.image, self.config, CONTROLLER)
+        return Allowance(self.image.counts, limits, self.rejections)
 
     def apply(self, decided: Decision | Iterable[Any]) -> Any:
         """Replay a decision's records; returns its response."""

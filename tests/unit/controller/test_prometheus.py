@@ -10,8 +10,8 @@ pytest.importorskip("prometheus_client")
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+from trimtab.balance.limits import PER_CLUSTER, LimitUsage, PartitionLimits
 from trimtab.config import LONG_MAX
-from trimtab.controller.partition_limits import PER_CLUSTER, LimitUsage, PartitionLimits
 from trimtab.controller.prometheus import LimitCollector
 
 USAGE = LimitUsage(PartitionLimits(40, LONG_MAX), {2: 7, 1: 9}, 16, Counter({PER_CLUSTER: 3}))

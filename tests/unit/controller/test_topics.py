@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from trimtab.balance.limits import Allowance, PartitionLimits
 from trimtab.config import BROKER, LONG_MAX, read
 from trimtab.controller.decision import MAX_RECORDS, Decision
-from trimtab.controller.partition_limits import Allowance, PartitionLimits
 from trimtab.controller.topics import decide_create, decide_delete, is_excessive
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import (
@@ -32,7 +32,7 @@ from trimtab.wire.messages.metadata_records import ConfigRecord, PartitionRecord
 
 
 def unlimited(image: ClusterImage) -> Allowance:
-    return Allowance(image, PartitionLimits(LONG_MAX, LONG_MAX), Counter())
+    return Allowance(image.counts, PartitionLimits(LONG_MAX, LONG_MAX), Counter())
 
 
 @pytest.fixture

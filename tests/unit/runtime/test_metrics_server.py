@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("prometheus_client")
 
-from trimtab.controller.partition_limits import LimitUsage, PartitionLimits
+from trimtab.balance.limits import LimitUsage, PartitionLimits
 from trimtab.runtime.metrics_server import MetricsServer
 
 USAGE = LimitUsage(PartitionLimits(40, 50), {1: 16}, 16, Counter())

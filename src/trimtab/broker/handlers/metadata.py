@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING
 
+from trimtab.balance.replica_counts import INTERNAL_TOPICS
 from trimtab.broker.handlers.auto_creation import create_missing
 from trimtab.broker.handlers.operations import NOT_ASKED, ON_CLUSTER, ON_TOPIC
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import NO_LEADER, TopicImage
-from trimtab.metadata.replica_counts import INTERNAL_TOPICS
 from trimtab.metadata.topic_name import find_fault
 from trimtab.server.turns import Pace, Steps, in_turns
 from trimtab.wire.framing import RequestHeader

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from trimtab.balance.replica_counts import INTERNAL_TOPICS
 from trimtab.broker.handlers.operations import ON_TOPIC
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import NO_LEADER, ClusterImage, PartitionRegistration, TopicImage
-from trimtab.metadata.replica_counts import INTERNAL_TOPICS
 from trimtab.metadata.topic_name import find_fault
 from trimtab.server.turns import Pace, Steps, in_order
 from trimtab.wire.framing import RequestHeader

@@ -9,16 +9,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trimtab.balance.limits import ClusterUsage
+from trimtab.balance.moves import PlacedPartition, TargetBroker
+from trimtab.balance.plan import find_moves
 from trimtab.cli.reassign.documents import (
     describe_assignment,
     read_assignment,
     read_topics,
     write_assignment,
 )
-from trimtab.cli.reassign.plan import Placed, Target, find_moves
 from trimtab.cli.reassign.preview import describe_moves, show_moves
 from trimtab.cli.reassign.throttles import clear_throttles, set_throttles
-from trimtab.cli.usage import Usage, read_usage
+from trimtab.cli.usage import read_usage
 from trimtab.client.admin import Reassignment, ReassignmentsRefused
 from trimtab.errors import BrokerError, UsageError
 from trimtab.records import TopicPartition
@@ -70,7 +72,9 @@ def _choose_topics(views: Mapping[str, TopicView], path: str | None) -> list[str
     return topics
 
 
-def choose_targets(usage: Usage, text: str | None, ignores_racks: bool) -> list[Target]:
+def choose_targets(
+    usage: ClusterUsage, text: str | None, ignores_racks: bool
+) -> list[TargetBroker]:
     """The brokers for replicas, each with the number of replicas that its limit still allows.
 
     Raises:
@@ -90,17 +94,16 @@ def choose_targets(usage: Usage, text: str | None, ignores_racks: bool) -> list[
                 alive = ", ".join(map(str, sorted(usage.racks)))
                 raise UsageError(f"--broker-list: broker {broker} is not alive; alive are {alive}")
     return [
-        Target(
+        TargetBroker(
             broker,
             None if ignores_racks else usage.racks[broker],
-            usage.room(broker),
-            max(0, usage.replicas[broker] - usage.per_broker),
+            usage.limits.per_broker - usage.counts.on[broker],
         )
         for broker in ids
     ]
 
 
-def _look_at_replicas(admin: Admin, views: Sequence[TopicView]) -> list[Placed]:
+def _look_at_replicas(admin: Admin, views: Sequence[TopicView]) -> list[PlacedPartition]:
     moving = admin.list_reassignments()
     sizes: Counter[TopicPartition] = Counter()
     for directories in admin.describe_log_dirs().values():
@@ -116,7 +119,7 @@ def _look_at_replicas(admin: Admin, views: Sequence[TopicView]) -> list[Placed]:
                     f"partition {view.name}-{index} is already being reassigned; see `trimtab "
                     "reassign --list`, and wait for it or --cancel it"
                 )
-            placed.append(Placed(partition, each.replicas, sizes[partition]))
+            placed.append(PlacedPartition(partition, each.replicas, sizes[partition]))
     return placed
 
 

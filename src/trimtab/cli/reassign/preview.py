@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from trimtab.cli.reassign.plan import Move
+from trimtab.balance.moves import Move, estimate_seconds
 from trimtab.cli.table import show_bytes
 
 _MOST_SHOWN = 20
@@ -31,21 +30,6 @@ def describe_moves(moves: Sequence[Move], throttle: int | None) -> dict[str, Any
         "throttle": throttle,
         "seconds": None if throttle is None else estimate_seconds(moves, throttle),
     }
-
-
-def estimate_seconds(moves: Sequence[Move], throttle: int) -> float:
-    """The time that the busiest broker needs to send or receive its bytes.
-
-    Args:
-        throttle: bytes per second, for each broker and direction.
-    """
-    sent: Counter[int] = Counter()
-    received: Counter[int] = Counter()
-    for move in moves:
-        sent[move.placed.replicas[0]] += move.bytes
-        for broker in move.added:
-            received[broker] += move.placed.size
-    return max((*sent.values(), *received.values()), default=0) / throttle
 
 
 def show_moves(moves: Sequence[Move], partitions: int, throttle: int | None) -> str:

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from trimtab.balance.limits import PER_BROKER, PER_CLUSTER
 from trimtab.client.admin import Admin
-from trimtab.controller.partition_limits import PER_BROKER, PER_CLUSTER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -2,23 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from trimtab.cli.reassign.plan import Move, Placed
-from trimtab.cli.reassign.preview import estimate_seconds, show_moves
+from trimtab.balance.moves import Move, PlacedPartition
+from trimtab.cli.reassign.preview import show_moves
 from trimtab.records import TopicPartition
 
 
 def move(index: int, before: tuple[int, ...], after: tuple[int, ...], size: int) -> Move:
-    return Move(Placed(TopicPartition("t", index), before, size), after, ("because",))
-
-
-def test_the_broker_with_the_most_to_send_or_to_get_takes_longest() -> None:
-    moves = [
-        move(0, (1,), (2, 3), 1000),  # 1 sends twice as much as each of them gets
-        move(1, (4,), (2,), 500),
-    ]
-    assert estimate_seconds(moves, 100) == 20
-    assert estimate_seconds([*moves, move(2, (5,), (2,), 700)], 100) == 22
-    assert estimate_seconds([move(0, (1, 2), (2, 1), 1000)], 100) == 0
+    return Move(PlacedPartition(TopicPartition("t", index), before, size), after, ("because",))
 
 
 def test_people_see_the_largest_moves_first_and_how_many_there_are() -> None:

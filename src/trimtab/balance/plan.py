@@ -15,73 +15,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
-from trimtab.errors import UsageError
-from trimtab.records import TopicPartition
-
-MOVE_COST = 1 << 20
-"""Bytes added to the cost of each move, so that empty replicas do not move without need."""
+from trimtab.balance.moves import Move, NoPlan, PlacedPartition, TargetBroker, rack_bounds
 
 
-class Placed(NamedTuple):
-    """A partition and its current replicas.
-
-    Attributes:
-        replicas: broker ids, the preferred leader first.
-        size: bytes of one replica.
-    """
-
-    partition: TopicPartition
-    replicas: tuple[int, ...]
-    size: int
-
-
-class Target(NamedTuple):
-    """A broker on which replicas may be placed.
-
-    Attributes:
-        room: number of further replicas that its limit allows.
-        excess: number of its replicas above its limit.
-    """
-
-    id: int
-    rack: str | None
-    room: int
-    excess: int = 0
-
-
-class Move(NamedTuple):
-    """A partition whose replicas, or only their order, change.
-
-    Attributes:
-        replicas: the new broker ids, the preferred leader first.
-        reasons: why, as sentences for people.
-    """
-
-    placed: Placed
-    replicas: tuple[int, ...]
-    reasons: tuple[str, ...]
-
-    @property
-    def added(self) -> tuple[int, ...]:
-        return tuple(each for each in self.replicas if each not in self.placed.replicas)
-
-    @property
-    def removed(self) -> tuple[int, ...]:
-        return tuple(each for each in self.placed.replicas if each not in self.replicas)
-
-    @property
-    def bytes(self) -> int:
-        """Bytes to be copied."""
-        return self.placed.size * len(self.added)
-
-
-class NoPlan(UsageError):
-    """There are too few brokers, or their limits allow too few further replicas."""
-
-
-def find_moves(placed: Sequence[Placed], targets: Sequence[Target]) -> list[Move]:
+def find_moves(placed: Sequence[PlacedPartition], targets: Sequence[TargetBroker]) -> list[Move]:
     """The moves that reach the goals; an empty list if no partition has to change.
 
     Args:
@@ -91,7 +29,7 @@ def find_moves(placed: Sequence[Placed], targets: Sequence[Target]) -> list[Move
         NoPlan: there are too few brokers, or their limits allow too few further replicas.
     """
     check_targets(placed, targets)
-    from trimtab.cli.reassign.program import choose_leaders, choose_replicas
+    from trimtab.balance.linear_program import choose_leaders, choose_replicas
 
     chosen = choose_replicas(placed, targets)
     leaders = choose_leaders(placed, chosen, targets)
@@ -106,7 +44,7 @@ def find_moves(placed: Sequence[Placed], targets: Sequence[Target]) -> list[Move
     return moves
 
 
-def check_targets(placed: Iterable[Placed], targets: Sequence[Target]) -> None:
+def check_targets(placed: Iterable[PlacedPartition], targets: Sequence[TargetBroker]) -> None:
     """Raises:
     NoPlan: a partition has more replicas than there are brokers.
     """
@@ -120,21 +58,8 @@ def check_targets(placed: Iterable[Placed], targets: Sequence[Target]) -> None:
         )
 
 
-def rack_bounds(racks: Mapping[str | None, int], factor: int) -> dict[str | None, tuple[int, int]]:
-    """By rack, the fewest and the most replicas of a partition that is spread evenly.
-
-    Args:
-        racks: number of brokers in each rack.
-        factor: number of the partition's replicas.
-    """
-    most = 1
-    while sum(min(size, most) for size in racks.values()) < factor:
-        most += 1
-    return {rack: (min(size, most - 1), min(size, most)) for rack, size in racks.items()}
-
-
 def _explain(
-    placed: Placed, replicas: tuple[int, ...], allowed: Mapping[int, Target]
+    placed: PlacedPartition, replicas: tuple[int, ...], allowed: Mapping[int, TargetBroker]
 ) -> Iterable[str]:
     removed = [each for each in placed.replicas if each not in replicas]
     if not removed:

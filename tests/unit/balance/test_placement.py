@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.brute_force import least_rack_cost, rack_cost
+from trimtab.balance.placement import NoRoom, Room, count_placeable, place
 from trimtab.config import LONG_MAX
-from trimtab.controller.placement import NoRoom, Room, count_placeable, place
 
 
 def rooms(racks: str, free: int = LONG_MAX) -> list[Room]:

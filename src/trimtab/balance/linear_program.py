@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from trimtab.cli.reassign.plan import MOVE_COST, NoPlan, Placed, Target, rack_bounds
+from trimtab.balance.moves import MOVE_COST, NoPlan, PlacedPartition, TargetBroker, rack_bounds
 from trimtab.errors import KafkaError, UsageError
 
 try:
@@ -43,7 +43,9 @@ _TOLERANCE = 1e-6
 _NO_ROW = -1
 
 
-def choose_replicas(placed: Sequence[Placed], targets: Sequence[Target]) -> list[set[int]]:
+def choose_replicas(
+    placed: Sequence[PlacedPartition], targets: Sequence[TargetBroker]
+) -> list[set[int]]:
     """The brokers chosen for each partition.
 
     Raises:
@@ -55,7 +57,7 @@ def choose_replicas(placed: Sequence[Placed], targets: Sequence[Target]) -> list
 
 
 def choose_leaders(
-    placed: Sequence[Placed], chosen: Sequence[set[int]], targets: Sequence[Target]
+    placed: Sequence[PlacedPartition], chosen: Sequence[set[int]], targets: Sequence[TargetBroker]
 ) -> list[int]:
     """A leader for each partition, one of its chosen brokers: the numbers of leaders per broker are
     as equal as possible, then as few leaders change as possible."""
@@ -187,7 +189,7 @@ def _add_leader_rows(program: _Program, partitions: int, brokers: int, price: fl
 class ReplicaProgram:
     """Chooses the brokers of each partition: call `solve`, then `read`."""
 
-    def __init__(self, placed: Sequence[Placed], targets: Sequence[Target]) -> None:
+    def __init__(self, placed: Sequence[PlacedPartition], targets: Sequence[TargetBroker]) -> None:
         self._placed = placed
         self._targets = targets
         self._index_of = {target.id: index for index, target in enumerate(targets)}
@@ -262,7 +264,7 @@ class ReplicaProgram:
 
     def _is_well_spread(
         self,
-        placed: Placed,
+        placed: PlacedPartition,
         bounds: dict[str | None, tuple[int, int]],
         racks: Counter[str | None],
     ) -> bool:

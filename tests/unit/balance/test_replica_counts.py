@@ -1,8 +1,8 @@
-"""Replicas by broker (`trimtab.metadata.replica_counts`)."""
+"""Replicas by broker (`trimtab.balance.replica_counts`)."""
 
 from __future__ import annotations
 
-from trimtab.metadata.replica_counts import ReplicaCounts
+from trimtab.balance.replica_counts import ReplicaCounts
 
 
 def test_counts_follow_created_and_deleted_partitions() -> None:

@@ -8,28 +8,24 @@ import pytest
 
 from benchmarks.brute_force import judge_plan, least_plan_cost
 from benchmarks.reassignment import make_small_cluster
-from trimtab.cli.reassign.plan import (
-    Move,
-    NoPlan,
-    Placed,
-    Target,
-    find_moves,
-    rack_bounds,
-)
+from trimtab.balance.moves import Move, NoPlan, PlacedPartition, TargetBroker
+from trimtab.balance.plan import find_moves
 from trimtab.records import TopicPartition
 
 PLENTY = 1000
 
 
-def placed(*replicas: tuple[int, ...], sizes: Sequence[int] = ()) -> list[Placed]:
+def placed(*replicas: tuple[int, ...], sizes: Sequence[int] = ()) -> list[PlacedPartition]:
     return [
-        Placed(TopicPartition("t", index), each, sizes[index] if sizes else 100)
+        PlacedPartition(TopicPartition("t", index), each, sizes[index] if sizes else 100)
         for index, each in enumerate(replicas)
     ]
 
 
-def brokers(*ids: int, racks: str = "", room: int = PLENTY) -> list[Target]:
-    return [Target(each, racks[index] if racks else None, room) for index, each in enumerate(ids)]
+def brokers(*ids: int, racks: str = "", room: int = PLENTY) -> list[TargetBroker]:
+    return [
+        TargetBroker(each, racks[index] if racks else None, room) for index, each in enumerate(ids)
+    ]
 
 
 def describe(moves: list[Move]) -> dict[int, tuple[int, ...]]:
@@ -61,7 +57,7 @@ class TestFindMoves:
         assert move.reasons == ("rack a had 2 of its replicas",)
 
     def test_a_broker_beyond_its_limit_loses_what_it_has_too_much(self) -> None:
-        targets = [Target(1, None, 0, excess=1), Target(2, None, 5), Target(3, None, 5)]
+        targets = [TargetBroker(1, None, -1), TargetBroker(2, None, 5), TargetBroker(3, None, 5)]
         moves = find_moves(
             placed((1, 2), (2, 1), (3, 1), sizes=(1 << 30, 2 << 30, 3 << 30)), targets
         )
@@ -78,24 +74,17 @@ class TestFindMoves:
         assert "nothing is copied" in moves[0].reasons[0]
 
     def test_no_broker_gets_more_than_it_has_room_for_even_if_leaders_are_uneven(self) -> None:
-        targets = [*brokers(1, 2), Target(3, None, 1)]
+        targets = [*brokers(1, 2), TargetBroker(3, None, 1)]
         moves = find_moves(placed(*[(1,), (2,)] * 5), targets)
         assert Counter(broker for move in moves for broker in move.added) == {3: 1}
 
     def test_what_finds_no_room_is_counted(self) -> None:
         with pytest.raises(NoPlan, match="1 replicas that must move cannot be placed"):
-            find_moves(placed((1,), (1,)), [Target(2, None, 1)])
+            find_moves(placed((1,), (1,)), [TargetBroker(2, None, 1)])
 
     def test_more_replicas_than_brokers(self) -> None:
         with pytest.raises(NoPlan, match="t-0 has 3 replicas, but there are only 2 brokers"):
             find_moves(placed((1, 2, 3)), brokers(1, 2))
-
-
-def test_replicas_are_spread_as_evenly_as_racks_allow() -> None:
-    assert rack_bounds({"a": 2, "b": 2, "c": 2}, 3) == {"a": (0, 1), "b": (0, 1), "c": (0, 1)}
-    assert rack_bounds({"a": 3, "b": 3}, 3) == {"a": (1, 2), "b": (1, 2)}
-    assert rack_bounds({"a": 1, "b": 4}, 4) == {"a": (1, 1), "b": (2, 3)}
-    assert rack_bounds({None: 3}, 2) == {None: (1, 2)}
 
 
 @pytest.mark.parametrize("seed", range(4))

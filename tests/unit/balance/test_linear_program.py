@@ -5,26 +5,28 @@ from random import Random
 
 import pytest
 
-from trimtab.cli.reassign.plan import Placed, Target
-from trimtab.cli.reassign.program import ReplicaProgram
+from trimtab.balance.linear_program import ReplicaProgram
+from trimtab.balance.moves import PlacedPartition, TargetBroker
 from trimtab.records import TopicPartition
 
 
-def make_cluster(random: Random) -> tuple[list[Placed], list[Target]]:
+def make_cluster(random: Random) -> tuple[list[PlacedPartition], list[TargetBroker]]:
     """So little room that not every program is solved in whole numbers at once."""
     count = random.randint(3, 6)
     there = list(range(count + random.randint(0, 2)))
     factor, partitions = random.randint(2, 3), random.randint(3, 9)
     ids = random.sample(there, count)
     placed = [
-        Placed(
+        PlacedPartition(
             TopicPartition("t", index),
             tuple(random.sample(there, factor)),
             random.choice([1, 5, 9]) << 20,
         )
         for index in range(partitions)
     ]
-    return placed, [Target(each, random.choice("ab"), random.choice([0, 1, 1, 2])) for each in ids]
+    return placed, [
+        TargetBroker(each, random.choice("ab"), random.choice([0, 1, 1, 2])) for each in ids
+    ]
 
 
 @pytest.mark.parametrize("seed", [517, 825, 887])
@@ -41,8 +43,10 @@ def test_a_plan_in_parts_is_made_whole_and_costs_what_it_does_with_all_columns(s
 
 
 def test_only_a_broker_that_lacks_leaders_is_thought_of() -> None:
-    placed = [Placed(TopicPartition("t", index), (index % 3,), 1 << 20) for index in range(300)]
-    program = ReplicaProgram(placed, [Target(broker, None, 1000) for broker in range(4)])
+    placed = [
+        PlacedPartition(TopicPartition("t", index), (index % 3,), 1 << 20) for index in range(300)
+    ]
+    program = ReplicaProgram(placed, [TargetBroker(broker, None, 1000) for broker in range(4)])
     program.solve()
     leaders_there, wrong_shares, most_that_might_come = 300, 2 * 4, 2 * 76
     assert program.column_count <= leaders_there + wrong_shares + most_that_might_come
