@@ -15,7 +15,8 @@ from typing import Any
 from benchmarks.partitioning_model import Death, Model, Outcome, Policy, Scenario, serve
 from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
 from trimtab.client.partitioner.latency import LatencyPartitioner
-from trimtab.client.partitioner.partitioner import RoundRobinPartitioner, StickyPartitioner
+from trimtab.client.partitioner.per_record import RoundRobinPartitioner
+from trimtab.client.partitioner.sticky import StickyPartitioner
 
 POLICIES: dict[str, Policy] = {
     "round robin": lambda quantum, rack, random: RoundRobinPartitioner(),

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import cast
 
-from trimtab.client.network.metadata import PartitionView, TopicView
-from trimtab.client.partitioner.partitioner import Partitioner, TurnPartitioner
+from trimtab.client.partitioner.protocol import Partitioner, TurnPartitioner
+from trimtab.client.topic_view import PartitionView, TopicView
 
 RECORD_OVERHEAD = 9
 BATCH_OVERHEAD = 61

@@ -18,9 +18,9 @@ from trimtab.client.accumulator.accumulator_cy import Accumulator
 from trimtab.client.metrics_cy import ProducerMetrics
 from trimtab.client.network.backoff import Backoff
 from trimtab.client.network.connections import Node
-from trimtab.client.network.metadata import PartitionView, TopicView
 from trimtab.client.sender.identity import Identity
 from trimtab.client.sender.sender import Sender, SenderOptions
+from trimtab.client.topic_view import PartitionView, TopicView
 from trimtab.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,

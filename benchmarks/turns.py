@@ -14,9 +14,9 @@ from random import Random
 from typing import Any, Final
 
 from benchmarks.report import progress
-from trimtab.client.network.metadata import PartitionView, TopicView
 from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
 from trimtab.client.partitioner.latency import LatencyPartitioner
+from trimtab.client.topic_view import PartitionView, TopicView
 
 SIZES: Final = ((10, 3, 5), (10_000, 100, 0), (10_000, 100, 2000), (10_000, 100, 10_000))
 """Numbers of partitions, of brokers, and of queues with batches."""

@@ -21,7 +21,7 @@ from benchmarks.jars import OLD_CLIENT, find_client_jars, java_command
 from tests.unit.client.conftest import view_of
 from trimtab import Admin, Cluster
 from trimtab.client.accumulator.accumulator_cy import Accumulator
-from trimtab.client.partitioner.partitioner import StickyPartitioner
+from trimtab.client.partitioner.sticky import StickyPartitioner
 from trimtab.wire.compression import Compression
 
 pytestmark = [

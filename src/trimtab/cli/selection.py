@@ -13,7 +13,7 @@ from trimtab.records import TopicPartition
 
 if TYPE_CHECKING:
     from trimtab.client.admin import Admin
-    from trimtab.client.network.metadata import TopicView
+    from trimtab.client.topic_view import TopicView
 
 ADMIN_TIMEOUT_MS = 15_000
 """How long a command tries to reach a cluster: shorter than a client's default, as a user waits."""

@@ -10,7 +10,7 @@ from trimtab.errors import UsageError
 
 if TYPE_CHECKING:
     from trimtab.client.admin import ConfigEntry, EligibleLeaders, Reassignment
-    from trimtab.client.network.metadata import PartitionView, TopicView
+    from trimtab.client.topic_view import PartitionView, TopicView
 
 ZERO_ID: Final = bytes(16)
 MIN_IN_SYNC: Final = "min.insync.replicas"

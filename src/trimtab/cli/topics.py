@@ -35,7 +35,7 @@ from trimtab.records import TopicPartition
 
 if TYPE_CHECKING:
     from trimtab.client.admin import Admin, EligibleLeaders, Reassignment
-    from trimtab.client.network.metadata import TopicView
+    from trimtab.client.topic_view import TopicView
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from trimtab.config import LONG_MAX
 
 if TYPE_CHECKING:
     from trimtab.client.admin import Admin
-    from trimtab.client.network.metadata import TopicView
+    from trimtab.client.topic_view import TopicView
 
 
 def read_usage(

@@ -25,12 +25,12 @@ from trimtab.client.accumulator.queues_cy import Delivery
 from trimtab.client.accumulator.table import Column, TableDelivery, append_table
 from trimtab.client.arguments import checked_seconds, checked_topic, refuse_copying
 from trimtab.client.metrics_cy import Snapshot
-from trimtab.client.network.metadata import TopicView
 from trimtab.client.options import producer_options
 from trimtab.client.partitioner.partitioning import Partitioning
 from trimtab.client.producer_core import Core, NoLock
 from trimtab.client.sender.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
+from trimtab.client.topic_view import TopicView
 from trimtab.errors import TransactionError, UsageError
 from trimtab.records import Headers, TopicPartition
 from trimtab.runtime.clock import monotonic_clock, wall_clock

@@ -15,9 +15,9 @@ from trimtab.client.arguments import checked_flag
 from trimtab.client.metrics_cy import ProducerMetrics, Snapshot
 from trimtab.client.network.connections import Connections
 from trimtab.client.network.coordinator import CoordinatorKind, CoordinatorLink
-from trimtab.client.network.metadata import Metadata, TopicView
+from trimtab.client.network.metadata import Metadata
 from trimtab.client.options import Options
-from trimtab.client.partitioner.partitioner import make_partitioner
+from trimtab.client.partitioner.factory import make_partitioner
 from trimtab.client.partitioner.partitioning import Partitioning
 from trimtab.client.sender.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.client.sender.identity import Anonymous, Identity
@@ -30,6 +30,7 @@ from trimtab.client.sender.prepared import (
 )
 from trimtab.client.sender.sender import Sender, SenderOptions
 from trimtab.client.sender.transactions import TransactionOptions, Transactions
+from trimtab.client.topic_view import TopicView
 from trimtab.errors import Unavailable, UsageError
 from trimtab.records import TopicPartition
 from trimtab.runtime.loop_thread import call_in_forked_child

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from trimtab import config
 from trimtab.balance.limits import PER_BROKER, PER_CLUSTER, PartitionLimits
-from trimtab.config import Value
+from trimtab.config import Value, resolve
 from trimtab.controller.topic_rules import WHOLE_CLUSTER
 from trimtab.metadata.image import CONFIG_BROKER, ClusterImage
 from trimtab.wire.messages.metadata_records import ConfigRecord
@@ -22,7 +21,7 @@ def read_limits(
     Values set for other brokers are ignored, as the controller decides ("only the value that
     applies to the broker handling the request").
     """
-    values = config.resolve(
+    values = resolve(
         given,
         image.configs(CONFIG_BROKER, WHOLE_CLUSTER),
         image.configs(CONFIG_BROKER, str(controller_id)),

@@ -13,7 +13,7 @@ from trimtab.cli.topic_description import (
     write_topic_id,
 )
 from trimtab.client.admin import ConfigEntry, ConfigSource, EligibleLeaders, Reassignment
-from trimtab.client.network.metadata import PartitionView, TopicView
+from trimtab.client.topic_view import PartitionView, TopicView
 from trimtab.errors import UsageError
 
 

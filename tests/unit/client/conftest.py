@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from tests.unit.client.scripted_produce import ProduceCluster, make_produce_cluster
-from trimtab.client.network.metadata import PartitionView, TopicView
+from trimtab.client.topic_view import PartitionView, TopicView
 from trimtab.sim.world import World
 
 MakeView = Callable[..., TopicView]

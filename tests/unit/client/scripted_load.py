@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from trimtab.client.network.metadata import TopicView
-from trimtab.client.partitioner.partitioner import TurnPartitioner
+from trimtab.client.partitioner.protocol import TurnPartitioner
+from trimtab.client.topic_view import TopicView
 
 
 @dataclass

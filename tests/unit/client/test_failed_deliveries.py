@@ -16,9 +16,9 @@ import pytest
 from trimtab.client.accumulator.table import TableError
 from trimtab.client.admin import Admin
 from trimtab.client.consumer import Consumer
-from trimtab.client.network.metadata import TopicView
 from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
 from trimtab.client.producer import AsyncProducer, Producer
+from trimtab.client.topic_view import TopicView
 from trimtab.cluster import Cluster
 from trimtab.errors import BrokerError, ErrorCode, Unavailable
 from trimtab.records import Record, TimestampType

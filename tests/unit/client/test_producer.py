@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 
 from tests.unit.client.scripted_produce import ProduceCluster
-from trimtab.client.network.metadata import TopicView
 from trimtab.client.partitioner.partitioning import Partitioning
 from trimtab.client.producer import AsyncProducer, Producer
 from trimtab.client.producer_core import Core
+from trimtab.client.topic_view import TopicView
 from trimtab.cluster import Cluster
 from trimtab.errors import BrokerError, TransactionError, Unavailable, UsageError
 from trimtab.records import TopicPartition

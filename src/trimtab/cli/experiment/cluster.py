@@ -19,7 +19,7 @@ from trimtab.records import TopicPartition
 
 if TYPE_CHECKING:
     from trimtab.client.admin import Admin
-    from trimtab.client.network.metadata import TopicView
+    from trimtab.client.topic_view import TopicView
     from trimtab.cluster import Cluster
 
 

@@ -23,7 +23,7 @@ from trimtab.cli.plot import Bar, Span, draw_shares, draw_timeline, to_document
 from trimtab.errors import UsageError
 
 if TYPE_CHECKING:
-    from trimtab.client.network.metadata import TopicView
+    from trimtab.client.topic_view import TopicView
 
 RUNS_ANYWHERE = False
 

@@ -27,7 +27,7 @@ from trimtab.records import TopicPartition
 
 if TYPE_CHECKING:
     from trimtab.client.admin import Admin
-    from trimtab.client.network.metadata import TopicView
+    from trimtab.client.topic_view import TopicView
 
 _PARTITIONS_A_REQUEST = 5000
 """Kafka and trimtab reject more than 10,000 changes in one request."""

@@ -29,8 +29,8 @@ from trimtab.client.admin.answers import (
 from trimtab.client.admin.async_admin import AsyncAdmin, Moment
 from trimtab.client.arguments import Partition, refuse_copying
 from trimtab.client.fetcher.offsets import OffsetAndTimestamp
-from trimtab.client.network.metadata import TopicView
 from trimtab.client.sender.prepared import ProducerIdentity
+from trimtab.client.topic_view import TopicView
 from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
 from trimtab.runtime.loop_thread import LoopThread, shared

@@ -54,10 +54,10 @@ from trimtab.client.fetcher.offsets import (
     Isolation,
     OffsetAndTimestamp,
 )
-from trimtab.client.network.metadata import TopicView
 from trimtab.client.options import ADMIN, Options
 from trimtab.client.sender.prepared import ProducerIdentity
 from trimtab.client.session import Session
+from trimtab.client.topic_view import TopicView
 from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
 from trimtab.runtime.unclosed import close_when_collected

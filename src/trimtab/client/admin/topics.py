@@ -25,7 +25,8 @@ from trimtab.client.arguments import (
     shown,
 )
 from trimtab.client.network.connections import ApiKey
-from trimtab.client.network.metadata import TopicView, view_topic
+from trimtab.client.network.metadata import view_topic
+from trimtab.client.topic_view import TopicView
 from trimtab.errors import BrokerError, ErrorCode, UsageError
 from trimtab.wire.messages.create_partitions import (
     CreatePartitionsAssignment,

@@ -1,6 +1,6 @@
 """What a client knows of the cluster: brokers, racks, and who leads which partition.
 
-`TopicView` is the frozen value that partitioning decides with; `Metadata` keeps the views fresh.
+`Metadata` keeps the views of topics fresh (`trimtab.client.topic_view`).
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from random import Random
-from typing import NamedTuple
 
 from trimtab.client.network.backoff import Backoff
 from trimtab.client.network.connections import ApiKey, Connections, Node
+from trimtab.client.topic_view import PartitionView, TopicView
 from trimtab.errors import (
     AuthenticationFailed,
     BrokerError,
@@ -37,39 +36,6 @@ NO_LEADER = -1
 _PATIENCE = 1.0
 """Seconds for which a topic may be incomplete before the log says so: new ones have no leader."""
 ZERO_UUID = bytes(16)
-
-
-class PartitionView(NamedTuple):
-    """One partition as the cluster last described it. `leader` is -1 while there is none."""
-
-    leader: int
-    leader_epoch: int
-    replicas: tuple[int, ...]
-    in_sync_replicas: tuple[int, ...]
-    offline_replicas: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TopicView:
-    """One topic as the cluster last described it.
-
-    Attributes:
-        leaders: the leader's node id for each partition, -1 where there is none.
-        racks: the leader's rack for each partition, None where unknown.
-        available: the partitions that have a leader, increasing.
-    """
-
-    name: str
-    topic_id: bytes
-    is_internal: bool
-    partitions: tuple[PartitionView, ...]
-    leaders: tuple[int, ...]
-    racks: tuple[str | None, ...]
-    available: tuple[int, ...]
-
-    @property
-    def partition_count(self) -> int:
-        return len(self.partitions)
 
 
 def view_topic(topic: MetadataResponseTopic, nodes: dict[int, Node]) -> TopicView:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from trimtab.client.network.metadata import TopicView
-from trimtab.client.partitioner.partitioner import TopicLoad, Weight
 from trimtab.client.partitioner.pool import Pool
+from trimtab.client.partitioner.protocol import TopicLoad, Weight
+from trimtab.client.topic_view import TopicView
 from trimtab.errors import UsageError
 
 _POOLS_KEPT = 8

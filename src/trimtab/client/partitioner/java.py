@@ -31,8 +31,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from trimtab.client.network.metadata import TopicView
-from trimtab.client.partitioner.partitioner import TopicLoad, Weight
+from trimtab.client.partitioner.protocol import TopicLoad, Weight
+from trimtab.client.topic_view import TopicView
 from trimtab.errors import UsageError
 
 BATCH_SIZE_LIMIT = 2**30

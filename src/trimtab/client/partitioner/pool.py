@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from random import Random
 
-from trimtab.client.network.metadata import TopicView
-from trimtab.client.partitioner.partitioner import TopicLoad
+from trimtab.client.partitioner.protocol import TopicLoad
+from trimtab.client.topic_view import TopicView
 
 _OFFSET_BITS = 32
 _GOLDEN = 0x9E3779B9

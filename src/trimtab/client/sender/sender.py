@@ -29,9 +29,10 @@ from trimtab.client.accumulator.queues_cy import Batch, NodeLoad, PartitionQueue
 from trimtab.client.metrics_cy import ProducerMetrics
 from trimtab.client.network.backoff import Backoff
 from trimtab.client.network.connections import ApiKey, Connection, Connections, Node
-from trimtab.client.network.metadata import ZERO_UUID, Metadata, TopicView
+from trimtab.client.network.metadata import ZERO_UUID, Metadata
 from trimtab.client.sender.identity import Anonymous
 from trimtab.client.sender.schedule import NO_LEADER, Schedule
+from trimtab.client.topic_view import TopicView
 from trimtab.errors import (
     AuthenticationFailed,
     BatchRefused,

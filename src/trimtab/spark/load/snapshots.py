@@ -20,7 +20,7 @@ from trimtab.client.admin import Admin
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from trimtab.client.network.metadata import TopicView
+    from trimtab.client.topic_view import TopicView
 
 PARTITIONS: Final = (
     "takenAt timestamp, topic string, partition int, leader int, rack string, "

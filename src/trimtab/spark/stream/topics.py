@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from trimtab.client.admin import Admin
-from trimtab.client.network.metadata import TopicView
 from trimtab.client.options import ADMIN
+from trimtab.client.topic_view import TopicView
 from trimtab.errors import BrokerError, ErrorCode
 from trimtab.records import TopicPartition
 from trimtab.spark.options.source import SourceOptions

@@ -20,9 +20,10 @@ from tests.unit.interrupts import interrupt_at
 from trimtab.client.accumulator.accumulator_cy import Accumulator
 from trimtab.client.accumulator.memory_cy import Place
 from trimtab.client.accumulator.queues_cy import Batch, Delivery, PartitionQueue
-from trimtab.client.network.metadata import TopicView
 from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
-from trimtab.client.partitioner.partitioner import RoundRobinPartitioner, StickyPartitioner
+from trimtab.client.partitioner.per_record import RoundRobinPartitioner
+from trimtab.client.partitioner.sticky import StickyPartitioner
+from trimtab.client.topic_view import TopicView
 from trimtab.errors import Unavailable, UsageError
 from trimtab.records import Record, RecordMetadata
 from trimtab.wire.batch_cy import HEADER_BYTES, read_records

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from trimtab.client.network.metadata import TopicView
 from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
+from trimtab.client.topic_view import TopicView
 from trimtab.errors import UsageError
 from trimtab.wire.batch_cy import HEADER_BYTES
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from trimtab.client.network.metadata import TopicView
 from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
+from trimtab.client.topic_view import TopicView
 from trimtab.errors import BrokerError, ErrorCode, Unavailable
 from trimtab.wire.batch_cy import read_records
 from trimtab.wire.compression import Compression

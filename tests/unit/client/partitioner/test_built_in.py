@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.unit.client.conftest import view_of
 from tests.unit.client.scripted_load import ScriptedLoad, take_turns
-from trimtab.client.network.metadata import TopicView
 from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
+from trimtab.client.topic_view import TopicView
 from trimtab.errors import UsageError
 
 MakeView = Callable[..., TopicView]

@@ -9,8 +9,8 @@ from itertools import count
 
 import pytest
 
-from trimtab.client.network.metadata import TopicView
 from trimtab.client.partitioner.java import JavaOptions, JavaPartitioner, LoadTable
+from trimtab.client.topic_view import TopicView
 from trimtab.errors import UsageError
 
 MakeView = Callable[..., TopicView]

@@ -9,9 +9,9 @@ from random import Random
 import pytest
 
 from tests.unit.client.scripted_load import ScriptedLoad, ScriptedNode, take_turns
-from trimtab.client.network.metadata import TopicView
 from trimtab.client.partitioner.built_in import BuiltInOptions
 from trimtab.client.partitioner.latency import LatencyPartitioner
+from trimtab.client.topic_view import TopicView
 
 MakeView = Callable[..., TopicView]
 

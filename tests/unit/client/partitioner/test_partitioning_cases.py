@@ -27,13 +27,14 @@ from tests.unit.client.scripted_produce import ProduceCluster
 from trimtab.client.accumulator.accumulator_cy import Accumulator
 from trimtab.client.admin import AsyncAdmin
 from trimtab.client.network.connections import ApiKey
-from trimtab.client.network.metadata import TopicView
 from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
 from trimtab.client.partitioner.java import JavaOptions, JavaPartitioner, LoadTable
 from trimtab.client.partitioner.murmur2_cy import partition_for_key
-from trimtab.client.partitioner.partitioner import RoundRobinPartitioner, StickyPartitioner
+from trimtab.client.partitioner.per_record import RoundRobinPartitioner
+from trimtab.client.partitioner.sticky import StickyPartitioner
 from trimtab.client.producer import AsyncProducer
 from trimtab.client.sender.sender import NodeRecord
+from trimtab.client.topic_view import TopicView
 from trimtab.cluster import Cluster
 from trimtab.errors import UsageError
 from trimtab.records import TopicPartition

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from tests.unit.client.conftest import view_of
 from tests.unit.client.scripted_load import ScriptedLoad, ScriptedNode, take_turns
-from trimtab.client.network.metadata import TopicView
 from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
 from trimtab.client.partitioner.latency import LatencyPartitioner
 from trimtab.client.partitioner.pool import Pool, QueueLengths
+from trimtab.client.topic_view import TopicView
 
 pytestmark = pytest.mark.kip(794)
 

@@ -1,4 +1,4 @@
-"""Per-record partitioners, KIP-480's, and the partitioner for each combination of options."""
+"""The partitioner for each combination of options, and users' own."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ from random import Random
 import pytest
 
 from tests.unit.client.scripted_load import ScriptedLoad
-from trimtab.client.network.metadata import TopicView
 from trimtab.client.options import PRODUCER, Options
 from trimtab.client.partitioner.built_in import BuiltInPartitioner
+from trimtab.client.partitioner.factory import PartitionerMaker, make_partitioner
 from trimtab.client.partitioner.java import JavaPartitioner
 from trimtab.client.partitioner.latency import LatencyPartitioner
-from trimtab.client.partitioner.partitioner import (
+from trimtab.client.partitioner.per_record import (
     CallableNewBatchPartitioner,
-    CallablePartitioner,
-    PartitionerMaker,
-    PerRecordPartitioner,
     RoundRobinPartitioner,
-    StickyPartitioner,
-    make_partitioner,
 )
+from trimtab.client.partitioner.protocol import PerRecordPartitioner
+from trimtab.client.partitioner.sticky import StickyPartitioner
+from trimtab.client.topic_view import TopicView
 from trimtab.errors import UsageError
 
 MakeView = Callable[..., TopicView]
@@ -83,24 +81,6 @@ def last_partition(
     return all_[-1]
 
 
-def test_round_robin_visits_every_partition_in_turn(make_view: MakeView) -> None:
-    partitioner = RoundRobinPartitioner()
-    chosen = [partitioner.partition(make_view([0, 1, 2]), None, b"") for _ in range(7)]
-    assert chosen == [0, 1, 2, 0, 1, 2, 0]
-    assert not hasattr(partitioner, "on_new_batch")  # KAFKA-9965: it counts once
-
-
-def test_round_robin_leaves_out_partitions_without_a_leader(make_view: MakeView) -> None:
-    partitioner = RoundRobinPartitioner()
-    view = make_view([0, -1, 2])
-    assert Counter(partitioner.partition(view, None, b"") for _ in range(100)) == {0: 50, 2: 50}
-
-
-def test_round_robin_uses_all_when_none_has_a_leader(make_view: MakeView) -> None:
-    partitioner = RoundRobinPartitioner()
-    assert {partitioner.partition(make_view([-1, -1]), None, b"") for _ in range(4)} == {0, 1}
-
-
 def test_round_robin_counts_for_each_topic_on_its_own(make_view: MakeView) -> None:
     maker = make(partitioner_class="round_robin")
     one, other = per_record(maker), per_record(maker)
@@ -110,38 +90,6 @@ def test_round_robin_counts_for_each_topic_on_its_own(make_view: MakeView) -> No
         if record % 5 == 0:
             other.partition(make_view([0, 1], name="other"), None, b"")
     assert chosen == {0: 10, 1: 10, 2: 10}
-
-
-@pytest.mark.kip(480)
-def test_sticky_never_stays_while_another_is_available(make_view: MakeView) -> None:
-    partitioner = StickyPartitioner(Random(1))
-    view = make_view([0, 1, -1, 3])
-    previous = -1
-    for _ in range(100):
-        chosen, used_up = partitioner.next_turn(view, previous, 0, LOAD)
-        assert chosen != previous
-        assert chosen != 2
-        assert used_up == 0
-        assert partitioner.may_stay(view, chosen, LOAD)
-        previous = chosen
-
-
-@pytest.mark.kip(480)
-def test_sticky_stays_where_it_must(make_view: MakeView) -> None:
-    partitioner = StickyPartitioner(Random(1))
-    assert partitioner.next_turn(make_view([-1, 1]), 1, 0, LOAD) == (1, 0)
-    assert partitioner.next_turn(make_view([-1]), 0, 0, LOAD) == (0, 0)
-
-
-@pytest.mark.kip(480)
-def test_sticky_weighs_all_that_have_a_leader_alike(make_view: MakeView) -> None:
-    partitioner = StickyPartitioner(Random(1))
-    assert partitioner.weigh(make_view([0, -1, 2]), LOAD) == {
-        0: (0.5, None),
-        1: (0.0, "it has no leader"),
-        2: (0.5, None),
-    }
-    assert partitioner.weigh(make_view([-1, -1]), LOAD) == {0: (0.5, None), 1: (0.5, None)}
 
 
 def test_a_callable_decides(make_view: MakeView) -> None:
@@ -155,22 +103,6 @@ def test_a_callable_decides(make_view: MakeView) -> None:
     assert partitioner.partition(make_view([0, -1, 2]), b"k", b"v") == 2
     assert seen == [("topic", b"k", b"v", [0, 1, 2], [0, 2])]
     assert not hasattr(partitioner, "on_new_batch")
-
-
-@pytest.mark.parametrize("answer", [3, -1, None, "1", 1.0])
-def test_a_callable_that_names_no_partition_is_refused(make_view: MakeView, answer: object) -> None:
-    partitioner = CallablePartitioner(lambda *_: answer)  # type: ignore[arg-type, return-value]
-    with pytest.raises(UsageError, match=rf"returned {answer!r} for topic topic, .* 0 to 2"):
-        partitioner.partition(make_view([0, 1, 2]), None, None)
-
-
-def test_numbers_of_other_kinds_are_partitions_too(make_view: MakeView) -> None:
-    class Number:
-        def __index__(self) -> int:
-            return 1
-
-    partitioner = CallablePartitioner(lambda *_: Number())  # type: ignore[arg-type, return-value]
-    assert partitioner.partition(make_view([0, 1]), None, None) == 1
 
 
 @pytest.mark.parametrize("is_class", [True, False])
@@ -213,11 +145,11 @@ def test_a_partitioner_is_loaded_by_its_path(
         ("stikcy", "is not known; give round_robin, sticky, uniform_sticky, module:Name"),
         ("org.apache.kafka.Nothing", "cannot be loaded: No module named 'org'"),
         (
-            "trimtab.client.partitioner.partitioner:Nothing",
+            "trimtab.client.partitioner.factory:Nothing",
             "cannot be loaded: .*has no attribute 'Nothing'",
         ),
         (".partitioner:Nothing", "is not known"),
-        ("trimtab.client.partitioner.partitioner:_ADAPTIVE_OPTIONS", "is not a partitioner"),
+        ("trimtab.client.partitioner.factory:_ADAPTIVE_OPTIONS", "is not a partitioner"),
         (f"{__name__}:Needy", "cannot be created without arguments"),
     ],
 )
