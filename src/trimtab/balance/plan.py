@@ -28,7 +28,7 @@ def find_moves(placed: Sequence[PlacedPartition], targets: Sequence[TargetBroker
     Raises:
         NoPlan: there are too few brokers, or their limits allow too few further replicas.
     """
-    check_targets(placed, targets)
+    _check_targets(placed, targets)
     from trimtab.balance.linear_program import choose_leaders, choose_replicas
 
     chosen = choose_replicas(placed, targets)
@@ -44,7 +44,7 @@ def find_moves(placed: Sequence[PlacedPartition], targets: Sequence[TargetBroker
     return moves
 
 
-def check_targets(placed: Iterable[PlacedPartition], targets: Sequence[TargetBroker]) -> None:
+def _check_targets(placed: Iterable[PlacedPartition], targets: Sequence[TargetBroker]) -> None:
     """Raises:
     NoPlan: a partition has more replicas than there are brokers.
     """

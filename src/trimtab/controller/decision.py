@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from trimtab.balance.limits import Allowance
+from trimtab.balance.limits import Allowance
 
 MAX_RECORDS = 10_000
 """Records that one request may create at most, as in Kafka (`MAX_RECORDS_PER_USER_OP`)."""
