@@ -76,7 +76,7 @@ def test_fenced_brokers_get_followers_where_live_ones_are_too_few() -> None:
 
 
 def test_a_move_counts_old_and_new_replicas_against_the_brokers_limit_only() -> None:
-    limited = Limited(2, 3)
+    limited = Limited(2, 2)
     before, after = Replicas(0, [1, 2], [1, 2]), Replicas(0, [3, 2, 1], [3, 2])
     limited.allowance.check_move("t", before, after)
     with pytest.raises(LimitExceeded, match=r"Unable to reassign partition t-1 to \[1, 3\]"):
