@@ -156,7 +156,8 @@ def try_out(usage: ClusterUsage, planned: Sequence[PlannedTopic]) -> list[dict[s
     outcomes: list[dict[str, object]] = []
     random = Random(0)
     for topic, partitions, factor in planned:
-        most, assignment = partitions, []
+        most = partitions
+        assignment: list[list[int]] = []
         try:
             assignment = allowance.place(topic, usage.racks, partitions, factor, random)
         except LimitExceeded as refusal:
