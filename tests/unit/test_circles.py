@@ -12,10 +12,6 @@ from grimp import ImportGraph, build_graph
 # A circle is written as the package of its modules and their names in it. Open a circle, and delete
 # it here. Do not add any.
 RUNTIME = {
-    # The planner is to become a room of its own.
-    "trimtab.cli.reassign: plan program",
-    # The factory is to leave the file of the interface that the partitioners implement.
-    "trimtab.client.partitioner: built_in java latency partitioner pool",
     # `delivery=exactly_once` extends a class of `sink`, which imports it when the option is given.
     "trimtab.spark.write: exact_sink sink",
 }
@@ -29,8 +25,6 @@ FOR_TYPES = {
     " replication",
     # An `Options` has connection options, which are made from it.
     "trimtab.client: network.connection_options options",
-    # What is left of a limit on replicas is to leave the controller.
-    "trimtab.controller: decision partition_limits",
     # In each of these, one class creates or holds objects that call it back.
     "trimtab.server: connection listener",
     "trimtab.sim: connection loop network",
