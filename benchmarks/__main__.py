@@ -30,7 +30,7 @@ STAGES = {
     "spark": "reading a topic into Spark; with Spark's own Kafka connector",
     "stream_bytes": "a stream limited in bytes; with Spark's own Kafka connector",
     "exactly_once": "a stream into Apache Kafka, its processes killed: records lost, duplicated",
-    "spark_write": "writing a DataFrame, and streams; with Spark's own Kafka connector",
+    "spark_write": "writing a DataFrame; with Spark's own Kafka connector",
 }
 
 

@@ -2,16 +2,13 @@
 given options that suit it. On our broker, and on Apache Kafka.
 
 Both write the same rows from the same Spark session, by turns, each time into a new topic, whose
-records are counted by confluent-kafka. Then both run the same stream, from a topic to a topic, in
-micro-batches of four tasks. And both write to 100, 1,000 and 10,000 partitions; keys reach all.
+records are counted by confluent-kafka. And both write to 100, 1,000 and 10,000 partitions; keys reach
+all. `micro_batch.py` measures streams.
 """
 
 from __future__ import annotations
 
-import statistics
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.jars import CONNECTOR_VERSION, RivalMissing, connector_jars
@@ -34,10 +31,6 @@ WIDE = (100, 1_000, 10_000)
 WIDE_ROWS = 200_000
 
 TASKS = 4
-BATCHES = 12
-BATCH_ROWS = 15_000
-FIRST_BATCHES = 4
-"""Micro-batches that are not counted: processes start."""
 
 
 def run(runs: int, records: int) -> None:
@@ -54,7 +47,6 @@ def run(runs: int, records: int) -> None:
             try:
                 with broker() as side:
                     _measure_writes(session, side, runs, records, note)
-                    _measure_batches(session, side, runs, note)
                     _measure_partitions(session, side, runs, note)
             except RivalMissing as missing:
                 progress(f"spark_write: no {broker.name}: {missing}")
@@ -137,44 +129,3 @@ def _measure_partitions(session: SparkSession, side: Broker, runs: int, note: st
             more_is_better=False,
             note=note,
         )
-
-
-def _measure_batches(session: SparkSession, side: Broker, runs: int, note: str) -> None:
-    """Seconds of a micro-batch, source and sink of one side each."""
-    topics = Topics(side.address)
-    origin = topics.create(TASKS)
-    rows = session.range(0, (FIRST_BATCHES + BATCHES) * BATCH_ROWS, 1, TASKS).selectExpr(
-        f"rpad(CAST(id AS STRING), {RECORD_BYTES}, 'x') AS value",
-        f"CAST(id % {TASKS} AS INT) AS partition",
-    )
-    _write(rows, side, "trimtab", origin, {})
-    seconds: dict[str, list[float]] = {"trimtab": [], "kafka": []}
-    for number in range(runs):
-        progress(f"spark_write on {side.name}: stream {number + 1} of {runs}")
-        for kind in seconds if not note else ("trimtab",):
-            seconds[kind].append(_run_stream(session, side, kind, origin, topics.create(TASKS)))
-    report(
-        *("spark_write", f"micro_batch_s on {side.name}, {TASKS} tasks", "s"),
-        *(seconds["trimtab"], RIVAL, seconds["kafka"]),
-        more_is_better=False,
-        note=note,
-    )
-
-
-def _run_stream(session: SparkSession, side: Broker, kind: str, origin: str, target: str) -> float:
-    """The median of the micro-batches, once they are under way."""
-    reader = session.readStream.format(kind).option("kafka.bootstrap.servers", side.address)
-    reader = reader.option("subscribe", origin).option("startingOffsets", "earliest")
-    frame = reader.option("maxOffsetsPerTrigger", BATCH_ROWS).load().select("key", "value")
-    with tempfile.TemporaryDirectory(prefix="trimtab-bench-") as directory:
-        writer = frame.writeStream.format(kind).option("topic", target)
-        writer = writer.option("kafka.bootstrap.servers", side.address)
-        writer = writer.option("checkpointLocation", str(Path(directory) / "checkpoint"))
-        query = writer.trigger(availableNow=True).start()
-        query.awaitTermination()
-        took = [
-            each["durationMs"]["triggerExecution"] / 1000
-            for each in query.recentProgress
-            if each["numInputRows"] > 0
-        ]
-    return float(statistics.median(took[FIRST_BATCHES:]))
