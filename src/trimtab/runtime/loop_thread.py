@@ -258,6 +258,7 @@ class _Engine:
         self.holds: weakref.WeakSet[LoopThread] = weakref.WeakSet()
         self.entrusted: set[LoopThread] = set()
         self.closing: set[asyncio.Task[None]] = set()
+        self.calls: set[concurrent.futures.Future[Any]] = set()
         self.stopping = False
         self.loop = new_event_loop()
         self._submitting = threading.RLock()
@@ -298,6 +299,8 @@ class _Engine:
     ) -> None:
         if self.stopping:
             raise UsageError(f"loop thread {self.thread.name!r} was stopped; start a new one")
+        self.calls.add(future)
+        future.add_done_callback(self.calls.discard)
         begin_on(self.loop, function, future)
 
     def close_clients(self) -> list[str]:
@@ -345,6 +348,8 @@ class _Engine:
             finally:
                 asyncio.set_event_loop(None)
                 self.loop.close()
+                for future in list(self.calls):
+                    future.cancel()  # its task was abandoned; this ends its caller's wait
                 with suppress(ValueError):  # a forked child has already cleared the list
                     _running.remove(self)
 

@@ -187,6 +187,39 @@ def test_stop_abandons_a_task_that_ignores_its_cancellation(monkeypatch, caplog)
     tasks[0].get_coro().close()
 
 
+def test_stop_ends_the_wait_for_a_call_that_ignores_its_cancellation(monkeypatch):
+    monkeypatch.setattr("trimtab.runtime.loop_thread._CANCEL_GRACE_S", 0.01)
+    started = threading.Event()
+    outcome: list[BaseException] = []
+    tasks: list[asyncio.Task[None]] = []
+
+    async def resist() -> None:
+        tasks.append(asyncio.current_task())
+        started.set()
+        try:
+            await _never()
+        except asyncio.CancelledError:
+            await _never()
+
+    def call() -> None:
+        try:
+            thread.run(resist)
+        except Unavailable as error:
+            outcome.append(error)
+
+    thread = LoopThread("road")
+    caller = threading.Thread(target=call, daemon=True)
+    caller.start()
+    assert started.wait(5)
+    thread.stop()
+    caller.join(5)
+    assert "'road' was stopped while a call was waiting" in str(outcome[0])
+    assert not thread._engine.calls
+    # asyncio's destructor would report it once more, after the test.
+    tasks[0]._log_destroy_pending = False
+    tasks[0].get_coro().close()
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_task_that_exits_ends_the_thread_and_all_waits():
     async def exit_and_wait() -> None:
