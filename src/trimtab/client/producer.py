@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from random import Random
 from types import TracebackType
 
@@ -27,7 +28,7 @@ from trimtab.client.arguments import checked_seconds, checked_topic, refuse_copy
 from trimtab.client.metrics_cy import Snapshot
 from trimtab.client.options import producer_options
 from trimtab.client.partitioner.partitioning import Partitioning
-from trimtab.client.producer_core import Core, NoLock
+from trimtab.client.producer_core import Core
 from trimtab.client.sender.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
 from trimtab.client.topic_view import TopicView
@@ -36,7 +37,7 @@ from trimtab.records import Headers, TopicPartition
 from trimtab.runtime.clock import monotonic_clock, wall_clock
 from trimtab.runtime.loop_thread import LoopThread, shared
 from trimtab.runtime.unclosed import close_when_collected
-from trimtab.runtime.waiting import new_lock, wait_for
+from trimtab.runtime.waiting import wait_for
 from trimtab.wire.rows_cy import Rows
 
 INTERRUPT_GRACE = 1.0
@@ -77,7 +78,7 @@ class Producer(Intake):
 
         async def start() -> Core:
             # Not the loop's time(): uvloop does not update it while the loop waits for events.
-            return Core(checked, custom, new_lock(), monotonic_clock, wall_clock, Random(), name)
+            return Core(checked, custom, monotonic_clock, wall_clock, Random(), name)
 
         try:
             self._core = self._thread.run(start)
@@ -398,8 +399,8 @@ class Producer(Intake):
 class AsyncProducer(AsyncIntake):
     """`Producer` for an event loop: the same methods, awaited. Create it while the loop is running.
 
-    It belongs to that loop. On another loop UsageError comes from every method that awaits, except
-    a `send` that need not wait.
+    It belongs to that loop. In a coroutine of another loop, on another thread, UsageError comes from
+    every method that awaits, except a `send` that need not wait for metadata or buffer memory.
 
     An unclosed producer is closed on its loop when it is garbage-collected, or when `asyncio.run`
     ends. On a closed loop it cannot be closed: the log says how many records were lost.
@@ -421,11 +422,9 @@ class AsyncProducer(AsyncIntake):
         **options: object,
     ) -> None:
         checked, custom = producer_options(bootstrap_servers, options)
-        time = asyncio.get_running_loop().time
+        now = partial(_loop_time, asyncio.get_running_loop())
         name = checked.name_of(self)
-        self._core = core = Core(
-            checked, custom, NoLock(), time, wall_clock, random or Random(), name
-        )
+        self._core = core = Core(checked, custom, now, wall_clock, random or Random(), name)
         self._keep_open = close_when_collected(self, name, core.close_dropped, core.unsent)
         self._is_closed = False
         super().__init__(self._core.accumulator)
@@ -615,6 +614,16 @@ class AsyncProducer(AsyncIntake):
         traceback: TracebackType | None,
     ) -> None:
         await self.close(_grace(error))
+
+
+def _loop_time(loop: asyncio.AbstractEventLoop) -> float:
+    """A loop's time in seconds, for every loop's thread.
+
+    uvloop's `time()` stands still while it waits for events: to another thread it may be minutes
+    old. Loops that run beside others are real ones, whose time is the monotonic clock's.
+    """
+    running = asyncio._get_running_loop()
+    return loop.time() if running is loop or running is None else monotonic_clock()
 
 
 class _MemoryWait:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from random import Random
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from trimtab.client.accumulator.accumulator_cy import Accumulator
 from trimtab.client.accumulator.memory_cy import Place
@@ -35,7 +35,7 @@ from trimtab.errors import Unavailable, UsageError
 from trimtab.records import TopicPartition
 from trimtab.runtime.loop_thread import call_in_forked_child
 from trimtab.runtime.unclosed import EXIT_SECONDS
-from trimtab.runtime.waiting import new_gate
+from trimtab.runtime.waiting import new_gate, new_lock
 from trimtab.wire.compression import Compression
 
 logger = logging.getLogger("trimtab.client")
@@ -44,32 +44,11 @@ HAND_OVER_SECONDS = 0.005
 """The longest that a sending thread waits for the loop's sender to look at the queues."""
 
 
-class Lock(Protocol):
-    def acquire(self) -> Any: ...
-
-    def release(self) -> Any: ...
-
-    def _is_owned(self) -> bool:
-        """Whether the calling thread holds it."""
-
-
-class NoLock:
-    """For a producer on one event loop, where no other thread can interfere."""
-
-    def acquire(self) -> None: ...
-
-    def release(self) -> None: ...
-
-    def _is_owned(self) -> bool:
-        return True
-
-
 class Core:
     """The parts of one producer. Created on its loop; `accumulator` is usable on any thread.
 
     Args:
         custom: the value of `partitioner.class`, unless it is text.
-        lock: guards the accumulator, which sending threads and the loop share.
         now: the loop's time, correct on every thread.
         name: the producer's name in the log.
     """
@@ -78,7 +57,6 @@ class Core:
         self,
         options: Options,
         custom: object | None,
-        lock: Lock,
         now: Callable[[], float],
         wall: Callable[[], float],
         random: Random,
@@ -97,9 +75,6 @@ class Core:
         self._woken_at_look = -1
         self._is_thread_waiting = False
         self._look_done = new_gate()
-        self._call_soon = (
-            self.loop.call_soon if isinstance(lock, NoLock) else self.loop.call_soon_threadsafe
-        )
         self.connections = Connections(options.bootstrap, options.connection_options(), random)
         self.metadata = Metadata(
             self.connections,
@@ -128,7 +103,7 @@ class Core:
             make_partitioner=maker,
             now=now,
             wall_clock=wall,
-            lock=lock,
+            lock=new_lock(),
             wake=self._wake,
             on_callback_error=_log_callback_error,
             loop=self.loop,
@@ -167,8 +142,11 @@ class Core:
 
     def _call_on_loop(self, function: Callable[..., object], *args: object) -> None:
         """Have the loop call this soon. Does nothing if producer and loop are closed."""
+        loop = self.loop
+        # `call_soon_threadsafe` also interrupts the loop's wait for events, by a system call.
+        is_on_loop = asyncio._get_running_loop() is loop
         try:
-            self._call_soon(function, *args)
+            (loop.call_soon if is_on_loop else loop.call_soon_threadsafe)(function, *args)
         except RuntimeError:
             if not self._closing.done():
                 raise

@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from trimtab.client.topic_view import TopicView
 from trimtab.cluster import Cluster
 from trimtab.errors import BrokerError, TransactionError, Unavailable, UsageError
 from trimtab.records import TopicPartition
+from trimtab.runtime.waiting import refuse_waiting
 
 MakeView = Callable[..., TopicView]
 
@@ -213,7 +215,7 @@ def test_a_send_that_wakes_after_the_loop_has_ended_raises_that_it_is_closed(
         raise RuntimeError("Event loop is closed")
 
     producer = Producer(silent)
-    monkeypatch.setattr(producer._core, "_call_soon", refuse)
+    monkeypatch.setattr(producer._core, "loop", SimpleNamespace(call_soon_threadsafe=refuse))
     with pytest.raises(RuntimeError, match="Event loop is closed"):
         producer._core.has_waited(0.0)
     producer.close(timeout=0)
@@ -407,6 +409,61 @@ def test_awaiting_sends_lets_the_sender_run(kafka: ProduceCluster) -> None:
 
     kafka.world.run(run())
     assert sum(map(len, kafka.stored.values())) == 5002
+
+
+class HomeLoop(asyncio.SelectorEventLoop):
+    """As uvloop's, its time is that of its last events: on other threads it may be minutes old."""
+
+    def time(self) -> float:
+        is_here = asyncio._get_running_loop() is self
+        return super().time() - (0 if is_here else 1000)
+
+
+@pytest.fixture
+def home() -> Iterator[HomeLoop]:
+    """A loop that runs in a thread of its own, and refuses `call_soon` on other threads."""
+    loop = HomeLoop()
+    loop.set_debug(True)
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield loop
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def test_a_record_sent_on_another_loop_is_delivered(cluster: Cluster, home: HomeLoop) -> None:
+    async def make() -> AsyncProducer:
+        producer = AsyncProducer(cluster.bootstrap_servers, linger_ms=0)
+        await (await producer.send("abroad", b"at home"))
+        return producer
+
+    async def send() -> int:
+        delivery = await producer.send("abroad", b"abroad")
+        return (await asyncio.wait_for(asyncio.shield(delivery), 10)).offset
+
+    producer = asyncio.run_coroutine_threadsafe(make(), home).result(10)
+    assert asyncio.run(send()) == 1
+    asyncio.run_coroutine_threadsafe(producer.close(), home).result(10)
+
+
+def test_an_asynchronous_producers_partitioner_must_not_wait(cluster: Cluster) -> None:
+    """It is called under the lock that loops on other threads would wait for."""
+
+    def choose(
+        topic: str, key: object, value: object, partitions: object, available: object
+    ) -> int:
+        with pytest.raises(
+            UsageError, match="a partitioner is called while its producer is locked"
+        ):
+            refuse_waiting(None)
+        return 0
+
+    async def send() -> None:
+        async with AsyncProducer(cluster.bootstrap_servers, partitioner_class=choose) as producer:
+            await (await producer.send("chosen", b"x"))
+
+    asyncio.run(send())
 
 
 def test_an_asynchronous_producer_is_refused_on_another_loop(cluster: Cluster) -> None:
