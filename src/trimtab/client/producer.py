@@ -178,21 +178,10 @@ class Producer(Intake):
             BrokerError: the cluster refuses the topic.
             Unavailable: topic, partition or buffer memory was not available within `max.block.ms`.
         """
-        table = _TableSend(self._core.accumulator, checked_topic(topic))
         columns = _columns(value, key, headers, partition, timestamp)
-        try:
-            try:
-                for size, row_partition in append_table(
-                    table.append_rows, table.delivery, data, **columns
-                ):
-                    deadline = monotonic_clock() + self._core.max_block
-                    self._wait(table.memory_wait, topic, row_partition, size, deadline)
-            finally:
-                table.memory_wait.end()
-        except BaseException:
-            table.memory_wait.end()  # Ctrl-C may have interrupted the `finally`
-            raise
-        return table.delivery
+        table = OpenTable(self, topic, columns)
+        table.send(data)
+        return table.end()
 
     def flush(self, timeout: float | None = None) -> None:
         """Send all buffered records, and return when each is acknowledged or has failed.
@@ -399,8 +388,8 @@ class Producer(Intake):
 class AsyncProducer(AsyncIntake):
     """`Producer` for an event loop: the same methods, awaited. Create it while the loop is running.
 
-    It belongs to that loop. In a coroutine of another loop, on another thread, UsageError comes from
-    every method that awaits, except a `send` that need not wait for metadata or buffer memory.
+    It belongs to that loop. On another loop, which another thread runs, UsageError comes from every
+    method that awaits, except a `send` that need not wait for metadata or buffer memory.
 
     An unclosed producer is closed on its loop when it is garbage-collected, or when `asyncio.run`
     ends. On a closed loop it cannot be closed: the log says how many records were lost.
@@ -491,17 +480,15 @@ class AsyncProducer(AsyncIntake):
         timestamp: Column = None,
     ) -> TableDelivery:
         """Send every row of an Arrow table; `await` the returned delivery for the outcome."""
-        table = _TableSend(self._checked_core().accumulator, checked_topic(topic))
         columns = _columns(value, key, headers, partition, timestamp)
+        table = _TableSend(self._checked_core().accumulator, checked_topic(topic), columns)
         try:
-            for size, row_partition in append_table(
-                table.append_rows, table.delivery, data, **columns
-            ):
+            for size, row_partition in table.append(data):
                 deadline = self._core.now() + self._core.max_block
                 await self._wait(table.memory_wait, topic, row_partition, size, deadline)
         finally:
             table.memory_wait.end()
-        return table.delivery
+        return table.end()
 
     async def flush(self, timeout: float | None = None) -> None:
         """Send all buffered records, and return when each is acknowledged or has failed."""
@@ -651,17 +638,86 @@ class _MemoryWait:
 
 
 class _TableSend:
-    """One `send_table` call: appends rows to the accumulator, and waits for buffer memory."""
+    """One table on its way: appends rows to the accumulator, and waits for buffer memory."""
 
-    def __init__(self, accumulator: Accumulator, topic: str) -> None:
+    def __init__(self, accumulator: Accumulator, topic: str, columns: Mapping[str, Column]) -> None:
         self._accumulator = accumulator
+        self._columns = columns
+        self._sent = 0
+        self._is_whole = True
         self.delivery = TableDelivery(topic, accumulator.loop)
+        self._settle = self.delivery.settle  # one object, however many parts: see `append_table`
         self.memory_wait = _MemoryWait(accumulator)
 
-    def append_rows(self, topic: str, rows: Rows, first: int) -> int:
+    def append(self, data: object) -> Iterator[tuple[int, int | None]]:
+        """Append every row of a part; yields as `append_table`."""
+        self._check()
+        self._is_whole = False
+        self._sent += yield from append_table(
+            self._append_rows, self.delivery.topic, self._settle, data, **self._columns
+        )
+        self._is_whole = True
+
+    def end(self) -> TableDelivery:
+        """No more rows follow."""
+        self._check()
+        self._is_whole = False
+        self.delivery.end(self._sent)
+        return self.delivery
+
+    def _check(self) -> None:
+        if not self._is_whole:
+            raise UsageError(
+                f"a table for topic {self.delivery.topic} has ended, or an error has interrupted"
+                " it: open a new one for further rows"
+            )
+
+    def _append_rows(self, topic: str, rows: Rows, first: int) -> int:
         taken: int = self._accumulator.append_rows(topic, rows, first, self.memory_wait.place)
         self.memory_wait.end()
         return taken
+
+
+class OpenTable:
+    """`Producer.send_table` for a table that arrives in parts, with one delivery for all of them.
+
+    A delivery costs work for each record batch that has rows of it. If each part has rows for all
+    of 10,000 partitions, a delivery for each part would cost as much as one for each row.
+
+    Args:
+        columns: the arguments of `send_table` that name columns.
+    """
+
+    def __init__(self, producer: Producer, topic: str, columns: Mapping[str, Column]) -> None:
+        self._producer = producer
+        self._table = _TableSend(producer._core.accumulator, checked_topic(topic), columns)
+
+    def send(self, data: object) -> None:
+        """Send every row of a part.
+
+        Raises UsageError, BrokerError and Unavailable as `Producer.send_table`. After an error, no
+        further part can be sent, and nobody learns the outcome of the parts before.
+        """
+        producer, table = self._producer, self._table
+        try:
+            try:
+                for size, partition in table.append(data):
+                    deadline = monotonic_clock() + producer._core.max_block
+                    topic = table.delivery.topic
+                    producer._wait(table.memory_wait, topic, partition, size, deadline)
+            finally:
+                table.memory_wait.end()
+        except BaseException:
+            table.memory_wait.end()  # Ctrl-C may have interrupted the `finally`
+            raise
+
+    def raise_failed(self) -> None:
+        """Raise TableError if rows of the parts so far were not delivered; does not wait."""
+        self._table.delivery.raise_failed()
+
+    def end(self) -> TableDelivery:
+        """No more parts follow. Returns the delivery of all rows."""
+        return self._table.end()
 
 
 def _columns(

@@ -161,15 +161,24 @@ class TableDelivery:
         # Both threads may find it complete; next() is one step, so only one of them goes on.
         if self._settled != self._sent or next(self._endings) > 0:
             return
-        delivered = TableSummary(
-            self.topic,
-            sum(each.records for each in self._delivered.values()),
-            dict(sorted(self._delivered.items())),
-        )
         if self._error is None:
-            self._future.set_result(delivered)
+            self._future.set_result(self._summary())
         else:
-            self._future.set_exception(TableError(self._error, self._failed, delivered, self._lost))
+            self._future.set_exception(self._failure())
+
+    def _summary(self) -> TableSummary:
+        # Copied in one step: the client's thread may add a partition meanwhile.
+        delivered = dict(sorted(self._delivered.copy().items()))
+        return TableSummary(self.topic, sum(each.records for each in delivered.values()), delivered)
+
+    def _failure(self) -> TableError:
+        assert self._error is not None
+        return TableError(self._error, self._failed.copy(), self._summary(), self._lost)
+
+    def raise_failed(self) -> None:
+        """Raise TableError if rows have failed so far, without waiting for the others."""
+        if self._failed:
+            raise self._failure()
 
     def done(self) -> bool:
         """Whether the outcome of every row is known."""
@@ -224,7 +233,8 @@ class TableDelivery:
 
 def append_table(
     append_rows: Callable[[str, Rows, int], int],
-    delivery: TableDelivery,
+    topic: str,
+    settle: Callable[[BatchShare], None],
     data: object,
     *,
     value: Column = "value",
@@ -232,14 +242,16 @@ def append_table(
     headers: Column = None,
     partition: Column = None,
     timestamp: Column = None,
-) -> Iterator[tuple[int, int | None]]:
-    """Append every row; yields whenever the accumulator takes no more.
+) -> Generator[tuple[int, int | None], None, int]:
+    """Append every row; yields whenever the accumulator takes no more, and returns their number.
 
     What is yielded is what the next row needs: bytes that are free, and its partition, if it was
     given one.
 
     Args:
         append_rows: `Accumulator.append_rows`: takes rows from one on, returns the first not taken.
+        settle: `TableDelivery.settle`. The accumulator compares this object by identity: rows that
+            follow each other in a batch under the same one are settled together.
         data: a pyarrow Table, RecordBatch or RecordBatchReader; anything else that streams Arrow
             (`__arrow_c_stream__`: polars, DuckDB, pandas from 2.2 on) or is one Arrow batch
             (`__arrow_c_array__`); or an iterable of those.
@@ -272,9 +284,9 @@ def append_table(
     sent = 0
     try:
         for batch in _read_batches(arrow, data, columns):
-            rows = _read_rows(arrow, batch, delivery.settle)
+            rows = _read_rows(arrow, batch, settle)
             first = 0
-            while (first := append_rows(delivery.topic, rows, first)) < rows.length:
+            while (first := append_rows(topic, rows, first)) < rows.length:
                 rows.seek(first)
                 yield rows.bound, rows.partition if rows.partition >= 0 else None
             sent += rows.length
@@ -283,7 +295,7 @@ def append_table(
             f"the table's first {sent} rows are on their way; a row's number counts from there"
         )
         raise
-    delivery.end(sent)
+    return sent
 
 
 def _import_pyarrow() -> Any:

@@ -4,7 +4,7 @@
         .option("kafka.bootstrap.servers", "127.0.0.1:9092").option("topic", "flights").save()
 
 Columns, option names and their meaning are those of Spark's own Kafka sink. Spark hands a task its
-rows as Arrow, and `Producer.send_table` encodes them from there.
+rows as Arrow, and the producer encodes them from there (`OpenTable`).
 
     driver    writer ── pickled ─▶ task    Guarantee.write(rows): TaskRows.send_to(producer)
        ▲                                     │
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -137,21 +136,22 @@ class TaskRows:
             TableError: rows were not delivered; names the partition and the reason.
             UsageError, BrokerError, Unavailable: as `Producer.send_table`.
         """
-        counts: Counts = {}
-        under_way: deque[TableDelivery] = deque()
+        from trimtab.client.producer import OpenTable
+
+        tables: dict[str, OpenTable] = {}
         for batch in self._batches:
             for topic, rows in self._divide(batch):
                 try:
-                    under_way.append(producer.send_table(topic, rows, **self._roles))
+                    if topic not in tables:
+                        tables[topic] = OpenTable(producer, topic, self._roles)
+                    tables[topic].send(rows)
                 except UsageError as error:
                     error.add_note("a producer's option NAME is Spark's option kafka.NAME")
                     raise
-            while under_way and under_way[0].done():
-                _count(under_way.popleft(), counts)
+                tables[topic].raise_failed()
+        deliveries = [table.end() for table in tables.values()]
         producer.flush()
-        for delivery in under_way:
-            _count(delivery, counts)
-        return counts
+        return {each.topic: _count(each) for each in deliveries}
 
     def _divide(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         """The rows of each topic; their order within a topic stays."""
@@ -327,16 +327,10 @@ def _ends(indices: pa.Array, count: int) -> list[int]:
     return ends
 
 
-def _count(delivery: TableDelivery, counts: Counts) -> None:
-    """Add what a delivery came to; raises what it failed with."""
-    summary = delivery.result()
-    topic = counts.setdefault(summary.topic, {})
-    for partition, taken in summary.partitions.items():
-        before = topic.get(partition, _NOTHING)
-        topic[partition] = Written(before.records + taken.records, before.bytes + taken.bytes)
-
-
-_NOTHING = Written(0, 0)
+def _count(delivery: TableDelivery) -> dict[int, Written]:
+    """What each partition took; raises the error of rows that were not delivered."""
+    partitions = delivery.result().partitions
+    return {number: Written(taken.records, taken.bytes) for number, taken in partitions.items()}
 
 
 def _close(producer: Producer) -> None:

@@ -69,10 +69,20 @@ class Collector:
         return first + taken
 
 
+def append(
+    collector: Collector, delivery: TableDelivery, data: Any, **columns: Any
+) -> Iterator[tuple[int, int | None]]:
+    """As a producer sends a table: yields where it waits for memory, and ends the delivery."""
+    rows = yield from append_table(
+        collector.append_rows, delivery.topic, delivery.settle, data, **columns
+    )
+    delivery.end(rows)
+
+
 def send(data: Any, **columns: Any) -> list[Sent]:
     collector = Collector()
     delivery = TableDelivery("t")
-    assert list(append_table(collector.append_rows, delivery, data, **columns)) == []
+    assert list(append(collector, delivery, data, **columns)) == []
     return collector.sent
 
 
@@ -260,7 +270,7 @@ def test_a_large_table_is_handed_over_in_slices() -> None:
     numbers = pa.array(range(SLICE_ROWS + 100)).cast("string")
     delivery = TableDelivery("t")
     table = pa.table({"value": numbers})
-    assert list(append_table(collector.append_rows, delivery, table)) == []
+    assert list(append(collector, delivery, table)) == []
     assert collector.slices == [SLICE_ROWS, 100]
     assert [sent.value for sent in collector.sent] == [
         str(n).encode() for n in range(SLICE_ROWS + 100)
@@ -271,7 +281,7 @@ def test_what_finds_no_room_waits_for_the_bytes_of_its_next_row() -> None:
     collector = Collector(room=2)
     delivery = TableDelivery("t")
     table = pa.table({"value": ["a", "b", "x" * 1000, "c"]})
-    waits = append_table(collector.append_rows, delivery, table)
+    waits = append(collector, delivery, table)
     needed, _ = next(waits)
     assert 1000 < needed < 1200
     assert len(collector.sent) == 2
@@ -288,7 +298,7 @@ def test_a_table_without_rows_is_delivered_at_once() -> None:
     collector = Collector()
     for data in (pa.table({"value": pa.array([], "string")}), []):
         delivery = TableDelivery("t")
-        assert list(append_table(collector.append_rows, delivery, data)) == []
+        assert list(append(collector, delivery, data)) == []
         assert delivery.result(0) == TableSummary("t", 0, {})
     with pytest.raises(UsageError, match="no column 'value'"):
         send(Streams(pa.table({"v": pa.array([], "string")})))
@@ -370,7 +380,7 @@ def test_ambiguous_columns_are_refused() -> None:
 def test_rows_before_a_faulty_batch_are_sent_and_the_error_says_so() -> None:
     collector = Collector()
     tables = [pa.table(V), pa.table({"value": [1]})]
-    sending = append_table(collector.append_rows, TableDelivery("t"), tables)
+    sending = append(collector, TableDelivery("t"), tables)
     with pytest.raises(UsageError) as raised:
         list(sending)
     assert [sent.value for sent in collector.sent] == [b"v"]
@@ -437,6 +447,17 @@ def test_a_failed_delivery_names_the_first_partition_and_counts() -> None:
     assert error.failed == {4: 4, 1: 3}
     assert error.delivered == TableSummary("t", 3, {4: PartitionSummary(3, 9, 11, 301)})
     assert delivery.exception() is error
+
+
+def test_a_failure_is_known_before_the_end() -> None:
+    delivery = TableDelivery("t")
+    delivery.settle(share(1, 40, 0, 2))
+    delivery.raise_failed()
+    delivery.settle(share(4, -1, 0, 1, Unavailable("no leader")))
+    with pytest.raises(TableError, match=r"2 of 5 records .* t-4: no leader") as raised:
+        delivery.raise_failed()
+    assert raised.value.delivered == TableSummary("t", 3, {1: PartitionSummary(3, 40, 42, 301)})
+    assert not delivery.done()
 
 
 def test_the_last_batch_and_the_end_may_come_at_once_on_two_threads() -> None:

@@ -31,50 +31,56 @@ OPTIONS = {"kafka.bootstrap.servers": "nowhere:1", "topic": "t"}
 SCHEMA = StructType([StructField("value", StringType())])
 
 
-class Sent:
-    """What `send_table` returns: settled at once, or by the next flush."""
-
-    def __init__(self, topic: str, rows: list[Any], is_done: bool) -> None:
-        self._summary = TableSummary(
-            topic, len(rows), {0: PartitionSummary(len(rows), 0, len(rows) - 1, 10 * len(rows))}
-        )
-        self.is_done = is_done
-        self.error: Exception | None = None
-
-    def done(self) -> bool:
-        return self.is_done
-
-    def result(self) -> TableSummary:
-        assert self.is_done, "a task must not wait for a batch before it has flushed"
-        if self.error is not None:
-            raise self.error
-        return self._summary
-
-
 class FakeProducer:
-    """Notes what is asked of it; every batch is acknowledged when it is flushed, or at once."""
+    """Notes what is asked of it; rows are acknowledged, or fail, when it is flushed, or at once."""
 
     def __init__(self, client: object = None, *, at_once: bool = False) -> None:
         self.client = client
         self.calls: list[Any] = []
-        self.sent: list[Sent] = []
         self.error: Exception | None = None
-        self.at_once = at_once
-
-    def send_table(self, topic: str, rows: Any, **roles: str) -> Sent:
-        sent = Sent(topic, rows.to_pylist(), self.at_once)
-        sent.error = self.error
-        self.calls.append((topic, rows.column("value").to_pylist(), sorted(roles)))
-        self.sent.append(sent)
-        return sent
+        self.is_done = at_once
 
     def flush(self) -> None:
         self.calls.append("flush")
-        for sent in self.sent:
-            sent.is_done = True
+        self.is_done = True
 
     def close(self, timeout: float) -> None:
         self.calls.append(("close", timeout))
+
+
+class FakeTable:
+    """A table on a `FakeProducer`, and its delivery."""
+
+    def __init__(self, producer: FakeProducer, topic: str, columns: dict[str, str]) -> None:
+        self._producer = producer
+        self.topic = topic
+        self._columns = sorted(columns)
+        self._rows = 0
+
+    def send(self, rows: Any) -> None:
+        self._rows += rows.num_rows
+        values = rows.column("value").to_pylist()
+        self._producer.calls.append((self.topic, values, self._columns))
+
+    def raise_failed(self) -> None:
+        if self._producer.is_done and self._producer.error is not None:
+            raise self._producer.error
+
+    def end(self) -> FakeTable:
+        return self
+
+    def result(self) -> TableSummary:
+        assert self._producer.is_done, "a task must not wait for rows before it has flushed"
+        self.raise_failed()
+        count = self._rows
+        return TableSummary(
+            self.topic, count, {0: PartitionSummary(count, 0, count - 1, 10 * count)}
+        )
+
+
+@pytest.fixture(autouse=True)
+def fake_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trimtab.client.producer.OpenTable", FakeTable)
 
 
 def batch(values: list[Any], topics: list[Any] | None = None) -> Any:
