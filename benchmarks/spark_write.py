@@ -2,8 +2,8 @@
 given options that suit it. On our broker, and on Apache Kafka.
 
 Both write the same rows from the same Spark session, by turns, each time into a new topic, whose
-records are counted by confluent-kafka. And both write to 100, 1,000 and 10,000 partitions; keys reach
-all. `micro_batch.py` measures streams.
+records are counted by confluent-kafka. And both write to 100, 1,000 and 10,000 partitions; keys
+reach all. `micro_batch.py` measures streams.
 """
 
 from __future__ import annotations
