@@ -287,18 +287,17 @@ class _DirectoryFile:
         return self._size
 
     def append(self, data: BytesLike) -> None:
-        if self._size < 0:
-            self._size = self.size
         try:
             descriptor = self._open_descriptor(create=not self._exists)
             written = os.write(descriptor, data)
             if written < len(data):
                 _write(descriptor, memoryview(data)[written:])
-            if not os.fstat(descriptor).st_nlink:
+            status = os.fstat(descriptor)
+            if not status.st_nlink:
                 raise FileNotFoundError(ENOENT, os.strerror(ENOENT))
         except OSError as error:
             raise _translate(self._path, "append", error) from error
-        self._size += len(data)
+        self._size = status.st_size if self._size < 0 else self._size + len(data)
 
     def confirm(self) -> None:
         if not self._exists:
@@ -363,13 +362,10 @@ class _DirectoryFile:
             return self._descriptor
         absolute = storage._absolute(self._path)
         flags = os.O_RDWR | os.O_APPEND
-        try:
-            descriptor = storage._open(absolute, flags)
-        except FileNotFoundError:
-            if not create:
-                raise
+        if create:
             descriptor, _ = storage._open_with_parents(absolute, flags | os.O_CREAT)
-            self._is_linked = False
+        else:
+            descriptor = storage._open(absolute, flags)
         storage._register_open_file(self)
         self._descriptor = descriptor
         self._exists = True

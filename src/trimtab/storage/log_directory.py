@@ -207,6 +207,7 @@ class LogDirectory:
         elif any(checkpoint.get(key) for checkpoint in self._checkpoints):
             self.note_loss()
             _log.warning("the log of %s is missing", name)
+            self._forget(key)
         log = self._open(key, topic_id, config)
         if self._log_start_offsets.get(key) > log.log_end_offset:
             log.abandon()
@@ -223,20 +224,22 @@ class LogDirectory:
     ) -> Log:
         name = str(key)
         is_new = name not in self._names
-        if is_new:
-            self._forget(key)
-        log = Log.open(
-            self._storage,
-            name,
-            config,
-            self._now_ms,
-            log_start_offset=self._log_start_offsets.get(key),
-            recovery_point=self._recovery_points.get(key),
-            high_watermark=self._high_watermarks.get(key),
-            clean=self._clean,
-            changes=self._changes,
-            is_new=is_new,
-        )
+        if is_new:  # no checkpoint has an offset of it
+            log = Log.open(
+                self._storage, name, config, self._now_ms, changes=self._changes, is_new=True
+            )
+        else:
+            log = Log.open(
+                self._storage,
+                name,
+                config,
+                self._now_ms,
+                log_start_offset=self._log_start_offsets.get(key),
+                recovery_point=self._recovery_points.get(key),
+                high_watermark=self._high_watermarks.get(key),
+                clean=self._clean,
+                changes=self._changes,
+            )
         self._keys[log] = key
         if is_new:
             self._new[log] = topic_id

@@ -43,6 +43,30 @@ class TestFile:
         storage.open("flights-0/0.log").append(b"")
         assert storage.list("flights-0") == ["0.log"]
 
+    def test_the_first_append_to_a_new_file_opens_it_once(
+        self, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A broker does this for every partition that it opens."""
+        storage.write_file("flights-0/partition.metadata", b"")
+        calls: list[str] = []
+
+        def count(name: str) -> None:
+            function = getattr(os, name)
+            monkeypatch.setattr(os, name, lambda *given: (calls.append(name), function(*given))[1])
+
+        for name in ("open", "stat", "write", "fstat"):
+            count(name)
+        storage.open("flights-0/0.log").append(b"abc")
+        assert calls == ["open", "write", "fstat"]
+
+    def test_an_append_to_an_older_file_counts_its_bytes(self, storage: DirectoryStorage) -> None:
+        storage.open("0.log").append(b"abc")
+        file = storage.open("0.log")
+        file.append(b"de")
+        assert file.size == 5
+        file.append(b"f")
+        assert (file.size, file.read(0, 10)) == (6, b"abcdef")
+
     def test_truncates_and_appends_at_the_new_end(self, storage: DirectoryStorage) -> None:
         file = storage.open("0.log")
         file.append(b"abcdef")

@@ -1,6 +1,7 @@
 """A data directory: its identity, its state between runs, and creating and deleting logs."""
 
 import asyncio
+import sys
 from errno import EIO
 from random import Random
 from typing import Any
@@ -35,6 +36,33 @@ def fill(log: Log, batches: int) -> None:
         builder.append(5, None, b"v" * 60, [])
         data = memoryview(bytearray(builder.build()))
         log.append(data, 0, read_headers(data))
+
+
+def count_lines(logs: int) -> int:
+    """The lines of this room that run to open new logs and append a record to each."""
+    lines = 0
+
+    def count(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return count
+
+    def watch(frame: Any, event: str, argument: Any) -> Any:
+        return count if "/trimtab/storage/" in frame.f_code.co_filename else None
+
+    directory = open_directory(VirtualDisk())
+    before = sys.gettrace()
+    sys.settrace(watch)
+    try:
+        for number in range(logs):
+            fill(directory.open_log("flights", number, TOPIC_ID, CONFIG), 1)
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+def test_a_log_costs_no_more_to_open_among_many() -> None:
+    assert count_lines(1_000) / 1_000 < 1.2 * count_lines(10) / 10
 
 
 @pytest.fixture
@@ -130,6 +158,10 @@ class TestLogs:
         assert again.open_log("flights", 3, TOPIC_ID, CONFIG).log_end_offset == 0
         assert again.has_lost
         assert "the log of flights-3 is missing" in caplog.text
+        again.close()
+        caplog.clear()
+        assert open_directory(disk).open_log("flights", 3, TOPIC_ID, CONFIG).log_start_offset == 0
+        assert "missing" not in caplog.text
 
     def test_that_end_before_their_start_are_set_aside_and_begin_there(
         self, disk: VirtualDisk, directory: LogDirectory
