@@ -492,24 +492,51 @@ class _Proxy:
             self._process.communicate()
 
 
-def run_java(main: str, *arguments: str, heap: str = "512m") -> str:
-    """Run one of Apache Kafka's tools to its end; returns its output.
+def call_java(
+    main: str,
+    *arguments: str,
+    heap: str = "512m",
+    level: str = "error",
+    jars: Path | None = None,
+    stderr: int | None = subprocess.STDOUT,
+) -> subprocess.CompletedProcess[str]:
+    """Run one of Apache Kafka's tools, or a program that uses its classes, to its end.
+
+    Args:
+        main: the class, or the path of a `.java` file.
+        heap: the heap's size, as java writes it.
+        level: the least severe messages that it logs.
+        jars: the directory of the class path; default: that of Apache Kafka.
+        stderr: as in `subprocess.run`; by default its messages are in `stdout`.
+
+    Raises:
+        RivalMissing: there is no Java, or no jars.
+    """
+    class_path = ("-cp", f"{jars or kafka_jars()}/*")
+    return subprocess.run(
+        [*java_command(heap, level), *class_path, main, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        check=False,
+    )
+
+
+def run_java(
+    main: str,
+    *arguments: str,
+    heap: str = "512m",
+    jars: Path | None = None,
+    stderr: int | None = subprocess.STDOUT,
+) -> str:
+    """As `call_java`; returns the output.
 
     Raises:
         RivalMissing: there is no Java, or no jars.
         RuntimeError: it failed.
     """
-    done = subprocess.run(
-        [
-            *java_command(heap),
-            *("-cp", f"{kafka_jars()}/*", main, *arguments),
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    done = call_java(main, *arguments, heap=heap, jars=jars, stderr=stderr)
     if done.returncode != 0:
         raise RuntimeError(f"{main} {' '.join(arguments)} failed:\n{done.stdout[-2000:]}")
     return done.stdout

@@ -1,4 +1,7 @@
-"""Fixtures for all tests: both forms of the compiled modules; Hypothesis without deadlines."""
+"""Fixtures for all tests: both forms of the compiled modules; one Apache Kafka of each kind.
+
+Hypothesis has no deadlines.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,20 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from benchmarks.exactly_once import TwoPhaseKafka
+    from benchmarks.processes import ApacheKafka
 
 SOURCE = Path(__file__).parents[1] / "src"
 HOT = re.compile(r"trimtab\.[\w.]+_cy")
@@ -33,6 +41,36 @@ for program in ("KAFKA_JVM_PERFORMANCE_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_SUBM
 # The time of an example depends on the machine more than on the code.
 settings.register_profile("unhurried", settings.default, deadline=None)
 settings.load_profile("unhurried")
+
+
+SHARED = ("apache_kafka", "two_phase_kafka")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests on each shared Apache Kafka last, since also an idle one takes CPU time."""
+    items.sort(key=lambda item: [name in getattr(item, "fixturenames", ()) for name in SHARED])
+
+
+@pytest.fixture(scope="session")
+def apache_kafka() -> Iterator[ApacheKafka]:
+    """One broker of Apache Kafka for all tests. Tests share its topics, groups and transactional
+    ids, so each module uses names of its own."""
+    from benchmarks.processes import ApacheKafka
+    from tests.kafka import started
+
+    with started(ApacheKafka()) as kafka:
+        yield kafka
+
+
+@pytest.fixture(scope="session")
+def two_phase_kafka() -> Iterator[TwoPhaseKafka]:
+    """As `apache_kafka`, with two-phase commit and requests that Kafka marks as unstable."""
+    from benchmarks.exactly_once import TwoPhaseKafka
+    from tests.kafka import started
+
+    with started(TwoPhaseKafka()) as kafka:
+        yield kafka
 
 
 @pytest.fixture(scope="session", params=["compiled", "interpreted"])

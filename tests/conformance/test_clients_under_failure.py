@@ -14,7 +14,6 @@ import asyncio
 import gc
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,9 +25,10 @@ from typing import IO, Any
 
 import pytest
 
-from benchmarks.jars import find_kafka_jars, java_command, kafka_jars
+from benchmarks.jars import java_command, kafka_jars
 from benchmarks.processes import free_neighbours
 from tests.conformance.test_cluster_process import addresses, kill_node, nodes, running
+from tests.kafka import needs_kafka
 from trimtab import Admin, Consumer, Delivery, Producer, TopicPartition
 from trimtab.runtime.clock import monotonic_clock
 
@@ -394,12 +394,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
     assert told.count("was killed by SIGKILL, it is started again") == killed.kills
 
 
-has_java = pytest.mark.skipif(
-    shutil.which("java") is None or find_kafka_jars() is None,
-    reason="needs java and Apache Kafka's jars: TRIMTAB_KAFKA_JARS, or python -m benchmarks.jars",
-)
-
-
 @pytest.mark.timeout(600 + 60 * ROUNDS)
 @pytest.mark.parametrize(
     ("produce", "consume"),
@@ -408,7 +402,7 @@ has_java = pytest.mark.skipif(
         pytest.param(produce_with_confluent, consume_with_confluent, id="confluent-kafka"),
         pytest.param(produce_with_aiokafka, consume_with_aiokafka, id="aiokafka"),
         pytest.param(produce_with_kafka_python, consume_with_kafka_python, id="kafka-python"),
-        pytest.param(produce_with_java, consume_with_java, id="java", marks=has_java),
+        pytest.param(produce_with_java, consume_with_java, id="java", marks=needs_kafka),
     ],
 )
 def test_everything_sent_is_read_once_and_in_order_while_nodes_are_killed(

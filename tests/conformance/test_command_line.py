@@ -7,7 +7,6 @@ table, trimtab's by name. The shims run the command lines printed in KIP-578.
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,17 +14,13 @@ from threading import Event
 
 import pytest
 
-from benchmarks.jars import find_kafka_jars, java_command
+from benchmarks.processes import call_java
+from tests.kafka import needs_kafka
 from trimtab import Admin, Cluster, Producer
 from trimtab.cli import main
 from trimtab.cli.shims import write_shims
 from trimtab.client.admin import NewTopic
 from trimtab.runtime.clock import monotonic_clock
-
-needs_java = pytest.mark.skipif(
-    shutil.which("java") is None or find_kafka_jars() is None,
-    reason="needs java and Apache Kafka's jars: TRIMTAB_KAFKA_JARS, or python -m benchmarks.jars",
-)
 
 PATIENCE_S = 60
 TOOLS = {
@@ -68,20 +63,11 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-def run_java(cluster: Cluster, command: str, *words: str) -> tuple[int, str]:
+def run_theirs(cluster: Cluster, command: str, *words: str) -> tuple[int, str]:
     """Run Kafka's tool; returns exit code and standard output."""
-    done = subprocess.run(
-        [
-            *java_command("128m", "off"),
-            *("-cp", f"{find_kafka_jars()}/*", TOOLS[command]),
-            *("--bootstrap-server", cluster.bootstrap_servers, *words),
-        ],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    server = ("--bootstrap-server", cluster.bootstrap_servers)
+    errors = subprocess.DEVNULL
+    done = call_java(TOOLS[command], *server, *words, heap="128m", level="off", stderr=errors)
     return done.returncode, done.stdout
 
 
@@ -92,7 +78,7 @@ def run_ours(
     return code, capsys.readouterr().out
 
 
-@needs_java
+@needs_kafka
 @pytest.mark.parametrize(
     ("words", "lines"),
     [
@@ -111,11 +97,11 @@ def test_topics_are_described_alike(
     code, ours = run_ours(cluster, capsys, *command)
     assert code == 0
     assert len(ours.splitlines()) == lines
-    theirs = run_java(cluster, *command)
+    theirs = run_theirs(cluster, *command)
     assert (theirs[0], sorted(theirs[1].splitlines())) == (0, sorted(ours.splitlines()))
 
 
-@needs_java
+@needs_kafka
 @pytest.mark.parametrize(
     "words",
     [
@@ -132,10 +118,10 @@ def test_configs_answer_alike(
     command = ("configs", *words.split())
     ours = run_ours(cluster, capsys, *command)
     assert ours[0] == 0
-    assert ours == run_java(cluster, *command)
+    assert ours == run_theirs(cluster, *command)
 
 
-@needs_java
+@needs_kafka
 def test_options_in_brackets_are_read_alike(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -143,7 +129,7 @@ def test_options_in_brackets_are_read_alike(
     with Admin(cluster.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(name, assignment={0: [0]}) for name in ("ours", "java")])
         ours = run_ours(cluster, capsys, "configs", "--alter", "--topic", "ours", *words)
-        theirs = run_java(cluster, "configs", "--alter", "--topic", "java", *words)
+        theirs = run_theirs(cluster, "configs", "--alter", "--topic", "java", *words)
         assert (theirs[0], theirs[1].replace("java", "ours")) == ours
         found = [
             {each.name: each.value for each in admin.describe_configs("topic", name)}
@@ -155,7 +141,7 @@ def test_options_in_brackets_are_read_alike(
             admin.delete_topic(name)
 
 
-@needs_java
+@needs_kafka
 def test_topics_are_created_and_altered_alike(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,10 +150,10 @@ def test_topics_are_created_and_altered_alike(
     alter = ("topics", "--alter", "--partitions", "3", "--replica-assignment", "0:1,1:0,1:0")
     with Admin(cluster.bootstrap_servers) as admin:
         ours = run_ours(cluster, capsys, *create, "--topic", topic)
-        theirs = run_java(cluster, *create, "--topic", "some.java")
+        theirs = run_theirs(cluster, *create, "--topic", "some.java")
         assert (theirs[0], theirs[1].replace("java", "ours")) == ours
         assert run_ours(cluster, capsys, *alter, "--topic", topic)[0] == 0
-        assert run_java(cluster, *alter, "--topic", "some.java")[0] == 0
+        assert run_theirs(cluster, *alter, "--topic", "some.java")[0] == 0
         views = admin.describe_topics([topic, "some.java"])
         assert [each.replicas for each in views[topic].partitions] == [(0, 1), (1, 0), (1, 0)]
         assert views[topic].partitions == views["some.java"].partitions
@@ -175,15 +161,15 @@ def test_topics_are_created_and_altered_alike(
             admin.delete_topic(name)
 
 
-@needs_java
+@needs_kafka
 def test_log_directories_are_described_alike(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = ("log-dirs", "--describe", "--broker-list", "1", "--topic-list", "moving")
     ours = run_ours(cluster, capsys, *one)
-    assert ours == run_java(cluster, *one)
+    assert ours == run_theirs(cluster, *one)
     code, shown = run_ours(cluster, capsys, "log-dirs", "--describe")
-    theirs = run_java(cluster, "log-dirs", "--describe")
+    theirs = run_theirs(cluster, "log-dirs", "--describe")
     assert (code, shown.splitlines()[:2]) == (theirs[0], theirs[1].splitlines()[:2])
     found = [json.loads(text.splitlines()[-1]) for text in (shown, theirs[1])]
     for told in found:

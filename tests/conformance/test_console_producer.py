@@ -7,7 +7,6 @@ KIP-480's.
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import time
@@ -17,12 +16,10 @@ from typing import Any
 import pytest
 
 from benchmarks.jars import find_kafka_jars, java_command
+from tests.kafka import needs_kafka
 from trimtab import Admin, Cluster, Consumer, TopicPartition
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("java") is None or find_kafka_jars() is None,
-    reason="needs java and Apache Kafka's jars: TRIMTAB_KAFKA_JARS, or python -m benchmarks.jars",
-)
+pytestmark = needs_kafka
 
 PARTITIONS = 5
 PATIENCE_S = 60

@@ -2,14 +2,14 @@
 
 import asyncio
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from benchmarks.jars import find_kafka_jars, java_command
+from benchmarks.processes import call_java
+from tests.kafka import needs_kafka
 from trimtab.runtime.files import DirectoryStorage
 from trimtab.storage.log import Log
 from trimtab.storage.log_config import LogConfig
@@ -17,14 +17,10 @@ from trimtab.storage.log_directory import LogDirectory
 from trimtab.wire.batch_cy import BatchBuilder, read_headers
 from trimtab.wire.compression import Compression
 
-JARS = find_kafka_jars()
 PRODUCER = 9
 NOW = 2_000_000
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("java") is None or JARS is None,
-    reason="needs java, and Apache Kafka's jars: python -m benchmarks.jars",
-)
+pytestmark = needs_kafka
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +45,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def dump(*arguments: str) -> tuple[str, list[str]]:
     """The tool's output and its complaints."""
-    command = [*java_command("256m"), "-cp", f"{JARS}/*"]
-    command += ["org.apache.kafka.tools.DumpLogSegments", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    tool = "org.apache.kafka.tools.DumpLogSegments"
+    done = call_java(tool, *arguments, heap="256m", stderr=subprocess.PIPE)
     complaints = [
         line
         for line in done.stderr.splitlines()

@@ -7,32 +7,24 @@ OffsetCommit (`trimtab.wire.messages.offset_commit`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.jars import RivalMissing, find_java, kafka_jars
 from benchmarks.processes import ApacheKafka, run_java
 from trimtab import Admin, Cluster, Producer
 from trimtab.errors import BrokerError, ErrorCode, UsageError
 
-TOPIC = "flights"
+TOPIC = GROUP = "group-offsets"
 
 
 @pytest.fixture(scope="module")
-def kafka() -> Iterator[str]:
-    try:
-        find_java()
-        kafka_jars()
-    except RivalMissing as missing:
-        pytest.skip(str(missing))
-    with ApacheKafka() as broker:
-        with Admin(broker.address) as admin:
-            admin.create_topic(TOPIC, partitions=2)
-        with Producer(broker.address) as producer:
-            for number in range(30):
-                producer.send(TOPIC, b"x", partition=number % 2)
-        yield broker.address
+def kafka(apache_kafka: ApacheKafka) -> str:
+    with Admin(apache_kafka.address) as admin:
+        admin.create_topic(TOPIC, partitions=2)
+    with Producer(apache_kafka.address) as producer:
+        for number in range(30):
+            producer.send(TOPIC, b"x", partition=number % 2)
+    return apache_kafka.address
 
 
 def lag(servers: str, group: str) -> dict[int, tuple[int, int]]:
@@ -47,19 +39,21 @@ def lag(servers: str, group: str) -> dict[int, tuple[int, int]]:
 
 def test_kafkas_tool_shows_the_lag_of_what_was_set(kafka: str) -> None:
     with Admin(kafka) as admin:
-        admin.alter_group_offsets("g", {(TOPIC, 0): 5, (TOPIC, 1): 15})
-        assert lag(kafka, "g") == {0: (5, 10), 1: (15, 0)}
-        admin.alter_group_offsets("g", {(TOPIC, 0): 6})
-        admin.alter_group_offsets("g", {})
-        assert lag(kafka, "g")[0] == (6, 9)
-        assert admin.list_group_offsets("g") == {(TOPIC, 0): 6, (TOPIC, 1): 15}
+        admin.alter_group_offsets(GROUP, {(TOPIC, 0): 5, (TOPIC, 1): 15})
+        assert lag(kafka, GROUP) == {0: (5, 10), 1: (15, 0)}
+        admin.alter_group_offsets(GROUP, {(TOPIC, 0): 6})
+        admin.alter_group_offsets(GROUP, {})
+        assert lag(kafka, GROUP)[0] == (6, 9)
+        assert admin.list_group_offsets(GROUP) == {(TOPIC, 0): 6, (TOPIC, 1): 15}
         assert admin.list_group_offsets("nobody") == {}
 
 
 def test_refusals_name_the_group(kafka: str) -> None:
     with Admin(kafka) as admin:
-        with pytest.raises(BrokerError, match=r"group g, flights-9: UNKNOWN_TOPIC_OR_PARTITION"):
-            admin.alter_group_offsets("g", {(TOPIC, 9): 5})
+        with pytest.raises(
+            BrokerError, match=rf"group {GROUP}, {TOPIC}-9: UNKNOWN_TOPIC_OR_PARTITION"
+        ):
+            admin.alter_group_offsets(GROUP, {(TOPIC, 9): 5})
         with pytest.raises(UsageError, match="must be a group's id"):
             admin.alter_group_offsets("", {})
         with pytest.raises(UsageError, match="must be a group's id"):

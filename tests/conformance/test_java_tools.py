@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,14 +16,12 @@ import pytest
 
 from benchmarks.jars import find_kafka_jars, java_command
 from benchmarks.processes import run_java
+from tests.kafka import needs_kafka
 from trimtab import Admin, Cluster, Producer
 from trimtab.client.admin import NewTopic
 from trimtab.runtime.clock import monotonic_clock
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("java") is None or find_kafka_jars() is None,
-    reason="needs java and Apache Kafka's jars: TRIMTAB_KAFKA_JARS, or python -m benchmarks.jars",
-)
+pytestmark = needs_kafka
 
 RECORDS = 50_000
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +16,8 @@ from benchmarks.jars import (
     OLD_CLIENT,
     find_client_jars,
     find_kafka_jars,
-    java_command,
 )
+from benchmarks.processes import run_java
 from trimtab import Admin, Cluster, Producer
 from trimtab.broker.handlers import HANDLERS
 from trimtab.errors import BrokerError
@@ -195,19 +194,9 @@ def test_java_reports_errors_to_consumers_producers_and_admins(
     jars = find()
     if jars is None:
         pytest.skip(f"needs kafka-clients {version}: python -m benchmarks.jars")
-    done = subprocess.run(
-        [
-            *java_command("128m"),
-            *("-cp", f"{jars}/*", str(SOURCE), served.servers),
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=PATIENCE_S,
-        check=True,
-    )
-    met = dict(line.split(" ", 1) for line in done.stdout.splitlines())
-    assert len(met) == 8, done.stdout
+    said = run_java(str(SOURCE), served.servers, heap="128m", jars=jars, stderr=None)
+    met = dict(line.split(" ", 1) for line in said.splitlines())
+    assert len(met) == 8, said
     assert "do not serve transactions" in met.pop("initTransactions")
     for way, error in met.items():
         assert "UnsupportedVersionException" in error, way

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from benchmarks.jars import find_kafka_jars, java_command
+from benchmarks.processes import call_java, run_java
+from tests.kafka import needs_kafka
 from trimtab import Admin, BrokerError, Cluster, ErrorCode, Producer
 
 # kafka-python uses a deprecated API to read its schemas.
@@ -17,11 +16,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning"),
     pytest.mark.kip(578),
 ]
-
-needs_java = pytest.mark.skipif(
-    shutil.which("java") is None or find_kafka_jars() is None,
-    reason="needs java and Apache Kafka's jars: python -m benchmarks.jars",
-)
 
 
 @pytest.fixture
@@ -76,29 +70,15 @@ def create_with_kafka_python(servers: str, name: str, partitions: int, factor: i
 
 
 def create_with_java(servers: str, name: str, partitions: int, factor: int) -> str:
-    done = run_java(
+    done = call_java(
         "org.apache.kafka.tools.TopicCommand",
         *("--bootstrap-server", servers, "--create", "--topic", name),
         *("--partitions", str(partitions), "--replication-factor", str(factor)),
+        heap="128m",
     )
     if "PolicyViolationException" in done.stdout:
         return f"POLICY_VIOLATION: {done.stdout}"
     return "" if done.returncode == 0 else done.stdout
-
-
-def run_java(main: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [
-            *java_command("128m"),
-            *("-cp", f"{find_kafka_jars()}/*", main, *arguments),
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=120,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize(
@@ -107,7 +87,7 @@ def run_java(main: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         create_with_trimtab,
         create_with_confluent,
         create_with_kafka_python,
-        pytest.param(create_with_java, marks=needs_java),
+        pytest.param(create_with_java, marks=needs_kafka),
     ],
 )
 def test_every_client_learns_how_many_partitions_fit_and_can_create_them(
@@ -123,16 +103,14 @@ def test_every_client_learns_how_many_partitions_fit_and_can_create_them(
     assert "at most 0" in create(servers, "u", 1, 1)
 
 
-@needs_java
+@needs_kafka
 def test_kafkas_own_tool_sets_the_limit_for_all_brokers(cluster: Cluster) -> None:
     servers = cluster.bootstrap_servers
 
     def configure(*words: str) -> str:
         tool = "kafka.admin.ConfigCommand"
         where = ("--bootstrap-server", servers, "--entity-type", "brokers", "--entity-default")
-        done = run_java(tool, *where, *words)
-        assert done.returncode == 0, done.stdout
-        return done.stdout
+        return run_java(tool, *where, *words, heap="128m")
 
     configure("--alter", "--add-config", "max.broker.partitions=41,max.partitions=62")
     assert "max.broker.partitions=41" in configure("--describe")

@@ -1,42 +1,29 @@
 """`trimtab producer-perf` and Kafka's own tool, on Apache Kafka, print the same lines.
 
-Also tests its transactions. Skipped without Java or Apache Kafka's jars
-(`python -m benchmarks.jars`).
+Also tests its transactions. Skipped without Java; the first run fetches Apache Kafka's jars.
 """
 
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.jars import find_kafka_jars
 from benchmarks.processes import ApacheKafka, run_java
 from trimtab import Admin, TopicPartition
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("java") is None or find_kafka_jars() is None,
-    reason="needs java and Apache Kafka's jars: TRIMTAB_KAFKA_JARS, or python -m benchmarks.jars",
-)
-
 TIMEOUT_S = 120
 RECORDS = 2000
+PLAIN, IN_TRANSACTIONS = "perf-plain", "perf-in-transactions"
 WORDS = ("--num-records", str(RECORDS), "--record-size", "100", "--throughput", "2000")
 
 
 @pytest.fixture(scope="module")
-def kafka() -> Iterator[ApacheKafka]:
-    with ApacheKafka() as kafka:
-        yield kafka
-
-
-@pytest.fixture(scope="module")
-def admin(kafka: ApacheKafka) -> Iterator[Admin]:
-    with Admin(bootstrap_servers=kafka.address) as admin:
+def admin(apache_kafka: ApacheKafka) -> Iterator[Admin]:
+    with Admin(bootstrap_servers=apache_kafka.address) as admin:
         yield admin
 
 
@@ -68,10 +55,10 @@ def shapes(text: str) -> list[str]:
     ]
 
 
-def test_both_print_the_same_lines(kafka: ApacheKafka, admin: Admin) -> None:
-    admin.create_topic("lines", partitions=3)
-    words = ("--topic", "lines", "--warmup-records", "500", "--print-metrics")
-    ours, theirs = run_ours(kafka, *words), run_kafkas(kafka, *words)
+def test_both_print_the_same_lines(apache_kafka: ApacheKafka, admin: Admin) -> None:
+    admin.create_topic(PLAIN, partitions=3)
+    words = ("--topic", PLAIN, "--warmup-records", "500", "--print-metrics")
+    ours, theirs = run_ours(apache_kafka, *words), run_kafkas(apache_kafka, *words)
     assert [re.sub(" +", " ", line) for line in shapes(ours)] == [
         re.sub(" +", " ", line) for line in shapes(theirs)
     ]
@@ -79,11 +66,11 @@ def test_both_print_the_same_lines(kafka: ApacheKafka, admin: Admin) -> None:
     assert re.search(pattern, ours)[1] == re.search(pattern, theirs)[1] == "perf-producer-client"
 
 
-def test_records_are_sent_in_transactions(kafka: ApacheKafka, admin: Admin) -> None:
-    admin.create_topic("transactions", partitions=1)
-    text = run_ours(kafka, "--topic", "transactions", "--transaction-duration-ms", "100")
+def test_records_are_sent_in_transactions(apache_kafka: ApacheKafka, admin: Admin) -> None:
+    admin.create_topic(IN_TRANSACTIONS, partitions=1)
+    text = run_ours(apache_kafka, "--topic", IN_TRANSACTIONS, "--transaction-duration-ms", "100")
     assert f"{RECORDS} records sent" in text
-    partition = TopicPartition("transactions", 0)
+    partition = TopicPartition(IN_TRANSACTIONS, 0)
     ends = {
         isolation: admin.list_offsets([partition], isolation=isolation)[partition].offset
         for isolation in ("read_uncommitted", "read_committed")

@@ -4,21 +4,17 @@ the same."""
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from benchmarks.jars import find_kafka_jars
 from benchmarks.processes import run_java
+from tests.kafka import needs_kafka
 from trimtab import Admin, Cluster, Producer
 from trimtab.cli import main
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("java") is None or find_kafka_jars() is None,
-    reason="needs java and Apache Kafka's jars: TRIMTAB_KAFKA_JARS, or python -m benchmarks.jars",
-)
+pytestmark = needs_kafka
 
 Run = Callable[..., str]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.jars import find_kafka_jars, java_command
+from benchmarks.jars import find_kafka_jars
+from benchmarks.processes import run_java
 from trimtab import Admin, AsyncProducer, Cluster, Producer
 from trimtab.errors import BrokerError, ErrorCode, KafkaError
 
@@ -76,18 +76,7 @@ def test_java_blames_the_records_at_fault_alone(servers: str) -> None:
     jars = find_kafka_jars()
     if jars is None:
         pytest.skip("needs kafka-clients: python -m benchmarks.jars")
-    done = subprocess.run(
-        [
-            *java_command("128m"),
-            *("-cp", f"{jars}/*", str(SOURCE), servers),
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    lines = done.stdout.splitlines()
+    lines = run_java(str(SOURCE), servers, heap="128m", jars=jars, stderr=None).splitlines()
     assert ["InvalidRecordException" in line for line in lines] == AT_FAULT
     assert ["part of a batch" in line for line in lines] == [not each for each in AT_FAULT]
 

@@ -8,54 +8,47 @@ from __future__ import annotations
 import json
 import struct
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.jars import RivalMissing, find_java, kafka_jars
 from benchmarks.processes import ApacheKafka, run_java
 from trimtab import Admin, Producer
 from trimtab.spark.load.log_segments import find_segments, read_headers
 from trimtab.spark.load.snapshots import take_snapshot
 
-PLAIN, MARKED = "plain", "marked"
+PLAIN, MARKED = "segments-plain", "segments-marked"
+GROUP = "segments"
 TOPICS = f"{PLAIN},{MARKED}"
 
 
 @pytest.fixture(scope="module")
-def kafka() -> Iterator[ApacheKafka]:
-    try:
-        find_java()
-        kafka_jars()
-    except RivalMissing as missing:
-        pytest.skip(str(missing))
-    with ApacheKafka() as broker:
-        small = {"segment.bytes": 1024 * 1024}
-        with Admin(broker.address) as admin:
-            admin.create_topic(PLAIN, partitions=3, config=small)
-            admin.create_topic(MARKED, partitions=2)
-        with Producer(broker.address, compression_type="zstd", linger_ms=5) as producer:
-            for number in range(20_000):
-                producer.send(PLAIN, b"%d" % number * 40, b"%d" % (number % 50))
-        with Producer(broker.address) as producer:
-            for number in range(4_000):
-                producer.send(PLAIN, b"%d" % number * 200)
-        with Producer(broker.address, transactional_id="t") as producer:
-            producer.init_transactions()
-            for number in range(4):
-                producer.begin_transaction()
-                for partition in range(2):
-                    producer.send(MARKED, b"v" * number, partition=partition)
-                producer.flush()  # aborting unsent records would leave nothing in the log
-                if number % 2:
-                    producer.commit_transaction()
-                else:
-                    producer.abort_transaction()
-        # A commit returns before its markers are written; the next producer with this
-        # transactional id waits for them.
-        with Producer(broker.address, transactional_id="t") as producer:
-            producer.init_transactions()
-        yield broker
+def kafka(apache_kafka: ApacheKafka) -> ApacheKafka:
+    small = {"segment.bytes": 1024 * 1024}
+    with Admin(apache_kafka.address) as admin:
+        admin.create_topic(PLAIN, partitions=3, config=small)
+        admin.create_topic(MARKED, partitions=2)
+    with Producer(apache_kafka.address, compression_type="zstd", linger_ms=5) as producer:
+        for number in range(20_000):
+            producer.send(PLAIN, b"%d" % number * 40, b"%d" % (number % 50))
+    with Producer(apache_kafka.address) as producer:
+        for number in range(4_000):
+            producer.send(PLAIN, b"%d" % number * 200)
+    with Producer(apache_kafka.address, transactional_id=MARKED) as producer:
+        producer.init_transactions()
+        for number in range(4):
+            producer.begin_transaction()
+            for partition in range(2):
+                producer.send(MARKED, b"v" * number, partition=partition)
+            producer.flush()  # aborting unsent records would leave nothing in the log
+            if number % 2:
+                producer.commit_transaction()
+            else:
+                producer.abort_transaction()
+    # A commit returns before its markers are written; the next producer with this
+    # transactional id waits for them.
+    with Producer(apache_kafka.address, transactional_id=MARKED) as producer:
+        producer.init_transactions()
+    return apache_kafka
 
 
 def test_bytes_and_offsets_are_those_that_kafkas_tools_print(kafka: ApacheKafka) -> None:
@@ -105,9 +98,9 @@ def test_markers_and_codecs_are_seen(kafka: ApacheKafka) -> None:
 
 def test_a_snapshot_says_what_the_cluster_has(kafka: ApacheKafka) -> None:
     with Admin(kafka.address) as admin:
-        admin.alter_group_offsets("g", {(PLAIN, 2): 7})
+        admin.alter_group_offsets(GROUP, {(PLAIN, 2): 7})
     snapshot = take_snapshot(
-        {"bootstrap.servers": kafka.address}, topics=[PLAIN, MARKED], groups=["g", "nobody"]
+        {"bootstrap.servers": kafka.address}, topics=[PLAIN, MARKED], groups=[GROUP, "nobody"]
     )
     assert [row[1:] for row in snapshot.partitions] == [
         (topic, number, 0, None, [0], [None], [0])
@@ -128,6 +121,6 @@ def test_a_snapshot_says_what_the_cluster_has(kafka: ApacheKafka) -> None:
     ((_, _, directory, total, usable),) = snapshot.directories
     assert directory == str(kafka.directory / "data")
     assert total > usable > 0
-    assert [row[1:] for row in snapshot.group_offsets] == [("g", PLAIN, 2, 7)]
+    assert [row[1:] for row in snapshot.group_offsets] == [(GROUP, PLAIN, 2, 7)]
     every = [row for rows in snapshot for row in rows]
     assert len({row[0] for row in every}) == 1

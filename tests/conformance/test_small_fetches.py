@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,8 +19,8 @@ from benchmarks.jars import (
     OLD_CLIENT,
     find_client_jars,
     find_kafka_jars,
-    java_command,
 )
+from benchmarks.processes import run_java
 from trimtab import Admin, Cluster, Consumer, Producer
 
 # kafka-python uses a deprecated API to read its schemas.
@@ -152,15 +151,6 @@ def test_java(servers: str, version: str) -> None:
     jars = find_kafka_jars() if version == KAFKA_VERSION else find_client_jars(version)
     if jars is None:
         pytest.skip(f"needs kafka-clients {version}: python -m benchmarks.jars")
-    done = subprocess.run(
-        [
-            *java_command("128m"),
-            *("-cp", f"{jars}/*", str(SOURCE), servers, TOPIC, str(PARTITIONS), str(TOTAL)),
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    check([int(line) for line in done.stdout.split()])
+    words = (servers, TOPIC, str(PARTITIONS), str(TOTAL))
+    read = run_java(str(SOURCE), *words, heap="128m", jars=jars, stderr=None)
+    check([int(line) for line in read.split()])

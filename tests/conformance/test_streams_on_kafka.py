@@ -6,29 +6,22 @@ Without Spark: `Query` drives the reader as Spark does. Skipped without Java.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from benchmarks.jars import RivalMissing, find_java, kafka_jars
 from benchmarks.processes import ApacheKafka, run_java
 from tests.unit.spark.stream.test_reader import Query, reader, size_of
 from trimtab import Admin, Producer
 from trimtab.spark.read.ranges import DataLoss
 
 LIMIT = 20_000
+DELETED = "streams-deleted"
 
 
 @pytest.fixture(scope="module")
-def kafka() -> Iterator[str]:
-    try:
-        find_java()
-        kafka_jars()
-    except RivalMissing as missing:
-        pytest.skip(str(missing))
-    with ApacheKafka() as broker:
-        yield broker.address
+def kafka(apache_kafka: ApacheKafka) -> str:
+    return apache_kafka.address
 
 
 def run_all(query: Query) -> None:
@@ -43,7 +36,7 @@ def run_all(query: Query) -> None:
 @pytest.mark.parametrize("source", ["auto", "probe"])
 def test_only_what_is_committed_is_read_and_once(kafka: str, source: str) -> None:
     """Also markers and aborted records count as bytes; an open transaction ends the partition."""
-    topic = f"transactions-{source}"
+    topic = f"streams-{source}"
     with Admin(kafka) as admin:
         admin.create_topic(topic, partitions=1)
     with Producer(kafka, transactional_id=topic, linger_ms=0, batch_size=1000) as producer:
@@ -81,14 +74,14 @@ def test_only_what_is_committed_is_read_and_once(kafka: str, source: str) -> Non
 
 def test_records_that_were_deleted_before_they_were_read(kafka: str, tmp_path: Path) -> None:
     with Admin(kafka) as admin:
-        admin.create_topic("deleted", partitions=1)
+        admin.create_topic(DELETED, partitions=1)
     with Producer(kafka, linger_ms=0, batch_size=1000) as producer:
         for _ in range(60):
-            producer.send("deleted", bytes(900))
+            producer.send(DELETED, bytes(900))
     options = {"maxBytesPerTrigger": str(LIMIT)}
-    careful = Query(reader(kafka, subscribe="deleted", **options))
+    careful = Query(reader(kafka, subscribe=DELETED, **options))
     assert careful.step()
-    wanted = {"partitions": [{"topic": "deleted", "partition": 0, "offset": 50}], "version": 1}
+    wanted = {"partitions": [{"topic": DELETED, "partition": 0, "offset": 50}], "version": 1}
     (tmp_path / "wanted.json").write_text(json.dumps(wanted))
     run_java(
         "org.apache.kafka.tools.DeleteRecordsCommand",
@@ -97,6 +90,6 @@ def test_records_that_were_deleted_before_they_were_read(kafka: str, tmp_path: P
     stood = careful.start
     with pytest.raises(DataLoss, match="the first one left is 50"):
         run_all(careful)
-    bold = Query(reader(kafka, subscribe="deleted", failOnDataLoss="false", **options), stood)
+    bold = Query(reader(kafka, subscribe=DELETED, failOnDataLoss="false", **options), stood)
     run_all(bold)
     assert bold.read == [(0, n) for n in range(50, 60)]

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.jars import RivalMissing, find_java, kafka_jars
-from benchmarks.processes import ApacheKafka, run_java
+from benchmarks.processes import ApacheKafka
+from tests.kafka import transaction_version
 from trimtab import Admin, ErrorCode, Producer, TopicPartition
 from trimtab.client.network.connections import Connections
 from trimtab.client.options import PRODUCER, Options
@@ -31,25 +31,10 @@ PATIENCE = 60.0
 """Timeout of a reader, in seconds."""
 
 
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[str]:
-    try:
-        find_java()
-        kafka_jars()
-    except RivalMissing as missing:
-        pytest.skip(str(missing))
-    with ApacheKafka() as broker:
-        yield broker.address
-
-
 @pytest.fixture(scope="module", params=[2, 1], ids=["version-2", "version-1"])
-def servers(kafka: str, request: pytest.FixtureRequest) -> str:
-    if request.param == 1:
-        run_java(
-            "org.apache.kafka.tools.FeatureCommand",
-            *("--bootstrap-server", kafka, "downgrade", "--feature", "transaction.version=1"),
-        )
-    return kafka
+def servers(apache_kafka: ApacheKafka, request: pytest.FixtureRequest) -> Iterator[str]:
+    with transaction_version(apache_kafka, request.param):
+        yield apache_kafka.address
 
 
 @pytest.fixture

@@ -16,32 +16,16 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.exactly_once import TwoPhaseKafka
-from benchmarks.jars import RivalMissing, find_java, kafka_jars
-from benchmarks.processes import run_java
+from tests.kafka import transaction_version
 from trimtab import Admin, Consumer, ErrorCode, Producer, TopicPartition
 from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
 from trimtab.errors import BrokerError, TransactionError
 
 
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[str]:
-    try:
-        find_java()
-        kafka_jars()
-    except RivalMissing as missing:
-        pytest.skip(str(missing))
-    with TwoPhaseKafka() as broker:
-        yield broker.address
-
-
 @pytest.fixture(scope="module", params=[2, 1], ids=["version-2", "version-1"])
-def servers(kafka: str, request: pytest.FixtureRequest) -> str:
-    if request.param == 1:
-        run_java(
-            "org.apache.kafka.tools.FeatureCommand",
-            *("--bootstrap-server", kafka, "downgrade", "--feature", "transaction.version=1"),
-        )
-    return kafka
+def servers(two_phase_kafka: TwoPhaseKafka, request: pytest.FixtureRequest) -> Iterator[str]:
+    with transaction_version(two_phase_kafka, request.param):
+        yield two_phase_kafka.address
 
 
 @pytest.fixture(params=[False, True], ids=["limited", "endless"])

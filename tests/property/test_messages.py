@@ -127,7 +127,7 @@ def test_bytes_decode_or_are_corrupt(
     rng = random.Random(seed)
     for mutated in [rng.randbytes(rng.randrange(64)), *(mutate(body, rng) for _ in range(20))]:
         try:
-            received = decode(cls, version, mutated)
+            received: Any = decode(cls, version, mutated)
         except CorruptData:
             if not is_longer(cls, version, mutated):
                 with pytest.raises(CorruptData):

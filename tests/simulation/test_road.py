@@ -144,7 +144,7 @@ def run_slow_broker(seed: int) -> Run:
 
 
 @pytest.mark.kip(794)
-def test_two_runs_with_a_slow_broker_are_equal_and_send_it_less():
+def test_two_runs_with_a_slow_broker_are_equal_and_send_it_less() -> None:
     first = run_slow_broker(seed=1)
     assert first.virtual_s >= 600
     assert first.shares[0] < 0.8 * min(first.shares[1:])
@@ -152,7 +152,7 @@ def test_two_runs_with_a_slow_broker_are_equal_and_send_it_less():
     print(", ".join(f"broker {broker}: {part:.1%}" for broker, part in enumerate(first.shares)))
 
 
-def test_another_seed_gives_another_run():
+def test_another_seed_gives_another_run() -> None:
     async def send_a_few(world: World, send: Send) -> None:
         for number in range(1000):
             await send(number)
@@ -164,7 +164,7 @@ def test_another_seed_gives_another_run():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_record_is_stored_once_through_resets_and_cuts(seed):
+def test_every_record_is_stored_once_through_resets_and_cuts(seed: int) -> None:
     broken = 0
 
     async def make_faults(world: World) -> None:
@@ -196,7 +196,7 @@ def test_every_record_is_stored_once_through_resets_and_cuts(seed):
     assert broken >= 5
 
 
-def test_a_run_is_the_same_in_another_process_compiled_or_interpreted():
+def test_a_run_is_the_same_in_another_process_compiled_or_interpreted() -> None:
     """Decisions must not depend on the order of a set of strings, or on object addresses."""
     script = f"""
 import asyncio, sys

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 
 class Stored(NamedTuple):
@@ -42,13 +42,16 @@ def read_topic(servers: str, topic: str) -> list[Stored]:
             assert messages, f"nothing more of {topic} for 30 s, {left - len(stored)} are missing"
             for message in messages:
                 assert message.error() is None, message.error()
+                partition, offset = message.partition(), message.offset()
+                assert partition is not None
+                assert offset is not None
                 stored.append(
                     Stored(
-                        message.partition(),
-                        message.offset(),
+                        partition,
+                        offset,
                         message.key(),
                         message.value(),
-                        message.headers() or [],
+                        cast("list[tuple[str, bytes | None]]", message.headers() or []),
                         message.timestamp()[1],
                     )
                 )

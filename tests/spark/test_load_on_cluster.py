@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from pyspark.sql import functions as f
 
+from tests.spark.frames import read
 from trimtab import Admin, Cluster, Producer
 from trimtab.spark.load.brokers import broker_capacity
 from trimtab.spark.load.inputs import KEY_HASHES, KEYS, RECORDS
@@ -73,11 +74,6 @@ def frames(spark: SparkSession, field: Field) -> SnapshotFrames:
     return to_frames(spark, take_snapshot({"bootstrap.servers": field.servers}))
 
 
-def read(spark: SparkSession, field: Field, schema: str, topics: str) -> DataFrame:
-    reader = spark.read.schema(schema).format("trimtab").option("subscribe", topics)
-    return reader.option("kafka.bootstrap.servers", field.servers).load()
-
-
 def as_dict(frame: DataFrame, keys: int) -> dict[tuple[Any, ...], tuple[Any, ...]]:
     return {tuple(row)[:keys]: tuple(row)[keys:] for row in frame.collect()}
 
@@ -121,7 +117,7 @@ def test_segments_have_the_bytes_of_log_dirs_and_the_offsets_of_get_offsets(
 def test_records_and_segments_make_the_same_table_with_full_counts(
     spark: SparkSession, field: Field, frames: SnapshotFrames
 ) -> None:
-    records = read(spark, field, RECORDS, f"{KEYED},{PLAIN}")
+    records = read(spark, field.servers, RECORDS, subscribe=f"{KEYED},{PLAIN}")
     from_records = partition_load(records, frames.partitions).filter(f"topic != '{RESENT}'")
     # Of each partition the leader's log.
     led = frames.partitions.select("topic", "partition", "leader")
@@ -149,7 +145,8 @@ def test_records_and_segments_make_the_same_table_with_full_counts(
 
 
 def test_the_top_twenty_keys_and_where_they_would_go(spark: SparkSession, field: Field) -> None:
-    hot = hot_keys(key_sketches(read(spark, field, KEYS, KEYED), counters=300), top=20)
+    records = read(spark, field.servers, KEYS, subscribe=KEYED)
+    hot = hot_keys(key_sketches(records, counters=300), top=20)
     counted = Counter(field.keys)
     least = counted.most_common(20)[-1][1]
     rows = hot.collect()
@@ -160,8 +157,9 @@ def test_the_top_twenty_keys_and_where_they_would_go(spark: SparkSession, field:
         assert row.Records <= counted[bytes(row.key)] <= row.MostRecords
 
     # The same keys over seven partitions: what is foretold is what a producer then did.
-    foretold = what_if_partitions(read(spark, field, KEY_HASHES, KEYED), [NEW_COUNT])
-    sent = read(spark, field, RECORDS, RESENT).groupBy("partition")
+    hashes = read(spark, field.servers, KEY_HASHES, subscribe=KEYED)
+    foretold = what_if_partitions(hashes, [NEW_COUNT])
+    sent = read(spark, field.servers, RECORDS, subscribe=RESENT).groupBy("partition")
     happened = sent.agg({"offset": "count", "keyBytes": "sum", "valueBytes": "sum"}).selectExpr(
         "partition", "`count(offset)`", "`sum(keyBytes)` + `sum(valueBytes)`"
     )

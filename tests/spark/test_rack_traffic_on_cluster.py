@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trimtab import Admin, Cluster, Consumer, Producer
+from tests.spark.frames import consume, read
+from trimtab import Admin, Cluster, Producer
 from trimtab.broker.fetch_session import Reader
 from trimtab.spark import load
 from trimtab.spark.load.snapshots import take_snapshot, to_frames
@@ -56,13 +57,13 @@ def test_traffic_is_what_the_brokers_sent(
             with Producer(servers, **options) as producer:
                 for number in range(count):
                     producer.send(topic, b"%d" % number * 50)
-        consume(servers, "c", [NEAR, FAR])
-        consume(servers, "", [NEAR])
+        for rack, topics in (("c", (NEAR, FAR)), ("", (NEAR,))):
+            for topic in topics:
+                consume(servers, rack, [(topic, number) for number in range(4)])
         counted = sent.copy()
 
         frames = to_frames(spark, take_snapshot({"bootstrap.servers": servers}))
-        reader = spark.read.schema(load.RECORDS).format("trimtab").option("subscribe", "near,far")
-        records = reader.option("kafka.bootstrap.servers", servers).load()
+        records = read(spark, servers, load.RECORDS, subscribe=f"{NEAR},{FAR}")
         table = load.partition_load(records, frames.partitions)
         clients = [
             (NEAR, "produce", "a", 3.0, True),
@@ -78,9 +79,9 @@ def test_traffic_is_what_the_brokers_sent(
         with Admin(servers) as admin:
             (logs,) = admin.describe_log_dirs([1])[1]
     moved = {(row.topic, row.kind, row.fromRack, row.toRack): row.Bytes for row in traffic}
-    read = {key: size for key, size in moved.items() if key[1] != "produce"}
-    assert read.keys() == counted.keys()
-    for key, size in read.items():
+    taken = {key: size for key, size in moved.items() if key[1] != "produce"}
+    assert taken.keys() == counted.keys()
+    for key, size in taken.items():
         assert size == pytest.approx(counted[key], rel=0.02), key
     # Rack-aware producers wrote to their racks alone; the other from b to all.
     produced = {key: size for key, size in moved.items() if key[1] == "produce"}
@@ -93,17 +94,3 @@ def test_traffic_is_what_the_brokers_sent(
     assert produced[FAR, "produce", "b", "b"] == logs.logs[FAR, 1].size
     savable = {row.SavedBy for row in traffic if row.SavableBytes}
     assert savable == {"KIP-1123", "KIP-392"}
-
-
-def consume(servers: str, rack: str, topics: list[str]) -> None:
-    """Read topics to their ends."""
-    for topic in topics:
-        with Consumer(servers, client_rack=rack) as consumer:
-            partitions = [(topic, number) for number in range(4)]
-            consumer.assign(partitions)
-            consumer.seek_to_beginning()
-            left = sum(consumer.end_offsets(partitions).values())
-            while left:
-                records = consumer.poll(60_000)
-                assert records, f"{left} records of {topic} did not come"
-                left -= len(records)

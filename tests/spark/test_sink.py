@@ -12,6 +12,7 @@ from pyspark.errors import AnalysisException, PythonException, StreamingQueryExc
 from pyspark.sql import functions
 
 from tests.spark.foreign import read_topic
+from tests.spark.frames import read, write
 from trimtab import Admin, Cluster
 
 if TYPE_CHECKING:
@@ -40,11 +41,6 @@ def make_topic(servers: str, name: str, **configs: str) -> str:
     return name
 
 
-def write(frame: DataFrame, servers: str, **options: str) -> None:
-    writer = frame.write.format("trimtab").mode("append")
-    writer.option("kafka.bootstrap.servers", servers).options(**options).save()
-
-
 def test_a_topic_that_is_read_and_written_is_the_same_again(
     spark: SparkSession, servers: str, topic: str
 ) -> None:
@@ -62,10 +58,8 @@ def test_a_topic_that_is_read_and_written_is_the_same_again(
     assert sorted(((e.key, e.value, e.headers, e.timestamp) for e in stored), key=repr) == sorted(
         ((key, value, headers or [], time) for key, value, headers, _, time in rows), key=repr
     )
-    source = spark.read.format("trimtab").option("kafka.bootstrap.servers", servers)
-    read = source.option("subscribe", topic).option("includeHeaders", "true").load()
     again = make_topic(servers, f"{topic}-again")
-    write(read, servers, topic=again)
+    write(read(spark, servers, subscribe=topic, includeHeaders="true"), servers, topic=again)
     assert read_topic(servers, again) == stored
 
 

@@ -5,13 +5,13 @@ Skipped without Java and Maven.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.jars import RivalMissing, connector_jars, find_java, kafka_jars
+from benchmarks.jars import RivalMissing, connector_jars
 from benchmarks.processes import ApacheKafka
+from tests.spark import frames
 from tests.spark.foreign import Stored, read_topic
 from trimtab import Admin
 
@@ -22,24 +22,20 @@ PARTITIONS = 5
 
 
 @pytest.fixture(scope="module")
-def kafka(spark: SparkSession) -> Iterator[str]:
+def kafka(spark: SparkSession, apache_kafka: ApacheKafka) -> str:
     try:
-        find_java()
-        kafka_jars()
         jars = connector_jars()
     except RivalMissing as missing:
         pytest.skip(str(missing))
     for jar in sorted(jars.glob("*.jar")):
         spark.sql(f"ADD JAR '{jar}'")
-    with ApacheKafka() as broker:
-        yield broker.address
+    return apache_kafka.address
 
 
 def write(frame: DataFrame, kind: str, servers: str, topic: str, **options: str) -> list[Stored]:
     with Admin(servers) as admin:
         admin.create_topic(topic, partitions=PARTITIONS)
-    writer = frame.write.format(kind).mode("append").options(**options)
-    writer.option("kafka.bootstrap.servers", servers).option("topic", topic).save()
+    frames.write(frame, servers, kind, topic=topic, **options)
     return read_topic(servers, topic)
 
 
@@ -57,8 +53,8 @@ def test_keys_nulls_headers_and_partitions_are_stored_alike(
         " struct('größe' AS key, CAST('' AS BINARY) AS value)) END AS headers",
         "id AS other",
     )
-    theirs = write(frame, "kafka", kafka, "theirs")
-    ours = write(frame, "trimtab", kafka, "ours")
+    theirs = write(frame, "kafka", kafka, "connector-theirs")
+    ours = write(frame, "trimtab", kafka, "connector-ours")
     assert len(ours) == 2000
     assert {each.partition for each in ours} == set(range(PARTITIONS))
     assert [each._replace(timestamp=0) for each in ours] == [
@@ -69,7 +65,9 @@ def test_keys_nulls_headers_and_partitions_are_stored_alike(
 def test_null_keys_go_to_all_partitions_with_either(spark: SparkSession, kafka: str) -> None:
     frame = spark.range(0, 100_000, 1, 1).selectExpr("CAST(id AS STRING) AS value")
     for kind in ("kafka", "trimtab"):
-        stored = write(frame, kind, kafka, f"null-keys-{kind}", **{"kafka.batch.size": "16384"})
+        stored = write(
+            frame, kind, kafka, f"connector-null-keys-{kind}", **{"kafka.batch.size": "16384"}
+        )
         assert len({each.value for each in stored}) == 100_000
         assert {each.partition for each in stored} == set(range(PARTITIONS))
         assert all(each.key is None for each in stored)

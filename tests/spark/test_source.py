@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import AnalysisException, PythonException
 
+from tests.spark.frames import read
 from trimtab import Admin, Cluster, Producer
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 TOPIC, OTHER, COMPRESSED = "flights", "flights-too", "compressed"
 COUNT = 300
@@ -44,11 +45,6 @@ def servers() -> Iterator[str]:
             for number in range(COUNT):
                 producer.send(COMPRESSED, b"%d" % number)
         yield servers
-
-
-def read(spark: SparkSession, servers: str, schema: str = "", **options: str) -> DataFrame:
-    reader = spark.read.format("trimtab").option("kafka.bootstrap.servers", servers)
-    return (reader.schema(schema) if schema else reader).options(**options).load()
 
 
 def test_rows_and_schema_are_those_of_sparks_kafka_source(

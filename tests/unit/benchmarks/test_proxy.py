@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from benchmarks import proxy as proxy_module
 from benchmarks.proxy import (
     Cut,
     Delay,
@@ -121,6 +120,7 @@ def test_frames_pass_in_order_and_are_counted() -> None:
 def test_one_request_at_a_time_reaches_the_broker() -> None:
     """As a broker serves a connection: that makes 20 ms mean 50 a second."""
     arrived, release = asyncio.Event(), asyncio.Event()
+    held = Broker()
 
     class Hold(Treatment):
         async def response(self, exchange: Exchange, frame: bytes | None) -> bytes:
@@ -142,7 +142,6 @@ def test_one_request_at_a_time_reaches_the_broker() -> None:
         await client.receive()
         assert seen == [1, 2]
 
-    held = Broker()
     through(Hold(), talk)
 
 
@@ -152,7 +151,7 @@ def test_a_delay_is_of_one_api_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    monkeypatch.setattr(proxy_module.asyncio, "sleep", sleep)
+    monkeypatch.setattr("benchmarks.proxy.asyncio.sleep", sleep)
     produce = Exchange(0, 0, make_produce(9, -1))
     metadata = Exchange(0, 1, make_frame(METADATA, 8))
 

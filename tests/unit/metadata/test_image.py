@@ -47,7 +47,7 @@ def change(number: int, **changed: Any) -> PartitionChangeRecord:
     return PartitionChangeRecord(partition_id=number, topic_id=T, **changed)
 
 
-def broker_change(epoch: int = 4, **changed: int) -> BrokerRegistrationChangeRecord:
+def broker_change(epoch: int = 4, **changed: Any) -> BrokerRegistrationChangeRecord:
     return BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=epoch, **changed)
 
 

@@ -149,9 +149,14 @@ class TestDurability:
     def test_a_new_file_is_flushed_with_the_directories_that_lead_to_it(
         self, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        flushed = []
-        real = os.fsync
-        monkeypatch.setattr(os, "fsync", lambda fd: (flushed.append(os.fstat(fd)), real(fd)))
+        flushed: list[os.stat_result] = []
+        flush = os.fsync
+
+        def note_and_flush(descriptor: int) -> None:
+            flushed.append(os.fstat(descriptor))
+            flush(descriptor)
+
+        monkeypatch.setattr(os, "fsync", note_and_flush)
         file = storage.open("t-0/0.log")
         file.append(b"abc")
         file.flush()

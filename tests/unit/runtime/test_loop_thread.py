@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from types import CodeType
+from typing import Any
 
 import pytest
 
@@ -22,7 +24,7 @@ async def _never() -> None:
     await asyncio.get_running_loop().create_future()
 
 
-def test_run_returns_the_result_of_a_coroutine_on_the_threads_loop():
+def test_run_returns_the_result_of_a_coroutine_on_the_threads_loop() -> None:
     async def where() -> tuple[threading.Thread, asyncio.AbstractEventLoop]:
         return threading.current_thread(), asyncio.get_running_loop()
 
@@ -34,7 +36,9 @@ def test_run_returns_the_result_of_a_coroutine_on_the_threads_loop():
         assert loop is thread.loop
 
 
-def test_new_event_loop_is_uvloop_where_it_can_be_imported_and_asyncio_elsewhere(monkeypatch):
+def test_new_event_loop_is_uvloop_where_it_can_be_imported_and_asyncio_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     loop = new_event_loop()
     assert type(loop).__module__.startswith("uvloop")
     loop.close()
@@ -44,7 +48,7 @@ def test_new_event_loop_is_uvloop_where_it_can_be_imported_and_asyncio_elsewhere
     loop.close()
 
 
-def test_run_raises_what_the_coroutine_raises():
+def test_run_raises_what_the_coroutine_raises() -> None:
     async def fail() -> None:
         raise ValueError("flights-2")
 
@@ -58,12 +62,12 @@ def test_run_raises_what_the_coroutine_raises():
             thread.run(time_out)
 
 
-def test_run_raises_what_the_call_of_the_function_raises():
+def test_run_raises_what_the_call_of_the_function_raises() -> None:
     with LoopThread("road") as thread, pytest.raises(TypeError, match="positional argument"):
-        thread.run(_never, 1)
+        thread.run(_never, 1)  # type: ignore[call-arg]
 
 
-def test_run_raises_ctrl_c_at_once_and_cancels_the_coroutine():
+def test_run_raises_ctrl_c_at_once_and_cancels_the_coroutine() -> None:
     cancelled = threading.Event()
 
     async def wait(caller: int) -> None:
@@ -75,11 +79,11 @@ def test_run_raises_ctrl_c_at_once_and_cancels_the_coroutine():
 
     with LoopThread("road") as thread:
         with pytest.raises(KeyboardInterrupt):
-            thread.run(wait, threading.main_thread().ident)
+            thread.run(wait, threading.get_ident())
         assert cancelled.wait(5)
 
 
-def test_ctrl_c_at_any_instruction_of_run_leaves_no_coroutine_unawaited():
+def test_ctrl_c_at_any_instruction_of_run_leaves_no_coroutine_unawaited() -> None:
     def is_of_run(code: CodeType) -> bool:
         return code.co_filename in (__file__, loop_thread.__file__, waiting.__file__)
 
@@ -92,8 +96,10 @@ def test_ctrl_c_at_any_instruction_of_run_leaves_no_coroutine_unawaited():
     gc.collect()  # A coroutine left unawaited would warn here, and warnings are errors.
 
 
-def test_ctrl_c_just_after_the_submission_cancels_the_coroutine(monkeypatch):
-    def begin_and_interrupt(*args) -> None:
+def test_ctrl_c_just_after_the_submission_cancels_the_coroutine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def begin_and_interrupt(*args: Any) -> None:
         waiting.begin_on(*args)
         raise KeyboardInterrupt
 
@@ -109,7 +115,7 @@ def test_ctrl_c_just_after_the_submission_cancels_the_coroutine(monkeypatch):
         assert thread.run(others) == set()
 
 
-def test_run_refuses_the_loop_thread_itself():
+def test_run_refuses_the_loop_thread_itself() -> None:
     with LoopThread("road") as thread:
 
         async def nest() -> None:
@@ -124,7 +130,7 @@ def test_run_refuses_the_loop_thread_itself():
             thread.run(stop)
 
 
-def test_call_soon_keeps_the_order_of_the_calls():
+def test_call_soon_keeps_the_order_of_the_calls() -> None:
     seen: list[int] = []
 
     async def read() -> list[int]:
@@ -136,7 +142,7 @@ def test_call_soon_keeps_the_order_of_the_calls():
         assert thread.run(read) == list(range(1000))
 
 
-def test_stop_cancels_tasks_and_ends_waits_in_run():
+def test_stop_cancels_tasks_and_ends_waits_in_run() -> None:
     started = threading.Event()
     outcome: list[BaseException] = []
     wound_up: list[bool] = []
@@ -165,12 +171,16 @@ def test_stop_cancels_tasks_and_ends_waits_in_run():
     assert thread.loop.is_closed()
 
 
-def test_stop_abandons_a_task_that_ignores_its_cancellation(monkeypatch, caplog):
+def test_stop_abandons_a_task_that_ignores_its_cancellation(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("trimtab.runtime.loop_thread._CANCEL_GRACE_S", 0.01)
-    tasks: list[asyncio.Task[None]] = []
+    tasks: list[asyncio.Task[Any]] = []
 
     async def resist() -> None:
-        tasks.append(asyncio.current_task())
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.append(task)
         try:
             await _never()
         except asyncio.CancelledError:
@@ -183,7 +193,7 @@ def test_stop_abandons_a_task_that_ignores_its_cancellation(monkeypatch, caplog)
     assert "ignored its cancellation" in caplog.text
     assert thread.loop.is_closed()
     # asyncio's destructor would report it once more, after the test.
-    tasks[0]._log_destroy_pending = False
+    tasks[0]._log_destroy_pending = False  # type: ignore[attr-defined]
     tasks[0].get_coro().close()
 
 
@@ -221,7 +231,7 @@ def test_stop_ends_the_wait_for_a_call_that_ignores_its_cancellation(monkeypatch
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_task_that_exits_ends_the_thread_and_all_waits():
+def test_a_task_that_exits_ends_the_thread_and_all_waits() -> None:
     async def exit_and_wait() -> None:
         thread.call_soon(_exit)
         await asyncio.sleep(10)
@@ -237,7 +247,7 @@ def test_a_task_that_exits_ends_the_thread_and_all_waits():
     thread.stop()
 
 
-def test_a_stopped_thread_refuses_work_and_stops_again_without_harm():
+def test_a_stopped_thread_refuses_work_and_stops_again_without_harm() -> None:
     thread = LoopThread("road")
     thread.stop()
     thread.stop()
@@ -248,7 +258,7 @@ def test_a_stopped_thread_refuses_work_and_stops_again_without_harm():
     gc.collect()  # A coroutine left unawaited would warn here, and warnings are errors.
 
 
-def test_shared_is_one_thread_until_its_last_hold_is_stopped():
+def test_shared_is_one_thread_until_its_last_hold_is_stopped() -> None:
     first, second = shared(), shared()
     loop = first.loop
     assert second.loop is loop
@@ -264,7 +274,7 @@ def test_shared_is_one_thread_until_its_last_hold_is_stopped():
         assert third.run(asyncio.sleep, 0, "anew") == "anew"
 
 
-def test_shared_can_be_held_and_stopped_by_many_threads_at_once():
+def test_shared_can_be_held_and_stopped_by_many_threads_at_once() -> None:
     failures: list[BaseException] = []
 
     def hold() -> None:
@@ -283,7 +293,7 @@ def test_shared_can_be_held_and_stopped_by_many_threads_at_once():
     assert failures == []
 
 
-def _fork(check) -> str:
+def _fork(check: Callable[[], object]) -> str:
     """Run `check` in a forked child; its result comes back through a pipe."""
     read_end, write_end = os.pipe()
     child = os.fork()
@@ -301,7 +311,7 @@ def _fork(check) -> str:
     return text
 
 
-def test_use_after_fork_is_refused_with_the_way_out():
+def test_use_after_fork_is_refused_with_the_way_out() -> None:
     with LoopThread("road") as thread:
         assert thread.run(asyncio.sleep, 0, 1) == 1
         said = _fork(lambda: thread.run(_never))
@@ -312,7 +322,7 @@ def test_use_after_fork_is_refused_with_the_way_out():
         assert thread.run(asyncio.sleep, 0, 2) == 2
 
 
-def test_shared_in_a_forked_child_is_a_thread_of_its_own():
+def test_shared_in_a_forked_child_is_a_thread_of_its_own() -> None:
     def use() -> int:
         with shared() as own:
             return own.run(asyncio.sleep, 0, os.getpid())
@@ -323,7 +333,7 @@ def test_shared_in_a_forked_child_is_a_thread_of_its_own():
         assert parents.run(asyncio.sleep, 0, 2) == 2
 
 
-def test_a_forked_child_calls_the_registered_functions_of_existing_objects():
+def test_a_forked_child_calls_the_registered_functions_of_existing_objects() -> None:
     class Heir:
         def __init__(self) -> None:
             self.called_in: list[int] = []
@@ -341,7 +351,7 @@ def test_a_forked_child_calls_the_registered_functions_of_existing_objects():
     assert alive.called_in == []
 
 
-def test_a_thread_knows_whether_the_caller_is_on_it():
+def test_a_thread_knows_whether_the_caller_is_on_it() -> None:
     async def ask() -> bool:
         return thread.is_current
 
@@ -351,7 +361,7 @@ def test_a_thread_knows_whether_the_caller_is_on_it():
 
 
 @pytest.mark.parametrize("start", ["LoopThread('road')", "shared()"])
-def test_the_interpreter_exits_when_a_thread_was_never_stopped(start):
+def test_the_interpreter_exits_when_a_thread_was_never_stopped(start: str) -> None:
     script = f"""
 import asyncio
 from trimtab.runtime.loop_thread import LoopThread, call_in_forked_child, shared

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import tempfile
 import threading
@@ -42,7 +43,7 @@ def test_a_second_signal_does_not_interrupt_the_removal(
 ) -> None:
     from trimtab.runtime import temporary
 
-    remove = temporary.rmtree
+    remove = shutil.rmtree
 
     def interrupted(path: str, ignore_errors: bool) -> None:
         os.kill(os.getpid(), signal.SIGTERM)

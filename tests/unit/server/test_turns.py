@@ -46,7 +46,7 @@ def test_one_piece_of_work_is_finished_before_the_next_is_begun(world: World) ->
         turns = Turns()
         first, second = turns.run(count(2, "a", seen)), turns.run(count(1, "b", seen))
         assert len(turns) == 2
-        assert await asyncio.gather(first, second) == ["a", "b"]
+        assert list(await asyncio.gather(first, second)) == ["a", "b"]
         assert len(turns) == 0
 
     world.run(scenario())
@@ -61,7 +61,7 @@ def test_work_that_frees_memory_goes_first(world: World) -> None:
         first = turns.run(count(2, "a", seen))
         await asyncio.sleep(0)
         urgent = turns.run(count(2, "b", seen), goes_first=True)
-        assert await asyncio.gather(first, urgent) == ["a", "b"]
+        assert list(await asyncio.gather(first, urgent)) == ["a", "b"]
 
     world.run(scenario())
     assert seen == ["a0", "b0", "b1", "a1"]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -11,7 +12,7 @@ from trimtab.sim.loop import StalledError, VirtualLoop
 
 
 @pytest.fixture
-def loop():
+def loop() -> Iterator[VirtualLoop]:
     loop = VirtualLoop()
     yield loop
     for task in loop.tasks():
@@ -20,7 +21,7 @@ def loop():
     loop.close()
 
 
-def test_time_starts_at_0_and_jumps_to_the_next_timer(loop):
+def test_time_starts_at_0_and_jumps_to_the_next_timer(loop: VirtualLoop) -> None:
     async def wait() -> list[float]:
         seen = [loop.time()]
         for seconds in (0.5, 86_400.0, 0.0):
@@ -31,7 +32,7 @@ def test_time_starts_at_0_and_jumps_to_the_next_timer(loop):
     assert loop.run_until_complete(wait()) == [0.0, 0.5, 86_400.5, 86_400.5]
 
 
-def test_timers_run_by_time_and_then_in_the_order_they_were_set(loop):
+def test_timers_run_by_time_and_then_in_the_order_they_were_set(loop: VirtualLoop) -> None:
     seen: list[str] = []
 
     async def wait() -> None:
@@ -50,7 +51,7 @@ def test_timers_run_by_time_and_then_in_the_order_they_were_set(loop):
     ]
 
 
-def test_cancelled_timers_neither_run_nor_pile_up(loop):
+def test_cancelled_timers_neither_run_nor_pile_up(loop: VirtualLoop) -> None:
     seen: list[str] = []
 
     async def wait() -> None:
@@ -68,7 +69,7 @@ def test_cancelled_timers_neither_run_nor_pile_up(loop):
     assert loop.time() == 1.0
 
 
-def test_wait_for_timeout_gather_queue_and_event_work(loop):
+def test_wait_for_timeout_gather_queue_and_event_work(loop: VirtualLoop) -> None:
     async def run() -> list[object]:
         queue: asyncio.Queue[int] = asyncio.Queue(maxsize=2)
         event = asyncio.Event()
@@ -96,7 +97,7 @@ def test_wait_for_timeout_gather_queue_and_event_work(loop):
     assert loop.run_until_complete(run()) == [[0, 1, 2, 3, 4], "in time", 3.75]
 
 
-def test_cancellation_reaches_the_innermost_await_and_frees_its_timer(loop):
+def test_cancellation_reaches_the_innermost_await_and_frees_its_timer(loop: VirtualLoop) -> None:
     seen: list[str] = []
 
     async def inner() -> None:
@@ -117,7 +118,7 @@ def test_cancellation_reaches_the_innermost_await_and_frees_its_timer(loop):
     assert loop.time() == 5.0
 
 
-def test_a_failing_task_group_cancels_its_tasks_in_the_order_of_their_creation():
+def test_a_failing_task_group_cancels_its_tasks_in_the_order_of_their_creation() -> None:
     def run() -> list[int]:
         cancelled: list[int] = []
 
@@ -147,7 +148,7 @@ def test_a_failing_task_group_cancels_its_tasks_in_the_order_of_their_creation()
     del garbage
 
 
-def test_a_deadlock_is_raised_and_says_who_waits_where(loop):
+def test_a_deadlock_is_raised_and_says_who_waits_where(loop: VirtualLoop) -> None:
     async def wait_for_each_other() -> None:
         await asyncio.Event().wait()
 
@@ -163,12 +164,14 @@ def test_a_deadlock_is_raised_and_says_who_waits_where(loop):
     assert "replica fetcher waits at Event.wait (" in text
 
 
-def test_a_timer_that_never_comes_is_a_deadlock(loop):
+def test_a_timer_that_never_comes_is_a_deadlock(loop: VirtualLoop) -> None:
     with pytest.raises(StalledError, match="deadlock at virtual time 0"):
         loop.run_until_complete(asyncio.sleep(math.inf))
 
 
-def test_spinning_without_a_timer_is_raised(loop, monkeypatch):
+def test_spinning_without_a_timer_is_raised(
+    loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("trimtab.sim.loop._TURNS_MAX_AT_ONE_INSTANT", 1000)
 
     async def spin() -> None:
@@ -180,7 +183,9 @@ def test_spinning_without_a_timer_is_raised(loop, monkeypatch):
         loop.run_until_complete(spin())
 
 
-def test_call_soon_threadsafe_is_call_soon_on_the_loops_thread_and_refuses_others(loop):
+def test_call_soon_threadsafe_is_call_soon_on_the_loops_thread_and_refuses_others(
+    loop: VirtualLoop,
+) -> None:
     seen: list[str] = []
     refused: list[UsageError] = []
 
@@ -202,7 +207,7 @@ def test_call_soon_threadsafe_is_call_soon_on_the_loops_thread_and_refuses_other
     assert "'intruder' called into the virtual world" in str(refused[0])
 
 
-def test_the_outside_is_refused(loop):
+def test_the_outside_is_refused(loop: VirtualLoop) -> None:
     async def run() -> None:
         with pytest.raises(UsageError, match="call the function directly"):
             await loop.run_in_executor(None, print)
@@ -214,13 +219,14 @@ def test_the_outside_is_refused(loop):
     loop.run_until_complete(run())
 
 
-def test_a_closed_loop_refuses_work():
+def test_a_closed_loop_refuses_work() -> None:
     loop = VirtualLoop()
     loop.close()
-    for refused in (
+    calls: list[Callable[[], object]] = [
         lambda: loop.call_soon(print),
         lambda: loop.call_later(1, print),
         lambda: loop.call_soon_threadsafe(print),
-    ):
+    ]
+    for refused in calls:
         with pytest.raises(RuntimeError, match="closed"):
             refused()

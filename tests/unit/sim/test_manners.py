@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from typing import cast
 
 import pytest
 
@@ -24,8 +25,8 @@ class End(asyncio.Protocol):
         self.lost = loop.create_future()
         self.resumed = loop.create_future()
 
-    def connection_made(self, transport) -> None:
-        self.transport = transport
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
         self.events.append("made")
         self.made.set_result(None)
 
@@ -46,7 +47,7 @@ class End(asyncio.Protocol):
         self.events.append("resume")
         self.resumed.set_result(None)
 
-    def connection_lost(self, error) -> None:
+    def connection_lost(self, error: Exception | None) -> None:
         self.events.append(f"lost {type(error).__name__}")
         self.lost.set_result(None)
 
@@ -104,14 +105,17 @@ async def leave_half_open(served: End, client: End) -> None:
     served.transport.close()
 
 
-def on_real_loop(conversation: Callable[[], Coroutine[None, None, object]], loop) -> object:
+Conversation = Callable[[], Coroutine[None, None, object]]
+
+
+def on_real_loop(conversation: Conversation, loop: asyncio.AbstractEventLoop) -> object:
     try:
         return loop.run_until_complete(conversation())
     finally:
         loop.close()
 
 
-def on_virtual_loop(conversation: Callable[[], Coroutine[None, None, object]]) -> object:
+def on_virtual_loop(conversation: Conversation) -> object:
     with World(seed=1) as world:
         return world.run(conversation())
 
@@ -128,7 +132,11 @@ def on_virtual_loop(conversation: Callable[[], Coroutine[None, None, object]]) -
         (leave_half_open, True),
     ],
 )
-def test_protocols_see_the_same_on_the_virtual_loop_as_on_real_loops(talk, keep_open, new_loop):
+def test_protocols_see_the_same_on_the_virtual_loop_as_on_real_loops(
+    talk: Callable[[End, End], Coroutine[None, None, None]],
+    keep_open: bool,
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
     async def converse() -> object:
         served, client = End(keep_open), End()
         await meet(served, client)

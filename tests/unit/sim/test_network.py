@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 
@@ -23,8 +25,8 @@ class Recorder(asyncio.Protocol):
         self.lost = self.loop.create_future()
         self.keep_open = False
 
-    def connection_made(self, transport) -> None:
-        self.transport = transport
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
         self.events.append("made")
 
     def data_received(self, data: bytes) -> None:
@@ -40,7 +42,7 @@ class Recorder(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.events.append("resume")
 
-    def connection_lost(self, error) -> None:
+    def connection_lost(self, error: Exception | None) -> None:
         self.events.append(("lost", type(error)))
         self.lost.set_result(None)
 
@@ -56,7 +58,9 @@ class BufferedRecorder(Recorder, asyncio.BufferedProtocol):
         self.received += self.buffer[:count]
 
 
-async def pair(world: World, protocol=Recorder, host: str = "broker", link: Link = SWIFT):
+async def pair(
+    world: World, protocol: type[Recorder] = Recorder, host: str = "broker", link: Link = SWIFT
+) -> tuple[Recorder, Recorder, Any]:
     """A connected client and the server's end of it."""
     world.network.set_link(ANY, ANY, link)
     accepted: list[Recorder] = []
@@ -67,17 +71,17 @@ async def pair(world: World, protocol=Recorder, host: str = "broker", link: Link
 
     server = await world.loop.create_server(accept, host, 9092)
     _, client = await world.loop.create_connection(protocol, host, 9092)
-    return client, accepted[0], server
+    return cast(Recorder, client), accepted[0], server
 
 
 @pytest.fixture
-def world():
+def world() -> Iterator[World]:
     with World(seed=1) as world:
         yield world
 
 
 @pytest.mark.parametrize("protocol", [Recorder, BufferedRecorder])
-def test_bytes_arrive_whole_and_in_order_both_ways(world, protocol):
+def test_bytes_arrive_whole_and_in_order_both_ways(world: World, protocol: type[Recorder]) -> None:
     async def run() -> None:
         client, served, _ = await pair(world, protocol, link=Link(0, 5))
         out = b"".join(number.to_bytes(4, "big") for number in range(2000))
@@ -92,7 +96,7 @@ def test_bytes_arrive_whole_and_in_order_both_ways(world, protocol):
     world.run(run())
 
 
-def test_what_was_written_stays_as_it_was_when_the_callers_buffer_changes(world):
+def test_what_was_written_stays_as_it_was_when_the_callers_buffer_changes(world: World) -> None:
     async def run() -> None:
         client, served, _ = await pair(world)
         data = bytearray(b"first")
@@ -105,10 +109,10 @@ def test_what_was_written_stays_as_it_was_when_the_callers_buffer_changes(world)
     world.run(run())
 
 
-def test_addresses_are_names(world):
+def test_addresses_are_names(world: World) -> None:
     async def run() -> None:
         with world.network.at("broker-0"):
-            server = await world.loop.create_server(Recorder, None, 0)
+            server: Any = await world.loop.create_server(Recorder, None, 0)
         host, port = server.sockets[0].getsockname()
         assert host == "broker-0"
         with pytest.raises(OSError, match="has no peer"):
@@ -120,7 +124,7 @@ def test_addresses_are_names(world):
         assert transport.get_extra_info("socket").getpeername() == ("broker-0", port)
         with pytest.raises(OSError, match=f"another server listens on broker-0:{port}"):
             await world.loop.create_server(Recorder, "broker-0", port)
-        other = await world.loop.create_server(Recorder, ["broker-0", "broker-1"], 0)
+        other: Any = await world.loop.create_server(Recorder, ["broker-0", "broker-1"], 0)
         assert [own.getsockname() for own in other.sockets] == [
             ("broker-0", port + 1),
             ("broker-1", port + 1),
@@ -129,15 +133,15 @@ def test_addresses_are_names(world):
     world.run(run())
 
 
-def test_tasks_of_a_server_run_on_its_host_and_not_on_its_callers(world):
+def test_tasks_of_a_server_run_on_its_host_and_not_on_its_callers(world: World) -> None:
     async def run() -> None:
         hosts: list[str] = []
 
         class Server(asyncio.Protocol):
-            def connection_made(self, transport) -> None:
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
                 hosts.append(world.network.host)
 
-            def data_received(self, data) -> None:
+            def data_received(self, data: bytes) -> None:
                 hosts.append(world.network.host)
 
         with world.network.at("broker-0"):
@@ -151,7 +155,7 @@ def test_tasks_of_a_server_run_on_its_host_and_not_on_its_callers(world):
     world.run(run())
 
 
-def test_a_connection_to_nobody_is_refused_after_a_round_trip(world):
+def test_a_connection_to_nobody_is_refused_after_a_round_trip(world: World) -> None:
     async def run() -> None:
         world.network.set_link(ANY, ANY, SWIFT)
         with pytest.raises(ConnectionRefusedError, match="no server listens there"):
@@ -169,22 +173,24 @@ def test_a_connection_to_nobody_is_refused_after_a_round_trip(world):
     world.run(run())
 
 
-def test_delays_follow_the_link_and_the_seed():
+def test_delays_follow_the_link_and_the_seed() -> None:
     def delays(seed: int) -> list[float]:
         async def run() -> list[float]:
-            client, served, _ = await pair(world, link=Link(2, 5))
-            taken = []
+            client, served, _ = await pair(own, link=Link(2, 5))
+            sent, taken = 0.0, []
+
+            def note(data: bytes) -> None:
+                taken.append(own.loop.time() - sent)
+
+            served.data_received = note  # type: ignore[method-assign]
             for _ in range(2000):
-                sent = world.loop.time()
-                served.data_received = lambda data, sent=sent: taken.append(
-                    world.loop.time() - sent
-                )
+                sent = own.loop.time()
                 client.transport.write(b"x")
                 await asyncio.sleep(1)
             return taken
 
-        with World(seed) as world:
-            return world.run(run())
+        with World(seed) as own:
+            return own.run(run())
 
     first = delays(1)
     assert min(first) >= 0.002 - 1e-9
@@ -193,9 +199,10 @@ def test_delays_follow_the_link_and_the_seed():
     assert delays(2) != first
 
 
-def test_bandwidth_delays_by_size_and_is_shared_by_connections(world):
+def test_bandwidth_delays_by_size_and_is_shared_by_connections(world: World) -> None:
     async def run() -> None:
         client, served, _ = await pair(world, link=Link(1, 1, bytes_per_second=100_000))
+        second: Any
         _, second = await world.loop.create_connection(Recorder, "broker", 9092)
         start = world.loop.time()
         client.transport.write(bytes(50_000))
@@ -211,14 +218,14 @@ def test_bandwidth_delays_by_size_and_is_shared_by_connections(world):
     world.run(run())
 
 
-def test_a_link_refuses_what_cannot_be():
+def test_a_link_refuses_what_cannot_be() -> None:
     with pytest.raises(UsageError, match="latency_ms_min=2"):
         Link(latency_ms_min=2, latency_ms_mean=1)
     with pytest.raises(UsageError, match="bytes_per_second=0"):
         Link(bytes_per_second=0)
 
 
-def test_a_reader_that_pauses_fills_the_window_and_then_pauses_the_writer(world):
+def test_a_reader_that_pauses_fills_the_window_and_then_pauses_the_writer(world: World) -> None:
     async def run() -> None:
         client, served, _ = await pair(world)
         served.transport.pause_reading()
@@ -242,7 +249,7 @@ def test_a_reader_that_pauses_fills_the_window_and_then_pauses_the_writer(world)
     world.run(run())
 
 
-def test_write_buffer_limits_are_asyncios(world):
+def test_write_buffer_limits_are_asyncios(world: World) -> None:
     async def run() -> None:
         client, _, _ = await pair(world)
         transport = client.transport
@@ -257,9 +264,9 @@ def test_write_buffer_limits_are_asyncios(world):
     world.run(run())
 
 
-def test_streams_with_drain_work_through_back_pressure(world):
+def test_streams_with_drain_work_through_back_pressure(world: World) -> None:
     async def run() -> int:
-        async def serve(reader, writer) -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             count = 0
             while chunk := await reader.read(10_000):
                 count += len(chunk)
@@ -285,7 +292,7 @@ def test_streams_with_drain_work_through_back_pressure(world):
     assert world.run(run()) == 2_000_000
 
 
-def test_close_sends_everything_and_then_ends_both_ends(world):
+def test_close_sends_everything_and_then_ends_both_ends(world: World) -> None:
     async def run() -> None:
         client, served, server = await pair(world)
         served.transport.pause_reading()
@@ -309,7 +316,7 @@ def test_close_sends_everything_and_then_ends_both_ends(world):
     world.run(run())
 
 
-def test_an_end_kept_open_after_eof_still_answers(world):
+def test_an_end_kept_open_after_eof_still_answers(world: World) -> None:
     async def run() -> None:
         client, served, _ = await pair(world)
         served.keep_open = True
@@ -327,7 +334,7 @@ def test_an_end_kept_open_after_eof_still_answers(world):
     world.run(run())
 
 
-def test_abort_drops_the_write_buffer(world):
+def test_abort_drops_the_write_buffer(world: World) -> None:
     async def run() -> None:
         client, served, _ = await pair(world)
         served.transport.pause_reading()
@@ -342,7 +349,7 @@ def test_abort_drops_the_write_buffer(world):
     world.run(run())
 
 
-def test_writing_to_an_end_that_is_gone_is_answered_by_a_reset(world):
+def test_writing_to_an_end_that_is_gone_is_answered_by_a_reset(world: World) -> None:
     async def run() -> None:
         client, served, _ = await pair(world)
         client.keep_open = True
@@ -356,7 +363,7 @@ def test_writing_to_an_end_that_is_gone_is_answered_by_a_reset(world):
     world.run(run())
 
 
-def test_reset_breaks_the_connections_between_two_ends_at_once(world):
+def test_reset_breaks_the_connections_between_two_ends_at_once(world: World) -> None:
     async def run() -> None:
         client, served, _ = await pair(world)
         others, _, _ = await pair(world, host="other")
@@ -374,7 +381,7 @@ def test_reset_breaks_the_connections_between_two_ends_at_once(world):
     world.run(run())
 
 
-def test_a_cut_holds_bytes_until_it_is_healed_and_keeps_their_order(world):
+def test_a_cut_holds_bytes_until_it_is_healed_and_keeps_their_order(world: World) -> None:
     async def run() -> None:
         client, served, _ = await pair(world)
         client.transport.write(b"before ")
@@ -398,7 +405,7 @@ def test_a_cut_holds_bytes_until_it_is_healed_and_keeps_their_order(world):
     world.run(run())
 
 
-def test_a_connection_over_a_cut_waits_for_the_healing_or_times_out(world):
+def test_a_connection_over_a_cut_waits_for_the_healing_or_times_out(world: World) -> None:
     async def run() -> None:
         await pair(world)
         world.network.cut("localhost", "broker:9092")
@@ -414,7 +421,7 @@ def test_a_connection_over_a_cut_waits_for_the_healing_or_times_out(world):
     world.run(run())
 
 
-def test_a_cancelled_connection_attempt_leaves_nothing_behind(world):
+def test_a_cancelled_connection_attempt_leaves_nothing_behind(world: World) -> None:
     async def run() -> None:
         client, _, server = await pair(world, link=Link(100, 100))
         with pytest.raises(TimeoutError):  # The server has accepted it, the client not heard so.
@@ -428,7 +435,7 @@ def test_a_cancelled_connection_attempt_leaves_nothing_behind(world):
     world.run(run())
 
 
-def test_a_server_closes_its_clients_when_asked(world):
+def test_a_server_closes_its_clients_when_asked(world: World) -> None:
     async def run() -> None:
         client, _, server = await pair(world)
         server.close()
@@ -439,7 +446,7 @@ def test_a_server_closes_its_clients_when_asked(world):
         server.close_clients()
         await server.wait_closed()
         await client.lost
-        again = await world.loop.create_server(Recorder, "broker", 9092)
+        again: Any = await world.loop.create_server(Recorder, "broker", 9092)
         serving = asyncio.create_task(again.serve_forever())
         await world.loop.create_connection(Recorder, "broker", 9092)
         serving.cancel()
@@ -455,7 +462,7 @@ def test_a_server_closes_its_clients_when_asked(world):
 @pytest.mark.parametrize(
     "broken", ["data_received", "eof_received", "pause_writing", "connection_made"]
 )
-def test_a_protocols_own_error_fails_the_run(broken):
+def test_a_protocols_own_error_fails_the_run(broken: str) -> None:
     class Broken(Recorder):
         pass
 
@@ -465,8 +472,8 @@ def test_a_protocols_own_error_fails_the_run(broken):
     setattr(Broken, broken, fail)
 
     async def run() -> None:
-        await world.loop.create_server(Broken, "broker", 9092)
-        transport, _ = await world.loop.create_connection(Recorder, "broker", 9092)
+        await own.loop.create_server(Broken, "broker", 9092)
+        transport, _ = await own.loop.create_connection(Recorder, "broker", 9092)
         accepted = transport._connection.server
         accepted.set_write_buffer_limits(high=0)
         transport.write(b"!")
@@ -480,38 +487,38 @@ def test_a_protocols_own_error_fails_the_run(broken):
         if broken != "pause_writing":
             assert accepted.is_lost
 
-    with World(seed=1) as world, pytest.raises(ZeroDivisionError, match=broken) as caught:
-        world.run(run())
+    with World(seed=1) as own, pytest.raises(ZeroDivisionError, match=broken) as caught:
+        own.run(run())
     assert any("seed 1, at" in note for note in caught.value.__notes__)
 
 
-def test_the_other_end_hears_of_a_protocols_error_though_much_was_unsent():
+def test_the_other_end_hears_of_a_protocols_error_though_much_was_unsent() -> None:
     class Broken(Recorder):
         def data_received(self, data: bytes) -> None:
             self.transport.write(bytes(2 * WINDOW_BYTES))
             raise ZeroDivisionError
 
     async def run() -> None:
-        client, served, _ = await pair(world, Broken)
-        client.data_received = lambda data: None
+        client, served, _ = await pair(own, Broken)
+        client.data_received = lambda data: None  # type: ignore[method-assign]
         client.transport.write(b"!")
         await client.lost
         assert client.events == ["made", "eof", ("lost", type(None))]
         assert served.events == ["made", "pause", ("lost", ZeroDivisionError)]
 
-    with World(seed=1) as world, pytest.raises(ZeroDivisionError):
-        world.run(run())
+    with World(seed=1) as own, pytest.raises(ZeroDivisionError):
+        own.run(run())
 
 
-def test_a_protocol_that_gives_an_empty_buffer_is_told_off():
+def test_a_protocol_that_gives_an_empty_buffer_is_told_off() -> None:
     class Full(BufferedRecorder):
         def get_buffer(self, sizehint: int) -> bytearray:
             return bytearray()
 
     async def run() -> None:
-        client, _, _ = await pair(world, Full)
+        client, _, _ = await pair(own, Full)
         client.transport.write(b"!")
         await client.lost
 
-    with World(seed=1) as world, pytest.raises(RuntimeError, match="an empty buffer"):
-        world.run(run())
+    with World(seed=1) as own, pytest.raises(RuntimeError, match="an empty buffer"):
+        own.run(run())

@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from typing import cast
 
 import pytest
 
@@ -14,8 +15,8 @@ ROUND_TRIPS = 50_000
 
 
 class Echo(asyncio.Protocol):
-    def connection_made(self, transport) -> None:
-        self.transport = transport
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         self.transport.write(data)
@@ -29,9 +30,9 @@ class Ping(asyncio.Protocol):
         self.times = times
         self.done = self.loop.create_future()
 
-    def connection_made(self, transport) -> None:
-        self.transport = transport
-        transport.write(bytes(100))
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.write(bytes(100))
 
     def data_received(self, data: bytes) -> None:
         self.times -= 1
@@ -52,7 +53,7 @@ async def ping(times: int) -> float:
     return loop.time()
 
 
-def test_ten_virtual_minutes_of_round_trips_run_alike_for_the_same_seed():
+def test_ten_virtual_minutes_of_round_trips_run_alike_for_the_same_seed() -> None:
     def run(seed: int) -> tuple[float, int, str]:
         with World(seed) as world:
             took = world.run(ping(ROUND_TRIPS))
@@ -65,7 +66,7 @@ def test_ten_virtual_minutes_of_round_trips_run_alike_for_the_same_seed():
     assert run(2)[2] != first[2]
 
 
-def test_a_trace_is_the_same_in_another_process():
+def test_a_trace_is_the_same_in_another_process() -> None:
     script = f"""
 import sys
 sys.path[:0] = {[os.path.dirname(__file__), *sys.path]!r}
@@ -90,7 +91,7 @@ with World(3) as world:
     assert len(hashes[0].strip()) == 32
 
 
-def test_a_kept_trace_shows_what_happened_in_order():
+def test_a_kept_trace_shows_what_happened_in_order() -> None:
     with World(seed=1, keep_trace=True) as world:
         world.run(ping(1))
         world.trace.append("the end")
@@ -102,7 +103,7 @@ def test_a_kept_trace_shows_what_happened_in_order():
     assert world.trace.count == 5
 
 
-def test_wall_time_and_streams_of_random_numbers_come_from_the_seed():
+def test_wall_time_and_streams_of_random_numbers_come_from_the_seed() -> None:
     with World(seed=1) as world, World(seed=1) as twin, World(seed=2) as other:
         assert world.now_ms() == START_MS
         world.run(asyncio.sleep(1.5))
@@ -115,14 +116,14 @@ def test_wall_time_and_streams_of_random_numbers_come_from_the_seed():
         assert other.random("a").random() not in draws
 
 
-def test_disks_are_kept_by_name():
+def test_disks_are_kept_by_name() -> None:
     with World(seed=1) as world:
         world.disk("broker-0").write_file("meta", b"1")
         assert world.disk("broker-0").read_file("meta") == b"1"
         assert world.disk("broker-1").read_file("meta") is None
 
 
-def test_an_error_carries_the_seed_the_time_and_the_last_events():
+def test_an_error_carries_the_seed_the_time_and_the_last_events() -> None:
     async def fail() -> None:
         world.trace.append("about to fail")
         await asyncio.sleep(2)
@@ -135,7 +136,7 @@ def test_an_error_carries_the_seed_the_time_and_the_last_events():
     assert note.endswith("  0.000000 about to fail")
 
 
-def test_a_task_that_fails_unseen_fails_the_run():
+def test_a_task_that_fails_unseen_fails_the_run() -> None:
     async def fail() -> None:
         raise LookupError("nobody looks")
 
@@ -148,7 +149,7 @@ def test_a_task_that_fails_unseen_fails_the_run():
         world.run(run())
 
 
-def test_a_deadlock_behind_a_failure_raises_the_failure():
+def test_a_deadlock_behind_a_failure_raises_the_failure() -> None:
     async def run() -> None:
         asyncio.get_running_loop().call_later(1, lambda: 1 / 0)
         await asyncio.Event().wait()
@@ -158,7 +159,7 @@ def test_a_deadlock_behind_a_failure_raises_the_failure():
     assert isinstance(caught.value.__context__, StalledError)
 
 
-def test_close_cancels_the_tasks_that_are_left_and_lets_them_end():
+def test_close_cancels_the_tasks_that_are_left_and_lets_them_end() -> None:
     ended: list[str] = []
 
     async def linger(name: str) -> None:
@@ -181,7 +182,7 @@ def test_close_cancels_the_tasks_that_are_left_and_lets_them_end():
     world.close()
 
 
-def test_a_deadlock_leaves_a_world_that_can_be_closed():
+def test_a_deadlock_leaves_a_world_that_can_be_closed() -> None:
     async def wait() -> None:
         await asyncio.Event().wait()
 

@@ -1,7 +1,11 @@
 """Helpers that write batches to a log and read them back."""
 
+from typing import Any
+
+from trimtab.sim.disk import VirtualDisk
 from trimtab.storage.log import AppendInfo, Log
 from trimtab.storage.log_config import LogConfig
+from trimtab.storage.segment import StoredRecords
 from trimtab.wire.batch_cy import (
     BatchBuilder,
     BatchHeader,
@@ -21,7 +25,7 @@ class Clock:
         return self.ms
 
 
-def batch(records: int = 1, timestamp: int = 1000, size: int = 50, **producer: int) -> memoryview:
+def batch(records: int = 1, timestamp: int = 1000, size: int = 50, **producer: Any) -> memoryview:
     builder = BatchBuilder(1 << 24)
     for _ in range(records):
         builder.append(timestamp, None, b"v" * size, [])
@@ -50,8 +54,26 @@ def replicate(log: Log, data: memoryview) -> None:
     log.append_replicated(data, read_headers(data))
 
 
-def offsets(data: bytes | memoryview) -> list[tuple[int, int]]:
-    return [(header.base_offset, header.last_offset) for header in read_headers(data)]
+def in_memory(data: bytes | memoryview | StoredRecords) -> bytes | memoryview:
+    assert not isinstance(data, StoredRecords)
+    return data
+
+
+def offsets(data: bytes | memoryview | StoredRecords) -> list[tuple[int, int]]:
+    return [(header.base_offset, header.last_offset) for header in read_headers(in_memory(data))]
+
+
+def note_paths(disk: VirtualDisk, wanted: str) -> list[str]:
+    """Keeps the path of each such action from now on."""
+    paths: list[str] = []
+
+    def note(action: str, path: str) -> int:
+        if action == wanted:
+            paths.append(path)
+        return 0
+
+    disk.fault = note
+    return paths
 
 
 def producer_batch(sequence: int, records: int = 1) -> memoryview:

@@ -11,6 +11,7 @@ from tests.unit.storage.logs import (
     append,
     batch,
     fill,
+    note_paths,
     replicate,
     sent,
 )
@@ -61,8 +62,7 @@ class TestLeaderEpochs:
         fill(log, 2)
         log.begin_epoch(4)
         log.close()
-        read = []
-        disk.fault = lambda action, path: read.append(path) or 0 if action == "read" else 0
+        read = note_paths(disk, "read")
         again = Log.open(disk, DIRECTORY, LogConfig(), clock, clean=True)
         assert again.leader_epochs == [LeaderEpoch(0, 0)]
         assert sum(path.endswith(".log") for path in read) == 1

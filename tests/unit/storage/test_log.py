@@ -19,6 +19,8 @@ from tests.unit.storage.logs import (
     batch,
     fill,
     header_of,
+    in_memory,
+    note_paths,
     offsets,
     producer_batch,
     replicate,
@@ -49,7 +51,7 @@ class TestAppend:
         assert first == AppendInfo(0, 2, 5, -1)
         assert second == AppendInfo(3, 4, 4, -1)
         assert log.log_end_offset == 5
-        stored = log.read(0, 1000)
+        stored = in_memory(log.read(0, 1000))
         for header in read_headers(stored):
             assert header.leader_epoch == 7
         verify(stored, 0)
@@ -71,14 +73,14 @@ class TestAppend:
         fill(log, 3)
         data = batch()
         append(log, data, 5)
-        assert bytes(data) == bytes(log.read(3, 1000))
+        assert bytes(data) == bytes(in_memory(log.read(3, 1000)))
 
 
 class TestAppendReplicated:
     def test_keeps_offsets_and_epochs(self, log: Log) -> None:
         data = sent((3, 1), (4, 1), (9, 2), records=1)
         replicate(log, data)
-        assert bytes(log.read(3, 10_000)) == bytes(data)
+        assert bytes(in_memory(log.read(3, 10_000))) == bytes(data)
         assert (log.log_start_offset, log.log_end_offset) == (0, 10)
         assert log.leader_epochs == [LeaderEpoch(1, 3), LeaderEpoch(2, 9)]
 
@@ -98,8 +100,7 @@ class TestAppendReplicated:
     def test_writes_the_file_once(
         self, disk: VirtualDisk, log: Log, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        written = []
-        disk.fault = lambda action, path: written.append(path) or 0 if action == "append" else 0
+        written = note_paths(disk, "append")
         replicate(log, sent(*((i, 0) for i in range(50))))
         assert len(written) == 1
 

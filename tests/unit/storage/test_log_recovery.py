@@ -15,6 +15,7 @@ from tests.unit.storage.logs import (
     batch,
     fill,
     header_of,
+    note_paths,
     offsets,
     producer_batch,
     replicate,
@@ -41,8 +42,7 @@ class TestClose:
     ) -> None:
         fill(log, 1000)
         log.close()
-        read = []
-        disk.fault = lambda action, path: read.append(path) or 0 if action == "read" else 0
+        read = note_paths(disk, "read")
         Log.open(disk, DIRECTORY, LogConfig(), clock, clean=True)
         assert sum(path.endswith(".log") for path in read) == 1
 

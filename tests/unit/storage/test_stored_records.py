@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from tests.unit.storage.logs import in_memory
 from trimtab.errors import CorruptData
 from trimtab.sim.disk import VirtualDisk
 from trimtab.storage import segment as segment_module
@@ -74,7 +75,7 @@ def test_of_a_log_that_is_closed_meanwhile_cannot_be_read(
 def test_of_a_segment_that_is_deleted_meanwhile_are_kept(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = bytes(log.read(0, 10_000))
+    expected = bytes(in_memory(log.read(0, 10_000)))
     monkeypatch.setattr(segment_module, "LARGE_READ_BYTES", 1000)
     records = log.read(0, 10_000)
     assert isinstance(records, StoredRecords)

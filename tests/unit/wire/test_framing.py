@@ -265,7 +265,7 @@ def test_protocol_reads_on_a_real_loop(new_loop: Callable[[], asyncio.AbstractEv
 
         def frame_received(self, frame: memoryview) -> None:
             super().frame_received(frame)
-            if frame == b"end":
+            if bytes(frame) == b"end":
                 self.done.set_result(None)
 
     async def exchange() -> list[memoryview]:

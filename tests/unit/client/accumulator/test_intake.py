@@ -141,6 +141,7 @@ def test_the_bound_of_a_record_is_never_below_its_batch(
         builder.append(2**62, key, value, headers)
         assert builder.size <= bound(value, key, headers)
     assert bound(None, None, None) < HEADER_BYTES + 40
-    for value, key, field in ((7, None, "value"), ("text", None, "value"), (b"", 7, "key")):
+    wrong: Any
+    for *wrong, field in ((7, None, "value"), ("text", None, "value"), (b"", 7, "key")):
         with pytest.raises(UsageError, match=rf"record {field} is of type"):
-            bound(value, key, None)
+            bound(*wrong, None)

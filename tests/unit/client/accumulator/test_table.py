@@ -53,7 +53,7 @@ class Collector:
         self.settle = rows.settle
         if first == 0:
             self.slices.append(rows.length)
-        taken = min(self.room, rows.length - first)
+        taken: int = min(self.room, rows.length - first)
         self.room -= taken
         partitions = []
         builder = BatchBuilder(1 << 30)
@@ -296,7 +296,8 @@ def test_what_finds_no_room_waits_for_the_bytes_of_its_next_row() -> None:
 
 def test_a_table_without_rows_is_delivered_at_once() -> None:
     collector = Collector()
-    for data in (pa.table({"value": pa.array([], "string")}), []):
+    tables: tuple[Any, ...] = (pa.table({"value": pa.array([], "string")}), [])
+    for data in tables:
         delivery = TableDelivery("t")
         assert list(append(collector, delivery, data)) == []
         assert delivery.result(0) == TableSummary("t", 0, {})

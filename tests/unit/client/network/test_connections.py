@@ -526,7 +526,7 @@ def test_the_features_that_the_cluster_has_settled_on(
     world.run(scenario())
 
 
-KAFKA_2_1 = {
+KAFKA_2_1: dict[int, tuple[int, int]] = {
     ApiKey.PRODUCE: (0, 7),
     ApiKey.FETCH: (0, 10),
     ApiKey.LIST_OFFSETS: (0, 4),

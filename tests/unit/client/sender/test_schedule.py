@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -35,7 +35,10 @@ class Queue:
 
 
 def made(linger: float = LINGER) -> Any:
-    return Schedule(linger, lambda queue: queue.leader)
+    def leader_of(queue: Any) -> int:
+        return cast(int, queue.leader)
+
+    return Schedule(linger, leader_of)
 
 
 def filled(name: str = "", leader: int = 0, created: float = 0.0, complete: bool = False) -> Any:
