@@ -155,13 +155,12 @@ class TestLogs:
         directory.close()
         disk.delete("flights-3")
         again = open_directory(disk)
-        assert again.open_log("flights", 3, TOPIC_ID, CONFIG).log_end_offset == 0
+        log = again.open_log("flights", 3, TOPIC_ID, CONFIG)
+        assert log.log_end_offset == 0
         assert again.has_lost
         assert "the log of flights-3 is missing" in caplog.text
-        again.close()
-        caplog.clear()
-        assert open_directory(disk).open_log("flights", 3, TOPIC_ID, CONFIG).log_start_offset == 0
-        assert "missing" not in caplog.text
+        fill(log, 1)  # before the offsets of the lost log could apply to this one
+        assert b"flights" not in (disk.read_file("recovery-point-offset-checkpoint") or b"")
 
     def test_that_end_before_their_start_are_set_aside_and_begin_there(
         self, disk: VirtualDisk, directory: LogDirectory
