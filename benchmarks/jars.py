@@ -141,8 +141,8 @@ def java_command(heap: str, level: str = "error") -> list[str]:
         RivalMissing: there is no java on PATH.
     """
     flags = os.environ.get("KAFKA_JVM_PERFORMANCE_OPTS", "").split()
-    level = f"-Dorg.slf4j.simpleLogger.defaultLogLevel={level}"
-    return [find_java(), f"-Xmx{heap}", *flags, level]
+    logging = f"-Dorg.slf4j.simpleLogger.defaultLogLevel={level}"
+    return [find_java(), f"-Xmx{heap}", *flags, logging]
 
 
 def _kafka_directory() -> Path:

@@ -236,7 +236,7 @@ def members_of(group: int) -> list[int]:
 
 
 def ends(pid: int) -> bool:
-    """Whether a process ends soon: Spark's Python workers end a moment after it."""
+    """Whether a process ends within 10 s: Spark's Python workers end a moment after Spark."""
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -14,7 +14,8 @@ import pytest
 
 from benchmarks.jars import RivalMissing, find_java, kafka_jars
 from benchmarks.processes import KafkaMember, await_brokers, free_ports, run_java
-from trimtab import Admin, Consumer, Producer
+from tests.spark.frames import consume
+from trimtab import Admin, Producer
 from trimtab.spark import load
 from trimtab.spark.load.snapshots import take_snapshot, to_frames
 
@@ -86,7 +87,7 @@ def test_traffic_is_what_the_brokers_counted(spark: SparkSession, brokers: list[
             producer.send(TOPIC, b"%d " % number * 40)
     # The consumer without a rack reads from leaders, the other from replicas in its rack.
     for rack in ("r2", ""):
-        read_whole(servers, rack)
+        consume(servers, rack, [(TOPIC, number) for number in PLACED])
     counted = {
         name: {rack: broker.count(name) for rack, broker in zip(RACKS, brokers, strict=True)}
         for name in (
@@ -119,16 +120,3 @@ def test_traffic_is_what_the_brokers_counted(spark: SparkSession, brokers: list[
     for name, by_rack in counted.items():
         assert min(by_rack.values()) > 0, (name, by_rack)
         assert dict(moved[name]) == pytest.approx(by_rack, rel=0.02), name
-
-
-def read_whole(servers: str, rack: str) -> None:
-    """Read the topic to its end."""
-    with Consumer(servers, client_rack=rack) as consumer:
-        partitions = [(TOPIC, number) for number in PLACED]
-        consumer.assign(partitions)
-        consumer.seek_to_beginning()
-        left = sum(consumer.end_offsets(partitions).values())
-        while left:
-            records = consumer.poll(60_000)
-            assert records, f"{left} records did not come"
-            left -= len(records)

@@ -82,11 +82,11 @@ class Producer(Intake):
 
         try:
             self._core = self._thread.run(start)
+            super().__init__(self._core.accumulator)
             self._thread.entrust(self, name, self._core.close_unattended)
         except BaseException:
             self._thread.release_soon()
             raise
-        super().__init__(self._core.accumulator)
 
     __reduce_ex__ = refuse_copying
 
@@ -696,7 +696,7 @@ class OpenTable:
         """Send every row of a part.
 
         Raises UsageError, BrokerError and Unavailable as `Producer.send_table`. After an error, no
-        further part can be sent, and nobody learns the outcome of the parts before.
+        further part can be sent, and the outcome of the parts before stays unknown.
         """
         producer, table = self._producer, self._table
         try:

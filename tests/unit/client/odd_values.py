@@ -116,20 +116,20 @@ class Sender(Intake):
 
 
 def make_accumulator(**options: Any) -> Accumulator:
-    made = Accumulator(
-        batch_size=1000,
-        buffer_memory=1 << 24,
-        max_request_size=1 << 20,
-        compression=0,
-        ignores_keys=False,
-        make_partitioner=lambda: BuiltInPartitioner(BuiltInOptions(1000), Random(3)),
-        now=lambda: 100.0,
-        wall_clock=lambda: 1_700_000_000.25,
-        lock=new_lock(),
-        wake=lambda: None,
-        on_callback_error=lambda error: None,
-        **options,
-    )
+    arguments: dict[str, Any] = {
+        "batch_size": 1000,
+        "buffer_memory": 1 << 24,
+        "max_request_size": 1 << 20,
+        "compression": 0,
+        "ignores_keys": False,
+        "make_partitioner": lambda: BuiltInPartitioner(BuiltInOptions(1000), Random(3)),
+        "now": lambda: 100.0,
+        "wall_clock": lambda: 1_700_000_000.25,
+        "lock": new_lock(),
+        "wake": lambda: None,
+        "on_callback_error": lambda error: None,
+    }
+    made = Accumulator(**{**arguments, **options})
     made.update_topic(view_of((0, 0, 0), name="topic"))
     return made
 

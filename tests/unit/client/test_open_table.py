@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.unit.client.odd_values import make_accumulator
 from trimtab.client.accumulator.accumulator_cy import Accumulator
 from trimtab.client.network.metadata import TopicView
-from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
 from trimtab.client.producer import OpenTable, Producer
 from trimtab.cluster import Cluster
 from trimtab.errors import UsageError
@@ -28,24 +26,6 @@ ROWS_EACH = 4
 """Rows to each partition, in as many parts where the partitions are more than `PART_ROWS`."""
 
 
-def make_accumulator(view: TopicView) -> Accumulator:
-    accumulator = Accumulator(
-        batch_size=16_384,
-        buffer_memory=1 << 30,
-        max_request_size=1 << 20,
-        compression=0,
-        ignores_keys=False,
-        make_partitioner=lambda: BuiltInPartitioner(BuiltInOptions(16_384, False), Random(3)),
-        now=lambda: 100.0,
-        wall_clock=lambda: 1_700_000_000.25,
-        lock=threading.RLock(),
-        wake=lambda: None,
-        on_callback_error=lambda error: pytest.fail(str(error)),
-    )
-    accumulator.update_topic(view)
-    return accumulator
-
-
 def settle_all(accumulator: Accumulator) -> int:
     """Acknowledge every batch; returns their number."""
     queues = [queue for queue in accumulator.take_changed() if queue.batches]
@@ -56,7 +36,12 @@ def settle_all(accumulator: Accumulator) -> int:
 
 def count_lines(make_view: MakeView, partitions: int) -> int:
     """The lines of `table.py` that run to send a few rows to each partition, and to settle them."""
-    accumulator = make_accumulator(make_view((0,) * partitions))
+    accumulator = make_accumulator(
+        batch_size=16_384,
+        buffer_memory=1 << 30,
+        on_callback_error=lambda error: pytest.fail(str(error)),
+    )
+    accumulator.update_topic(make_view((0,) * partitions))
     numbers = [number % partitions for number in range(ROWS_EACH * partitions)]
     rows = pa.table({"value": [b"x"] * len(numbers), "to": pa.array(numbers, pa.int32())})
     producer: Any = SimpleNamespace(_core=SimpleNamespace(accumulator=accumulator, max_block=1.0))
