@@ -10,7 +10,7 @@ import pytest
 
 from tests.spark.frames import consume, read
 from trimtab import Admin, Cluster, Producer
-from trimtab.broker.fetch_session import Reader
+from trimtab.broker.fetch_reader import Reader
 from trimtab.spark import load
 from trimtab.spark.load.snapshots import take_snapshot, to_frames
 

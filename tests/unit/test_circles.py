@@ -17,7 +17,7 @@ RUNTIME = {
 }
 FOR_TYPES = {
     # Handlers take the whole `Broker`; each is to take only the services that it uses.
-    "trimtab.broker: broker fetch_session handlers handlers.acls handlers.auto_creation"
+    "trimtab.broker: broker handlers handlers.acls handlers.auto_creation"
     " handlers.batch_sizes handlers.cluster handlers.config_resources handlers.configs"
     " handlers.coordinators handlers.delete_records handlers.epochs handlers.fetch"
     " handlers.forwarding handlers.groups handlers.log_dirs handlers.metadata handlers.offsets"

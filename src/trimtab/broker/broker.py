@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from trimtab import config
 from trimtab.broker.controller_link import ControllerLink
-from trimtab.broker.fetch_session import FetchSessionCache
+from trimtab.broker.fetch_session_cache import FetchSessionCache
 from trimtab.broker.handlers import HANDLERS
 from trimtab.broker.handlers.auto_creation import RefusedCreations
 from trimtab.broker.isr_proposals import IsrProposals

@@ -24,7 +24,7 @@ from tests.unit.broker.test_fetch_session import (
     told,
     virtual,
 )
-from trimtab.broker.handlers.fetch import MAX_READ_BYTES
+from trimtab.broker.fetch_slot import MAX_READ_BYTES
 from trimtab.broker.handlers.fetch import fetch as handle_fetch
 from trimtab.broker.partition import Refused
 from trimtab.errors import CorruptData, ErrorCode

@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from tests.steps import finish
-from trimtab.broker.fetch_session import EVICTABLE_AFTER_S, FetchSessionCache
+from trimtab.broker.fetch_session_cache import EVICTABLE_AFTER_S, FetchSessionCache
 from trimtab.broker.handlers.fetch import fetch
 from trimtab.broker.partition import Refused
 from trimtab.errors import ErrorCode

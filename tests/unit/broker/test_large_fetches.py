@@ -1,5 +1,5 @@
 """Fetches of very many partitions (`trimtab.broker.handlers.fetch`): partitions change between the
-steps of a pass; and the size limit of sessions (`trimtab.broker.fetch_session`)."""
+steps of a pass; and the size limit of sessions (`trimtab.broker.fetch_session_cache`)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,9 @@ import pytest
 
 from tests.steps import finish
 from tests.unit.broker.test_fetch_session import FakeBroker, request, virtual
-from trimtab.broker.fetch_session import (
-    EVICTABLE_AFTER_S,
-    PARTITIONS_PER_STEP,
-    FetchSession,
-    FetchSessionCache,
-    Reader,
-)
+from trimtab.broker.fetch_reader import Reader
+from trimtab.broker.fetch_session import PARTITIONS_PER_STEP, FetchSession
+from trimtab.broker.fetch_session_cache import EVICTABLE_AFTER_S, FetchSessionCache
 from trimtab.broker.handlers.fetch import fetch
 from trimtab.server.turns import Pace, Steps
 from trimtab.wire.framing import RequestHeader
@@ -25,9 +21,9 @@ PARTITIONS = [f"t{n:04}" for n in range(5 * PARTITIONS_PER_STEP)]
 FIRST, LAST = PARTITIONS[0], PARTITIONS[-1]
 
 
-def begin(fake: FakeBroker, epoch: int) -> Steps[Any]:
+def begin(fake: FakeBroker, epoch: int, partitions: list[str] = PARTITIONS) -> Steps[Any]:
     """A fetch of all partitions that would wait for an hour."""
-    wanted = request(dict.fromkeys(PARTITIONS, 0), session_epoch=epoch)
+    wanted = request(dict.fromkeys(partitions, 0), session_epoch=epoch)
     wanted.max_wait_ms = 3_600_000
     wanted.min_bytes = 1
     return fetch(cast(Any, fake), RequestHeader(1, 12, 0, "t", 0), wanted)
@@ -46,6 +42,22 @@ async def test_records_appended_behind_a_pass_end_the_wait(epoch: int) -> None:
     fake.add(*PARTITIONS)
     steps = begin(fake, epoch)
     pass_over_first(fake, steps)
+    fake.partitions[FIRST].append()
+    response = finish(steps)
+    assert not response.error_code, "it is answered, not left to wait"
+
+
+@pytest.mark.parametrize("epoch", [-1, 0])
+@virtual
+async def test_records_appended_behind_a_short_pass_end_the_wait(epoch: int) -> None:
+    # Too few partitions for two steps, but naming them has used up most of the first one.
+    fake = FakeBroker()
+    few = PARTITIONS[: PARTITIONS_PER_STEP * 2 // 3]
+    fake.add(*few)
+    steps = begin(fake, epoch, few)
+    while not fake.partitions[FIRST].looks:
+        next(steps)
+    assert not fake.partitions[few[-1]].looks, "the pass is not over"
     fake.partitions[FIRST].append()
     response = finish(steps)
     assert not response.error_code, "it is answered, not left to wait"
@@ -78,7 +90,7 @@ async def test_a_fetch_whose_connection_is_lost_during_a_pass_watches_nothing(ep
 
 def session_of(partitions: int) -> FetchSession:
     asked = request({f"t{n}": 0 for n in range(partitions)})
-    session = FetchSession(Reader(cast(Any, FakeBroker()), 12, asked), 12)
+    session = FetchSession(Reader(cast(Any, FakeBroker()), 12, asked))
     finish(session.add(asked.topics, Pace()))
     return session
 

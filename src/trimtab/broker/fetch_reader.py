@@ -1,0 +1,151 @@
+"""Who sends a Fetch request, and what it may read (Kafka's `FetchParams`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from trimtab.broker.partition import Refused
+from trimtab.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trimtab.broker.partition import Partition
+    from trimtab.metadata.image import BrokerRegistration, ClusterImage
+    from trimtab.storage.storage import StorageError
+    from trimtab.wire.messages.fetch import AbortedTransaction, FetchRequest
+
+READ_COMMITTED = 1
+"""The isolation level of a consumer that reads no records of open or aborted transactions."""
+
+_NONE_ABORTED: list[AbortedTransaction] = []
+"""Shared by all responses: these brokers have no transactions."""
+
+_REPLICA_STATE_SINCE = 15
+_TOPIC_IDS_SINCE = 13
+_FOLLOWERS_SINCE = 11
+
+
+class Host(Protocol):
+    """What a reader needs from the broker that it reads from."""
+
+    @property
+    def image(self) -> ClusterImage: ...
+
+    def find_replica(self, topic: str, index: int) -> Partition:
+        """This broker's replica of a partition, or `Refused`."""
+
+    def find_partition(self, topic: str, index: int) -> Partition:
+        """A partition that this broker leads, or `Refused`."""
+
+    def find_leader(
+        self, topic: str, index: int
+    ) -> tuple[int, int, BrokerRegistration | None] | None:
+        """A partition's leader id, leader epoch, and the leader's registration."""
+
+    def is_leader_quota_exceeded(self) -> bool:
+        """Whether throttled followers got more than their rate from this broker."""
+
+    def record_throttled_sent(self, size: int) -> None:
+        """Count `size` bytes sent to a throttled follower."""
+
+    def disk_failed(self, error: StorageError) -> None:
+        """A log could not be read."""
+
+
+class Reader:
+    """Who fetches, and which replicas and offsets it may read.
+
+    Attributes:
+        replica_id: the follower's broker id; negative for a consumer.
+        broker_epoch: the follower's; -1 if it does not say.
+        rack: the consumer's; empty if it has none.
+        is_follower: reads up to the log end offset, not only up to the high watermark.
+        needs_leader: is served by the leader only. A consumer that supports preferred replicas
+            (KIP-392) is served by any replica.
+        version: the version of the request.
+        uses_topic_ids: whether the request names topics by id, as from version 13 on.
+        aborted: the aborted transactions in each partition's response; None unless the reader wants
+            committed records only.
+        find: returns the partition to read, by topic and index; raises `Refused` if this broker
+            has no replica of it, or must lead it for this reader and does not. The topic is its id
+            from version 13 on, before that its name.
+    """
+
+    __slots__ = (
+        "_broker",
+        "aborted",
+        "broker_epoch",
+        "find",
+        "is_follower",
+        "needs_leader",
+        "rack",
+        "replica_id",
+        "uses_topic_ids",
+        "version",
+    )
+
+    def __init__(self, broker: Host, version: int, request: FetchRequest) -> None:
+        self._broker = broker
+        self.version = version
+        self.uses_topic_ids = version >= _TOPIC_IDS_SINCE
+        self.aborted = _NONE_ABORTED if request.isolation_level == READ_COMMITTED else None
+        if version < _REPLICA_STATE_SINCE:
+            self.replica_id = request.replica_id
+            self.broker_epoch = -1
+        else:
+            self.replica_id = request.replica_state.replica_id
+            self.broker_epoch = request.replica_state.replica_epoch
+        self.is_follower = self.replica_id >= 0
+        self.needs_leader = self.is_follower or version < _FOLLOWERS_SINCE
+        self.rack = "" if self.needs_leader else request.rack_id
+        self.find: Callable[[Any, int], Partition]
+        if self.uses_topic_ids:
+            self.find = self._find_by_id
+        else:
+            self.find = broker.find_partition if self.needs_leader else broker.find_replica
+
+    def _find_by_id(self, topic_id: bytes, index: int) -> Partition:
+        topic = self._broker.image.topics_by_id.get(topic_id)
+        if topic is None:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_ID)
+        if self.needs_leader:
+            return self._broker.find_partition(topic.name, index)
+        return self._broker.find_replica(topic.name, index)
+
+    def reads_like(self, other: Reader) -> bool:
+        """Whether both may read the same replicas and offsets."""
+        return (
+            self.replica_id == other.replica_id
+            and self.broker_epoch == other.broker_epoch
+            and self.needs_leader == other.needs_leader
+            and self.rack == other.rack
+        )
+
+    def is_throttled(self, partition: Partition) -> bool:
+        """Whether this follower gets no records of a throttled partition now, because the leader's
+        replication quota is used up (KIP-73)."""
+        return (
+            self.is_follower
+            and partition.throttles(self.replica_id)
+            and self._broker.is_leader_quota_exceeded()
+        )
+
+    def note_sent(self, partition: Partition, size: int) -> None:
+        """Count `size` bytes sent to this follower against the replication quota."""
+        if self.is_follower and partition.throttles(self.replica_id):
+            self._broker.record_throttled_sent(size)
+
+    def disk_failed(self, error: StorageError) -> None:
+        """A log could not be read."""
+        self._broker.disk_failed(error)
+
+    def find_leader(
+        self, topic: str | bytes, index: int
+    ) -> tuple[int, int, BrokerRegistration | None] | None:
+        """A partition's leader id, leader epoch, and the leader's registration; None if the
+        partition does not exist."""
+        if isinstance(topic, str):
+            return self._broker.find_leader(topic, index)
+        image = self._broker.image.topics_by_id.get(topic)
+        return None if image is None else self._broker.find_leader(image.name, index)
