@@ -35,8 +35,8 @@ from trimtab.wire.framing import (
     encode_request,
     encode_response,
 )
-from trimtab.wire.messages.init_producer_id import InitProducerIdResponse
-from trimtab.wire.messages.metadata import MetadataResponse, MetadataResponseBroker
+from trimtab.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from trimtab.wire.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
 from trimtab.wire.messages.produce import (
     LeaderIdAndEpoch,
     NodeEndpoint,
@@ -49,8 +49,8 @@ from trimtab.wire.messages.produce import (
 
 M = TypeVar("M")
 
-METADATA: Final = 3
-INIT_PRODUCER_ID: Final = 22
+METADATA: Final = MetadataRequest.api_key
+INIT_PRODUCER_ID: Final = InitProducerIdRequest.api_key
 NOBODY: Final = -1
 
 REFUSALS: Final = (

@@ -13,17 +13,16 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from random import Random
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from trimtab.errors import ErrorCode
 from trimtab.wire.batch_cy import BatchBuilder
 from trimtab.wire.framing import decode_response, encode_request
-from trimtab.wire.messages import APIS
 from trimtab.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
 from trimtab.wire.messages.metadata import MetadataRequest
 from trimtab.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from trimtab.wire.schema import schema
+from trimtab.wire.schema import Request, response_of
 
 SLOW_ASKS_BYTES = 50 * 1024 * 1024
 PRODUCE_VERSION, FETCH_VERSION = 9, 11
@@ -32,9 +31,10 @@ _SEED = 20_261_122
 _TIMEOUT_S = 10.0
 
 Address = tuple[str, int]
+Response = TypeVar("Response")
 
 
-def write_frame(request: object, version: int, correlation_id: int = 1) -> bytes:
+def write_frame(request: Request[object], version: int, correlation_id: int = 1) -> bytes:
     """A request frame with its length."""
     return b"".join(map(bytes, encode_request(request, version, correlation_id, "patience")))
 
@@ -58,7 +58,7 @@ class BlockingConnection:
         self._stream.close()
         self.socket.close()
 
-    def ask(self, request: object, version: int) -> Any:
+    def ask(self, request: Request[Response], version: int) -> Response:
         """Send a request and return its response.
 
         Raises:
@@ -69,9 +69,7 @@ class BlockingConnection:
         if not frame:
             raise ConnectionError("the broker closed the connection")
         self.response_bytes = len(frame)
-        key = schema(type(request)).api_key
-        assert key is not None
-        return decode_response(APIS[key].response, version, frame)
+        return decode_response(response_of(type(request)), version, frame)
 
 
 def serves(address: Address) -> bool:

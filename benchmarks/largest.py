@@ -32,8 +32,9 @@ from trimtab.broker.handlers import HANDLERS
 from trimtab.errors import CorruptData
 from trimtab.wire.codec import MAX_OBJECT_BYTES, decode_in_turns, encode
 from trimtab.wire.framing import MAX_FRAME_BYTES
-from trimtab.wire.messages import APIS, Api
+from trimtab.wire.messages import APIS, APIS_BY_REQUEST, Api
 from trimtab.wire.messages.api_versions import ApiVersionsRequest
+from trimtab.wire.messages.find_coordinator import FindCoordinatorRequest
 from trimtab.wire.schema import Field, Schema, schema
 
 ONLY = tuple(filter(None, os.environ.get("ONLY", "").split(",")))
@@ -89,7 +90,7 @@ def _measure_all(cluster: SingleBroker) -> Iterator[dict[str, Any]]:
                 case = {"api": api.name, "array": ".".join(path), "elements": elements}
                 yield case | _measure(cluster, frame, max(size, len(frame)), place)
     if not ONLY or "tags" in ONLY:
-        api = APIS[10]
+        api = APIS_BY_REQUEST[FindCoordinatorRequest]
         tags = _head(api) + bytes(4) + b"\xa0\xcb\x98\x01" + b"\x63\x00" * 2_500_000
         yield {"api": "tags", "elements": 2_500_000} | _measure(cluster, tags, len(tags))
     if not ONLY or "names" in ONLY:

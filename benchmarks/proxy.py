@@ -32,8 +32,9 @@ from typing import Self
 from trimtab.errors import CorruptData
 from trimtab.runtime.event_loop import new_event_loop
 from trimtab.wire.framing import decode_request_header
+from trimtab.wire.messages.produce import ProduceRequest
 
-PRODUCE = 0
+PRODUCE = ProduceRequest.api_key
 ACKS_SINCE_TRANSACTIONS = 3
 FLEXIBLE_PRODUCE = 9
 BUFFER_BYTES = 1 << 20

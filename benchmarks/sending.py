@@ -17,7 +17,7 @@ from benchmarks.report import progress, report
 from trimtab.client.accumulator.accumulator_cy import Accumulator
 from trimtab.client.metrics_cy import ProducerMetrics
 from trimtab.client.network.backoff import Backoff
-from trimtab.client.network.connections import Node
+from trimtab.client.network.connection import Node
 from trimtab.client.sender.identity import Identity
 from trimtab.client.sender.sender import Sender, SenderOptions
 from trimtab.client.topic_view import PartitionView, TopicView
@@ -67,7 +67,7 @@ class Broker:
     def ready(self, node_id: int) -> Broker:
         return self
 
-    def version_of(self, api_key: int, at_most: int | None) -> int:
+    def version_of(self, request: type[ProduceRequest], at_most: int | None) -> int:
         return 13
 
     def topic(self, name: str) -> TopicView:
@@ -79,7 +79,7 @@ class Broker:
     def leader(self, topic: str, partition: int) -> int:
         return 0
 
-    def send(self, request: ProduceRequest, api_key: int, version: int, answered: Any) -> None:
+    def send(self, request: ProduceRequest, version: int, answered: Any) -> None:
         self.bytes_sent += BATCH_BYTES
         self.unanswered.append((request, answered))
 

@@ -27,6 +27,7 @@ from trimtab.wire.messages.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
 )
+from trimtab.wire.messages.fetch import FetchRequest
 from trimtab.wire.messages.init_producer_id import (
     InitProducerIdRequest,
     InitProducerIdResponse,
@@ -54,7 +55,14 @@ from trimtab.wire.messages.produce import (
 PARTITIONS = 6
 # Up to version 12 Produce has topic names, which are all that the sink knows. Fetch is advertised
 # but not answered: librdkafka writes record batches only for brokers that advertise it.
-_VERSIONS = {0: (0, 12), 1: (4, 11), 2: (1, 7), 3: (0, 9), 18: (0, 3), 22: (0, 4)}
+_VERSIONS = {
+    ProduceRequest.api_key: (0, 12),
+    FetchRequest.api_key: (4, 11),
+    ListOffsetsRequest.api_key: (1, 7),
+    MetadataRequest.api_key: (0, 9),
+    ApiVersionsRequest.api_key: (0, 3),
+    InitProducerIdRequest.api_key: (0, 4),
+}
 
 
 class Sink(Broker):
@@ -71,11 +79,11 @@ class _Node:
         self.port = port
         self.ends: dict[str, list[int]] = {}
         self.answers: dict[int, Callable[[Any], object]] = {
-            0: self.produce,
-            2: self.list_offsets,
-            3: self.describe,
-            18: self.list_versions,
-            22: self.identify,
+            ProduceRequest.api_key: self.produce,
+            ListOffsetsRequest.api_key: self.list_offsets,
+            MetadataRequest.api_key: self.describe,
+            ApiVersionsRequest.api_key: self.list_versions,
+            InitProducerIdRequest.api_key: self.identify,
         }
 
     def list_versions(self, request: ApiVersionsRequest) -> ApiVersionsResponse:

@@ -19,6 +19,7 @@ import pytest
 
 from trimtab.wire.messages import APIS, OWN_APIS_FROM
 from trimtab.wire.messages.control_records import CONTROL_RECORDS
+from trimtab.wire.messages.delete_topics import DeleteTopicsRequest
 from trimtab.wire.messages.metadata_records import RECORDS
 from trimtab.wire.schema import Field, Schema, schema
 from trimtab.wire.types import MAX_INT16, NO_VERSIONS, ZERO_UUID, Versions
@@ -231,7 +232,7 @@ def test_records_are_listed_under_their_own_key() -> None:
 
 def test_differences_lists_each_one() -> None:
     """Tests the comparison itself, with a definition that differs in every respect."""
-    cls = APIS[20].request
+    cls = DeleteTopicsRequest
     definition = {
         "apiKey": 21,
         "name": "DeleteTopicsRequest",

@@ -27,12 +27,13 @@ import trimtab.broker.partition
 from trimtab.broker.leadership import Leadership
 from trimtab.broker.partition import Partition
 from trimtab.controller import completion, election
-from trimtab.metadata.image import NO_LEADER, PartitionRegistration
+from trimtab.metadata.image import PartitionRegistration
 from trimtab.sim.disk import Mount
 from trimtab.sim.reliability import Violation, run_seed
 from trimtab.storage.log import Log
 from trimtab.storage.producer_state import ACCEPTED, ProducerState
 from trimtab.wire.batch_cy import BatchHeader, read_header, verify
+from trimtab.wire.sentinels import NO_LEADER
 
 SEEDS = int(os.environ.get("CLUSTER_SEEDS", "8"))
 SEARCHED = 200

@@ -18,7 +18,6 @@ from trimtab.broker.fetch_session_cache import FetchSessionCache
 from trimtab.broker.handlers import HANDLERS
 from trimtab.broker.handlers.auto_creation import RefusedCreations
 from trimtab.broker.isr_proposals import IsrProposals
-from trimtab.broker.leadership import ANY_EPOCH
 from trimtab.broker.lifecycle import Lifecycle
 from trimtab.broker.metadata_follower import MetadataFollower
 from trimtab.broker.partition import Partition, Refused
@@ -52,6 +51,7 @@ from trimtab.wire.messages.metadata_records import (
     RemoveTopicRecord,
     TopicRecord,
 )
+from trimtab.wire.sentinels import NO_BROKER, NO_EPOCH
 
 _PARTITIONS_PER_STEP = 100
 """Partitions that are opened or dropped before other tasks run."""
@@ -533,7 +533,7 @@ class Broker:
             self,
             topic.name,
             topic.id,
-            registration._replace(leader_epoch=-1),
+            registration._replace(leader_epoch=NO_EPOCH),
             log,
             values,
             self._now_ms,
@@ -688,7 +688,7 @@ class Broker:
         return (
             registration is not None
             and registration.is_active
-            and broker_epoch in (ANY_EPOCH, registration.epoch)
+            and broker_epoch in (NO_EPOCH, registration.epoch)
         )
 
     def propose_isr(self, partition: Partition) -> None:
@@ -715,7 +715,7 @@ class Broker:
             and broker_id in partition.leadership.isr
             and follower.log_start_offset <= offset <= follower.end_offset
         ]
-        return -max(near)[1] if near else -1
+        return -max(near)[1] if near else NO_BROKER
 
     # -- upkeep
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TypeVar
 
 from trimtab.server.peer import Peer, PeerLost
+from trimtab.wire.schema import Request
+
+Response = TypeVar("Response")
 
 _CONNECT_TIMEOUT_S = 5.0
 _FIRST_BACKOFF_S = 0.02
@@ -29,7 +32,9 @@ class ControllerLink:
         self._peer: Peer | None = None
         self._connecting: asyncio.Task[Peer] | None = None
 
-    async def ask(self, request: object, timeout_s: float, version: int | None = None) -> Any:
+    async def ask(
+        self, request: Request[Response], timeout_s: float, version: int | None = None
+    ) -> Response:
         """Send a request, in the newest version unless one is given; returns the response.
 
         Raises:
@@ -45,7 +50,7 @@ class ControllerLink:
                 f"the controller at {self._host}:{self._port} does not answer within {timeout_s} s"
             ) from error
 
-    async def ask_until_answered(self, request: object, timeout_s: float) -> Any:
+    async def ask_until_answered(self, request: Request[Response], timeout_s: float) -> Response:
         """Like `ask`, but send the request again while the controller is lost, until the time is
         over. Only for requests that may be carried out twice."""
         loop = asyncio.get_running_loop()
@@ -60,7 +65,9 @@ class ControllerLink:
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
 
-    async def ask_once_connected(self, request: object, timeout_s: float, version: int) -> Any:
+    async def ask_once_connected(
+        self, request: Request[Response], timeout_s: float, version: int
+    ) -> Response:
         """Like `ask`, but wait until the controller can be reached. A request is sent once only."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, cast
 
 from trimtab.broker.fetch_slot import FetchPass, FetchSlot
 from trimtab.server.turns import in_order
+from trimtab.wire.sentinels import INITIAL_EPOCH, NO_SESSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,11 +36,6 @@ if TYPE_CHECKING:
     from trimtab.wire.fetch_limits import FetchBudget
     from trimtab.wire.messages.fetch import FetchTopic, ForgottenTopic, PartitionData
 
-NO_SESSION = 0
-FINAL_EPOCH = -1
-"""Epoch of a full fetch that wants no session."""
-INITIAL_EPOCH = 0
-"""Epoch of a full fetch that wants a new session."""
 
 PARTITIONS_PER_STEP = 150
 """Partitions that a fetch reads before other requests are served."""

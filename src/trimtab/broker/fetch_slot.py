@@ -23,6 +23,7 @@ from trimtab.wire.messages.fetch import (
     PartitionData,
     SnapshotId,
 )
+from trimtab.wire.sentinels import NO_BROKER
 from trimtab.wire.types import StoredBytes
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ MAX_READ_BYTES = 512 * 1024
 that are read from disk while the response is sent, as fast as the client takes it."""
 
 _UNCHECKED = -2
-_NO_REPLICA = -1
 
 _STORAGE_ERROR_SINCE = 6
 _ZSTD_SINCE = 10
@@ -264,7 +264,7 @@ class FetchSlot:
             partition.check_epoch(wanted.current_leader_epoch)
         if reader.rack and partition.is_leader:
             preferred = partition.preferred_replica(reader.rack, offset)
-            if preferred != _NO_REPLICA:
+            if preferred != NO_BROKER:
                 return self._redirect(reading, partition, _NO_DIVERGENCE, preferred)
         if reader.version < _ZSTD_SINCE and partition.compression_type == "zstd":
             raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
@@ -274,7 +274,7 @@ class FetchSlot:
             if diverging is not None:
                 epoch, end_offset = diverging
                 divergence = EpochEndOffset(epoch=epoch, end_offset=end_offset)
-                return self._redirect(reading, partition, divergence, _NO_REPLICA)
+                return self._redirect(reading, partition, divergence, NO_BROKER)
         if not log.log_start_offset <= offset <= log.log_end_offset:
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE)
         if not is_checked:
@@ -335,7 +335,7 @@ class FetchSlot:
         high_watermark: int,
         records: BytesLike | StoredBytes,
         diverging: EpochEndOffset = _NO_DIVERGENCE,
-        preferred: int = _NO_REPLICA,
+        preferred: int = NO_BROKER,
     ) -> PartitionData:
         # Assigning the fields takes half the time of calling the class.
         data = PartitionData.__new__(PartitionData)

@@ -91,7 +91,9 @@ class IsrProposals:
             if not sent:
                 continue
             try:
-                response = await self._link.ask(self._request(sent), _ANSWER_TIMEOUT_S)
+                response: AlterPartitionResponse | None = await self._link.ask(
+                    self._request(sent), _ANSWER_TIMEOUT_S
+                )
             except PeerLost:
                 response = None
             if response is None or response.error_code:

@@ -18,22 +18,21 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
+from trimtab.wire.sentinels import NO_EPOCH, NO_OFFSET
+
 if TYPE_CHECKING:
     from trimtab.metadata.image import PartitionRegistration
     from trimtab.storage.log import Log
-
-UNKNOWN_OFFSET = -1
-ANY_EPOCH = -1
 
 
 class Follower:
     """One follower, as known from its fetches.
 
     Attributes:
-        end_offset: the follower's log end offset; `UNKNOWN_OFFSET` until it has fetched.
-        log_start_offset: the follower's log start offset; `UNKNOWN_OFFSET` until it has fetched.
+        end_offset: the follower's log end offset; `NO_OFFSET` until it has fetched.
+        log_start_offset: the follower's log start offset; `NO_OFFSET` until it has fetched.
         caught_up_s: when it last had the leader's whole log, by the loop's clock.
-        broker_epoch: the epoch of the broker that fetched; `ANY_EPOCH` if the fetch had none.
+        broker_epoch: the epoch of the broker that fetched; `NO_EPOCH` if the fetch had none.
         fetched_s: when it fetched last.
         leader_end_offset: the leader's log end offset at that fetch.
     """
@@ -48,12 +47,12 @@ class Follower:
     )
 
     def __init__(self, caught_up_s: float) -> None:
-        self.end_offset = UNKNOWN_OFFSET
-        self.log_start_offset = UNKNOWN_OFFSET
+        self.end_offset = NO_OFFSET
+        self.log_start_offset = NO_OFFSET
         self.caught_up_s = caught_up_s
-        self.broker_epoch = ANY_EPOCH
+        self.broker_epoch = NO_EPOCH
         self.fetched_s = caught_up_s
-        self.leader_end_offset = UNKNOWN_OFFSET
+        self.leader_end_offset = NO_OFFSET
 
     def fetched(self, offset: int, broker_epoch: int, leader_end_offset: int, now_s: float) -> None:
         """It fetched from `offset` while the leader's log ended at `leader_end_offset`."""
@@ -240,7 +239,7 @@ class Leadership:
         """The lowest log start offset of the live replicas."""
         offset = self._log.log_start_offset
         for broker_id, follower in self.followers.items():
-            if self._is_eligible(broker_id, ANY_EPOCH):
+            if self._is_eligible(broker_id, NO_EPOCH):
                 offset = min(offset, follower.log_start_offset)
         return offset
 

@@ -16,8 +16,7 @@ from trimtab.errors import ErrorCode, UsageError
 from trimtab.server.peer import PeerLost
 from trimtab.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
 from trimtab.wire.messages.broker_registration import BrokerRegistrationRequest, Listener
-
-NOT_REGISTERED = -1
+from trimtab.wire.sentinels import NO_EPOCH
 
 _PLAINTEXT = 0
 _ANSWER_TIMEOUT_S = 5.0
@@ -42,7 +41,7 @@ class Lifecycle:
         random: draws the incarnation id.
 
     Attributes:
-        epoch: the broker epoch that the controller assigned; `NOT_REGISTERED` before.
+        epoch: the broker epoch that the controller assigned; `NO_EPOCH` before.
         unfenced: set while the controller says that this broker may serve clients.
     """
 
@@ -67,7 +66,7 @@ class Lifecycle:
         self._listener = ("", 0)
         self._rack: str | None = None
         self._heartbeats: asyncio.Task[None] | None = None
-        self.epoch = NOT_REGISTERED
+        self.epoch = NO_EPOCH
         self.unfenced = asyncio.Event()
 
     async def register(self, host: str, port: int, rack: str | None, previous_epoch: int) -> None:
@@ -125,7 +124,7 @@ class Lifecycle:
             UsageError: the controller belongs to another cluster.
         """
         self._incarnation_id = self._random.randbytes(16)
-        await self.register(*self._listener, self._rack, NOT_REGISTERED)
+        await self.register(*self._listener, self._rack, NO_EPOCH)
 
     def start(self) -> None:
         """Begin to send heartbeats. The metadata up to the registration must have been replayed."""
@@ -190,7 +189,7 @@ class Lifecycle:
                 ):
                     # An operator unregistered this broker, or another one registered its id.
                     self.unfenced.clear()
-                    await self.register(*self._listener, self._rack, NOT_REGISTERED)
+                    await self.register(*self._listener, self._rack, NO_EPOCH)
                     wait_s = 0
                 elif response.error_code:
                     wait_s = min(wait_s, _BACKOFF_S * 4)

@@ -30,6 +30,7 @@ from trimtab.wire.messages.fetch_snapshot import (
     SnapshotId,
     TopicSnapshot,
 )
+from trimtab.wire.sentinels import NO_EPOCH
 
 T = TypeVar("T")
 
@@ -160,7 +161,7 @@ class MetadataFollower:
                             partitions=[
                                 PartitionSnapshot(
                                     partition=0,
-                                    current_leader_epoch=-1,
+                                    current_leader_epoch=NO_EPOCH,
                                     snapshot_id=SnapshotId(end_offset=end_offset, epoch=epoch),
                                     position=len(content),
                                 )

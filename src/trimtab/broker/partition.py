@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
-from trimtab.broker.leadership import ANY_EPOCH, Leadership
+from trimtab.broker.leadership import Leadership
 from trimtab.broker.replication_quota import lists_replica
 from trimtab.config import Value
 from trimtab.errors import CorruptData, ErrorCode
@@ -32,13 +32,12 @@ from trimtab.wire.batch_cy import (
 )
 from trimtab.wire.batch_header import is_cut_short
 from trimtab.wire.compression import Compression, TooLarge
+from trimtab.wire.sentinels import ALL_IN_SYNC_REPLICAS, HIGH_WATERMARK, NO_EPOCH
 from trimtab.wire.types import StoredBytes
 
 if TYPE_CHECKING:
     from trimtab.server.turns import Steps
 
-_ALL = -1
-_NO_EPOCH = -1
 
 MAX_AT_FAULT = 10_000
 """Records of a refused batch that the response names at most: a small batch may hold millions."""
@@ -282,7 +281,7 @@ class Partition:
         leadership = self.leadership
         if leadership is None:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if acks == _ALL and leadership.is_under_min_isr:
+        if acks == ALL_IN_SYNC_REPLICAS and leadership.is_under_min_isr:
             raise Refused(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{self}: {len(leadership.isr)} replicas are in sync, {list(leadership.isr)}, "
@@ -337,7 +336,7 @@ class Partition:
             # The metadata of one of the two brokers is behind. With this code the follower tries
             # again, as in Kafka.
             raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH)
-        if ANY_EPOCH != broker_epoch < follower.broker_epoch:
+        if NO_EPOCH != broker_epoch < follower.broker_epoch:
             # Sent before that broker restarted; it may have lost records since.
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         host = self._host
@@ -464,11 +463,11 @@ class Partition:
         Source: Kafka's `AbstractFetcherThread.getOffsetTruncationState`.
         """
         log = self.log
-        if leader_epoch == _NO_EPOCH:
+        if leader_epoch == NO_EPOCH:
             offset = min(leader_end_offset, log.high_watermark)
         else:
             epoch, end_offset = log.end_of_epoch(leader_epoch)
-            if epoch == _NO_EPOCH:
+            if epoch == NO_EPOCH:
                 offset = leader_end_offset
             else:
                 offset = min(leader_end_offset, end_offset, log.log_end_offset)
@@ -532,7 +531,7 @@ class Partition:
         if last_fetched_epoch == log.latest_epoch and offset <= log.log_end_offset:
             return None
         epoch, end_offset = log.end_of_epoch(last_fetched_epoch)
-        if epoch == _NO_EPOCH or end_offset < 0:
+        if epoch == NO_EPOCH or end_offset < 0:
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE)
         if epoch < last_fetched_epoch or end_offset < offset:
             return epoch, end_offset
@@ -564,7 +563,7 @@ class Partition:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if self.log.config.compacts and not self.log.config.deletes:
             raise Refused(ErrorCode.POLICY_VIOLATION)
-        if offset == -1:
+        if offset == HIGH_WATERMARK:
             offset = self.high_watermark
         if not 0 <= offset <= self.high_watermark:
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE)

@@ -18,10 +18,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from itertools import islice
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from trimtab.errors import CorruptData, ErrorCode
-from trimtab.metadata.image import NO_LEADER
 from trimtab.server.peer import Peer, PeerLost
 from trimtab.storage.storage import StorageError
 from trimtab.wire.fetch_limits import FetchLimits
@@ -38,6 +37,8 @@ from trimtab.wire.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from trimtab.wire.schema import Request
+from trimtab.wire.sentinels import EARLIEST, INITIAL_EPOCH, LATEST, NO_LEADER, NO_OFFSET, NO_SESSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,9 +46,9 @@ if TYPE_CHECKING:
     from trimtab.broker.broker import Broker
     from trimtab.broker.partition import Partition
 
+Response = TypeVar("Response")
+
 _FIRST_BACKOFF_S = 0.02
-_LATEST = -1
-_EARLIEST = -2
 _MAX_PARTITIONS_PER_REQUEST = 2000
 """Partitions that one request names at most: more would delay other requests at the leader."""
 _MAX_SESSION_EPOCH = 2**31 - 1
@@ -68,7 +69,7 @@ class _FollowedPartition:
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
-        self.requested_offset = _NOT_REQUESTED
+        self.requested_offset = NO_OFFSET
         self.in_session = False
         self.delay: asyncio.TimerHandle | None = None
         self.backoff_s = _FIRST_BACKOFF_S
@@ -235,8 +236,8 @@ class ReplicaFetcher:
         )
 
     def _forget_session(self) -> None:
-        self._session_id = 0
-        self._session_epoch = 0
+        self._session_id = NO_SESSION
+        self._session_epoch = INITIAL_EPOCH
         self._forgotten.clear()
         for followed in self.followed.values():
             followed.in_session = False
@@ -285,7 +286,7 @@ class ReplicaFetcher:
                 )
                 self._broker.disk_failed(error)
 
-    async def _ask(self, request: object) -> Any:
+    async def _ask(self, request: Request[Response]) -> Response:
         assert self._peer is not None
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -414,8 +415,8 @@ class ReplicaFetcher:
         partition = followed.partition
         log = partition.log
         epoch = partition.leader_epoch
-        leader_end = await self._ask_offset(partition, epoch, _LATEST)
-        leader_start = await self._ask_offset(partition, epoch, _EARLIEST)
+        leader_end = await self._ask_offset(partition, epoch, LATEST)
+        leader_start = await self._ask_offset(partition, epoch, EARLIEST)
         is_followed = self.followed.get((partition.topic_id, partition.index)) is followed
         if leader_end is None or leader_start is None or not is_followed:
             self._back_off(followed)
@@ -451,7 +452,7 @@ class ReplicaFetcher:
             )
         )
         (answer,) = response.topics[0].partitions
-        return None if answer.error_code else cast(int, answer.offset)
+        return None if answer.error_code else answer.offset
 
     def _schedule(self, followed: _FollowedPartition) -> None:
         """Name the partition in the next fetch."""
@@ -486,5 +487,4 @@ class ReplicaFetcher:
 
 
 _NOTHING = memoryview(b"")
-_NOT_REQUESTED = -1
 _ABSENT: Any = object()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trimtab.cli.options import DEFAULT_BOOTSTRAP_SERVERS
 
 if TYPE_CHECKING:
-    from trimtab.client.network.connections import Node
+    from trimtab.client.network.connection import Node
 
 PATIENCE_S = 1.0
 """Seconds before the check: most commands have ended by then."""

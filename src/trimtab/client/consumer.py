@@ -39,12 +39,7 @@ from trimtab.client.fetcher.fetcher import (
     Fetcher,
     FetchOptions,
 )
-from trimtab.client.fetcher.offsets import (
-    EARLIEST,
-    LATEST,
-    OffsetAndTimestamp,
-    found_or_none,
-)
+from trimtab.client.fetcher.offsets import OffsetAndTimestamp, found_or_none
 from trimtab.client.options import CONSUMER
 from trimtab.client.session import Session, isolation
 from trimtab.errors import CorruptData, KafkaError, UsageError
@@ -54,6 +49,7 @@ from trimtab.runtime.unclosed import close_when_collected
 from trimtab.wire.batch_cy import read_records
 from trimtab.wire.batch_header import read_header
 from trimtab.wire.fetch_limits import FetchLimits
+from trimtab.wire.sentinels import EARLIEST, LATEST
 
 __all__ = ["AsyncConsumer", "Batches", "Consumer", "OffsetAndTimestamp"]
 

@@ -8,8 +8,8 @@ from typing import Literal, cast
 from trimtab.client.arguments import checked_text
 from trimtab.client.network.backoff import Backoff
 from trimtab.client.network.bootstrap import checked_servers, parse_bootstrap_servers
+from trimtab.client.network.connection import ConnectionOptions, Node
 from trimtab.client.network.connection_options import connection_options, make_connection_options
-from trimtab.client.network.connections import ConnectionOptions, Node
 from trimtab.client.network.refused_options import FOREIGN, NO_GROUPS, NO_OPS, REFUSED
 from trimtab.config import (
     BOOLEAN,

@@ -37,6 +37,7 @@ from trimtab.runtime.loop_thread import call_in_forked_child
 from trimtab.runtime.unclosed import EXIT_SECONDS
 from trimtab.runtime.waiting import new_gate, new_lock
 from trimtab.wire.compression import Compression
+from trimtab.wire.sentinels import ALL_IN_SYNC_REPLICAS
 
 logger = logging.getLogger("trimtab.client")
 
@@ -447,7 +448,7 @@ def _make_identity(options: Options, connections: Connections, random: Random) -
 def _sender_options(options: Options) -> SenderOptions:
     is_adaptive = options.flag("partitioner.adaptive.partitioning.enable")
     return SenderOptions(
-        acks={"0": 0, "1": 1}.get(options.text("acks"), -1),
+        acks={"0": 0, "1": 1}.get(options.text("acks"), ALL_IN_SYNC_REPLICAS),
         linger=options.seconds("linger.ms"),
         delivery_timeout=options.seconds("delivery.timeout.ms"),
         request_timeout=options.seconds("request.timeout.ms"),

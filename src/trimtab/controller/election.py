@@ -20,13 +20,9 @@ from collections.abc import Callable, Collection
 from enum import Enum
 
 from trimtab.controller.completion import complete_reassignment
-from trimtab.metadata.image import (
-    NO_LEADER,
-    RECOVERING,
-    PartitionRegistration,
-    partition_change_record,
-)
+from trimtab.metadata.image import RECOVERING, PartitionRegistration, partition_change_record
 from trimtab.wire.messages.metadata_records import PartitionChangeRecord
+from trimtab.wire.sentinels import NO_LEADER
 
 
 class Election(Enum):

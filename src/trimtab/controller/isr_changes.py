@@ -17,7 +17,6 @@ from trimtab.controller.leader_changes import active_brokers
 from trimtab.controller.topic_rules import TopicRules
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import (
-    NO_LEADER_CHANGE,
     RECOVERED,
     RECOVERING,
     ClusterImage,
@@ -32,8 +31,7 @@ from trimtab.wire.messages.alter_partition import (
     PartitionDataResponse,
     TopicDataResponse,
 )
-
-_ANY_EPOCH = -1
+from trimtab.wire.sentinels import NO_EPOCH, NO_LEADER_CHANGE
 
 _log = logging.getLogger(__name__)
 
@@ -150,7 +148,7 @@ def _check(
         if (
             broker is None
             or not broker.is_active
-            or each.broker_epoch not in (_ANY_EPOCH, broker.epoch)
+            or each.broker_epoch not in (NO_EPOCH, broker.epoch)
         ):
             return ErrorCode.INELIGIBLE_REPLICA
     return ErrorCode.NONE

@@ -38,6 +38,7 @@ from trimtab.metadata.batches import (
 from trimtab.metadata.image import ClusterImage
 from trimtab.storage.storage import Storage, StorageError
 from trimtab.wire.messages.metadata_records import encode_record
+from trimtab.wire.sentinels import NO_TIMESTAMP
 
 DIRECTORY = f"{TOPIC}-0"
 
@@ -74,7 +75,7 @@ class Journal:
         self._pending: list[bytes] = []
         self._waiting: dict[asyncio.Future[None], int] = {}
         self._unsnapshotted_bytes = 0
-        self._last_timestamp_ms = -1
+        self._last_timestamp_ms = NO_TIMESTAMP
         self._writer: asyncio.Task[None] | None = None
         self._snapshotter: asyncio.Task[None] | None = None
         self.failure: BaseException | None = None

@@ -13,7 +13,7 @@ from trimtab.controller.decision import Decision
 from trimtab.controller.election import Election, change_partition
 from trimtab.controller.topic_rules import TopicRules
 from trimtab.errors import ErrorCode, Refusal
-from trimtab.metadata.image import NO_LEADER, ClusterImage, PartitionRegistration, TopicImage
+from trimtab.metadata.image import ClusterImage, PartitionRegistration, TopicImage
 from trimtab.wire.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -22,6 +22,7 @@ from trimtab.wire.messages.elect_leaders import (
     TopicPartitions,
 )
 from trimtab.wire.messages.metadata_records import PartitionChangeRecord
+from trimtab.wire.sentinels import NO_BROKER, NO_LEADER
 
 MAX_ELECTIONS = 1000
 """Leaders moved at a time when they are balanced, as in Kafka."""
@@ -29,7 +30,6 @@ MAX_ELECTIONS = 1000
 _ELECTIONS = {0: Election.PREFERRED, 1: Election.UNCLEAN}
 """By `ElectionType`."""
 
-_NO_BROKER = -1
 
 _log = logging.getLogger(__name__)
 
@@ -214,7 +214,7 @@ def _change(
     rules: TopicRules,
     partitions: Iterable[tuple[TopicImage, PartitionRegistration]],
     active: set[int],
-    removed: int = _NO_BROKER,
+    removed: int = NO_BROKER,
     lost: tuple[int, ...] = (),
 ) -> list[Any]:
     """The change records of these partitions, with `removed` taken out of their ISRs."""

@@ -32,8 +32,7 @@ from trimtab.wire.messages.fetch_snapshot import (
     PartitionSnapshotResponse,
     TopicSnapshotResponse,
 )
-
-_ANY_EPOCH = -1
+from trimtab.wire.sentinels import NO_EPOCH, NO_TIMESTAMP
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +80,7 @@ class MetadataFeed:
         if offset >= self._journal.end_offset:
             caught_up_ms = now
         else:
-            caught_up_ms = -1 if before is None else before.caught_up_ms
+            caught_up_ms = NO_TIMESTAMP if before is None else before.caught_up_ms
         self.positions[broker_id] = Position(offset, now, caught_up_ms)
         self.check()
 
@@ -184,7 +183,7 @@ class MetadataFeed:
     def _check(self, is_known: bool, partition: int, leader_epoch: int) -> ErrorCode:
         if not is_known or partition != 0:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if leader_epoch not in (_ANY_EPOCH, self._journal.epoch):
+        if leader_epoch not in (NO_EPOCH, self._journal.epoch):
             if leader_epoch > self._journal.epoch:
                 return ErrorCode.UNKNOWN_LEADER_EPOCH
             return ErrorCode.FENCED_LEADER_EPOCH

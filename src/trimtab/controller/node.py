@@ -24,13 +24,23 @@ from trimtab.server.request import CloseConnection
 from trimtab.server.turns import Steps
 from trimtab.storage.storage import Storage
 from trimtab.wire.framing import RequestHeader
+from trimtab.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from trimtab.wire.messages.alter_configs import AlterConfigsRequest
+from trimtab.wire.messages.alter_partition import AlterPartitionRequest
+from trimtab.wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
 from trimtab.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from trimtab.wire.messages.broker_registration import BrokerRegistrationRequest
+from trimtab.wire.messages.create_partitions import CreatePartitionsRequest
 from trimtab.wire.messages.create_topics import CreateTopicsRequest
 from trimtab.wire.messages.delete_topics import DeleteTopicsRequest
 from trimtab.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from trimtab.wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from trimtab.wire.messages.elect_leaders import ElectLeadersRequest
 from trimtab.wire.messages.fetch import FetchRequest, FetchResponse
+from trimtab.wire.messages.fetch_snapshot import FetchSnapshotRequest
+from trimtab.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from trimtab.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from trimtab.wire.messages.unregister_broker import UnregisterBrokerRequest
 from trimtab.wire.types import ZERO_UUID
 
 _PROBE_TIMEOUT_S = 1.0
@@ -192,23 +202,29 @@ class ControllerNode:
             return lambda header, request: decide_in_parts(decide, controller.reach, parts, request)
 
         return {
-            1: self._fetch,
-            19: self._create_topics,
-            20: self._delete_topics,
-            33: in_parts(controller.alter_configs, _CONFIGS),
-            37: in_parts(controller.create_partitions, _MORE_PARTITIONS),
-            43: self._elect_leaders,
-            44: in_parts(controller.incremental_alter_configs, _CONFIGS),
-            45: in_parts(controller.alter_partition_reassignments, _REASSIGNMENT),
-            46: ask(controller.list_partition_reassignments),
-            55: self._describe_quorum,
-            56: in_parts(controller.alter_partition, _ISR_CHANGE),
-            59: ask(controller.feed.fetch_snapshot),
-            60: self._describe_cluster,
-            62: ask(controller.register_broker),
-            63: self._heartbeat,
-            64: ask(controller.unregister_broker),
-            67: ask(controller.allocate_producer_ids),
+            FetchRequest.api_key: self._fetch,
+            CreateTopicsRequest.api_key: self._create_topics,
+            DeleteTopicsRequest.api_key: self._delete_topics,
+            AlterConfigsRequest.api_key: in_parts(controller.alter_configs, _CONFIGS),
+            CreatePartitionsRequest.api_key: in_parts(
+                controller.create_partitions, _MORE_PARTITIONS
+            ),
+            ElectLeadersRequest.api_key: self._elect_leaders,
+            IncrementalAlterConfigsRequest.api_key: in_parts(
+                controller.incremental_alter_configs, _CONFIGS
+            ),
+            AlterPartitionReassignmentsRequest.api_key: in_parts(
+                controller.alter_partition_reassignments, _REASSIGNMENT
+            ),
+            ListPartitionReassignmentsRequest.api_key: ask(controller.list_partition_reassignments),
+            DescribeQuorumRequest.api_key: self._describe_quorum,
+            AlterPartitionRequest.api_key: in_parts(controller.alter_partition, _ISR_CHANGE),
+            FetchSnapshotRequest.api_key: ask(controller.feed.fetch_snapshot),
+            DescribeClusterRequest.api_key: self._describe_cluster,
+            BrokerRegistrationRequest.api_key: ask(controller.register_broker),
+            BrokerHeartbeatRequest.api_key: self._heartbeat,
+            UnregisterBrokerRequest.api_key: ask(controller.unregister_broker),
+            AllocateProducerIdsRequest.api_key: ask(controller.allocate_producer_ids),
         }
 
     def _fetch(

@@ -21,11 +21,11 @@ from trimtab.wire.messages.describe_quorum import (
     ReplicaState,
     TopicDataResponse,
 )
+from trimtab.wire.sentinels import NO_TIMESTAMP
 
 LISTENER = "CONTROLLER"
 
 _CONTROLLERS = 2
-_NEVER = -1
 
 
 def describe_quorum(
@@ -98,7 +98,7 @@ def _describe_partition(controller: Controller, now_ms: int) -> PartitionDataRes
             ReplicaState(
                 replica_id=controller.node_id,
                 log_end_offset=journal.end_offset,
-                last_fetch_timestamp=_NEVER,
+                last_fetch_timestamp=NO_TIMESTAMP,
                 last_caught_up_timestamp=now_ms,
             )
         ],

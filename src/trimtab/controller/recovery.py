@@ -25,7 +25,6 @@ from trimtab.metadata.image import (
     CONFIG_CLIENT_METRICS,
     CONFIG_GROUP,
     CONFIG_TOPIC,
-    NO_LEADER,
     ClusterImage,
     PartitionRegistration,
     partition_record,
@@ -39,6 +38,7 @@ from trimtab.wire.messages.metadata_records import (
     ProducerIdsRecord,
     TopicRecord,
 )
+from trimtab.wire.sentinels import NO_BROKER, NO_EPOCH, NO_LEADER, NO_PRODUCER_ID
 
 _EPOCHS_BEYOND = 100
 """Added to leader epochs: epochs without a record are in no log, but clients may know them."""
@@ -145,7 +145,7 @@ class _Recovery:
         self._make_topic_id = make_topic_id
         self._leads: Counter[int] = Counter()
         self._logs: dict[str, dict[int, dict[int, StoredLog]]] = {}
-        self._max_producer_id = -1
+        self._max_producer_id = NO_PRODUCER_ID
         self._image = ClusterImage()
         self._partitions: list[RecoveredPartition] = []
         self._notes: list[str] = []
@@ -175,8 +175,8 @@ class _Recovery:
         next_producer_id = max(old.next_producer_id, self._max_producer_id + 1)
         replay(
             ProducerIdsRecord(
-                broker_id=-1,
-                broker_epoch=-1,
+                broker_id=NO_BROKER,
+                broker_epoch=NO_EPOCH,
                 next_producer_id=next_producer_id + _PRODUCER_IDS_BEYOND,
             )
         )

@@ -41,9 +41,8 @@ from trimtab.wire.messages.delete_topics import (
     DeleteTopicsResponse,
 )
 from trimtab.wire.messages.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
+from trimtab.wire.sentinels import BROKER_DEFAULT
 from trimtab.wire.types import ZERO_UUID
-
-NOT_GIVEN = -1
 
 _EXCESS = (
     f"Excessively large number of partitions per request: at most {MAX_RECORDS} are created at a "
@@ -64,7 +63,7 @@ def is_excessive(request: CreateTopicsRequest, by_default: int) -> bool:
     """
     wanted = 0
     for topic in request.topics:
-        given = by_default if topic.num_partitions == NOT_GIVEN else topic.num_partitions
+        given = by_default if topic.num_partitions == BROKER_DEFAULT else topic.num_partitions
         wanted += max(1, len(topic.assignments) or given)
         if len(request.topics) > 1 and wanted > MAX_RECORDS:
             return True
@@ -282,13 +281,13 @@ def _check_configs(topic: CreatableTopic, defaults: _Defaults) -> dict[str, Valu
 
 def _check_assignment(image: ClusterImage, topic: CreatableTopic) -> list[list[int]]:
     """The replicas of every partition in a manual assignment."""
-    if topic.replication_factor != NOT_GIVEN:
+    if topic.replication_factor != BROKER_DEFAULT:
         raise Refusal(
             ErrorCode.INVALID_REQUEST,
             "A manual partition assignment was specified, but replication factor was not set to "
             "-1.",
         )
-    if topic.num_partitions != NOT_GIVEN:
+    if topic.num_partitions != BROKER_DEFAULT:
         raise Refusal(
             ErrorCode.INVALID_REQUEST,
             "A manual partition assignment was specified, but numPartitions was not set to -1.",
@@ -355,20 +354,20 @@ def _read_counts(topic: CreatableTopic, broker_config: Mapping[str, Value]) -> t
     """The number of partitions, and the replication factor."""
     factor: Any = topic.replication_factor
     partitions: Any = topic.num_partitions
-    if factor < NOT_GIVEN or factor == 0:
+    if factor < BROKER_DEFAULT or factor == 0:
         raise Refusal(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"Replication factor {factor} must be larger than 0, or -1 to use the default value.",
         )
-    if partitions < NOT_GIVEN or partitions == 0:
+    if partitions < BROKER_DEFAULT or partitions == 0:
         raise Refusal(
             ErrorCode.INVALID_PARTITIONS,
             f"Number of partitions {partitions} must be larger than 0, or -1 to use the default "
             "value.",
         )
-    if factor == NOT_GIVEN:
+    if factor == BROKER_DEFAULT:
         factor = broker_config["default.replication.factor"]
-    if partitions == NOT_GIVEN:
+    if partitions == BROKER_DEFAULT:
         partitions = broker_config["num.partitions"]
     return partitions, factor
 

@@ -29,10 +29,7 @@ from trimtab.wire.messages.metadata_records import (
     TopicRecord,
     UnregisterBrokerRecord,
 )
-
-NO_LEADER = -1
-NO_LEADER_CHANGE = -2
-"""The leader in a change record that changes neither leader nor leader epoch."""
+from trimtab.wire.sentinels import NO_BROKER, NO_EPOCH, NO_LEADER, NO_LEADER_CHANGE
 
 RECOVERED = 0
 RECOVERING = 1
@@ -283,7 +280,7 @@ class ClusterImage:
                 yield ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value)
         if self.next_producer_id:
             yield ProducerIdsRecord(
-                broker_id=-1, broker_epoch=-1, next_producer_id=self.next_producer_id
+                broker_id=NO_BROKER, broker_epoch=NO_EPOCH, next_producer_id=self.next_producer_id
             )
 
     def _replay_topic(self, record: TopicRecord) -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from trimtab.errors import CorruptData
 from trimtab.storage.storage import Storage
+from trimtab.wire.sentinels import NO_OFFSET
 
 _FILE = ".trimtab_replayed"
 
@@ -24,7 +25,7 @@ class Replayed(NamedTuple):
     crc: int
 
 
-NOTHING = Replayed(-1, 0)
+NOTHING = Replayed(NO_OFFSET, 0)
 """For a broker that has not replayed any batch yet."""
 
 

@@ -16,11 +16,10 @@ from collections.abc import Mapping
 from trimtab.errors import ErrorCode
 from trimtab.server.request import Handler
 from trimtab.wire.framing import RequestHeader
-from trimtab.wire.messages import APIS, Api
+from trimtab.wire.messages import APIS, Api, ProduceRequest
 from trimtab.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 
-API_VERSIONS = 18
-_PRODUCE = 0
+API_VERSIONS = ApiVersionsRequest.api_key
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 
@@ -44,7 +43,7 @@ def answer_unsupported_version() -> ApiVersionsResponse:
 
 
 def _advertise(api: Api) -> ApiVersion:
-    low = 0 if api.key == _PRODUCE else api.min_version
+    low = 0 if api.request is ProduceRequest else api.min_version
     return ApiVersion(api_key=api.key, min_version=low, max_version=api.max_version)
 
 

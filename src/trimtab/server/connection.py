@@ -51,7 +51,7 @@ from trimtab.wire.framing import (
     encode_response,
     encode_response_in_turns,
 )
-from trimtab.wire.messages import Api
+from trimtab.wire.messages import Api, ProduceRequest
 from trimtab.wire.schema import schema
 from trimtab.wire.types import BytesLike, StoredBytes
 
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from trimtab.server.listener import Listener
     from trimtab.server.turns import Steps
 
-PRODUCE = 0
+PRODUCE = ProduceRequest.api_key
 _PRODUCE_KEY = PRODUCE.to_bytes(2, "big")
 
 _IN_MEMORY = (bytes, bytearray, memoryview)

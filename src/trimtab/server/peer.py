@@ -6,9 +6,8 @@ All nodes run the same release, so a request has the newest version unless one i
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from trimtab.errors import CorruptData, KafkaError, UsageError
 from trimtab.server.turns import Steps, in_turns
@@ -21,14 +20,15 @@ from trimtab.wire.codec import (
 )
 from trimtab.wire.framing import (
     FrameProtocol,
-    decode_correlation_id,
     decode_response,
     decode_response_in_turns,
-    frame_request,
 )
-from trimtab.wire.messages import APIS, Api
-from trimtab.wire.schema import schema
+from trimtab.wire.in_flight import InFlightRequest, InFlightRequests
+from trimtab.wire.messages import APIS_BY_REQUEST, Api
+from trimtab.wire.schema import Request
 from trimtab.wire.types import BytesLike
+
+Response = TypeVar("Response")
 
 _TRUSTED_BYTES = 16 * 1024 * 1024
 _MAX_FRAME_BYTES = 2**31 - 1
@@ -44,9 +44,7 @@ class Peer(FrameProtocol):
     def __init__(self, name: str, client_id: str) -> None:
         super().__init__(max_frame_bytes=_MAX_FRAME_BYTES, trusted_bytes=_TRUSTED_BYTES)
         self.name = name
-        self._client_id = client_id
-        self._correlation_id = 0
-        self._waiting: deque[tuple[int, Api, int, asyncio.Future[Any]]] = deque()
+        self._in_flight: InFlightRequests[asyncio.Future[Any]] = InFlightRequests(name, client_id)
         self._tasks: set[asyncio.Task[None]] = set()
 
     @classmethod
@@ -70,15 +68,15 @@ class Peer(FrameProtocol):
     def is_lost(self) -> bool:
         return self.transport is None or self.transport.is_closing()
 
-    def ask(self, request: object, version: int | None = None) -> asyncio.Future[Any]:
+    def ask(
+        self, request: Request[Response], version: int | None = None
+    ) -> asyncio.Future[Response]:
         """Send a request; the future has the response, or PeerLost if the connection is lost."""
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         if self.transport is None or self.transport.is_closing():
             answer.set_exception(PeerLost(f"the connection to {self.name} is lost"))
             return answer
-        key = schema(type(request)).api_key
-        assert key is not None
-        api = APIS[key]
+        api = APIS_BY_REQUEST[type(request)]
         if version is None:
             version = api.max_version
         try:
@@ -86,7 +84,7 @@ class Peer(FrameProtocol):
         except Exceeded:
             self._work(self._ask_in_turns(request, api, version, answer))
         else:
-            self._send(request, api, version, answer, parts)
+            self._send(api, version, answer, parts)
         return answer
 
     async def _ask_in_turns(
@@ -97,27 +95,17 @@ class Peer(FrameProtocol):
         except UsageError as error:
             answer.set_exception(error)
         else:
-            self._send(request, api, version, answer, parts)
+            self._send(api, version, answer, parts)
 
     def _send(
-        self,
-        request: object,
-        api: Api,
-        version: int,
-        answer: asyncio.Future[Any],
-        parts: list[BytesLike],
+        self, api: Api, version: int, answer: asyncio.Future[Any], body: list[BytesLike]
     ) -> None:
         if answer.done():
             return
         if self.transport is None or self.transport.is_closing():
             answer.set_exception(PeerLost(f"the connection to {self.name} is lost"))
             return
-        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        self._waiting.append((self._correlation_id, api, version, answer))
-        kind = schema(type(request))
-        self.transport.writelines(
-            frame_request(kind, version, self._correlation_id, self._client_id, parts)
-        )
+        self.transport.writelines(self._in_flight.add(api, version, body, answer))
 
     def _work(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -131,27 +119,28 @@ class Peer(FrameProtocol):
 
     def frame_received(self, frame: memoryview) -> None:
         try:
-            correlation_id = decode_correlation_id(frame)
-            if not self._waiting or self._waiting[0][0] != correlation_id:
-                raise CorruptData(f"a response to request {correlation_id}, which is not the next")
-            _, api, version, answer = self._waiting.popleft()
+            asked = self._in_flight.match(frame)
+            answer = asked.receiver
             if not answer.done():
                 try:
-                    response: Any = decode_response(api.response, version, frame, AT_ONCE_BYTES)
+                    response = decode_response(
+                        asked.api.response, asked.version, frame, AT_ONCE_BYTES
+                    )
                 except CorruptData as error:
                     answer.set_exception(PeerLost(f"{self.name} sent garbage: {error}"))
                     raise
                 except Exceeded:
-                    self._work(self._read_in_turns(api, version, frame, answer))
+                    self._work(self._read_in_turns(asked, frame))
                     return
                 answer.set_result(response)
         except CorruptData:
             self.close()
 
     async def _read_in_turns(
-        self, api: Api, version: int, frame: memoryview, answer: asyncio.Future[Any]
+        self, asked: InFlightRequest[asyncio.Future[Any]], frame: memoryview
     ) -> None:
-        steps: Steps[Any] = decode_response_in_turns(api.response, version, frame)
+        answer = asked.receiver
+        steps: Steps[Any] = decode_response_in_turns(asked.api.response, asked.version, frame)
         try:
             response = await in_turns(steps)
         except CorruptData as error:
@@ -164,7 +153,8 @@ class Peer(FrameProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
-        waiting, self._waiting = self._waiting, deque()
-        for *_, answer in waiting:
-            if not answer.done():
-                answer.set_exception(PeerLost(f"the connection to {self.name} is lost: {error}"))
+        for asked in self._in_flight.remove_all():
+            if not asked.receiver.done():
+                asked.receiver.set_exception(
+                    PeerLost(f"the connection to {self.name} is lost: {error}")
+                )

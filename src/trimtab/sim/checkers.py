@@ -22,11 +22,12 @@ from typing import Any, NoReturn
 
 from trimtab.broker.broker import Broker
 from trimtab.broker.partition import Partition
-from trimtab.metadata.image import NO_LEADER, RECOVERING, ClusterImage, PartitionRegistration
+from trimtab.metadata.image import RECOVERING, ClusterImage, PartitionRegistration
 from trimtab.sim.histories import Damaged, History, ReplicaView, StoredBatch
 from trimtab.sim.topic_kinds import TRANSIENT, TopicKind
 from trimtab.sim.virtual_cluster import VirtualBroker, VirtualCluster, current_life
 from trimtab.wire.batch_cy import read_records
+from trimtab.wire.sentinels import NO_LEADER
 
 _EVENTS_KEPT = 300
 

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
 
-from trimtab.metadata.image import NO_LEADER, PartitionRegistration
+from trimtab.metadata.image import PartitionRegistration
 from trimtab.sim.losses import Losses
 from trimtab.sim.virtual_cluster import VirtualBroker, VirtualCluster, VirtualNode
 from trimtab.storage.log import Log
+from trimtab.wire.sentinels import NO_LEADER
 
 _STEP_S = 0.1
 

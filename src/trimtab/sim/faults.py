@@ -26,7 +26,6 @@ from collections.abc import Callable, Coroutine, Mapping
 from errno import EIO, ENOSPC
 from typing import Any
 
-from trimtab.metadata.image import NO_LEADER
 from trimtab.server.peer import Peer, PeerLost
 from trimtab.sim.checkers import Checkers
 from trimtab.sim.fault_chains import FaultChains
@@ -57,6 +56,7 @@ from trimtab.wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from trimtab.wire.sentinels import NO_LEADER
 
 OPERATOR = "operator"
 

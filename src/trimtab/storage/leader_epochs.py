@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from trimtab.storage.storage import Storage
 from trimtab.wire.batch_cy import BatchHeader
+from trimtab.wire.sentinels import NO_EPOCH, NO_OFFSET
 
 EPOCHS_FILE = "leader-epoch-checkpoint"
 
@@ -35,7 +36,7 @@ class EpochEnd(NamedTuple):
     end_offset: int
 
 
-UNKNOWN_EPOCH_END = EpochEnd(-1, -1)
+UNKNOWN_EPOCH_END = EpochEnd(NO_EPOCH, NO_OFFSET)
 
 
 class LeaderEpochs:

@@ -34,6 +34,7 @@ from trimtab.storage.log_config import LogConfig
 from trimtab.storage.offset_checkpoint import OffsetCheckpoint
 from trimtab.storage.properties import decode_uuid, encode_uuid, read_properties
 from trimtab.storage.storage import Space, Storage, StorageError
+from trimtab.wire.sentinels import NO_EPOCH
 
 _META = "meta.properties"
 _RECOVERY_POINTS = "recovery-point-offset-checkpoint"
@@ -50,7 +51,6 @@ _CONTROLLER_TOPIC = "__cluster_metadata"
 _DELETE_SUFFIX = "-delete"
 _STRAY_SUFFIX = "-stray"
 _MAX_NAME = 255
-_NO_EPOCH = -1
 _LOGS_PER_STEP = 1000
 """Logs that are examined before other tasks run."""
 
@@ -136,13 +136,13 @@ class LogDirectory:
             for name in storage.list(""):
                 if name.endswith(_DELETE_SUFFIX):
                     storage.delete(name)
-            previous_epoch = _read_json(sign).get("brokerEpoch", _NO_EPOCH)
+            previous_epoch = _read_json(sign).get("brokerEpoch", NO_EPOCH)
             if sign is None:
                 life = _read_json(storage.read_file(_LIFE))
                 if life.get("bootId") == storage.boot_id() != "":
-                    previous_epoch = life.get("brokerEpoch", _NO_EPOCH)
+                    previous_epoch = life.get("brokerEpoch", NO_EPOCH)
             if not isinstance(previous_epoch, int):
-                previous_epoch = _NO_EPOCH
+                previous_epoch = NO_EPOCH
             return cls(storage, directory_id, now_ms, random, sign is not None, previous_epoch)
         except BaseException:
             storage.close()
@@ -431,7 +431,7 @@ class LogDirectory:
                 dirtiest = log, dirt
         return dirtiest
 
-    def close(self, broker_epoch: int = _NO_EPOCH) -> None:
+    def close(self, broker_epoch: int = NO_EPOCH) -> None:
         """Closes every log and the storage, and marks the directory as cleanly closed.
 
         Args:

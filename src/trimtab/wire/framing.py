@@ -28,9 +28,9 @@ from trimtab.wire.codec import (
     encode_parts_in_turns,
 )
 from trimtab.wire.codec_source import skip_tags
-from trimtab.wire.messages import APIS
+from trimtab.wire.messages import APIS, APIS_BY_REQUEST, Api
 from trimtab.wire.messages.api_versions import ApiVersionsResponse
-from trimtab.wire.schema import Schema, schema
+from trimtab.wire.schema import Request, Schema, schema
 from trimtab.wire.types import MAX_INT64, BytesLike
 from trimtab.wire.varint import read_unsigned_varint
 
@@ -42,7 +42,6 @@ TRUSTED_BYTES = 1024 * 1024
 
 M = TypeVar("M")
 
-_API_VERSIONS = 18
 _length = struct.Struct(">i")
 _request_start = struct.Struct(">hhih")
 _request_prefix = struct.Struct(">ihhih")
@@ -69,7 +68,7 @@ class RequestHeader(NamedTuple):
 
 
 def encode_request(
-    message: object,
+    message: Request[object],
     version: int,
     correlation_id: int,
     client_id: str | None,
@@ -82,23 +81,24 @@ def encode_request(
         Exceeded: its arrays have more than `limit` elements.
     """
     parts = encode_parts(message, version, limit)
-    return frame_request(schema(type(message)), version, correlation_id, client_id, parts)
+    api = APIS_BY_REQUEST[type(message)]
+    return frame_request(api, version, correlation_id, client_id, parts)
 
 
 def frame_request(
-    kind: Schema,
+    api: Api,
     version: int,
     correlation_id: int,
     client_id: str | None,
     parts: list[BytesLike],
 ) -> list[BytesLike]:
-    """The whole frame of a request of this kind, whose encoded body is `parts`."""
+    """The whole frame of a request to this API, whose encoded body is `parts`."""
     client = b"" if client_id is None else client_id.encode()
-    tags = b"\0" if kind.flexible.includes(version) else b""
+    tags = b"\0" if version >= api.flexible_from else b""
     header_bytes = _request_start.size + len(client) + len(tags)
     prefix = _request_prefix.pack(
         header_bytes + sum(map(len, parts)),
-        cast(int, kind.api_key),
+        api.key,
         version,
         correlation_id,
         -1 if client_id is None else len(client),
@@ -134,7 +134,7 @@ def encode_response_in_turns(
 def _frame_response(
     kind: Schema, version: int, correlation_id: int, parts: list[BytesLike]
 ) -> list[BytesLike]:
-    flexible = kind.flexible.includes(version) and kind.api_key != _API_VERSIONS
+    flexible = kind.flexible.includes(version) and kind.cls is not ApiVersionsResponse
     start = _flexible_response_prefix if flexible else _response_prefix
     length = start.size - LENGTH_BYTES + sum(map(len, parts))
     return _prepend(start.pack(length, correlation_id), parts)

@@ -6,7 +6,7 @@
         partitions: list[int32]
 
     @message(api_key=1, versions="4-18", flexible="12+")
-    class FetchRequest:
+    class FetchRequest(Request["FetchResponse"]):
         max_wait_ms: int32
         topics: list[FetchTopic]
 
@@ -24,15 +24,48 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeVar, Union, cast, dataclass_transform, get_args, get_origin
+from typing import (
+    Any,
+    ClassVar,
+    Generic,
+    NamedTuple,
+    TypeVar,
+    Union,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+)
 
 from trimtab.errors import UsageError
 from trimtab.wire.types import BOOL, NO_VERSIONS, RECORDS, Versions, WireType
 
 T = TypeVar("T")
+Response = TypeVar("Response", covariant=True)
 
 _ANY_VERSION = Versions.parse("0+")
 _MISSING: Any = object()
+
+
+class Request(Generic[Response]):
+    """The base class of a request; names the class of its response, which follows in the same file.
+
+    From it mypy knows the type of `await connection.request(FetchRequest(...))`.
+
+    Attributes:
+        api_key: the number of its API on the wire, from `@message`.
+    """
+
+    __slots__ = ()
+    api_key: ClassVar[int]
+
+
+def response_of(request: type[Request[T]]) -> type[T]:
+    """The class of the response to these requests."""
+    (base,) = request.__dict__["__orig_bases__"]
+    (named,) = get_args(base)
+    found: type[T] = vars(sys.modules[request.__module__])[named.__forward_arg__]
+    return found
 
 
 class Field(NamedTuple):
@@ -143,6 +176,8 @@ def message(
         for owner, owned_field, carried in _walk(made, valid):
             _check_in_message(owner, owned_field, carried, made)
         declared.__schema__ = made  # type: ignore[attr-defined]
+        if issubclass(declared, Request):
+            declared.api_key = api_key
         return declared
 
     return declare

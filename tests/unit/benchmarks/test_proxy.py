@@ -24,10 +24,11 @@ from benchmarks.proxy import (
 from trimtab.errors import CorruptData
 from trimtab.runtime.event_loop import new_event_loop
 from trimtab.wire.framing import encode_request
+from trimtab.wire.messages.metadata import MetadataRequest
 from trimtab.wire.messages.produce import ProduceRequest
 
-METADATA = 3
-PRODUCE = 0
+METADATA = MetadataRequest.api_key
+PRODUCE = ProduceRequest.api_key
 
 
 def make_frame(api_key: int, correlation_id: int, body: bytes = b"") -> bytes:

@@ -18,7 +18,6 @@ from trimtab.server.connection import Connection
 from trimtab.sim.world import World
 from trimtab.wire.batch_cy import BatchBuilder
 from trimtab.wire.framing import decode_response, encode_request
-from trimtab.wire.messages import APIS
 from trimtab.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -29,9 +28,10 @@ from trimtab.wire.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from trimtab.wire.schema import schema
+from trimtab.wire.schema import Request, response_of
 
 T = TypeVar("T")
+Response = TypeVar("Response")
 
 
 class MemoryTransport(asyncio.Transport):
@@ -100,13 +100,13 @@ class Client:
     def send_frame(self, frame: bytes) -> None:
         self.send_bytes(len(frame).to_bytes(4, "big", signed=True) + frame)
 
-    def send(self, request: object, version: int) -> None:
+    def send(self, request: Request[object], version: int) -> None:
         self._correlation_id += 1
         self.send_bytes(
             b"".join(bytes(p) for p in encode_request(request, version, self._correlation_id, "t"))
         )
 
-    async def ask(self, request: object, version: int) -> Any:
+    async def ask(self, request: Request[Response], version: int) -> Response:
         """Send, and wait for the response, which must carry the request's correlation id."""
         count = len(self.responses)
         self.send(request, version)
@@ -115,13 +115,11 @@ class Client:
             await asyncio.sleep(0.001)
         return self.read(request, version)
 
-    def read(self, request: object, version: int) -> Any:
+    def read(self, request: Request[Response], version: int) -> Response:
         """Decode the last response as the one to this request."""
         frame = self.responses[-1]
         assert int.from_bytes(frame[:4], "big") == self._correlation_id
-        key = schema(type(request)).api_key
-        assert key is not None
-        return decode_response(APIS[key].response, version, frame)
+        return decode_response(response_of(type(request)), version, frame)
 
 
 class Lab:

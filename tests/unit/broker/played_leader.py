@@ -26,10 +26,10 @@ from trimtab.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from trimtab.wire.sentinels import EARLIEST
 
 LEADER, OTHER = 2, 3
 OPTIONS = {"replica.socket.timeout.ms": 5000, "replica.fetch.backoff.ms": 100}
-EARLIEST = -2
 
 
 class Leader:

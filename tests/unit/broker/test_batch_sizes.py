@@ -17,7 +17,7 @@ from trimtab.wire.messages.list_batch_sizes import (
     ListBatchSizesTopic,
 )
 
-KEY, VERSION = 32_001, 0
+VERSION = 0
 PLENTY = 2**40
 
 
@@ -133,7 +133,7 @@ def test_others_have_their_turn_after_a_few_reads(lab: Any, monkeypatch: Any) ->
             await client.ask(lab.produce("t", lab.batch(bytes(20_000)), partition=partition), 9)
         monkeypatch.setattr(Log, "sizes", counted)
         asked = request(*(wanted(0, partition=number) for number in range(20)))
-        header = RequestHeader(KEY, VERSION, 1, "test", 0)
+        header = RequestHeader(ListBatchSizesRequest.api_key, VERSION, 1, "test", 0)
         steps = list_batch_sizes(lab.brokers[0], header, asked)
         most, found = 0, None
         while found is None:

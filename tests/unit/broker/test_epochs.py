@@ -34,8 +34,8 @@ from trimtab.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from trimtab.wire.sentinels import EARLIEST, LATEST, MAX_TIMESTAMP
 
-LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 CONSUMER, DEBUGGER = -1, -2
 
 

@@ -22,7 +22,7 @@ from tests.unit.broker.test_fetch_session import (
 )
 from trimtab.errors import ErrorCode
 from trimtab.wire.batch_cy import read_headers, read_records
-from trimtab.wire.messages import APIS
+from trimtab.wire.messages import APIS_BY_REQUEST
 from trimtab.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from trimtab.wire.messages.fetch import (
     FetchPartition,
@@ -551,4 +551,5 @@ def test_a_negative_limit_is_an_error_where_there_is_something_to_read(
 
 
 def test_read_versions_are_those_advertised() -> None:
-    assert (APIS[1].min_version, APIS[1].max_version) == (4, 18)
+    api = APIS_BY_REQUEST[FetchRequest]
+    assert (api.min_version, api.max_version) == (4, 18)

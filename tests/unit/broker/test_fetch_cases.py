@@ -347,7 +347,7 @@ def test_a_wide_fetch_leaves_most_records_on_disk(lab: Any) -> None:
         for index in range(40):
             await lab.append("t", b"x" * 30_000, partition=index)
         wanted = fetch([("t", index, 0) for index in range(40)], max_bytes=4 * BIG)
-        header = RequestHeader(1, 12, 1, "t", 0)
+        header = RequestHeader(FetchRequest.api_key, 12, 1, "t", 0)
         response = finish(handle_fetch(lab.brokers[0], header, wanted))
         records = [part.records for _, part in parts(response)]
         assert sum(map(len, records)) > 1_200_000

@@ -37,7 +37,7 @@ from trimtab.wire.messages.incremental_alter_configs import (
 from trimtab.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from trimtab.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from trimtab.wire.messages.unregister_broker import UnregisterBrokerRequest
-from trimtab.wire.schema import schema
+from trimtab.wire.types import ZERO_UUID
 
 TOPIC = 2
 
@@ -152,7 +152,7 @@ def test_a_request_is_forwarded_in_its_own_version(lab: Lab, version: int) -> No
 
 
 def test_every_forwarded_request_is_tested_here() -> None:
-    assert {schema(type(request)).api_key for request, _ in REQUESTS} == set(FORWARDED)
+    assert {type(request) for request, _ in REQUESTS} == set(FORWARDED)
 
 
 @pytest.mark.parametrize(
@@ -168,6 +168,39 @@ def test_without_a_controller_every_part_of_a_request_times_out(
         client.send(request_, version)
         await asyncio.sleep(60.01)
         assert codes(client.read(request_, version)) == [ErrorCode.REQUEST_TIMED_OUT]
+        lab.world.network.heal()
+
+    lab.run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("request_", "version", "subject"),
+    [
+        (create("new"), 7, {"name": "new", "topic_id": ZERO_UUID, "configs": []}),
+        (DeleteTopicsRequest(topic_names=["t"], timeout_ms=1), 5, {"name": "t"}),
+        (
+            DeleteTopicsRequest(topics=[DeleteTopicState(topic_id=b"i" * 16)], timeout_ms=1),
+            6,
+            {"name": None, "topic_id": b"i" * 16},
+        ),
+        (*REQUESTS[2], {"resource_type": TOPIC, "resource_name": "t"}),
+        (*REQUESTS[3], {"name": "t"}),
+        (*REQUESTS[5], {"resource_type": TOPIC, "resource_name": "t"}),
+    ],
+)
+def test_a_result_that_timed_out_names_its_topic_or_resource(
+    lab: Lab, request_: Any, version: int, subject: dict[str, object]
+) -> None:
+    async def scenario() -> None:
+        lab.world.network.cut("controller")
+        client = lab.connect()
+        client.send(request_, version)
+        await asyncio.sleep(60.01)
+        response = client.read(request_, version)
+        (array,) = (name for name in ("topics", "responses", "results") if hasattr(response, name))
+        (result,) = getattr(response, array)
+        assert {name: getattr(result, name) for name in subject} == subject
+        assert "not known" in (result.error_message or "")
         lab.world.network.heal()
 
     lab.run(scenario)

@@ -16,6 +16,7 @@ from trimtab.broker.fetch_session_cache import EVICTABLE_AFTER_S, FetchSessionCa
 from trimtab.broker.handlers.fetch import fetch
 from trimtab.server.turns import Pace, Steps
 from trimtab.wire.framing import RequestHeader
+from trimtab.wire.messages.fetch import FetchRequest
 
 PARTITIONS = [f"t{n:04}" for n in range(5 * PARTITIONS_PER_STEP)]
 FIRST, LAST = PARTITIONS[0], PARTITIONS[-1]
@@ -26,7 +27,7 @@ def begin(fake: FakeBroker, epoch: int, partitions: list[str] = PARTITIONS) -> S
     wanted = request(dict.fromkeys(partitions, 0), session_epoch=epoch)
     wanted.max_wait_ms = 3_600_000
     wanted.min_bytes = 1
-    return fetch(cast(Any, fake), RequestHeader(1, 12, 0, "t", 0), wanted)
+    return fetch(cast(Any, fake), RequestHeader(FetchRequest.api_key, 12, 0, "t", 0), wanted)
 
 
 def pass_over_first(fake: FakeBroker, steps: Steps[Any]) -> None:

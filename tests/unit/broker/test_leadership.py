@@ -7,9 +7,10 @@ from typing import cast
 
 import pytest
 
-from trimtab.broker.leadership import ANY_EPOCH, UNKNOWN_OFFSET, Follower, Leadership
+from trimtab.broker.leadership import Follower, Leadership
 from trimtab.metadata.image import PartitionRegistration
 from trimtab.storage.log import Log
+from trimtab.wire.sentinels import NO_EPOCH, NO_OFFSET
 
 LEADER, SECOND, THIRD = 1, 2, 3
 EPOCH = 11
@@ -41,7 +42,7 @@ class Scene:
             REGISTRATION._replace(isr=isr),
             cast(Log, self.log),
             min_isr,
-            lambda broker, epoch: broker in self.active and epoch in (ANY_EPOCH, EPOCH),
+            lambda broker, epoch: broker in self.active and epoch in (NO_EPOCH, EPOCH),
             self.now_s,
         )
         self.log.log_end_offset = 200
@@ -205,7 +206,7 @@ def test_new_replicas_have_unknown_offsets_and_the_others_keep_theirs() -> None:
     scene.fetch(SECOND, 180)
     scene.decide(replicas=(1, 2, 4), isr=(1, 2))
     ends = {broker: each.end_offset for broker, each in scene.leadership.followers.items()}
-    assert ends == {2: 180, 4: UNKNOWN_OFFSET}
+    assert ends == {2: 180, 4: NO_OFFSET}
 
 
 # -- joining the ISR
@@ -247,7 +248,7 @@ def test_a_follower_may_not_join_if(hinder: object) -> None:
 
 def test_a_follower_that_does_not_say_its_epoch_may_join() -> None:
     scene = joining()
-    scene.fetch(THIRD, 150, epoch=ANY_EPOCH)
+    scene.fetch(THIRD, 150, epoch=NO_EPOCH)
     assert scene.leadership.can_join(THIRD)
 
 

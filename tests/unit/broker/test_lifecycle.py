@@ -12,7 +12,7 @@ import pytest
 
 from trimtab import config
 from trimtab.broker.controller_link import ControllerLink
-from trimtab.broker.lifecycle import NOT_REGISTERED, Lifecycle
+from trimtab.broker.lifecycle import Lifecycle
 from trimtab.config import BROKER
 from trimtab.errors import ErrorCode, UsageError
 from trimtab.server.listener import Listener
@@ -22,6 +22,7 @@ from trimtab.wire.messages.broker_registration import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
 )
+from trimtab.wire.sentinels import NO_EPOCH
 
 REGISTRATION, HEARTBEAT = 62, 63
 INCARNATION = Random(1).randbytes(16)
@@ -80,7 +81,7 @@ class FakeController:
 
         self.world.run(run())
 
-    async def registers(self, previous_epoch: int = NOT_REGISTERED) -> Lifecycle:
+    async def registers(self, previous_epoch: int = NO_EPOCH) -> Lifecycle:
         await self.listen()
         await self.lifecycle.register("host", 9092, "rack", previous_epoch)
         return self.lifecycle
@@ -125,7 +126,7 @@ def test_a_registration_has_id_and_address(controller: FakeController) -> None:
 def test_registration_waits_for_an_unreachable_controller(controller: FakeController) -> None:
     async def scenario() -> None:
         registering = asyncio.ensure_future(
-            controller.lifecycle.register("host", 9092, None, NOT_REGISTERED)
+            controller.lifecycle.register("host", 9092, None, NO_EPOCH)
         )
         await asyncio.sleep(60)
         assert not registering.done()

@@ -1,4 +1,7 @@
-"""Metadata, DescribeCluster, CreateTopics and DeleteTopics, as a client sees them."""
+"""Metadata, DescribeCluster, CreateTopics and DeleteTopics, as a client sees them.
+
+Also `trimtab.broker.handlers.operations`, the authorized operations in their responses.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from trimtab.broker.handlers.operations import NOT_ASKED
 from trimtab.errors import ErrorCode
 from trimtab.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from trimtab.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from trimtab.wire.messages.describe_cluster import DescribeClusterRequest
 from trimtab.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from trimtab.wire.sentinels import UNKNOWN_AUTHORIZED_OPERATIONS
 
 
 def named(*names: str, create: bool = False) -> MetadataRequest:
@@ -171,13 +174,13 @@ def test_authorized_operations_are_given_if_they_are_asked_for(lab: Any, version
         if version <= 10:
             asked.include_cluster_authorized_operations = True
         response = await client.ask(asked, version)
-        assert plain.topics[0].topic_authorized_operations == NOT_ASKED
+        assert plain.topics[0].topic_authorized_operations == UNKNOWN_AUTHORIZED_OPERATIONS
         assert response.topics[0].topic_authorized_operations == 3576
         if version <= 10:
-            assert plain.cluster_authorized_operations == NOT_ASKED
+            assert plain.cluster_authorized_operations == UNKNOWN_AUTHORIZED_OPERATIONS
             assert response.cluster_authorized_operations == 8096
         described = await client.ask(DescribeClusterRequest(), 2)
-        assert described.cluster_authorized_operations == NOT_ASKED
+        assert described.cluster_authorized_operations == UNKNOWN_AUTHORIZED_OPERATIONS
         every = DescribeClusterRequest(include_cluster_authorized_operations=True)
         assert (await client.ask(every, 2)).cluster_authorized_operations == 8096
 

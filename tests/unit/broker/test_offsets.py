@@ -14,8 +14,14 @@ from trimtab.wire.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING = range(-1, -7, -1)
+from trimtab.wire.sentinels import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+)
 
 
 def offsets(
@@ -56,7 +62,7 @@ def test_offsets_by_time_and_by_the_ends(lab: Any, version: int) -> None:
             (MAX_TIMESTAMP, 7, (0, now, 2)),
             (EARLIEST_LOCAL, 8, (0, -1, 0)),
             (LATEST_TIERED, 9, (0, -1, -1)),
-            (PENDING, 11, (0, -1, -1)),
+            (EARLIEST_PENDING_UPLOAD, 11, (0, -1, -1)),
             (-7, 99, unsupported),
             (0, 1, (0, now - 300, 0)),
             (now - 299, 1, (0, now, 2)),

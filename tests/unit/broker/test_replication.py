@@ -29,6 +29,7 @@ from trimtab.errors import ErrorCode
 from trimtab.storage.leader_epochs import LeaderEpoch
 from trimtab.wire.compression import Compression
 from trimtab.wire.messages.delete_topics import DeleteTopicsRequest
+from trimtab.wire.messages.fetch import FetchRequest
 
 TWO = {"min.insync.replicas": 2}
 
@@ -382,7 +383,7 @@ def test_a_new_leader_does_not_fetch_its_own_partitions(lab: Lab) -> None:
         old, new = leader_of(lab), followers_of(lab)[0]
         asked: list[tuple[int, int]] = []
         listener = lab.brokers[old].listener
-        handle = listener.handlers[1]
+        handle = listener.handlers[FetchRequest.api_key]
 
         def note(header: Any, request: Any) -> Any:
             asked.extend(
@@ -392,7 +393,7 @@ def test_a_new_leader_does_not_fetch_its_own_partitions(lab: Lab) -> None:
             )
             return handle(header, request)
 
-        listener.handlers[1] = note
+        listener.handlers[FetchRequest.api_key] = note
         await move_leader(lab, new)
         asked.clear()
         await send(lab, b"a")
@@ -411,14 +412,14 @@ def test_an_idle_partition_is_not_fetched(lab: Lab) -> None:
         await asyncio.sleep(1)
         named: list[int] = []
         listener = lab.brokers[leader].listener
-        handle = listener.handlers[1]
+        handle = listener.handlers[FetchRequest.api_key]
 
         def note(header: Any, request: Any) -> Any:
             if request.replica_state.replica_id >= 0:
                 named.append(sum(len(topic.partitions) for topic in request.topics))
             return handle(header, request)
 
-        listener.handlers[1] = note
+        listener.handlers[FetchRequest.api_key] = note
         await asyncio.sleep(5)
         assert len(named) >= 16  # two followers, each every 500 ms
         assert not any(named)

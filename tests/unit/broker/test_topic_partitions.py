@@ -10,7 +10,6 @@ import pytest
 from tests.steps import finish
 from trimtab.broker.handlers.topic_partitions import MAX_PARTITIONS, describe_topic_partitions
 from trimtab.metadata.image import (
-    NO_LEADER,
     BrokerRegistration,
     ClusterImage,
     PartitionRegistration,
@@ -23,6 +22,7 @@ from trimtab.wire.messages.describe_topic_partitions import (
     TopicRequest,
 )
 from trimtab.wire.messages.metadata_records import TopicRecord
+from trimtab.wire.sentinels import NO_LEADER
 
 Place = tuple[str, int]
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from trimtab.client.network.connections import ApiKey
 from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition
 from trimtab.sim.world import World
@@ -15,7 +14,7 @@ from trimtab.wire.batch_header import restamp
 from trimtab.wire.codec import decode
 from trimtab.wire.framing import FrameProtocol, decode_request_header, encode_response
 from trimtab.wire.messages import APIS
-from trimtab.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
+from trimtab.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from trimtab.wire.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -35,11 +34,13 @@ from trimtab.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from trimtab.wire.schema import Request
 
 PORT = 9092
 
-Versions = Mapping[int, tuple[int, int]]
-
+R = TypeVar("R")
+RequestClass = type[Request[Any]]
+Versions = Mapping[RequestClass, tuple[int, int]]
 
 NO_ANSWER = object()
 """In place of an answer: the broker does not answer the request."""
@@ -64,7 +65,7 @@ class ReceivedRequest:
     """One request: its time, API, version and content."""
 
     at: float
-    api: ApiKey
+    api: RequestClass
     version: int
     request: Any
 
@@ -151,16 +152,16 @@ class ScriptedBroker:
         self.cluster = cluster
         self.id = node_id
         self.host = f"broker-{node_id}"
-        self.versions: dict[int, tuple[int, int]] = {
-            key: (api.min_version, api.max_version) for key, api in APIS.items()
+        self.versions: dict[RequestClass, tuple[int, int]] = {
+            api.request: (api.min_version, api.max_version) for api in APIS.values()
         }
         self.versions.update(versions or {})
         self.asked: list[ReceivedRequest] = []
         self.links: list[_Link] = []
-        self.answers: dict[ApiKey, Answer] = {
-            ApiKey.METADATA: cluster.metadata,
-            ApiKey.LIST_OFFSETS: self.list_offsets,
-            ApiKey.FETCH: self.fetch,
+        self.answers: dict[RequestClass, Answer] = {
+            MetadataRequest: cluster.metadata,
+            ListOffsetsRequest: self.list_offsets,
+            FetchRequest: self.fetch,
         }
         self._server: Any = None
 
@@ -175,18 +176,18 @@ class ScriptedBroker:
             if link.transport is not None:
                 link.transport.abort()
 
-    def requests(self, api: ApiKey) -> list[Any]:
+    def requests(self, api: type[R]) -> list[R]:
         return [asked.request for asked in self.asked if asked.api is api]
 
     def answer_api_versions(self, version: int) -> tuple[ApiVersionsResponse, int]:
         """The answer, and the version it is in: 0 if the request's is not served (KIP-511)."""
-        low, high = self.versions[ApiKey.API_VERSIONS]
+        low, high = self.versions[ApiVersionsRequest]
         served = low <= version <= high
         response = ApiVersionsResponse(
             error_code=ErrorCode.NONE if served else ErrorCode.UNSUPPORTED_VERSION,
             api_keys=[
-                ApiVersion(api_key=key, min_version=least, max_version=most)
-                for key, (least, most) in self.versions.items()
+                ApiVersion(api_key=api.api_key, min_version=least, max_version=most)
+                for api, (least, most) in self.versions.items()
             ],
         )
         return response, version if served else 0
@@ -280,14 +281,14 @@ class _Link(FrameProtocol):
     def frame_received(self, frame: memoryview) -> None:
         broker = self._broker
         header = decode_request_header(frame)
-        api = ApiKey(header.api_key)
+        api = APIS[header.api_key].request
         now = broker.cluster.world.loop.time()
-        if api is ApiKey.API_VERSIONS:
+        if api is ApiVersionsRequest:
             broker.asked.append(ReceivedRequest(now, api, header.api_version, None))
             response, version = broker.answer_api_versions(header.api_version)
             self._send(response, version, header.correlation_id, now)
             return
-        request: Any = decode(APIS[header.api_key].request, header.api_version, frame, header.body)
+        request: Any = decode(api, header.api_version, frame, header.body)
         broker.asked.append(ReceivedRequest(now, api, header.api_version, request))
         answer = broker.answers[api](request)
         if answer is HANG_UP:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.unit.client.scripted_broker import NO_ANSWER, ScriptedCluster
-from trimtab.client.network.connections import ApiKey
 from trimtab.client.producer import AsyncProducer
 from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition
@@ -114,6 +113,6 @@ def make_produce_cluster(world: World, *leaders: int) -> ProduceCluster:
     made = ProduceCluster(world, cluster)
     for node in range(max(1, *leaders) + 1):
         broker = cluster.broker(node)
-        broker.answers[ApiKey.INIT_PRODUCER_ID] = made.identify
-        broker.answers[ApiKey.PRODUCE] = lambda request, node=node: made.produce(node, request)
+        broker.answers[InitProducerIdRequest] = made.identify
+        broker.answers[ProduceRequest] = lambda request, node=node: made.produce(node, request)
     return made

@@ -8,21 +8,26 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.unit.client.scripted_broker import HANG_UP, NO_ANSWER, ScriptedBroker, ScriptedCluster
-from trimtab.client.network.connections import ApiKey
+from tests.unit.client.scripted_broker import (
+    HANG_UP,
+    NO_ANSWER,
+    RequestClass,
+    ScriptedBroker,
+    ScriptedCluster,
+)
 from trimtab.client.producer import AsyncProducer
 from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition
 from trimtab.sim.world import World
 from trimtab.wire.batch_cy import read_header, read_records
-from trimtab.wire.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
+from trimtab.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from trimtab.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopicResult,
 )
-from trimtab.wire.messages.api_versions import FinalizedFeatureKey
+from trimtab.wire.messages.api_versions import ApiVersionsRequest, FinalizedFeatureKey
 from trimtab.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from trimtab.wire.messages.find_coordinator import (
     Coordinator,
@@ -30,6 +35,7 @@ from trimtab.wire.messages.find_coordinator import (
     FindCoordinatorResponse,
 )
 from trimtab.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from trimtab.wire.messages.metadata import MetadataRequest
 from trimtab.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
@@ -44,15 +50,15 @@ from trimtab.wire.messages.txn_offset_commit import (
 )
 
 KAFKA_2_1 = {
-    ApiKey.PRODUCE: (0, 7),
-    ApiKey.METADATA: (0, 7),
-    ApiKey.FIND_COORDINATOR: (0, 2),
-    ApiKey.API_VERSIONS: (0, 2),
-    ApiKey.INIT_PRODUCER_ID: (0, 1),
-    ApiKey.ADD_PARTITIONS_TO_TXN: (0, 1),
-    ApiKey.ADD_OFFSETS_TO_TXN: (0, 1),
-    ApiKey.END_TXN: (0, 1),
-    ApiKey.TXN_OFFSET_COMMIT: (0, 2),
+    ProduceRequest: (0, 7),
+    MetadataRequest: (0, 7),
+    FindCoordinatorRequest: (0, 2),
+    ApiVersionsRequest: (0, 2),
+    InitProducerIdRequest: (0, 1),
+    AddPartitionsToTxnRequest: (0, 1),
+    AddOffsetsToTxnRequest: (0, 1),
+    EndTxnRequest: (0, 1),
+    TxnOffsetCommitRequest: (0, 2),
 }
 TOPIC = TopicPartition("topic", 0)
 OTHER = TopicPartition("topic", 1)
@@ -81,8 +87,8 @@ class TransactionCluster:
     transactional_id: str = "orders"
     coordinator: int = 0
     groups: int = 1
-    script: dict[ApiKey, list[object]] = field(default_factory=dict)
-    fault: Callable[[ApiKey], object] = lambda api: ErrorCode.NONE
+    script: dict[RequestClass, list[object]] = field(default_factory=dict)
+    fault: Callable[[RequestClass], object] = lambda api: ErrorCode.NONE
     producer_id: int = 7
     epoch: int = -1
     added: set[TopicPartition] = field(default_factory=set)
@@ -97,9 +103,9 @@ class TransactionCluster:
     committed: dict[TopicPartition, list[bytes | None]] = field(default_factory=dict)
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     decisions: list[bool] = field(default_factory=list)
-    arrivals: dict[ApiKey, list[asyncio.Future[None]]] = field(default_factory=dict)
+    arrivals: dict[RequestClass, list[asyncio.Future[None]]] = field(default_factory=dict)
 
-    def broker(self, node_id: int, versions: dict[ApiKey, tuple[int, int]]) -> ScriptedBroker:
+    def broker(self, node_id: int, versions: dict[RequestClass, tuple[int, int]]) -> ScriptedBroker:
         broker = self.cluster.broker(node_id, dict(versions))
         answer_plainly = broker.answer_api_versions
 
@@ -114,24 +120,24 @@ class TransactionCluster:
 
         broker.answer_api_versions = answer_api_versions  # type: ignore[method-assign]
         for api, answer in {
-            ApiKey.FIND_COORDINATOR: self.find_coordinator,
-            ApiKey.INIT_PRODUCER_ID: self.init_producer_id,
-            ApiKey.ADD_PARTITIONS_TO_TXN: self.add_partitions,
-            ApiKey.ADD_OFFSETS_TO_TXN: self.add_offsets,
-            ApiKey.END_TXN: self.end,
-            ApiKey.TXN_OFFSET_COMMIT: self.commit_offsets,
-            ApiKey.PRODUCE: self.produce,
+            FindCoordinatorRequest: self.find_coordinator,
+            InitProducerIdRequest: self.init_producer_id,
+            AddPartitionsToTxnRequest: self.add_partitions,
+            AddOffsetsToTxnRequest: self.add_offsets,
+            EndTxnRequest: self.end,
+            TxnOffsetCommitRequest: self.commit_offsets,
+            ProduceRequest: self.produce,
         }.items():
             broker.answers[api] = self._scripted(broker, api, answer)
         return broker
 
     def _scripted(
-        self, broker: ScriptedBroker, api: ApiKey, answer: Callable[[Any, ErrorCode], object]
+        self, broker: ScriptedBroker, api: RequestClass, answer: Callable[[Any, ErrorCode], object]
     ) -> Callable[[Any], object]:
         home = {
-            ApiKey.FIND_COORDINATOR: lambda: broker.id,
-            ApiKey.PRODUCE: lambda: broker.id,
-            ApiKey.TXN_OFFSET_COMMIT: lambda: self.groups,
+            FindCoordinatorRequest: lambda: broker.id,
+            ProduceRequest: lambda: broker.id,
+            TxnOffsetCommitRequest: lambda: self.groups,
         }.get(api, lambda: self.coordinator)
 
         def respond(request: Any) -> object:
@@ -338,13 +344,13 @@ class TransactionCluster:
 
     # for assertions
 
-    async def arrival(self, api: ApiKey) -> None:
+    async def arrival(self, api: RequestClass) -> None:
         """Return when a broker has received the next request of this kind, before it answers."""
         arrived = self.world.loop.create_future()
         self.arrivals.setdefault(api, []).append(arrived)
         await arrived
 
-    def asked(self, *apis: ApiKey) -> list[tuple[ApiKey, int, Any]]:
+    def asked(self, *apis: RequestClass) -> list[tuple[RequestClass, int, Any]]:
         """What all brokers were asked, in the order of time."""
         every = sorted(
             (
@@ -381,7 +387,7 @@ class TransactionCluster:
 
 
 def make_transaction_cluster(
-    world: World, level: int, versions: dict[ApiKey, tuple[int, int]] | None = None
+    world: World, level: int, versions: dict[RequestClass, tuple[int, int]] | None = None
 ) -> TransactionCluster:
     made = TransactionCluster(world, ScriptedCluster(world, {"topic": [0, 1]}), level)
     for node in range(2):

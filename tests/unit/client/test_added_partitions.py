@@ -11,9 +11,9 @@ import pytest
 
 from tests.unit.client.scripted_produce import ProduceCluster
 from trimtab import Admin, Cluster, Producer
-from trimtab.client.network.connections import ApiKey
 from trimtab.errors import Unavailable, UsageError
 from trimtab.records import TopicPartition
+from trimtab.wire.messages.metadata import MetadataRequest
 
 
 def add_partition(kafka: ProduceCluster) -> None:
@@ -22,7 +22,7 @@ def add_partition(kafka: ProduceCluster) -> None:
 
 def asked_at(kafka: ProduceCluster) -> list[float]:
     brokers = kafka.cluster.brokers.values()
-    return sorted(a.at for broker in brokers for a in broker.asked if a.api is ApiKey.METADATA)
+    return sorted(a.at for broker in brokers for a in broker.asked if a.api is MetadataRequest)
 
 
 def test_a_partition_that_was_added_is_found(kafka: ProduceCluster) -> None:

@@ -10,19 +10,20 @@ import pytest
 
 from tests.unit.client.scripted_broker import (
     NO_ANSWER,
+    RequestClass,
     ScriptedBroker,
     ScriptedCluster,
     batch,
     refuse_fetch,
 )
 from trimtab.client.consumer import AsyncConsumer
-from trimtab.client.network.connections import ApiKey
 from trimtab.errors import BrokerError, CorruptData, ErrorCode, Unavailable, UsageError
 from trimtab.records import Record, TopicPartition
 from trimtab.sim.world import World
 from trimtab.wire.batch_cy import read_records
 from trimtab.wire.messages.fetch import FetchRequest, FetchResponse
-from trimtab.wire.messages.list_offsets import ListOffsetsResponse
+from trimtab.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from trimtab.wire.messages.metadata import MetadataRequest
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -63,11 +64,11 @@ def fetches(broker: ScriptedBroker) -> list[list[tuple[int, int]]]:
     """Partition and offset, in order, of each fetch."""
     return [
         [(p.partition, p.fetch_offset) for topic in request.topics for p in topic.partitions]
-        for request in broker.requests(ApiKey.FETCH)
+        for request in broker.requests(FetchRequest)
     ]
 
 
-def versions(broker: ScriptedBroker, api: ApiKey) -> set[int]:
+def versions(broker: ScriptedBroker, api: RequestClass) -> set[int]:
     return {asked.version for asked in broker.asked if asked.api is api}
 
 
@@ -138,26 +139,26 @@ def test_topics_go_by_id_where_they_have_one(
 ) -> None:
     cluster.has_topic_ids = has_ids
     for broker in cluster.brokers.values():
-        broker.versions[ApiKey.FETCH] = (4, newest)
+        broker.versions[FetchRequest] = (4, newest)
 
     async def scenario() -> None:
         async with await consume(cluster) as consumer:
             consumer.assign([T0])
             assert len(await consumer.poll()) == 6
-            assert versions(cluster.brokers[0], ApiKey.FETCH) == {used}
+            assert versions(cluster.brokers[0], FetchRequest) == {used}
 
     world.run(scenario())
 
 
 @pytest.mark.parametrize("version", range(4, 19))
 def test_every_version_of_fetch(world: World, cluster: ScriptedCluster, version: int) -> None:
-    cluster.brokers[0].versions[ApiKey.FETCH] = (version, version)
+    cluster.brokers[0].versions[FetchRequest] = (version, version)
 
     async def scenario() -> None:
         async with await consume(cluster, client_rack="a") as consumer:
             consumer.assign([T0])
             assert len(await consumer.poll()) == 6
-            assert versions(cluster.brokers[0], ApiKey.FETCH) == {version}
+            assert versions(cluster.brokers[0], FetchRequest) == {version}
 
     world.run(scenario())
 
@@ -178,7 +179,7 @@ def test_a_request_contains_the_options(world: World, cluster: ScriptedCluster) 
             consumer.assign([T0])
             consumer.seek(T0, 2)
             await consumer.poll()
-        request: FetchRequest = cluster.brokers[0].requests(ApiKey.FETCH)[0]
+        request: FetchRequest = cluster.brokers[0].requests(FetchRequest)[0]
         partition = request.topics[0].partitions[0]
         assert (request.max_bytes, request.min_bytes, request.max_wait_ms) == (5_000, 3, 250)
         assert (request.session_id, request.session_epoch) == (0, -1)
@@ -424,7 +425,7 @@ def test_a_leader_that_moved_is_found(world: World, cluster: ScriptedCluster) ->
             consumer.assign([T0])
             assert offsets(await consumer.poll()) == [0, 1]
             cluster.leaders["t"][0] = 1
-            old.answers[ApiKey.FETCH] = lambda request: refuse_fetch(
+            old.answers[FetchRequest] = lambda request: refuse_fetch(
                 request, ErrorCode.NOT_LEADER_OR_FOLLOWER
             )
             seen: list[int] = []
@@ -458,7 +459,7 @@ def test_a_broker_that_is_gone_for_a_while_is_ridden_out(
                 seen += offsets(await consumer.poll())
             assert seen == [2, 3, 4, 5]
             assert consumer.problem(T0) is None
-            attempts = len(cluster.brokers[1].requests(ApiKey.METADATA))
+            attempts = len(cluster.brokers[1].requests(MetadataRequest))
             assert attempts < 15, "metadata was asked for in a tight loop"
 
     world.run(scenario())
@@ -468,13 +469,13 @@ def test_a_fetch_that_is_never_answered_is_sent_again(
     world: World, cluster: ScriptedCluster
 ) -> None:
     broker = cluster.brokers[0]
-    broker.answers[ApiKey.FETCH] = lambda request: NO_ANSWER
+    broker.answers[FetchRequest] = lambda request: NO_ANSWER
 
     async def scenario() -> None:
         async with await consume(cluster, request_timeout_ms=5_000) as consumer:
             consumer.assign([T0])
             assert await consumer.poll(4_000) == []
-            broker.answers[ApiKey.FETCH] = broker.fetch
+            broker.answers[FetchRequest] = broker.fetch
             assert offsets(await consumer.poll(4_000)) == [0, 1, 2, 3, 4, 5]
             assert len(broker.links) == 2
 
@@ -519,7 +520,7 @@ def refuse_beyond(broker: ScriptedBroker, end: int) -> None:
             return refuse_fetch(request, ErrorCode.OFFSET_OUT_OF_RANGE)
         return broker.fetch(request)
 
-    broker.answers[ApiKey.FETCH] = fetch
+    broker.answers[FetchRequest] = fetch
 
 
 def test_a_position_outside_the_log_is_reset(world: World, cluster: ScriptedCluster) -> None:
@@ -665,7 +666,7 @@ def test_the_ends_of_partitions(world: World, cluster: ScriptedCluster) -> None:
             assert await consumer.beginning_offsets([T0, ("t", 1)]) == {T0: 0, T1: 2}
             assert await consumer.end_offsets([T1, T0]) == {T0: 6, T1: 6}
             for broker in cluster.brokers.values():
-                assert len(broker.requests(ApiKey.LIST_OFFSETS)) == 2
+                assert len(broker.requests(ListOffsetsRequest)) == 2
 
     world.run(scenario())
 
@@ -680,7 +681,7 @@ def test_offsets_for_times(world: World, cluster: ScriptedCluster) -> None:
         return response
 
     for broker in cluster.brokers.values():
-        broker.answers[ApiKey.LIST_OFFSETS] = answer
+        broker.answers[ListOffsetsRequest] = answer
 
     async def scenario() -> None:
         async with await consume(cluster) as consumer:
@@ -705,12 +706,12 @@ def test_offsets_are_asked_of_the_new_leader(world: World, cluster: ScriptedClus
                 partition.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         return response
 
-    old.answers[ApiKey.LIST_OFFSETS] = refuse
+    old.answers[ListOffsetsRequest] = refuse
 
     async def scenario() -> None:
         async with await consume(cluster) as consumer:
             assert await consumer.end_offsets([T0, T1]) == {T0: 6, T1: 6}
-            assert len(old.requests(ApiKey.LIST_OFFSETS)) == 1
+            assert len(old.requests(ListOffsetsRequest)) == 1
 
     world.run(scenario())
 
@@ -740,7 +741,7 @@ def test_a_refused_topic_is_raised(world: World, cluster: ScriptedCluster) -> No
         return response
 
     for broker in cluster.brokers.values():
-        broker.answers[ApiKey.METADATA] = refuse
+        broker.answers[MetadataRequest] = refuse
 
     async def scenario() -> None:
         async with await consume(cluster) as consumer:

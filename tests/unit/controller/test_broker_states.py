@@ -16,7 +16,7 @@ from trimtab.controller.broker_states import (
     is_current,
 )
 from trimtab.errors import ErrorCode
-from trimtab.metadata.image import METADATA_VERSION, NO_LEADER
+from trimtab.metadata.image import METADATA_VERSION
 from trimtab.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from trimtab.wire.messages.broker_registration import (
     BrokerRegistrationRequest,
@@ -26,6 +26,7 @@ from trimtab.wire.messages.broker_registration import (
 )
 from trimtab.wire.messages.metadata_records import FeatureLevelRecord
 from trimtab.wire.messages.unregister_broker import UnregisterBrokerRequest
+from trimtab.wire.sentinels import NO_LEADER
 
 NEXT_OFFSET = 500
 

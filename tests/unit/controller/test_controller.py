@@ -14,13 +14,7 @@ from tests.steps import finish
 from trimtab.config import BROKER, read
 from trimtab.controller.controller import Controller
 from trimtab.errors import ErrorCode
-from trimtab.metadata.image import (
-    CONFIG_BROKER,
-    CONFIG_TOPIC,
-    ELR_VERSION,
-    METADATA_VERSION,
-    NO_LEADER,
-)
+from trimtab.metadata.image import CONFIG_BROKER, CONFIG_TOPIC, ELR_VERSION, METADATA_VERSION
 from trimtab.sim.world import World
 from trimtab.storage.storage import StorageError
 from trimtab.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
@@ -51,6 +45,7 @@ from trimtab.wire.messages.incremental_alter_configs import (
 )
 from trimtab.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from trimtab.wire.messages.unregister_broker import UnregisterBrokerRequest
+from trimtab.wire.sentinels import NO_LEADER
 
 T = TypeVar("T")
 

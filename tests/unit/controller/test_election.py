@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from trimtab.controller.election import Election, change_partition
-from trimtab.metadata.image import NO_LEADER, RECOVERED, RECOVERING, PartitionRegistration
+from trimtab.metadata.image import RECOVERED, RECOVERING, PartitionRegistration
+from trimtab.wire.sentinels import NO_LEADER
 
 T = b"t" * 16
 ONLINE, PREFERRED, UNCLEAN = Election.ONLINE, Election.PREFERRED, Election.UNCLEAN

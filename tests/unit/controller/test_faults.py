@@ -20,13 +20,7 @@ from trimtab.controller.controller import Controller
 from trimtab.controller.topic_rules import TopicRules
 from trimtab.errors import ErrorCode
 from trimtab.metadata.batches import TOPIC, TOPIC_ID, read_batches, read_snapshot
-from trimtab.metadata.image import (
-    CONFIG_TOPIC,
-    NO_LEADER,
-    RECOVERED,
-    ClusterImage,
-    PartitionRegistration,
-)
+from trimtab.metadata.image import CONFIG_TOPIC, RECOVERED, ClusterImage, PartitionRegistration
 from trimtab.sim.world import World
 from trimtab.wire.batch_cy import read_headers
 from trimtab.wire.messages.alter_partition import (
@@ -52,6 +46,7 @@ from trimtab.wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from trimtab.wire.sentinels import NO_LEADER
 
 FIRST_SEED = int(os.environ.get("FIRST_SEED", "0"))
 SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("SEEDS", "12")))

@@ -38,7 +38,7 @@ from trimtab.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 
-HEADER = RequestHeader(19, 7, 1, None, 0)
+HEADER = RequestHeader(CreateTopicsRequest.api_key, 7, 1, None, 0)
 DELETION = Parts("topics", "responses", name=attrgetter("name"), answers_once=True)
 ELECTION = Parts("topic_partitions", "replica_election_results", "partitions", "partition_result")
 
@@ -325,7 +325,8 @@ def test_few_topics_of_many_partitions_are_many(lab: Lab) -> None:
         node = lab.controller
         few = CreateTopicsRequest(topics=topics("a", "b", partitions=100))
         many = CreateTopicsRequest(topics=topics(*"cdefg", partitions=900))
-        answers = [node.listener.handlers[19](HEADER, request) for request in (few, many)]
+        handle = node.listener.handlers[HEADER.api_key]
+        answers = [handle(HEADER, request) for request in (few, many)]
         assert isinstance(answers[0], Coroutine)
         await answers[0]
         turns, answer = count_steps(answers[1])

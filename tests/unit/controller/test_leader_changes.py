@@ -17,8 +17,8 @@ from trimtab.controller.leader_changes import (
     review_eligible,
 )
 from trimtab.errors import ErrorCode
-from trimtab.metadata.image import NO_LEADER
 from trimtab.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from trimtab.wire.sentinels import NO_LEADER
 
 PREFERRED, UNCLEAN = 0, 1
 

@@ -16,7 +16,7 @@ from trimtab.controller.reassignments import (
     list_reassignments,
 )
 from trimtab.errors import ErrorCode
-from trimtab.metadata.image import NO_LEADER, PartitionRegistration
+from trimtab.metadata.image import PartitionRegistration
 from trimtab.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
@@ -26,6 +26,7 @@ from trimtab.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
 )
+from trimtab.wire.sentinels import NO_LEADER
 
 Lists = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 

@@ -15,11 +15,11 @@ from trimtab.metadata.image import (
     CONFIG_CLIENT_METRICS,
     CONFIG_GROUP,
     CONFIG_TOPIC,
-    NO_LEADER,
     ClusterImage,
     PartitionRegistration,
 )
 from trimtab.storage.survey import StoredLog, Survey
+from trimtab.wire.sentinels import NO_LEADER
 
 ID = b"f" * 16
 OTHER = b"o" * 16

@@ -10,7 +10,6 @@ from trimtab.errors import CorruptData
 from trimtab.metadata.image import (
     CONFIG_BROKER,
     CONFIG_TOPIC,
-    NO_LEADER,
     BrokerRegistration,
     ClusterImage,
     PartitionRegistration,
@@ -34,6 +33,7 @@ from trimtab.wire.messages.metadata_records import (
     decode_record,
     encode_record,
 )
+from trimtab.wire.sentinels import NO_LEADER
 
 BROKER = BrokerRegistration(1, 4, b"\7" * 16, "127.0.0.1", 9093, "b")
 T, U = b"t" * 16, b"u" * 16

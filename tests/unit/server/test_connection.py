@@ -31,7 +31,6 @@ from trimtab.wire.messages.metadata import (
 )
 from trimtab.wire.messages.produce import ProduceRequest, ProduceResponse, TopicProduceResponse
 
-PRODUCE, METADATA, FIND_COORDINATOR, INIT_PRODUCER_ID = 0, 3, 10, 22
 RESPONSE = ProduceResponse(responses=[], throttle_time_ms=0)
 
 
@@ -50,10 +49,10 @@ class FakeServer:
         self.described: list[int] = []  # how many topics each Metadata request names
         self.at_once: Callable[[], Any] | None = None
         handlers = {
-            PRODUCE: self._produce,
-            FIND_COORDINATOR: lambda header, request: FindCoordinatorResponse(),
-            INIT_PRODUCER_ID: self._wait,
-            METADATA: self._describe,
+            ProduceRequest.api_key: self._produce,
+            FindCoordinatorRequest.api_key: lambda header, request: FindCoordinatorResponse(),
+            InitProducerIdRequest.api_key: self._wait,
+            MetadataRequest.api_key: self._describe,
         }
         self.listener = Listener(1, handlers, config.read(BROKER, {}))
 

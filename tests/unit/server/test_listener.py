@@ -16,7 +16,7 @@ from trimtab.sim.world import World
 from trimtab.wire.messages.api_versions import ApiVersionsRequest
 from trimtab.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 
-FIND_COORDINATOR, API_VERSIONS = 10, 18
+FIND_COORDINATOR, API_VERSIONS = FindCoordinatorRequest.api_key, ApiVersionsRequest.api_key
 VERSIONS = ApiVersionsRequest(client_software_name="t", client_software_version="1")
 FIND = FindCoordinatorRequest(key_type=0, coordinator_keys=[])
 

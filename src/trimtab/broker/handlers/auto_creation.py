@@ -21,11 +21,11 @@ from trimtab.wire.messages.create_topics import (
     CreatableTopicResult,
     CreateTopicsRequest,
 )
+from trimtab.wire.sentinels import BROKER_DEFAULT
 
 if TYPE_CHECKING:
     from trimtab.broker.broker import Broker
 
-_BY_DEFAULT = -1
 _TIMEOUT_S = 5.0
 _LOG_INTERVAL_S = 60.0
 _MAX_LOGGED = 100
@@ -45,8 +45,8 @@ async def create_missing(broker: Broker, names: Sequence[str]) -> dict[str, int]
         topics=[
             CreatableTopic(
                 name=name,
-                num_partitions=_BY_DEFAULT,
-                replication_factor=_BY_DEFAULT,
+                num_partitions=BROKER_DEFAULT,
+                replication_factor=BROKER_DEFAULT,
                 assignments=[],
                 configs=[],
             )

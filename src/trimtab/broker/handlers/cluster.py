@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trimtab.broker.handlers.operations import NOT_ASKED, ON_CLUSTER
+from trimtab.broker.handlers.operations import ON_CLUSTER
 from trimtab.errors import ErrorCode
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.describe_cluster import (
@@ -16,6 +16,7 @@ from trimtab.wire.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
+from trimtab.wire.sentinels import UNKNOWN_AUTHORIZED_OPERATIONS
 
 if TYPE_CHECKING:
     from trimtab.broker.broker import Broker
@@ -48,7 +49,7 @@ def describe_cluster(
         controller_id=broker.controller_id,
         cluster_authorized_operations=ON_CLUSTER
         if request.include_cluster_authorized_operations
-        else NOT_ASKED,
+        else UNKNOWN_AUTHORIZED_OPERATIONS,
         brokers=[
             DescribeClusterBroker(
                 broker_id=each.id,

@@ -25,11 +25,12 @@ from trimtab.wire.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from trimtab.wire.sentinels import NO_BROKER
 
 if TYPE_CHECKING:
     from trimtab.broker.broker import Broker
 
-_NOWHERE = -1
+_NO_PORT = -1
 _BATCHED = 4
 _LIBRDKAFKA = 2
 _GROUP = 0
@@ -62,9 +63,9 @@ def find_coordinator(
                 throttle_time_ms=0,
                 error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE,
                 error_message=f"Broker {broker.id} is not registered at the moment.",
-                node_id=_NOWHERE,
+                node_id=NO_BROKER,
                 host="",
-                port=_NOWHERE,
+                port=_NO_PORT,
             )
         return FindCoordinatorResponse(
             throttle_time_ms=0, error_message=None, node_id=own.id, host=own.host, port=own.port
@@ -81,9 +82,9 @@ def find_coordinator(
             throttle_time_ms=0,
             error_code=code,
             error_message=message,
-            node_id=_NOWHERE,
+            node_id=NO_BROKER,
             host="",
-            port=_NOWHERE,
+            port=_NO_PORT,
         )
     pace = Pace()
     coordinators: list[Coordinator] = []
@@ -91,9 +92,9 @@ def find_coordinator(
         coordinators.append(
             Coordinator(
                 key=key,
-                node_id=_NOWHERE,
+                node_id=NO_BROKER,
                 host="",
-                port=_NOWHERE,
+                port=_NO_PORT,
                 error_code=code,
                 error_message=message if len(coordinators) < _EXPLAINED else None,
             )

@@ -22,13 +22,13 @@ from trimtab.wire.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
+from trimtab.wire.sentinels import NO_OFFSET
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from trimtab.broker.broker import Broker
 
-_UNKNOWN = -1
 _DELETED_AT_ONCE = 50
 
 _log = logging.getLogger(__name__)
@@ -92,13 +92,13 @@ def _await_deletion(
 
 def _refuse(part: DeleteRecordsPartitionResult, code: ErrorCode) -> None:
     part.error_code = code
-    part.low_watermark = _UNKNOWN
+    part.low_watermark = NO_OFFSET
 
 
 def _delete(
     broker: Broker, topic: str, wanted: DeleteRecordsPartition
 ) -> DeleteRecordsPartitionResult:
-    low_watermark, code = _UNKNOWN, ErrorCode.NONE
+    low_watermark, code = NO_OFFSET, ErrorCode.NONE
     try:
         partition = broker.find_partition(topic, wanted.partition_index)
         low_watermark = partition.delete_records_before(wanted.offset)

@@ -25,13 +25,7 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from trimtab.broker.fetch_reader import READ_COMMITTED, Reader
-from trimtab.broker.fetch_session import (
-    FINAL_EPOCH,
-    INITIAL_EPOCH,
-    NO_SESSION,
-    PARTITIONS_PER_STEP,
-    FetchSession,
-)
+from trimtab.broker.fetch_session import PARTITIONS_PER_STEP, FetchSession
 from trimtab.broker.fetch_slot import FetchPass, failed
 from trimtab.broker.partition import Refused
 from trimtab.broker.purgatory import DelayedFetch
@@ -45,6 +39,7 @@ from trimtab.wire.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
+from trimtab.wire.sentinels import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
 from trimtab.wire.types import ZERO_UUID
 
 if TYPE_CHECKING:

@@ -11,34 +11,26 @@ for each topic or resource of the request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from itertools import chain
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from trimtab.errors import ErrorCode
 from trimtab.server.peer import PeerLost
 from trimtab.server.turns import Pace, Steps, in_turns
 from trimtab.wire.framing import RequestHeader
-from trimtab.wire.messages.alter_configs import AlterConfigsResourceResponse, AlterConfigsResponse
-from trimtab.wire.messages.alter_partition_reassignments import (
-    AlterPartitionReassignmentsResponse,
+from trimtab.wire.messages import (
+    APIS_BY_REQUEST,
+    AlterConfigsRequest,
+    AlterPartitionReassignmentsRequest,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DescribeQuorumRequest,
+    ElectLeadersRequest,
+    IncrementalAlterConfigsRequest,
+    ListPartitionReassignmentsRequest,
+    UnregisterBrokerRequest,
 )
-from trimtab.wire.messages.create_partitions import (
-    CreatePartitionsResponse,
-    CreatePartitionsTopicResult,
-)
-from trimtab.wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
-from trimtab.wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsResponse
-from trimtab.wire.messages.describe_quorum import DescribeQuorumResponse
-from trimtab.wire.messages.elect_leaders import ElectLeadersResponse
-from trimtab.wire.messages.incremental_alter_configs import (
-    AlterConfigsResourceResponse as IncrementalResourceResponse,
-)
-from trimtab.wire.messages.incremental_alter_configs import IncrementalAlterConfigsResponse
-from trimtab.wire.messages.list_partition_reassignments import ListPartitionReassignmentsResponse
-from trimtab.wire.messages.unregister_broker import UnregisterBrokerResponse
-from trimtab.wire.types import ZERO_UUID
+from trimtab.wire.schema import Request, Schema, schema
 
 if TYPE_CHECKING:
     from trimtab.broker.broker import Broker
@@ -49,100 +41,72 @@ for the brokers. If we gave up that early, we would close the connection for all
 
 _DEFAULT_TIMEOUT_MS = 30_000
 _MAX_TIMEOUT_MS = 300_000
-_TIMED_OUT = ErrorCode.REQUEST_TIMED_OUT
 _MESSAGE = "The controller did not answer in time; whether it carried out the request is not known."
 
 
-async def forward(broker: Broker, header: RequestHeader, request: Any) -> Any:
+async def forward(broker: Broker, header: RequestHeader, request: Request[Any]) -> Any:
     """The controller's response, or one with REQUEST_TIMED_OUT."""
     timeout_ms = getattr(request, "timeout_ms", _DEFAULT_TIMEOUT_MS)
     timeout_s = min(max(timeout_ms, _LEAST_TIMEOUT_MS), _MAX_TIMEOUT_MS) / 1000
     try:
         return await broker.controller.ask_once_connected(request, timeout_s, header.api_version)
     except PeerLost:
-        return await in_turns(_time_out(_TIME_OUTS[header.api_key], request))
+        return await in_turns(_time_out(request))
 
 
-class _TimeOut(NamedTuple):
-    """How to build the response when the controller does not answer.
+def _time_out(request: Request[Any]) -> Steps[Any]:
+    """The response with REQUEST_TIMED_OUT, derived from the declarations of both messages.
 
-    Attributes:
-        response: the response's class.
-        fields: values of the response's other fields.
-        answers: the name of the response's array of results; empty if it has none.
-        things: the request's topics or resources, one for each result.
-        answer: builds the result for one of them.
+    If the response has an error code of its own, only that is set. Otherwise it has a result for
+    each element of the request's arrays: for each topic or resource.
     """
-
-    response: type
-    fields: dict[str, Any]
-    answers: str = ""
-    things: Callable[[Any], Iterable[Any]] = lambda request: ()
-    answer: Callable[[Any], Any] = lambda thing: thing
-
-
-def _time_out(how: _TimeOut, request: Any) -> Steps[Any]:
+    response = schema(APIS_BY_REQUEST[type(request)].response)
+    answer = _refusal(response, request)
+    if any(each.name == "error_code" for each in response.fields):
+        return answer
+    (array,) = (each for each in response.fields if each.is_array)
+    assert isinstance(array.type, Schema)
+    results = getattr(answer, array.name)
     pace = Pace()
-    answers = []
-    for thing in how.things(request):
-        answers.append(how.answer(thing))
-        if pace.spend():
-            yield
-    array = {how.answers: answers} if how.answers else {}
-    return how.response(**how.fields, **array)
+    for each in schema(type(request)).fields:
+        for asked in getattr(request, each.name) if each.is_array else ():
+            results.append(_refusal(array.type, asked))
+            if pace.spend():
+                yield
+    return answer
 
 
-_CODE: dict[str, Any] = {"error_code": _TIMED_OUT}
-_FAULT: dict[str, Any] = {"error_code": _TIMED_OUT, "error_message": _MESSAGE}
-_UNTHROTTLED: dict[str, Any] = {"throttle_time_ms": 0}
+_SUBJECT = ("name", "topic_id", "resource_type", "resource_name")
+"""The fields that say which topic or resource a result is about."""
 
 
-def _create_topic(topic: Any) -> CreatableTopicResult:
-    return CreatableTopicResult(name=topic.name, topic_id=ZERO_UUID, configs=[], **_FAULT)
+def _refusal(kind: Schema, asked: object) -> Any:
+    """A response, or the result for the `asked` topic or resource, with REQUEST_TIMED_OUT."""
+    values: dict[str, object] = {}
+    for each in kind.fields:
+        if each.name == "error_code":
+            values[each.name] = ErrorCode.REQUEST_TIMED_OUT
+        elif each.name == "error_message":
+            values[each.name] = _MESSAGE
+        elif each.name == "name" and isinstance(asked, str):
+            values[each.name] = asked
+        elif each.name in _SUBJECT and hasattr(asked, each.name):
+            values[each.name] = getattr(asked, each.name)
+        elif each.required:
+            values[each.name] = [] if each.is_array else each.default
+    return kind.cls(**values)
 
 
-def _delete_topic(topic: Any) -> DeletableTopicResult:
-    name, topic_id = (topic, ZERO_UUID) if isinstance(topic, str) else (topic.name, topic.topic_id)
-    return DeletableTopicResult(name=name, topic_id=topic_id, **_FAULT)
-
-
-def _alter_configs(resource: Any) -> AlterConfigsResourceResponse:
-    return AlterConfigsResourceResponse(
-        resource_type=resource.resource_type, resource_name=resource.resource_name, **_FAULT
-    )
-
-
-def _incremental_alter_configs(resource: Any) -> IncrementalResourceResponse:
-    return IncrementalResourceResponse(
-        resource_type=resource.resource_type, resource_name=resource.resource_name, **_FAULT
-    )
-
-
-def _create_partitions(topic: Any) -> CreatePartitionsTopicResult:
-    return CreatePartitionsTopicResult(name=topic.name, **_FAULT)
-
-
-_TOPICS = attrgetter("topics")
-_RESOURCES = attrgetter("resources")
-_TIME_OUTS = {
-    19: _TimeOut(CreateTopicsResponse, _UNTHROTTLED, "topics", _TOPICS, _create_topic),
-    20: _TimeOut(
-        *(DeleteTopicsResponse, _UNTHROTTLED, "responses"),
-        lambda request: chain(request.topic_names, request.topics),
-        _delete_topic,
-    ),
-    33: _TimeOut(AlterConfigsResponse, _UNTHROTTLED, "responses", _RESOURCES, _alter_configs),
-    37: _TimeOut(CreatePartitionsResponse, _UNTHROTTLED, "results", _TOPICS, _create_partitions),
-    43: _TimeOut(ElectLeadersResponse, _UNTHROTTLED | _CODE, "replica_election_results"),
-    44: _TimeOut(
-        *(IncrementalAlterConfigsResponse, _UNTHROTTLED, "responses", _RESOURCES),
-        _incremental_alter_configs,
-    ),
-    45: _TimeOut(AlterPartitionReassignmentsResponse, _UNTHROTTLED | _FAULT, "responses"),
-    46: _TimeOut(ListPartitionReassignmentsResponse, _UNTHROTTLED | _FAULT, "topics"),
-    55: _TimeOut(DescribeQuorumResponse, _FAULT, "topics"),
-    64: _TimeOut(UnregisterBrokerResponse, _UNTHROTTLED | _FAULT),
-}
-
-FORWARDED = tuple(_TIME_OUTS)
-"""The API keys that are forwarded."""
+FORWARDED: tuple[type[Request[Any]], ...] = (
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    AlterConfigsRequest,
+    CreatePartitionsRequest,
+    ElectLeadersRequest,
+    IncrementalAlterConfigsRequest,
+    AlterPartitionReassignmentsRequest,
+    ListPartitionReassignmentsRequest,
+    DescribeQuorumRequest,
+    UnregisterBrokerRequest,
+)
+"""The requests that are forwarded."""

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from trimtab.balance.replica_counts import INTERNAL_TOPICS
 from trimtab.broker.handlers.auto_creation import create_missing
-from trimtab.broker.handlers.operations import NOT_ASKED, ON_CLUSTER, ON_TOPIC
+from trimtab.broker.handlers.operations import ON_CLUSTER, ON_TOPIC
 from trimtab.errors import ErrorCode
-from trimtab.metadata.image import NO_LEADER, TopicImage
+from trimtab.metadata.image import TopicImage
 from trimtab.metadata.topic_name import find_fault
 from trimtab.server.turns import Pace, Steps, in_turns
 from trimtab.wire.framing import RequestHeader
@@ -29,6 +29,7 @@ from trimtab.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from trimtab.wire.sentinels import NO_LEADER, UNKNOWN_AUTHORIZED_OPERATIONS
 from trimtab.wire.types import ZERO_UUID
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _respond(
         topics=topics,
         cluster_authorized_operations=ON_CLUSTER
         if request.include_cluster_authorized_operations
-        else NOT_ASKED,
+        else UNKNOWN_AUTHORIZED_OPERATIONS,
     )
 
 

@@ -37,16 +37,19 @@ from trimtab.wire.messages.list_offsets import (
     ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
+from trimtab.wire.sentinels import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+    NO_EPOCH,
+)
 
 if TYPE_CHECKING:
     from trimtab.broker.broker import Broker
 
-LATEST = -1
-EARLIEST = -2
-MAX_TIMESTAMP = -3
-EARLIEST_LOCAL = -4
-LATEST_TIERED = -5
-EARLIEST_PENDING_UPLOAD = -6
 
 _SINCE_VERSION = {
     LATEST: 1,
@@ -57,7 +60,6 @@ _SINCE_VERSION = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 _ISOLATIONS = (0, 1)
-_NO_EPOCH = -1
 _LOOKUP_COST = 20
 """Finding a time reads the log, and takes so much longer than the ends of it."""
 _EPOCHS_SINCE = 4
@@ -98,7 +100,7 @@ def list_offsets(
             partition.check_epoch(wanted.current_leader_epoch)
             found = yield from _find(partition, wanted, request.replica_id, header.api_version)
             if header.api_version < _EPOCHS_SINCE:
-                found.leader_epoch = _NO_EPOCH
+                found.leader_epoch = NO_EPOCH
             return found
         except Refused as refused:
             return _answer(wanted, code=refused.code)
@@ -152,7 +154,7 @@ def _answer(
     wanted: ListOffsetsPartition,
     timestamp: int = NO_TIMESTAMP,
     offset: int = NO_OFFSET,
-    leader_epoch: int = _NO_EPOCH,
+    leader_epoch: int = NO_EPOCH,
     code: ErrorCode = ErrorCode.NONE,
 ) -> ListOffsetsPartitionResponse:
     return ListOffsetsPartitionResponse(

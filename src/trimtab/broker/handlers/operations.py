@@ -21,6 +21,3 @@ ON_CLUSTER = _bits(
     *(_CREATE, _ALTER, _DESCRIBE, _CLUSTER_ACTION),
     *(_DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE),
 )
-
-NOT_ASKED = -(2**31)
-"""The value if the request does not ask for them."""

@@ -34,6 +34,7 @@ from trimtab.wire.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from trimtab.wire.sentinels import ALL_IN_SYNC_REPLICAS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -45,7 +46,6 @@ _ZSTD_SINCE = 7
 _RECORD_ERRORS_SINCE = 8
 _LEADERS_SINCE = 10
 _TOPIC_IDS_SINCE = 13
-_ALL = -1
 _BYTES_AT_ONCE = 4 * 1024 * 1024
 """Record bytes that are appended before other requests are served."""
 _PARTITION_COST = 32 * 1024
@@ -196,7 +196,7 @@ def _append(
         log_append_time_ms=appended.log_append_time,
         log_start_offset=log_start_offset,
     )
-    if acks == _ALL and partition.high_watermark < appended.next_offset:
+    if acks == ALL_IN_SYNC_REPLICAS and partition.high_watermark < appended.next_offset:
         return part, partition, appended.next_offset
     return part, None, 0
 

@@ -16,6 +16,7 @@ from trimtab.errors import ErrorCode
 from trimtab.server.peer import PeerLost
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from trimtab.wire.sentinels import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -31,8 +32,8 @@ def init_producer_id(
         return InitProducerIdResponse(
             throttle_time_ms=0,
             error_code=ErrorCode.UNSUPPORTED_VERSION,
-            producer_id=-1,
-            producer_epoch=-1,
+            producer_id=NO_PRODUCER_ID,
+            producer_epoch=NO_PRODUCER_EPOCH,
         )
     return _allocate(broker)
 
@@ -44,8 +45,8 @@ async def _allocate(broker: Broker) -> InitProducerIdResponse:
         return InitProducerIdResponse(
             throttle_time_ms=0,
             error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-            producer_id=-1,
-            producer_epoch=-1,
+            producer_id=NO_PRODUCER_ID,
+            producer_epoch=NO_PRODUCER_EPOCH,
         )
     return InitProducerIdResponse(
         throttle_time_ms=0, error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0

@@ -21,11 +21,10 @@ from trimtab.wire.messages.describe_producers import (
     TopicRequest,
     TopicResponse,
 )
+from trimtab.wire.sentinels import NO_EPOCH
 
 if TYPE_CHECKING:
     from trimtab.broker.broker import Broker
-
-_NO_COORDINATOR = -1
 
 
 def describe_producers(
@@ -66,7 +65,7 @@ def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
                 producer_epoch=producer.epoch,
                 last_sequence=producer.last_sequence,
                 last_timestamp=producer.last_timestamp,
-                coordinator_epoch=_NO_COORDINATOR,
+                coordinator_epoch=NO_EPOCH,
             )
             for producer in partition.log.producers.describe()
         ],

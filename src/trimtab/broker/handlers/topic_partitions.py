@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from trimtab.balance.replica_counts import INTERNAL_TOPICS
 from trimtab.broker.handlers.operations import ON_TOPIC
 from trimtab.errors import ErrorCode
-from trimtab.metadata.image import NO_LEADER, ClusterImage, PartitionRegistration, TopicImage
+from trimtab.metadata.image import ClusterImage, PartitionRegistration, TopicImage
 from trimtab.metadata.topic_name import find_fault
 from trimtab.server.turns import Pace, Steps, in_order
 from trimtab.wire.framing import RequestHeader
@@ -27,6 +27,7 @@ from trimtab.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
+from trimtab.wire.sentinels import NO_LEADER
 from trimtab.wire.types import ZERO_UUID
 
 if TYPE_CHECKING:

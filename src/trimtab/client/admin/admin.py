@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from trimtab.client.admin.answers import (
-    BROKER_DEFAULT,
     ClusterDescription,
     ConfigEntry,
     ConfigKind,
@@ -34,6 +33,7 @@ from trimtab.client.topic_view import TopicView
 from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
 from trimtab.runtime.loop_thread import LoopThread, shared
+from trimtab.wire.sentinels import BROKER_DEFAULT
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
-from trimtab.client.network.connections import Node
+from trimtab.client.network.connection import Node
 from trimtab.config import OptionType
 from trimtab.errors import BrokerError
 from trimtab.records import TopicPartition
-
-BROKER_DEFAULT: Final = -1
+from trimtab.wire.sentinels import BROKER_DEFAULT
 
 ConfigKind: TypeAlias = Literal["topic", "broker"]
 """A resource with options. A broker's name is its id, "" stands for all brokers."""

@@ -17,7 +17,6 @@ from trimtab.client.admin import (
     transactions,
 )
 from trimtab.client.admin.answers import (
-    BROKER_DEFAULT,
     ClusterDescription,
     ConfigEntry,
     ConfigKind,
@@ -47,13 +46,7 @@ from trimtab.client.arguments import (
     refuse_copying,
     shown,
 )
-from trimtab.client.fetcher.offsets import (
-    EARLIEST,
-    LATEST,
-    MAX_TIMESTAMP,
-    Isolation,
-    OffsetAndTimestamp,
-)
+from trimtab.client.fetcher.offsets import Isolation, OffsetAndTimestamp
 from trimtab.client.options import ADMIN, Options
 from trimtab.client.sender.prepared import ProducerIdentity
 from trimtab.client.session import Session
@@ -61,6 +54,7 @@ from trimtab.client.topic_view import TopicView
 from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
 from trimtab.runtime.unclosed import close_when_collected
+from trimtab.wire.sentinels import BROKER_DEFAULT, EARLIEST, LATEST, MAX_TIMESTAMP
 
 Moment: TypeAlias = Literal["earliest", "latest", "max_timestamp"] | int
 """An offset of a partition: its start, its end, its largest timestamp, or a time in ms."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-from trimtab.client.network.connections import ApiKey, Connection
+from trimtab.client.network.connection import Connection
 from trimtab.client.session import Session
 from trimtab.errors import BrokerError, ErrorCode, KafkaError, Unavailable, UsageError, error_code
 from trimtab.wire.messages.metadata import MetadataResponse
+from trimtab.wire.schema import Request
 
 T = TypeVar("T")
+Response = TypeVar("Response")
 
 _REFUSED_FOR_NOW: Final = (ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
 
@@ -105,17 +107,17 @@ class Calls:
         return await self.session.connections.connect(broker)
 
     async def send_once(
-        self, connection: Connection, request: object, api: ApiKey, look: str = "topics()"
-    ) -> Any:
+        self, connection: Connection, request: Request[Response], look: str = "topics()"
+    ) -> Response:
         """Send a request that must not be sent twice: if it may have taken effect, its error is
         final.
 
         Args:
             look: the call that shows whether it took effect.
         """
-        version = connection.version_of(api)
+        version = connection.version_of(type(request))
         try:
-            return await connection.request(request, api, version)
+            return await connection.request(request, version)
         except Unavailable as error:
             raise FinalError(
                 Unavailable(f"{error}; the request may have taken effect: check with {look}")

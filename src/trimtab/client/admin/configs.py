@@ -14,20 +14,18 @@ from trimtab.client.admin.calls import (
     unknown_topic,
 )
 from trimtab.client.arguments import checked_integer, checked_topic, shown
-from trimtab.client.network.connections import ApiKey, Connection
+from trimtab.client.network.connection import Connection
 from trimtab.config import OptionType
 from trimtab.errors import BrokerError, ErrorCode, UsageError
 from trimtab.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
-    DescribeConfigsResponse,
 )
 from trimtab.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
 )
 
 _RESOURCES: Final = {"topic": 2, "broker": 4}
@@ -46,11 +44,9 @@ async def describe_configs(calls: Calls, kind: ConfigKind, name: str | int) -> l
             resource_type=resource_type, resource_name=str(name), configuration_keys=None
         )
         request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
-        if connection.version_of(ApiKey.DESCRIBE_CONFIGS) >= _DOCUMENTED_SINCE:
+        if connection.version_of(DescribeConfigsRequest) >= _DOCUMENTED_SINCE:
             request.include_documentation = True
-        response: DescribeConfigsResponse = await connection.request(
-            request, ApiKey.DESCRIBE_CONFIGS
-        )
+        response = await connection.request(request)
         entries: list[ConfigEntry] = []
         for result in response.results:
             error = _read_error(result.error_code, result.error_message, kind, name)
@@ -89,10 +85,9 @@ async def alter_configs(
 
     async def alter() -> None:
         connection = await _connect_to_change(calls, kind, name)
-        response: IncrementalAlterConfigsResponse = await calls.send_once(
+        response = await calls.send_once(
             connection,
             IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only),
-            ApiKey.INCREMENTAL_ALTER_CONFIGS,
             "describe_configs()",
         )
         for result in response.responses:

@@ -6,12 +6,10 @@ from collections.abc import Iterable
 
 from trimtab.client.admin.answers import EligibleLeaders
 from trimtab.client.admin.calls import Calls, FinalError, check, unknown_topic
-from trimtab.client.network.connections import ApiKey
 from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition
 from trimtab.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
-    DescribeTopicPartitionsResponse,
     TopicRequest,
 )
 
@@ -26,9 +24,7 @@ async def describe_eligible_leaders(
         found: dict[TopicPartition, EligibleLeaders] = {}
         request = DescribeTopicPartitionsRequest(topics=topics, response_partition_limit=page_size)
         while True:
-            response: DescribeTopicPartitionsResponse = await connection.request(
-                request, ApiKey.DESCRIBE_TOPIC_PARTITIONS
-            )
+            response = await connection.request(request)
             for topic in response.topics:
                 name = topic.name or ""
                 if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trimtab.client.admin.calls import Calls, FinalError
-from trimtab.client.network.connections import ApiKey
 from trimtab.client.network.coordinator import CoordinatorKind, CoordinatorLink
 from trimtab.errors import BrokerError, ErrorCode, error_code
 from trimtab.records import TopicPartition
@@ -63,7 +62,7 @@ async def alter_group_offsets(
 
     async def commit() -> None:
         await link.ask(
-            ApiKey.OFFSET_COMMIT, lambda version: request, judge, at_most=_LAST_VERSION_WITH_NAMES
+            OffsetCommitRequest, lambda version: request, judge, at_most=_LAST_VERSION_WITH_NAMES
         )
 
     await calls.retry(f"set the offsets of group {group}", commit)
@@ -88,9 +87,7 @@ async def list_group_offsets(calls: Calls, group: str) -> dict[TopicPartition, i
         return code, f"group {group}"
 
     async def fetch() -> dict[TopicPartition, int]:
-        response: OffsetFetchResponse = await link.ask(
-            ApiKey.OFFSET_FETCH, make, judge, at_most=_LAST_VERSION_WITH_NAMES
-        )
+        response = await link.ask(OffsetFetchRequest, make, judge, at_most=_LAST_VERSION_WITH_NAMES)
         topics = response.groups[0].topics if response.groups else response.topics
         return {
             TopicPartition(topic.name, each.partition_index): each.committed_offset

@@ -7,11 +7,9 @@ from collections.abc import Iterable
 
 from trimtab.client.admin.answers import LogDirectory, ReplicaLog
 from trimtab.client.admin.calls import Calls, check, read_error
-from trimtab.client.network.connections import ApiKey
 from trimtab.records import TopicPartition
 from trimtab.wire.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
 )
 
 
@@ -35,9 +33,7 @@ async def describe_log_dirs(
 
 async def _describe_broker(calls: Calls, broker: int) -> list[LogDirectory]:
     connection = await calls.connect_to_broker(broker)
-    response: DescribeLogDirsResponse = await connection.request(
-        DescribeLogDirsRequest(topics=None), ApiKey.DESCRIBE_LOG_DIRS
-    )
+    response = await connection.request(DescribeLogDirsRequest(topics=None))
     check(response.error_code, None, f"broker {broker}")
     return [
         LogDirectory(

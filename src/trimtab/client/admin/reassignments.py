@@ -12,18 +12,15 @@ from trimtab.client.admin.calls import (
     raise_change_error,
     read_error,
 )
-from trimtab.client.network.connections import ApiKey
 from trimtab.errors import BrokerError
 from trimtab.records import TopicPartition
 from trimtab.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
     ReassignablePartition,
     ReassignableTopic,
 )
 from trimtab.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
     ListPartitionReassignmentsTopics,
 )
 
@@ -57,10 +54,9 @@ async def alter_reassignments(
                 for topic, indexes in _by_topic(wanted).items()
             ],
         )
-        response: AlterPartitionReassignmentsResponse = await calls.send_once(
+        response = await calls.send_once(
             connection,
             request,
-            ApiKey.ALTER_PARTITION_REASSIGNMENTS,
             "list_reassignments()",
         )
         raise_change_error(read_error(response.error_code, response.error_message, "reassignments"))
@@ -102,9 +98,7 @@ async def list_reassignments(
                 for topic, indexes in _by_topic(partitions).items()
             ],
         )
-        response: ListPartitionReassignmentsResponse = await connection.request(
-            request, ApiKey.LIST_PARTITION_REASSIGNMENTS
-        )
+        response = await connection.request(request)
         check(response.error_code, response.error_message, "reassignments")
         return {
             TopicPartition(topic.name, each.partition_index): Reassignment(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from trimtab.client.admin.answers import BROKER_DEFAULT, NewTopic
+from trimtab.client.admin.answers import NewTopic
 from trimtab.client.admin.calls import (
     Calls,
     FinalError,
@@ -24,14 +24,12 @@ from trimtab.client.arguments import (
     checked_topic,
     shown,
 )
-from trimtab.client.network.connections import ApiKey
 from trimtab.client.network.metadata import view_topic
 from trimtab.client.topic_view import TopicView
 from trimtab.errors import BrokerError, ErrorCode, UsageError
 from trimtab.wire.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
-    CreatePartitionsResponse,
     CreatePartitionsTopic,
 )
 from trimtab.wire.messages.create_topics import (
@@ -39,13 +37,12 @@ from trimtab.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
-    CreateTopicsResponse,
 )
 from trimtab.wire.messages.delete_topics import (
     DeleteTopicsRequest,
-    DeleteTopicsResponse,
     DeleteTopicState,
 )
+from trimtab.wire.sentinels import BROKER_DEFAULT
 
 _LAST_DELETE_BY_NAME_LIST: Final = 5
 
@@ -88,9 +85,7 @@ async def create_topics(calls: Calls, topics: Iterable[NewTopic], validate_only:
             timeout_ms=calls.timeout_ms,
             validate_only=validate_only,
         )
-        response: CreateTopicsResponse = await calls.send_once(
-            connection, request, ApiKey.CREATE_TOPICS
-        )
+        response = await calls.send_once(connection, request)
         again: list[BrokerError] = []
         for result in response.topics:
             error = read_error(result.error_code, result.error_message, f"topic {result.name}")
@@ -129,12 +124,11 @@ async def create_partitions(
             if assignment is None
             else [CreatePartitionsAssignment(broker_ids=brokers) for brokers in assignment],
         )
-        response: CreatePartitionsResponse = await calls.send_once(
+        response = await calls.send_once(
             connection,
             CreatePartitionsRequest(
                 topics=[topic], timeout_ms=calls.timeout_ms, validate_only=validate_only
             ),
-            ApiKey.CREATE_PARTITIONS,
             "describe_topics()",
         )
         for result in response.results:
@@ -150,15 +144,13 @@ async def create_partitions(
 async def delete_topic(calls: Calls, name: str) -> None:
     async def delete() -> None:
         connection = await calls.connect_to_controller()
-        version = connection.version_of(ApiKey.DELETE_TOPICS)
+        version = connection.version_of(DeleteTopicsRequest)
         request = DeleteTopicsRequest(timeout_ms=calls.timeout_ms)
         if version > _LAST_DELETE_BY_NAME_LIST:
             request.topics = [DeleteTopicState(name=name)]
         else:
             request.topic_names = [name]
-        response: DeleteTopicsResponse = await calls.send_once(
-            connection, request, ApiKey.DELETE_TOPICS
-        )
+        response = await calls.send_once(connection, request)
         for result in response.responses:
             raise_change_error(read_error(result.error_code, result.error_message, f"topic {name}"))
 

@@ -9,20 +9,17 @@ from typing import Final
 
 from trimtab.client.admin.answers import TransactionDescription, TransactionListing
 from trimtab.client.admin.calls import Calls, FinalError, check
-from trimtab.client.network.connections import ApiKey
 from trimtab.client.network.coordinator import CoordinatorKind, CoordinatorLink
 from trimtab.client.sender.prepared import ProducerIdentity, verdict_of
 from trimtab.errors import BrokerError, ErrorCode, UsageError, error_code
 from trimtab.records import TopicPartition
 from trimtab.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
     TransactionState,
 )
-from trimtab.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
 from trimtab.wire.messages.list_transactions import (
     ListTransactionsRequest,
-    ListTransactionsResponse,
 )
 
 _PATTERN_SINCE: Final = 2
@@ -36,15 +33,14 @@ async def list_transactions(
 ) -> list[TransactionListing]:
     async def ask(broker: int) -> list[TransactionListing]:
         connection = await calls.connect_to_broker(broker)
-        version = connection.version_of(ApiKey.LIST_TRANSACTIONS)
+        version = connection.version_of(ListTransactionsRequest)
         has_pattern = prefix and version >= _PATTERN_SINCE
-        response: ListTransactionsResponse = await connection.request(
+        response = await connection.request(
             ListTransactionsRequest(
                 state_filters=list(states or ()),
                 producer_id_filters=[],
                 transactional_id_pattern=re.escape(prefix) + ".*" if has_pattern else None,
             ),
-            ApiKey.LIST_TRANSACTIONS,
             version,
         )
         if response.unknown_state_filters:
@@ -73,9 +69,8 @@ async def describe_transactions(
 
     async def ask(broker: int) -> list[TransactionState]:
         connection = await calls.connect_to_broker(broker)
-        response: DescribeTransactionsResponse = await connection.request(
+        response = await connection.request(
             DescribeTransactionsRequest(transactional_ids=list(transactional_ids)),
-            ApiKey.DESCRIBE_TRANSACTIONS,
         )
         return response.transaction_states
 
@@ -128,8 +123,8 @@ async def fence_producers(
             session.backoff,
             session.random,
         )
-        response: InitProducerIdResponse = await link.ask(
-            ApiKey.INIT_PRODUCER_ID,
+        response = await link.ask(
+            InitProducerIdRequest,
             lambda version: InitProducerIdRequest(
                 transactional_id=name, transaction_timeout_ms=_FENCE_TIMEOUT_MS
             ),

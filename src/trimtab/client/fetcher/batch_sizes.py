@@ -13,17 +13,17 @@ from trimtab.client.arguments import (
     checked_partition,
     shown,
 )
-from trimtab.client.network.connections import ApiKey, Connections
-from trimtab.client.network.metadata import NO_LEADER, Metadata
+from trimtab.client.network.connections import Connections
+from trimtab.client.network.metadata import Metadata
 from trimtab.errors import BrokerError, ErrorCode, Unavailable, UsageError, error_code
 from trimtab.records import TopicPartition
 from trimtab.wire.messages.list_batch_sizes import (
     ListBatchSizesPartition,
     ListBatchSizesPartitionResult,
     ListBatchSizesRequest,
-    ListBatchSizesResponse,
     ListBatchSizesTopic,
 )
+from trimtab.wire.sentinels import NO_LEADER, NO_OFFSET
 
 _MAX_BATCHES: Final = 20_000
 
@@ -129,7 +129,7 @@ async def _ask(
     connections: Connections, leader: int, wanted: Mapping[TopicPartition, Ahead]
 ) -> dict[TopicPartition, BatchSizes]:
     connection = await connections.connect(leader)
-    version = connection.version_of(ApiKey.LIST_BATCH_SIZES)
+    version = connection.version_of(ListBatchSizesRequest)
     topics: dict[str, list[ListBatchSizesPartition]] = {}
     for (topic, index), ahead in wanted.items():
         topics.setdefault(topic, []).append(
@@ -144,9 +144,7 @@ async def _ask(
         max_batches=_MAX_BATCHES,
         topics=[ListBatchSizesTopic(name=name, partitions=of) for name, of in topics.items()],
     )
-    response: ListBatchSizesResponse = await connection.request(
-        request, ApiKey.LIST_BATCH_SIZES, version
-    )
+    response = await connection.request(request, version)
     return {
         TopicPartition(topic.name, result.partition_index): _read(topic.name, result)
         for topic in response.topics
@@ -172,4 +170,4 @@ def _read(topic: str, result: ListBatchSizesPartitionResult) -> BatchSizes:
 
 def _refused(partition: TopicPartition, code: ErrorCode) -> BatchSizes:
     error = BrokerError(code, "while listing the sizes of batches", str(partition))
-    return BatchSizes((), (), (), -1, -1, 0, error)
+    return BatchSizes((), (), (), NO_OFFSET, NO_OFFSET, 0, error)

@@ -25,12 +25,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final, NamedTuple
 
-from trimtab.client.fetcher.offsets import EARLIEST, LATEST, Isolation, Offsets
+from trimtab.client.fetcher.offsets import Isolation, Offsets
 from trimtab.client.network.backoff import Backoff
-from trimtab.client.network.connections import ApiKey, Connection, Connections
-from trimtab.client.network.metadata import NO_LEADER, ZERO_UUID, Metadata
+from trimtab.client.network.connection import Connection
+from trimtab.client.network.connections import Connections
+from trimtab.client.network.metadata import ZERO_UUID, Metadata
 from trimtab.errors import BrokerError, CorruptData, ErrorCode, KafkaError, Unavailable, error_code
-from trimtab.records import TopicPartition
+from trimtab.records import NO_OFFSET, TopicPartition
 from trimtab.wire.batch_header import BatchHeader, is_cut_short, read_whole_header, verify
 from trimtab.wire.fetch_limits import FetchLimits
 from trimtab.wire.messages.fetch import (
@@ -41,14 +42,20 @@ from trimtab.wire.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
+from trimtab.wire.sentinels import (
+    CONSUMER,
+    EARLIEST,
+    FINAL_EPOCH,
+    LATEST,
+    NO_BROKER,
+    NO_EPOCH,
+    NO_LEADER,
+    NO_SESSION,
+)
 
 logger = logging.getLogger("trimtab.client")
 
-_CONSUMER: Final = -1
-_NO_SESSION: Final = 0
-_SESSIONLESS_EPOCH: Final = -1
 _LAST_VERSION_WITH_NAMES: Final = 12
-_UNKNOWN: Final = -1
 NO_END: Final = 2**63 - 1
 """The `end` of a partition that is read for ever."""
 
@@ -137,7 +144,7 @@ class _PartitionState:
     failures: int = 0
     not_before: float = 0.0
     search_after: float = 0.0
-    replica: int = _UNKNOWN
+    replica: int = NO_BROKER
     replica_until: float = 0.0
 
 
@@ -162,7 +169,7 @@ class FetchPlan:
                     assignment.epoch,
                     assignment.start,
                     assignment.is_paused,
-                    max(assignment.start, _UNKNOWN),
+                    max(assignment.start, NO_OFFSET),
                     assignment.end,
                 )
             else:
@@ -184,7 +191,7 @@ class FetchPlan:
             if state.is_paused:
                 continue
             node = state.replica
-            if node == _UNKNOWN or now >= state.replica_until:
+            if node == NO_BROKER or now >= state.replica_until:
                 node = leader(state.partition)
             if state.is_ready:
                 waiting.add(node)
@@ -256,7 +263,7 @@ class FetchPlan:
     def origin(self, partition: TopicPartition) -> int:
         """The first offset of a partition's epoch; -1 until it is looked up."""
         state = self._states.get(partition)
-        return _UNKNOWN if state is None else state.origin
+        return NO_OFFSET if state is None else state.origin
 
     def is_current(self, fetched: Fetched) -> bool:
         """Whether the partition is still assigned, under the same epoch."""
@@ -369,16 +376,16 @@ class FetchPlan:
         if state is None:
             return False
         self._states.move_to_end(fetch.partition)
-        if state.replica != _UNKNOWN:
+        if state.replica != NO_BROKER:
             # Only the leader's errors count: a follower may lag or have lost its role (KIP-392).
-            state.replica = _UNKNOWN
+            state.replica = NO_BROKER
             return code.refreshes_metadata
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and self._options.reset is not None:
             logger.warning(
                 "offset %d of %s is not in the log; reset", fetch.offset, fetch.partition
             )
             state.offset = self._options.reset
-            state.origin = _UNKNOWN
+            state.origin = NO_OFFSET
             return False
         if code.retriable and code is not ErrorCode.CORRUPT_MESSAGE:
             logger.info("fetch of %s failed: %s; trying again", fetch.partition, code.name)
@@ -587,7 +594,7 @@ class Fetcher:
         has_ids = all(ids.get(fetch.partition.topic, ZERO_UUID) != ZERO_UUID for fetch in fetches)
         try:
             version = connection.version_of(
-                ApiKey.FETCH, None if has_ids else _LAST_VERSION_WITH_NAMES
+                FetchRequest, None if has_ids else _LAST_VERSION_WITH_NAMES
             )
         except BrokerError as error:
             self._report([fetch.partition for fetch in fetches], error)
@@ -605,19 +612,19 @@ class Fetcher:
             topics[-1].partitions.append(
                 FetchPartition(
                     partition=index,
-                    current_leader_epoch=epochs.get(fetch.partition, -1),
+                    current_leader_epoch=epochs.get(fetch.partition, NO_EPOCH),
                     fetch_offset=fetch.offset,
                     partition_max_bytes=limits.partition_max_bytes,
                 )
             )
         request = FetchRequest(
-            replica_id=_CONSUMER,
+            replica_id=CONSUMER,
             max_wait_ms=int(options.max_wait * 1000),
             min_bytes=limits.min_bytes,
             max_bytes=limits.max_bytes,
             isolation_level=options.isolation,
-            session_id=_NO_SESSION,
-            session_epoch=_SESSIONLESS_EPOCH,
+            session_id=NO_SESSION,
+            session_epoch=FINAL_EPOCH,
             topics=topics,
             rack_id=options.rack,
         )
@@ -642,7 +649,6 @@ class Fetcher:
         self._busy.add(node)
         connection.send(
             request,
-            ApiKey.FETCH,
             version,
             receive,
             options.request_timeout + options.max_wait,

@@ -10,8 +10,8 @@ from random import Random
 from typing import Final, NamedTuple
 
 from trimtab.client.network.backoff import Backoff
-from trimtab.client.network.connections import ApiKey, Connections
-from trimtab.client.network.metadata import NO_LEADER, Metadata
+from trimtab.client.network.connections import Connections
+from trimtab.client.network.metadata import Metadata
 from trimtab.errors import (
     AuthenticationFailed,
     BrokerError,
@@ -24,20 +24,13 @@ from trimtab.records import NO_OFFSET, TopicPartition
 from trimtab.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
-    ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from trimtab.wire.sentinels import CONSUMER, MAX_TIMESTAMP, NO_EPOCH, NO_LEADER
 
 logger = logging.getLogger("trimtab.client")
 
-LATEST: Final = -1
-"""In place of a timestamp: the end of the partition."""
-EARLIEST: Final = -2
-"""In place of a timestamp: the log start offset."""
-MAX_TIMESTAMP: Final = -3
-"""In place of a timestamp: the record with the largest timestamp (KIP-734)."""
 
-_CONSUMER: Final = -1
 _MAX_TIMESTAMP_SINCE: Final = 7
 
 
@@ -56,7 +49,7 @@ class OffsetAndTimestamp(NamedTuple):
 
     offset: int
     timestamp: int
-    leader_epoch: int = -1
+    leader_epoch: int = NO_EPOCH
 
 
 class Offsets:
@@ -198,7 +191,7 @@ class Offsets:
         self, leader: int, asked: Mapping[TopicPartition, int], isolation: Isolation
     ) -> dict[TopicPartition, OffsetAndTimestamp | BrokerError]:
         connection = await self._connections.connect(leader)
-        version = connection.version_of(ApiKey.LIST_OFFSETS)
+        version = connection.version_of(ListOffsetsRequest)
         if version < _MAX_TIMESTAMP_SINCE and MAX_TIMESTAMP in asked.values():
             raise BrokerError(
                 ErrorCode.UNSUPPORTED_VERSION,
@@ -211,13 +204,11 @@ class Offsets:
                 ListOffsetsPartition(partition_index=partition.partition, timestamp=timestamp)
             )
         request = ListOffsetsRequest(
-            replica_id=_CONSUMER,
+            replica_id=CONSUMER,
             isolation_level=isolation,
             topics=[ListOffsetsTopic(name=name, partitions=of) for name, of in topics.items()],
         )
-        response: ListOffsetsResponse = await connection.request(
-            request, ApiKey.LIST_OFFSETS, version
-        )
+        response = await connection.request(request, version)
         results: dict[TopicPartition, OffsetAndTimestamp | BrokerError] = {}
         for topic in response.topics:
             for answer in topic.partitions:

@@ -1,11 +1,11 @@
-"""Who a client is to the brokers: SASL's mechanisms, and one authentication over a connection.
+"""SASL: the mechanisms, and the authentication of one connection.
 
     client                                    broker
-    SaslHandshake(mechanism)         ─▶  ◀─   agreed, or the mechanisms it has
+    SaslHandshake(mechanism)         ─▶  ◀─   accepted, or the broker's mechanisms
     SaslAuthenticate(first message)  ─▶  ◀─   challenge
-    SaslAuthenticate(answer)         ─▶  ◀─   outcome, and how long the session lasts (KIP-368)
+    SaslAuthenticate(answer)         ─▶  ◀─   outcome, and the session's lifetime (KIP-368)
 
-A mechanism's `Exchange` says what to send; what is in it is never logged, nor part of an error.
+A mechanism's `Exchange` creates the messages. They are never logged, and never in an error.
 
 Source: RFC 4616 (PLAIN), 5802 and 7677 (SCRAM), 7628 (OAUTHBEARER); Kafka's
 `SaslClientAuthenticator`, `ScramSaslClient`, `OAuthBearerSaslClient`.
@@ -21,7 +21,7 @@ import hmac
 import inspect
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from trimtab.config import Password
 from trimtab.errors import AuthenticationFailed, ErrorCode, Unavailable, error_code
@@ -29,21 +29,27 @@ from trimtab.wire.messages.sasl_authenticate import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
 )
-from trimtab.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from trimtab.wire.messages.sasl_handshake import SaslHandshakeRequest
+from trimtab.wire.schema import Request
 
 Token: TypeAlias = str | tuple[str, float]
-"""An OAuth bearer token, alone or with the seconds it is good for."""
+"""An OAuth bearer token, alone or with the seconds for which it is valid."""
 TokenSource: TypeAlias = Callable[[], Token | Awaitable[Token]]
-Ask: TypeAlias = Callable[[Any], Awaitable[Any]]
-"""Sends one request over the connection that is being authenticated, and awaits the response."""
+Response = TypeVar("Response")
 
 SCRAM_HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 _LEAST_ITERATIONS = 4096
 _MOST_ITERATIONS = 100_000
-"""What a broker may make us compute; its own default is 4096 and its most 16,384."""
+"""The largest number of iterations a broker may demand; Kafka's default is 4096, at most 16,384."""
 _TOKEN_REFRESH_FACTOR = 0.8
-"""The part of a token's lifetime after which the next is asked for (Kafka's default for
+"""The fraction of a token's lifetime after which the next token is requested (Kafka's default for
 `sasl.login.refresh.window.factor`)."""
+
+
+class Ask(Protocol):
+    """Sends one request over the connection that is being authenticated."""
+
+    def __call__(self, request: Request[Response], /) -> Awaitable[Response]: ...
 
 
 class Exchange(Protocol):
@@ -53,7 +59,7 @@ class Exchange(Protocol):
         """The first message."""
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """What to answer; None once there is nothing left to say.
+        """The answer to a challenge; None if the exchange is complete.
 
         Raises:
             AuthenticationFailed: the broker did not prove itself, or refuses; without its name.
@@ -61,7 +67,7 @@ class Exchange(Protocol):
 
 
 class Credentials(Protocol):
-    """What a client proves itself with, over any number of connections."""
+    """A client's credentials, for any number of connections."""
 
     @property
     def mechanism(self) -> str:
@@ -71,12 +77,12 @@ class Credentials(Protocol):
         """A new exchange.
 
         Raises:
-            Unavailable: what it needs, such as a token, cannot be had now.
+            Unavailable: a token, for example, cannot be obtained now.
         """
 
 
 class Plain(NamedTuple):
-    """PLAIN: user and password as they are. Only for connections that TLS keeps secret."""
+    """PLAIN: user and password, not encrypted. Only for connections with TLS."""
 
     username: str
     password: Password
@@ -91,7 +97,7 @@ class Scram(NamedTuple):
 
     Attributes:
         mechanism: a key of `SCRAM_HASHES`.
-        make_nonce: printable text without commas that never comes twice.
+        make_nonce: returns printable text without commas, different at each call.
     """
 
     mechanism: str
@@ -106,10 +112,10 @@ class Scram(NamedTuple):
 
 
 class OAuthBearer:
-    """OAUTHBEARER: a token that `source` gives, kept until 80 % of its lifetime is over.
+    """OAUTHBEARER: a token from `source`, kept until 80 % of its lifetime is over.
 
     A plain `source` runs on another thread, so that it may wait; one that is `async` runs on the
-    client's loop. A token without a lifetime is asked for at each authentication.
+    client's loop. A token without a lifetime is requested for each authentication.
     """
 
     mechanism = "OAUTHBEARER"
@@ -133,7 +139,7 @@ class OAuthBearer:
                 given = await self._source()
             else:
                 given = await loop.run_in_executor(None, self._source)
-        except Exception as error:  # whatever the caller's code raises
+        except Exception as error:  # from the caller's code
             raise Unavailable(f"sasl.oauthbearer.token raised {error!r}") from error
         token, lifetime = (given, 0.0) if isinstance(given, str) else _checked_token(given)
         if not token or not token.isascii() or not token.isprintable() or " " in token:
@@ -153,7 +159,7 @@ def _checked_token(given: object) -> tuple[str, float]:
 
 
 class _SingleMessage:
-    """A mechanism in which the client speaks once."""
+    """A mechanism in which the client sends one message."""
 
     def __init__(self, message: bytes) -> None:
         self._message = message
@@ -164,7 +170,7 @@ class _SingleMessage:
     def answer(self, challenge: bytes) -> bytes | None:
         if not challenge:
             return None
-        # OAUTHBEARER's refusal: the broker tells why, and fails once we have taken note.
+        # A broker that refuses OAUTHBEARER first sends the reason as a challenge.
         raise AuthenticationFailed(_refusal(challenge))
 
 
@@ -257,21 +263,21 @@ def _attributes(message: bytes) -> dict[str, str]:
 
 
 async def authenticate(ask: Ask, credentials: Credentials, broker: str) -> float:
-    """Prove who we are over one connection.
+    """Authenticate one connection.
 
     Args:
         ask: sends over that connection.
-        broker: what errors call the broker.
+        broker: names the broker in errors.
 
     Returns:
         The seconds after which the broker requires re-authentication; 0 for never.
 
     Raises:
-        AuthenticationFailed: the broker refuses, or does not prove itself; says why.
-        Unavailable: the connection was lost, or a token cannot be had now.
+        AuthenticationFailed: the broker refuses the credentials, or does not prove itself.
+        Unavailable: the connection was lost, or a token cannot be obtained now.
     """
     mechanism = credentials.mechanism
-    handshake: SaslHandshakeResponse = await ask(SaslHandshakeRequest(mechanism=mechanism))
+    handshake = await ask(SaslHandshakeRequest(mechanism=mechanism))
     if handshake.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
         has = ", ".join(handshake.mechanisms) or "none"
         raise AuthenticationFailed(
@@ -287,9 +293,7 @@ async def authenticate(ask: Ask, credentials: Credentials, broker: str) -> float
     lifetime = 0.0
     try:
         while message is not None:
-            response: SaslAuthenticateResponse = await ask(
-                SaslAuthenticateRequest(auth_bytes=message)
-            )
+            response = await ask(SaslAuthenticateRequest(auth_bytes=message))
             if response.error_code != ErrorCode.NONE:
                 raise _refused(response)
             lifetime = response.session_lifetime_ms / 1000

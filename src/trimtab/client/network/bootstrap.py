@@ -1,4 +1,4 @@
-"""Where a client reaches the cluster first: `bootstrap.servers`.
+"""Reads `bootstrap.servers`, the addresses that a client connects to first.
 
 Source: `org.apache.kafka.clients.ClientUtils.parseAndValidateAddresses`.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from trimtab.client.network.connections import Node
+from trimtab.client.network.connection import Node
 from trimtab.errors import UsageError
 
 _SERVER = re.compile(
@@ -17,7 +17,7 @@ _SERVER = re.compile(
 
 
 def checked_servers(given: object) -> str | tuple[str, ...]:
-    """`bootstrap.servers` as a user gives it: one text, or several in any iterable.
+    """`bootstrap.servers` as a user may give it: one string, or several in any iterable.
 
     Raises:
         UsageError: neither.
@@ -37,8 +37,8 @@ def checked_servers(given: object) -> str | tuple[str, ...]:
 def parse_bootstrap_servers(text: str | Iterable[str]) -> list[Node]:
     """`host:port` pairs, comma-separated or as a list, with the node ids -1, -2, …
 
-    As in Kafka a scheme in front (`PLAINTEXT://`) means nothing, as `security.protocol` says how to
-    connect; an IPv6 address may be in brackets; and empty entries are passed over.
+    As in Kafka, a scheme (`PLAINTEXT://`) is ignored, because `security.protocol` determines how to
+    connect; an IPv6 address may be in brackets; empty entries are ignored.
 
     Raises:
         UsageError: an entry is not `host:port`, or there is none.

@@ -1,4 +1,4 @@
-"""What errors of TLS mean, and what to do about them."""
+"""Explains errors of TLS, and how to fix them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import ssl
 _NAME_MISMATCHES = (62, 64)
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 _NOT_TRUSTED = (18, 19, 20, 21)
-"""Self-signed, or of an issuer that is not known."""
+"""Self-signed, or from an unknown issuer."""
 
 
 def explain_certificate(broker: str, error: ssl.SSLCertVerificationError) -> str:
-    """Why a broker's certificate is not accepted, and how it would be."""
+    """Why a broker's certificate is not accepted, and how to fix it."""
     fix = ""
     if error.verify_code in _NAME_MISMATCHES:
         fix = (

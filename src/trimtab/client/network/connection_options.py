@@ -1,6 +1,6 @@
-"""The options about connections that producer, consumer and admin share, security included.
+"""The options of connections and their security, which producer, consumer and admin share.
 
-`make_connection_options` turns the checked values into what `Connections` works with.
+`make_connection_options` turns the checked values into the `ConnectionOptions` of `Connections`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trimtab.client.network.authentication import (
     Scram,
     TokenSource,
 )
-from trimtab.client.network.connections import ConnectionOptions
+from trimtab.client.network.connection import ConnectionOptions
 from trimtab.config import (
     CLASS,
     INT,
@@ -73,7 +73,7 @@ def connection_options(receive_buffer: int, max_idle_ms: int) -> tuple[Option, .
             "metadata.max.age.ms",
             LONG,
             300_000,
-            "Ask for the cluster's metadata anew this often.",
+            "Refresh the cluster's metadata this often.",
             Range(0),
             "ms",
         ),
@@ -81,8 +81,8 @@ def connection_options(receive_buffer: int, max_idle_ms: int) -> tuple[Option, .
             "metadata.recovery.rebootstrap.trigger.ms",
             LONG,
             300_000,
-            "Forget the known brokers and begin again at bootstrap.servers once none of them has"
-            " told the metadata for this long.",
+            "Forget the known brokers and ask bootstrap.servers again if none of them has sent"
+            " metadata for this long.",
             Range(0),
             "ms",
             "KIP-1102",
@@ -100,7 +100,7 @@ def connection_options(receive_buffer: int, max_idle_ms: int) -> tuple[Option, .
             "receive.buffer.bytes",
             INT,
             receive_buffer,
-            "The socket's buffer for what comes in (SO_RCVBUF); -1 is the system's.",
+            "The size of the socket's receive buffer (SO_RCVBUF); -1: the system's default.",
             _BUFFER,
             "bytes",
         ),
@@ -140,7 +140,7 @@ def connection_options(receive_buffer: int, max_idle_ms: int) -> tuple[Option, .
             "send.buffer.bytes",
             INT,
             131_072,
-            "The socket's buffer for what goes out (SO_SNDBUF); -1 is the system's.",
+            "The size of the socket's send buffer (SO_SNDBUF); -1: the system's default.",
             _BUFFER,
             "bytes",
         ),
@@ -179,7 +179,7 @@ _SECURITY = (
         "sasl.mechanism",
         STRING,
         None,
-        "How the client proves who it is. Kafka's default, GSSAPI (Kerberos), is not to be had.",
+        "How the client authenticates. Kafka's default, GSSAPI (Kerberos), is not supported.",
         ("PLAIN", *SCRAM_HASHES, "OAUTHBEARER"),
         kip="KIP-43",
     ),
@@ -187,8 +187,8 @@ _SECURITY = (
         "sasl.oauthbearer.token",
         CLASS,
         None,
-        "For OAUTHBEARER: called, on a thread of its own unless it is async, for a token or for"
-        " (token, seconds it is good for).",
+        "For OAUTHBEARER: a function that returns a token, or (token, seconds it is valid for)."
+        " It is called on a thread of its own unless it is async.",
         kip="KIP-255",
     ),
     Option("sasl.password", PASSWORD, None, "The password, for PLAIN and SCRAM."),
@@ -228,7 +228,7 @@ _SECURITY = (
         "ssl.key.password",
         PASSWORD,
         None,
-        "What the key in ssl.keystore.location or ssl.keystore.key is encrypted with.",
+        "The password of the key in ssl.keystore.location or ssl.keystore.key.",
     ),
     Option(
         "ssl.keystore.certificate.chain",
@@ -279,7 +279,7 @@ _SECURITY = (
 
 
 def make_connection_options(options: Options) -> ConnectionOptions:
-    """What `Connections` works with. Reads certificates and keys.
+    """The options of all connections of a client. Reads certificates and keys.
 
     Raises:
         UsageError: options of security that contradict each other, or files that will not do.

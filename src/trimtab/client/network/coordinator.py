@@ -1,8 +1,8 @@
-"""Asking the broker that coordinates a group or a transactional id, wherever it moves.
+"""Requests to the coordinator of a group or a transactional id, also while it moves.
 
-    ask ─▶ FindCoordinator ─▶ request ─▶ done, or refused for good
+    ask ─▶ FindCoordinator ─▶ request ─▶ response, or an error that is not retriable
                  ▲               │
-                 └── it has moved, does not answer, is not ready: again, with back-off
+                 └── retriable error, no answer: again, with back-off
 
 Source: KIP-98, KIP-699; `TransactionManager.TxnRequestHandler`, `AbstractCoordinator`.
 """
@@ -14,10 +14,11 @@ import logging
 from collections.abc import Callable
 from enum import IntEnum
 from random import Random
-from typing import Any, TypeAlias
+from typing import TypeAlias, TypeVar
 
 from trimtab.client.network.backoff import Backoff
-from trimtab.client.network.connections import ApiKey, Connection, Connections, Node
+from trimtab.client.network.connection import Connection, Node
+from trimtab.client.network.connections import Connections
 from trimtab.errors import (
     BrokerError,
     CorruptData,
@@ -26,18 +27,18 @@ from trimtab.errors import (
     Unavailable,
     error_code,
 )
-from trimtab.wire.messages.find_coordinator import (
-    Coordinator,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-)
+from trimtab.wire.messages.end_txn import EndTxnRequest
+from trimtab.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest
+from trimtab.wire.schema import Request
 
 logger = logging.getLogger("trimtab.client")
 
+Response = TypeVar("Response")
+
 _SEVERAL_KEYS_SINCE = 4
 _CONCURRENT_BACKOFF = 0.002
-"""Seconds until asking again while the transaction before is still being ended, doubled each time:
-that takes milliseconds, less than `retry.backoff.ms` (KAFKA-5482)."""
+"""Seconds until the first retry while the previous transaction is being ended, which takes
+milliseconds: less than `retry.backoff.ms` (KAFKA-5482). Doubled with each retry."""
 _MOVED = frozenset(
     {
         ErrorCode.NOT_COORDINATOR,
@@ -47,25 +48,26 @@ _MOVED = frozenset(
 )
 
 Verdict: TypeAlias = tuple[ErrorCode, str]
-"""The code that decides what to do about a response, and what it is about."""
+"""The error code of a response, and the group, id or partition that it is about."""
 
 
 class CoordinatorKind(IntEnum):
-    """What a key names, as FindCoordinator has it."""
+    """The type of a key in FindCoordinator."""
 
     GROUP = 0
     TRANSACTION = 1
 
 
 class CoordinatorLink:
-    """The way to the coordinator of one key: found when it is needed, and again when it has moved.
+    """Sends requests to the coordinator of one key. Finds it before the first request, and again
+    after it has moved.
 
     Args:
         key: a group's id or a transactional id.
         backoff: between attempts.
 
     Attributes:
-        trouble: why the request under way is not done yet; None if nothing is in its way.
+        trouble: the last error of the request that is being repeated; None without an error.
     """
 
     def __init__(
@@ -93,29 +95,30 @@ class CoordinatorLink:
         return f"{name} {self._key}"
 
     def feature(self, name: str) -> int:
-        """The level the cluster has settled on for a feature, as the coordinator last said it."""
+        """The cluster's level of a feature (`Connection.feature`); 0 before the first request."""
         return 0 if self._connection is None else self._connection.feature(name)
 
     async def ask(
         self,
-        api_key: ApiKey,
-        make: Callable[[int], object],
-        judge: Callable[[Any], Verdict],
+        request: type[Request[Response]],
+        make: Callable[[int], Request[Response]],
+        judge: Callable[[Response], Verdict],
         *,
         at_most: int | None = None,
         check: Callable[[], None] = lambda: None,
-    ) -> Any:
-        """The response of the coordinator once it has done what it was asked.
+    ) -> Response:
+        """Send a request until the coordinator has carried it out; returns that response.
 
         Args:
-            make: the request, in a version.
-            judge: what to make of a response: ErrorCode.NONE if all of it was done.
-            at_most: the newest version to ask in; None for the newest that both speak.
-            check: called before each attempt; raises if it is not wanted any more.
+            request: the class of the request.
+            make: the request, for a version.
+            judge: the error of a response: ErrorCode.NONE if all of the request was carried out.
+            at_most: the newest version to use; None for the newest that both speak.
+            check: called before each attempt; raises if the request is no longer wanted.
 
         Raises:
-            BrokerError: it, or FindCoordinator, refuses for good; the subject says what.
-            AuthenticationFailed: no broker lets this client in.
+            BrokerError: the response, or FindCoordinator's, has an error that is not retriable.
+            AuthenticationFailed: no broker accepts this client.
         """
         attempts = 0
         try:
@@ -124,8 +127,8 @@ class CoordinatorLink:
                 backoff = self._backoff
                 try:
                     connection = await self._connect()
-                    version = connection.version_of(api_key, at_most)
-                    response = await connection.request(make(version), api_key, version)
+                    version = connection.version_of(request, at_most)
+                    response = await connection.request(make(version), version)
                     code, subject = judge(response)
                     if code is ErrorCode.NONE:
                         return response
@@ -155,21 +158,19 @@ class CoordinatorLink:
 
     async def _find(self) -> int:
         connection = await self._connections.connect_any()
-        if self._kind is CoordinatorKind.TRANSACTION and not connection.serves(ApiKey.END_TXN):
+        if self._kind is CoordinatorKind.TRANSACTION and not connection.serves(EndTxnRequest):
             raise BrokerError(
                 ErrorCode.UNSUPPORTED_VERSION,
                 f"{connection.node} serves no transactions; leave transactional.id out, or use"
                 " Apache Kafka",
                 str(self),
             )
-        version = connection.version_of(ApiKey.FIND_COORDINATOR)
+        version = connection.version_of(FindCoordinatorRequest)
         if version < _SEVERAL_KEYS_SINCE:
             request = FindCoordinatorRequest(key=self._key, key_type=self._kind)
         else:
             request = FindCoordinatorRequest(key_type=self._kind, coordinator_keys=[self._key])
-        response: FindCoordinatorResponse = await connection.request(
-            request, ApiKey.FIND_COORDINATOR, version
-        )
+        response = await connection.request(request, version)
         if version < _SEVERAL_KEYS_SINCE:
             found = Coordinator(
                 key=self._key,

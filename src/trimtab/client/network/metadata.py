@@ -1,4 +1,4 @@
-"""What a client knows of the cluster: brokers, racks, and who leads which partition.
+"""A client's view of the cluster: its brokers and their racks, its topics, and their leaders.
 
 `Metadata` keeps the views of topics fresh (`trimtab.client.topic_view`).
 """
@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from random import Random
 
 from trimtab.client.network.backoff import Backoff
-from trimtab.client.network.connections import ApiKey, Connections, Node
+from trimtab.client.network.connection import Node
+from trimtab.client.network.connections import Connections
 from trimtab.client.topic_view import PartitionView, TopicView
 from trimtab.errors import (
     AuthenticationFailed,
@@ -29,10 +30,10 @@ from trimtab.wire.messages.metadata import (
     MetadataResponse,
     MetadataResponseTopic,
 )
+from trimtab.wire.sentinels import NO_BROKER, NO_LEADER
 
 logger = logging.getLogger("trimtab.client")
 
-NO_LEADER = -1
 _PATIENCE = 1.0
 """Seconds for which a topic may be incomplete before the log says so: new ones have no leader."""
 ZERO_UUID = bytes(16)
@@ -66,9 +67,9 @@ class Metadata:
     """The views of the topics a client uses, refreshed when they are old, missing or wrong.
 
     Args:
-        max_age: seconds until everything is asked for again (`metadata.max.age.ms`).
+        max_age: seconds until all views are requested again (`metadata.max.age.ms`).
         backoff: between attempts.
-        create_topics: whether asking for an unknown topic may create it
+        create_topics: whether a request for an unknown topic may create it
             (`allow.auto.create.topics`).
     """
 
@@ -89,35 +90,35 @@ class Metadata:
         self._topics: dict[str, TopicView] = {}
         self._errors: dict[str, BrokerError] = {}
         self._wanted: dict[str, float] = {}
-        """The topics to keep fresh, with the loop's time when they were last asked for."""
+        """The topics to refresh, with the loop's time when `add` last named them."""
         self._doubted: set[str] = set()
-        """Topics whose leaders did not answer, or said that they are none."""
+        """Topics with a leader that did not answer, or that answered that it does not lead."""
         self._awaited: Counter[tuple[str, int]] = Counter()
-        """Partitions that somebody waits for, by topic and number."""
+        """The number of callers that wait for a partition, by topic and partition."""
         self._on_update: list[Callable[[], None]] = []
         self._changed: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._ageing: asyncio.TimerHandle | None = None
+        self._age_timer: asyncio.TimerHandle | None = None
         self._failure: KafkaError | None = None
         self._failing_since: float | None = None
         self._max_idle = math.inf
         self._last_used: Callable[[str], float] = lambda topic: math.inf
         self._on_forget: list[Callable[[str], None]] = []
         self._closed = False
-        self._is_asking = False  # whether a broker was reached and asked
+        self._is_asking = False  # whether a broker was connected to and a request sent
         self.nodes: dict[int, Node] = {}
         self.cluster_id: str | None = None
-        self.controller_id = -1
+        self.controller_id = NO_BROKER
         self.updated_at = math.nan
-        """The loop's time when a broker last told the metadata; NaN before the first time."""
+        """The loop's time of the last Metadata response; NaN before the first one."""
         connections.on_loss(self._doubt)
 
     def on_update(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called after every refresh."""
+        """Call `callback` after every refresh."""
         self._on_update.append(callback)
 
     def topic(self, name: str) -> TopicView | None:
-        """The last view of a topic; None if it was never seen."""
+        """The last view of a topic; None if there was none yet."""
         return self._topics.get(name)
 
     def views(self) -> list[TopicView]:
@@ -125,7 +126,7 @@ class Metadata:
         return list(self._topics.values())
 
     def leader(self, topic: str, partition: int) -> int:
-        """The node id of a partition's leader; -1 if there is none or it is not known."""
+        """The node id of a partition's leader; `NO_LEADER` if it has none, or is not known."""
         view = self._topics.get(topic)
         if view is None or partition >= len(view.leaders):
             return NO_LEADER
@@ -134,25 +135,25 @@ class Metadata:
     def doubt(self, topics: Iterable[str]) -> None:
         """Note that their leaders did not answer or no longer lead: `unsure` until refreshed.
 
-        It outlives the call that has found out: the next one may have too little time to find out
-        again.
+        The note is kept after the call that failed ends, because the next call may have too little
+        time to fail in the same way.
         """
         self._doubted.update(topics)
 
     def unsure(self, partitions: Iterable[tuple[str, int]]) -> list[str]:
-        """The topics to ask about before the leaders of these partitions are asked."""
+        """The topics to refresh before requests are sent to the leaders of these partitions."""
         return sorted(
             {t for t, n in partitions if t in self._doubted or self.leader(t, n) == NO_LEADER}
         )
 
     def learn_leaders(self, topic: str, leaders: Mapping[int, tuple[int, int]]) -> bool:
-        """Take over leaders that a broker named in its answer (KIP-951).
+        """Store the leaders that a broker named in its response (KIP-951).
 
         Args:
             leaders: by partition, the leader's node id and the leader epoch.
 
         Returns:
-            Whether any of it is news: a known broker, in a later epoch than was known.
+            Whether any leader is new: a known broker, in a later leader epoch than before.
         """
         view = self._topics.get(topic)
         if view is None:
@@ -172,22 +173,22 @@ class Metadata:
         return True
 
     def learn_nodes(self, nodes: Iterable[Node]) -> None:
-        """Take over addresses that a broker named in its answer (KIP-951)."""
+        """Store the addresses that a broker named in its response (KIP-951)."""
         for node in nodes:
             self.nodes[node.id] = node
         self._connections.update(self.nodes.values())
 
     def error(self, name: str) -> BrokerError | None:
-        """Why the cluster last refused to describe a topic; None if it did not."""
+        """The error of the last response about a topic; None if there was no error."""
         return self._errors.get(name)
 
     @property
     def failure(self) -> KafkaError | None:
-        """Why no broker told the metadata when last asked; None if one did."""
+        """Why the last request for metadata failed; None if it succeeded."""
         return self._failure
 
     def add(self, topics: Iterable[str]) -> None:
-        """Keep these topics' views fresh from now on."""
+        """Refresh these topics' views from now on."""
         now = asyncio.get_running_loop().time()
         for topic in topics:
             self._wanted[topic] = now
@@ -198,40 +199,40 @@ class Metadata:
         last_used: Callable[[str], float],
         on_forget: Callable[[str], None],
     ) -> None:
-        """Forget topics that were not used for long, at the next refresh after that.
+        """Forget topics that were not used for a time, at the next refresh after it.
 
         Args:
             max_idle: seconds (`metadata.max.idle.ms`, KIP-526).
             last_used: the loop's time when a topic was last used; infinite while it must be kept.
-            on_forget: called with each topic that is forgotten; `add` takes it up again.
+            on_forget: called with each topic that is forgotten; `add` adds it again.
         """
         self._max_idle = max_idle
         self._last_used = last_used
         self._on_forget.append(on_forget)
 
     def request_update(self) -> None:
-        """Refresh soon: something showed that the views are wrong or missing."""
+        """Refresh soon, because a view is wrong or missing."""
         if self._closed or (self._task is not None and not self._task.done()):
             return
         self._task = asyncio.get_running_loop().create_task(self._refresh_until_known())
 
     def _doubt(self) -> None:
-        """A broker is out of reach: what it led may have another leader by now, or none."""
+        """A broker cannot be reached, so its partitions may have other leaders, or none."""
         if self._wanted:
             self.request_update()
 
     async def wait_for_topic(
         self, name: str, timeout: float, partition: int | None = None
     ) -> TopicView:
-        """The view of a topic, asked for first if need be.
+        """The view of a topic, requested first if necessary.
 
         Args:
             partition: one that the view must have: it may have been added a moment ago.
 
         Raises:
             BrokerError: the cluster refuses the topic for good.
-            AuthenticationFailed: no broker lets us in, so that waiting longer is of no use.
-            Unavailable: no usable answer within `timeout` seconds; says what was the matter.
+            AuthenticationFailed: no broker accepts this client, so waiting longer is of no use.
+            Unavailable: no usable response within `timeout` seconds; names the last error.
 
         Source: `KafkaProducer.waitOnMetadata`.
         """
@@ -265,49 +266,51 @@ class Metadata:
 
     async def close(self) -> None:
         self._closed = True
-        if self._ageing is not None:
-            self._ageing.cancel()
+        if self._age_timer is not None:
+            self._age_timer.cancel()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def fetch(self, topics: list[str] | None, create: bool = False) -> MetadataResponse:
-        """Ask any broker for these topics (None: all of them) and take over what it says."""
+        """Request these topics (None: all) from any broker, and store the response."""
         if self._failing_since is None:
             self._failing_since = asyncio.get_running_loop().time()
         try:
             response = await self._ask(topics, create)
-        except BaseException as error:  # a cancelled one has failed, too: nobody answered in time
+        except BaseException as error:  # also if cancelled: no broker answered in time
             if isinstance(error, KafkaError):
                 self._failure = error
             self._rebootstrap_if_late()
             raise
         self._failure = self._failing_since = None
         self.updated_at = asyncio.get_running_loop().time()
-        self._take_over(response)
+        self._store(response)
         return response
 
     async def _ask(self, topics: list[str] | None, create: bool) -> MetadataResponse:
         connection = await self._connections.connect_any()
         self._is_asking = True
-        version = connection.version_of(ApiKey.METADATA)
+        version = connection.version_of(MetadataRequest)
         request = MetadataRequest(
             topics=None if topics is None else [MetadataRequestTopic(name=name) for name in topics],
             allow_auto_topic_creation=create,
         )
         if topics is None and version == 0:
             request.topics = []
-        response: MetadataResponse = await connection.request(request, ApiKey.METADATA, version)
+        response = await connection.request(request, version)
         if response.error_code != ErrorCode.NONE:
             if response.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
                 self._rebootstrap()
-                raise Unavailable(f"{connection.node} tells its clients to begin anew elsewhere")
+                raise Unavailable(
+                    f"{connection.node} requires clients to bootstrap again (KIP-1102)"
+                )
             raise BrokerError(
                 error_code(response.error_code), "asked for metadata", str(connection.node)
             )
         return response
 
-    def _take_over(self, response: MetadataResponse) -> None:
+    def _store(self, response: MetadataResponse) -> None:
         self.nodes = {
             broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack)
             for broker in response.brokers
@@ -330,7 +333,7 @@ class Metadata:
                     self._topics.pop(name, None)
 
     def _newest(self, view: TopicView) -> TopicView:
-        """Keep what we know of a partition if this answer is of an older leader epoch (KIP-320)."""
+        """The view, with the known state of each partition whose epoch is older in it (KIP-320)."""
         known = self._topics.get(view.name)
         if known is None or known.topic_id != view.topic_id:
             return view
@@ -359,7 +362,7 @@ class Metadata:
     async def _refresh_until_known(self) -> None:
         """Refresh; again, with back-off, as long as a topic, partition or leader is missing.
 
-        Nobody is asked again who refused us, until somebody wants an update again.
+        After a refused authentication the next refresh is at the next `request_update`.
         """
         self._forget_idle_topics()
         outages, now = self._connections.outages, asyncio.get_running_loop().time
@@ -369,7 +372,7 @@ class Metadata:
             self._is_asking = False
             try:
                 await self.fetch(list(self._wanted), self._create_topics)
-                complete = all(map(self._is_told, self._wanted)) and not any(
+                complete = all(map(self._is_complete, self._wanted)) and not any(
                     name in self._topics and number >= self._topics[name].partition_count
                     for name, number in self._awaited
                 )
@@ -377,7 +380,7 @@ class Metadata:
             except KafkaError as error:
                 logger.debug("metadata refresh failed: %s", error)
                 complete = False
-                if self._is_asking:  # else connections have said so
+                if self._is_asking:  # otherwise `Connections` has logged the outage
                     missing = f"no metadata: {error}"
             wait = self._backoff.wait(attempt, self._random)
             if missing:
@@ -385,7 +388,7 @@ class Metadata:
             elif complete:
                 outages.reached("the metadata", now())
             if complete:
-                self._age()
+                self._refresh_when_old()
             self._announce()
             if complete or isinstance(self._failure, AuthenticationFailed):
                 return
@@ -393,9 +396,9 @@ class Metadata:
             attempt += 1
 
     def _missing(self) -> str:
-        """The first thing that is not known, as the log says it."""
+        """The first topic, partition or leader that is missing, in words for the log."""
         for name in self._wanted:
-            if not self._is_told(name):
+            if not self._is_complete(name):
                 view, error = self._topics.get(name), self._errors.get(name)
                 if error is not None:
                     return str(error)
@@ -405,8 +408,8 @@ class Metadata:
                 return f"topic {name}: {leaderless} of its partitions have no leader"
         return "; ".join(f"there is no partition {name}-{n}" for name, n in list(self._awaited)[:1])
 
-    def _is_told(self, name: str) -> bool:
-        """Whether all is known of a topic, or that there is nothing to know."""
+    def _is_complete(self, name: str) -> bool:
+        """Whether all leaders of a topic are known, or the cluster refuses the topic for good."""
         view, error = self._topics.get(name), self._errors.get(name)
         if view is not None and len(view.available) == view.partition_count:
             return True
@@ -427,7 +430,7 @@ class Metadata:
                 callback(topic)
 
     def _rebootstrap_if_late(self) -> None:
-        """Begin again at the bootstrap servers if the known brokers told nothing for too long."""
+        """Ask the bootstrap servers again if the known brokers did not answer for too long."""
         since, after = self._failing_since, self._connections.options.rebootstrap_after
         if since is None or after is None:
             return
@@ -452,10 +455,10 @@ class Metadata:
             self._changed = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._changed)
 
-    def _age(self) -> None:
-        if self._ageing is not None:
-            self._ageing.cancel()
-        self._ageing = asyncio.get_running_loop().call_later(self._max_age, self.request_update)
+    def _refresh_when_old(self) -> None:
+        if self._age_timer is not None:
+            self._age_timer.cancel()
+        self._age_timer = asyncio.get_running_loop().call_later(self._max_age, self.request_update)
 
     def _unknown(self, name: str, timeout: float, partition: int) -> KafkaError:
         error, view = self._errors.get(name), self._topics.get(name)

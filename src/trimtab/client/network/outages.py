@@ -1,4 +1,4 @@
-"""What the log says while something cannot be reached: first, at growing intervals, and last."""
+"""Log lines while a broker or the metadata cannot be reached, at growing intervals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _Outage:
     next_line: float
     interval: float = _FIRST_INTERVAL
     attempts: int = 0
-    is_told: bool = False
+    is_logged: bool = False
 
 
 class OutageLog:
@@ -38,7 +38,7 @@ class OutageLog:
 
         Args:
             wait: seconds until the next attempt.
-            patience: how long it may go on before the first line.
+            patience: seconds until the first line.
         """
         outage = self._outages.get(subject)
         if outage is None:
@@ -48,16 +48,16 @@ class OutageLog:
             return
         outage.next_line = now + outage.interval
         outage.interval = min(2 * outage.interval, _LONGEST_INTERVAL)
-        outage.is_told = True
+        outage.is_logged = True
         logger.info(
             "%s: %s; attempt %d, for %.1f s, the next in %.2g s at the earliest",
             *(self._client, why, outage.attempts, now - outage.since, wait),
         )
 
     def reached(self, subject: str, now: float) -> None:
-        """It is reached; says so if it was said that it was not."""
+        """`subject` is reached; logged if the outage was logged."""
         outage = self._outages.pop(subject, None)
-        if outage is not None and outage.is_told:
+        if outage is not None and outage.is_logged:
             logger.info(
                 "%s: %s is reached again after %d failed attempts in %.1f s",
                 *(self._client, subject, outage.attempts, now - outage.since),

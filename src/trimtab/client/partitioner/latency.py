@@ -16,11 +16,11 @@ from operator import mul
 from random import Random
 from typing import TypeAlias
 
-from trimtab.client.network.metadata import NO_LEADER
 from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
 from trimtab.client.partitioner.pool import Pool
 from trimtab.client.partitioner.protocol import NodeLoad, TopicLoad
 from trimtab.client.topic_view import TopicView
+from trimtab.wire.sentinels import NO_LEADER
 
 Chance: TypeAlias = Callable[[int], float]
 """The probability with which a drawn partition is accepted, above 0 and up to 1."""

@@ -14,6 +14,7 @@ from trimtab.client.arguments import (
 )
 from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
+from trimtab.wire.sentinels import NO_EPOCH
 
 
 class ConsumerGroup(NamedTuple):
@@ -23,7 +24,7 @@ class ConsumerGroup(NamedTuple):
     """
 
     group_id: str
-    generation_id: int = -1
+    generation_id: int = NO_EPOCH
     member_id: str = ""
     group_instance_id: str | None = None
 
@@ -33,7 +34,7 @@ class OffsetAndMetadata(NamedTuple):
 
     offset: int
     metadata: str = ""
-    leader_epoch: int = -1
+    leader_epoch: int = NO_EPOCH
 
 
 def checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -55,7 +56,7 @@ def _with_metadata(partition: object, given: object) -> OffsetAndMetadata:
             "an int or an OffsetAndMetadata",
         ),
         checked_text("metadata of an offset", position.metadata),
-        checked_integer("leader epoch", position.leader_epoch, -1),
+        checked_integer("leader epoch", position.leader_epoch, NO_EPOCH),
     )
 
 
@@ -66,7 +67,7 @@ def checked_group(group: object) -> ConsumerGroup:
     instance = member.group_instance_id
     return ConsumerGroup(
         checked_text("group id", member.group_id),
-        checked_integer("generation id", member.generation_id, -1),
+        checked_integer("generation id", member.generation_id, NO_EPOCH),
         checked_text("member id", member.member_id),
         None if instance is None else checked_text("group instance id", instance),
     )

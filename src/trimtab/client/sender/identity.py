@@ -39,18 +39,16 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from trimtab.client.network.backoff import Backoff
-from trimtab.client.network.connections import ApiKey, Connections
+from trimtab.client.network.connections import Connections
 from trimtab.errors import BrokerError, ErrorCode, KafkaError, error_code
-from trimtab.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
+from trimtab.wire.sentinels import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
 if TYPE_CHECKING:
     from trimtab.client.accumulator.queues_cy import Batch, PartitionQueue
 
 logger = logging.getLogger("trimtab.client")
 
-NO_PRODUCER_ID = -1
-NO_PRODUCER_EPOCH = -1
-NO_SEQUENCE = -1
 LAST_EPOCH = 2**15 - 1
 _LAST_SEQUENCE = 2**31 - 1
 
@@ -321,10 +319,9 @@ class Identity(Anonymous):
 
     async def _fetch_producer_id(self) -> tuple[int, int]:
         connection = await self._connections.connect_any()
-        response: InitProducerIdResponse = await connection.request(
+        response = await connection.request(
             # Without a transactional id a broker returns a new producer id and ignores the rest.
             InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1),
-            ApiKey.INIT_PRODUCER_ID,
         )
         code = error_code(response.error_code)
         if code is not ErrorCode.NONE:

@@ -25,7 +25,6 @@ import asyncio
 from typing import Any, NamedTuple
 
 from trimtab.client.arguments import MAX_INT64, shown
-from trimtab.client.network.connections import ApiKey
 from trimtab.client.network.coordinator import CoordinatorLink, Verdict
 from trimtab.errors import BrokerError, ErrorCode, Unavailable, UsageError, error_code
 from trimtab.wire.messages.end_txn import EndTxnRequest
@@ -142,7 +141,7 @@ async def complete(
         committed=commit,
     )
     asking = asyncio.ensure_future(
-        link.ask(ApiKey.END_TXN, lambda version: request, verdict_of, at_most=OLDER_END_TXN)
+        link.ask(EndTxnRequest, lambda version: request, verdict_of, at_most=OLDER_END_TXN)
     )
     try:
         await asyncio.wait([asking], timeout=timeout)

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trimtab.client.accumulator.queues_cy import PartitionQueue
 
-NO_LEADER = -1
 
 _IDLE, _LINGERING, _BACKING_OFF, _DUE, _HELD = range(5)
 

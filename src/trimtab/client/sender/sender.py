@@ -28,10 +28,11 @@ from trimtab.client.accumulator.accumulator_cy import Accumulator
 from trimtab.client.accumulator.queues_cy import Batch, NodeLoad, PartitionQueue
 from trimtab.client.metrics_cy import ProducerMetrics
 from trimtab.client.network.backoff import Backoff
-from trimtab.client.network.connections import ApiKey, Connection, Connections, Node
+from trimtab.client.network.connection import Connection, Node
+from trimtab.client.network.connections import Connections
 from trimtab.client.network.metadata import ZERO_UUID, Metadata
 from trimtab.client.sender.identity import Anonymous
-from trimtab.client.sender.schedule import NO_LEADER, Schedule
+from trimtab.client.sender.schedule import Schedule
 from trimtab.client.topic_view import TopicView
 from trimtab.errors import (
     AuthenticationFailed,
@@ -50,6 +51,7 @@ from trimtab.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from trimtab.wire.sentinels import NO_EPOCH, NO_LEADER, NO_OFFSET, NO_TIMESTAMP
 
 logger = logging.getLogger("trimtab.client")
 
@@ -166,7 +168,7 @@ class NodeRecord:
         """
         agreed = self._agreed
         if agreed is None or agreed[0] is not connection or agreed[1] != newest:
-            version = connection.version_of(ApiKey.PRODUCE, newest)
+            version = connection.version_of(ProduceRequest, newest)
             agreed = self._agreed = connection, newest, version
         return agreed[2]
 
@@ -509,7 +511,7 @@ class Sender:
             queue = batch.queue
             name, partition = queue.topic, queue.partition
             producer_id, epoch, sequence = identity.number(batch)
-            built = batch.builder.build(producer_id, epoch, sequence, -1, is_transactional)
+            built = batch.builder.build(producer_id, epoch, sequence, NO_EPOCH, is_transactional)
             size = len(built)
             attempts = batch.attempts = batch.attempts + 1
             if attempts == 1 and size != batch.size:
@@ -534,11 +536,11 @@ class Sender:
         )
         before = connection.bytes_sent
         if self._options.acks == 0:
-            connection.send(request, ApiKey.PRODUCE, version, None)
+            connection.send(request, version, None)
             for batch in batches:
-                self._complete(batch, -1, -1)
+                self._complete(batch, NO_OFFSET, NO_TIMESTAMP)
         else:
-            connection.send(request, ApiKey.PRODUCE, version, partial(self._answered, sent))
+            connection.send(request, version, partial(self._answered, sent))
         metrics.request_sent(
             connection.node.id, connection.bytes_sent - before, records, len(batches)
         )

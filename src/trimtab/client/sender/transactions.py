@@ -40,7 +40,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from trimtab.client.network.backoff import Backoff
-from trimtab.client.network.connections import ApiKey, Connections
+from trimtab.client.network.connections import Connections
 from trimtab.client.network.coordinator import CoordinatorKind, CoordinatorLink
 from trimtab.client.sender.group_offsets import (
     ConsumerGroup,
@@ -48,7 +48,7 @@ from trimtab.client.sender.group_offsets import (
     checked_group,
     checked_offsets,
 )
-from trimtab.client.sender.identity import NO_PRODUCER_ID, Identity
+from trimtab.client.sender.identity import Identity
 from trimtab.client.sender.prepared import (
     OLDER_END_TXN,
     PreparedTransaction,
@@ -86,13 +86,14 @@ from trimtab.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
 )
-from trimtab.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
-from trimtab.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from trimtab.wire.messages.end_txn import EndTxnRequest
+from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
 from trimtab.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from trimtab.wire.sentinels import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 if TYPE_CHECKING:
     from trimtab.client.accumulator.queues_cy import Batch, PartitionQueue
@@ -247,7 +248,7 @@ class Transactions(Identity):
             Unavailable: not done within `max.block.ms`; may be repeated.
             UsageError: already initialized.
         """
-        before = NO_PRODUCER_ID, -1
+        before = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
         if after is not None:
             before = self._checked_own(after).numbers
         await self._run_call(INIT, lambda: self._init(*before))
@@ -683,7 +684,7 @@ class Transactions(Identity):
         return TransactionError(f"the transaction was ended meanwhile, with {ABORT}()")
 
     async def _fetch_identity(self, producer_id: int, producer_epoch: int) -> tuple[int, int]:
-        """A new epoch from the coordinator: unconditionally (-1, -1), or only if the given id and
+        """A new epoch from the coordinator: with NO_PRODUCER_ID always, or only if the given id and
         epoch are the newest."""
 
         def request(version: int) -> InitProducerIdRequest:
@@ -713,8 +714,8 @@ class Transactions(Identity):
 
         timeout = self._options.timeout
         is_endless = timeout is None
-        response: InitProducerIdResponse = await self._coordinator.ask(
-            ApiKey.INIT_PRODUCER_ID,
+        response = await self._coordinator.ask(
+            InitProducerIdRequest,
             request,
             verdict_of,
             at_most=_TWO_PHASE_INIT if is_endless else _STABLE_INIT,
@@ -732,8 +733,8 @@ class Transactions(Identity):
 
         at_most = None if self._in_version_2 else OLDER_END_TXN
         try:
-            response: EndTxnResponse = await self._coordinator.ask(
-                ApiKey.END_TXN, request, verdict_of, at_most=at_most
+            response = await self._coordinator.ask(
+                EndTxnRequest, request, verdict_of, at_most=at_most
             )
         except BrokerError as error:
             if commits:
@@ -760,7 +761,7 @@ class Transactions(Identity):
                 self._may_have_begun = True
                 request = self._add_partitions(asked)
                 await self._coordinator.ask(
-                    ApiKey.ADD_PARTITIONS_TO_TXN,
+                    AddPartitionsToTxnRequest,
                     lambda version, request=request: request,  # type: ignore[misc]
                     refusal_of_partitions,
                     at_most=_OLDER_ADD_PARTITIONS,
@@ -811,7 +812,7 @@ class Transactions(Identity):
         try:
             if not self._in_version_2:
                 await self._coordinator.ask(
-                    ApiKey.ADD_OFFSETS_TO_TXN,
+                    AddOffsetsToTxnRequest,
                     lambda version: AddOffsetsToTxnRequest(
                         transactional_id=self.transactional_id,
                         producer_id=self.producer_id,
@@ -823,7 +824,7 @@ class Transactions(Identity):
                 )
                 self._has_begun = True
             await link.ask(
-                ApiKey.TXN_OFFSET_COMMIT,
+                TxnOffsetCommitRequest,
                 lambda version: self._commit_offsets(offsets, group, version),
                 refusal_of_offsets,
                 at_most=None if self._in_version_2 else _OLDER_OFFSET_COMMIT,

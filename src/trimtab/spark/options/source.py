@@ -18,14 +18,9 @@ from typing import Any, Final, Literal
 from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
 from trimtab.spark.options.values import GivenOptions
+from trimtab.wire.sentinels import EARLIEST, LATEST
 
 logger = logging.getLogger(__name__)
-
-EARLIEST: Final = -2
-"""In offsets given as JSON: the first offset there is."""
-
-LATEST: Final = -1
-"""In offsets given as JSON: the offset after the last record."""
 
 
 @dataclass(frozen=True)

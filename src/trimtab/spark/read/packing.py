@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
-from trimtab.client.network.metadata import NO_LEADER
 from trimtab.records import TopicPartition
 from trimtab.spark.read.ranges import OffsetRange
+from trimtab.wire.sentinels import NO_LEADER
 
 AUTO_TASKS: Final = 64
 """With `maxPartitions=auto`, only more ranges than this share tasks, and make at least as many."""

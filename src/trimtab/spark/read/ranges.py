@@ -8,7 +8,8 @@ from typing import Final, Literal, NamedTuple
 
 from trimtab.errors import KafkaError, UsageError
 from trimtab.records import TopicPartition
-from trimtab.spark.options.source import EARLIEST, LATEST, Offsets, Timestamps
+from trimtab.spark.options.source import Offsets, Timestamps
+from trimtab.wire.sentinels import EARLIEST, LATEST
 
 logger = logging.getLogger(__name__)
 

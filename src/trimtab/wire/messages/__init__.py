@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trimtab.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from trimtab.wire.messages.add_partitions_to_txn import (
@@ -104,7 +104,7 @@ from trimtab.wire.messages.unregister_broker import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
-from trimtab.wire.schema import schema
+from trimtab.wire.schema import Request, response_of, schema
 from trimtab.wire.types import MAX_INT16
 
 
@@ -125,8 +125,8 @@ class Api(NamedTuple):
 
     key: int
     name: str
-    request: type
-    response: type
+    request: type[Any]
+    response: type[Any]
     min_version: int
     max_version: int
     flexible_from: int
@@ -135,11 +135,13 @@ class Api(NamedTuple):
         return self.min_version <= version <= self.max_version
 
 
-def _api(request: type, response: type, max_version: int | None = None) -> Api:
+def _api(request: type[Request[object]], max_version: int | None = None) -> Api:
     kind = schema(request)
-    assert kind.api_key is not None
+    response = response_of(request)
+    # The client's and the server's code take the header's form from the request alone.
+    assert schema(response)[2:] == kind[2:], request
     return Api(
-        key=kind.api_key,
+        key=request.api_key,
         name=request.__name__.removesuffix("Request"),
         request=request,
         response=response,
@@ -152,62 +154,66 @@ def _api(request: type, response: type, max_version: int | None = None) -> Api:
 APIS: dict[int, Api] = {
     api.key: api
     for api in (
-        _api(ProduceRequest, ProduceResponse),
-        _api(FetchRequest, FetchResponse),
-        _api(ListOffsetsRequest, ListOffsetsResponse),
-        _api(MetadataRequest, MetadataResponse),
-        _api(OffsetCommitRequest, OffsetCommitResponse),
-        _api(OffsetFetchRequest, OffsetFetchResponse),
-        _api(FindCoordinatorRequest, FindCoordinatorResponse),
-        _api(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
-        _api(ApiVersionsRequest, ApiVersionsResponse),
-        _api(CreateTopicsRequest, CreateTopicsResponse),
-        _api(DeleteTopicsRequest, DeleteTopicsResponse),
+        _api(ProduceRequest),
+        _api(FetchRequest),
+        _api(ListOffsetsRequest),
+        _api(MetadataRequest),
+        _api(OffsetCommitRequest),
+        _api(OffsetFetchRequest),
+        _api(FindCoordinatorRequest),
+        _api(ConsumerGroupHeartbeatRequest),
+        _api(ApiVersionsRequest),
+        _api(CreateTopicsRequest),
+        _api(DeleteTopicsRequest),
         # Version 6 is unstable in Kafka 4.3: it is not advertised, and clients must ask for it.
-        _api(InitProducerIdRequest, InitProducerIdResponse, max_version=5),
-        _api(DescribeConfigsRequest, DescribeConfigsResponse),
-        _api(DescribeClusterRequest, DescribeClusterResponse),
-        _api(SaslHandshakeRequest, SaslHandshakeResponse),
-        _api(DeleteRecordsRequest, DeleteRecordsResponse),
-        _api(OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
-        _api(AddPartitionsToTxnRequest, AddPartitionsToTxnResponse),
-        _api(AddOffsetsToTxnRequest, AddOffsetsToTxnResponse),
-        _api(EndTxnRequest, EndTxnResponse),
-        _api(TxnOffsetCommitRequest, TxnOffsetCommitResponse),
-        _api(DescribeAclsRequest, DescribeAclsResponse),
-        _api(CreateAclsRequest, CreateAclsResponse),
-        _api(DeleteAclsRequest, DeleteAclsResponse),
-        _api(AlterConfigsRequest, AlterConfigsResponse),
-        _api(AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse),
-        _api(DescribeLogDirsRequest, DescribeLogDirsResponse),
-        _api(SaslAuthenticateRequest, SaslAuthenticateResponse),
-        _api(CreatePartitionsRequest, CreatePartitionsResponse),
-        _api(ElectLeadersRequest, ElectLeadersResponse),
-        _api(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
-        _api(AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse),
-        _api(ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse),
-        _api(DescribeQuorumRequest, DescribeQuorumResponse),
-        _api(AlterPartitionRequest, AlterPartitionResponse),
-        _api(FetchSnapshotRequest, FetchSnapshotResponse),
-        _api(DescribeProducersRequest, DescribeProducersResponse),
-        _api(DescribeTransactionsRequest, DescribeTransactionsResponse),
-        _api(ListTransactionsRequest, ListTransactionsResponse),
-        _api(BrokerRegistrationRequest, BrokerRegistrationResponse),
-        _api(BrokerHeartbeatRequest, BrokerHeartbeatResponse),
-        _api(UnregisterBrokerRequest, UnregisterBrokerResponse),
-        _api(AllocateProducerIdsRequest, AllocateProducerIdsResponse),
-        _api(ListConfigResourcesRequest, ListConfigResourcesResponse),
-        _api(DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
-        _api(ListBatchSizesRequest, ListBatchSizesResponse),
+        _api(InitProducerIdRequest, max_version=5),
+        _api(DescribeConfigsRequest),
+        _api(DescribeClusterRequest),
+        _api(SaslHandshakeRequest),
+        _api(DeleteRecordsRequest),
+        _api(OffsetForLeaderEpochRequest),
+        _api(AddPartitionsToTxnRequest),
+        _api(AddOffsetsToTxnRequest),
+        _api(EndTxnRequest),
+        _api(TxnOffsetCommitRequest),
+        _api(DescribeAclsRequest),
+        _api(CreateAclsRequest),
+        _api(DeleteAclsRequest),
+        _api(AlterConfigsRequest),
+        _api(AlterReplicaLogDirsRequest),
+        _api(DescribeLogDirsRequest),
+        _api(SaslAuthenticateRequest),
+        _api(CreatePartitionsRequest),
+        _api(ElectLeadersRequest),
+        _api(IncrementalAlterConfigsRequest),
+        _api(AlterPartitionReassignmentsRequest),
+        _api(ListPartitionReassignmentsRequest),
+        _api(DescribeQuorumRequest),
+        _api(AlterPartitionRequest),
+        _api(FetchSnapshotRequest),
+        _api(DescribeProducersRequest),
+        _api(DescribeTransactionsRequest),
+        _api(ListTransactionsRequest),
+        _api(BrokerRegistrationRequest),
+        _api(BrokerHeartbeatRequest),
+        _api(UnregisterBrokerRequest),
+        _api(AllocateProducerIdsRequest),
+        _api(ListConfigResourcesRequest),
+        _api(DescribeTopicPartitionsRequest),
+        _api(ListBatchSizesRequest),
     )
 }
 """The supported APIs by key: those of trimtab's nodes, and those its clients use with Kafka."""
+
+APIS_BY_REQUEST: dict[type, Api] = {api.request: api for api in APIS.values()}
+"""The same by the class of the request."""
 
 OWN_APIS_FROM = 32_000
 """Keys from here on are APIs of trimtab that Kafka does not have. Kafka's keys are below 100."""
 
 __all__ = [
     "APIS",
+    "APIS_BY_REQUEST",
     "OWN_APIS_FROM",
     "AddOffsetsToTxnRequest",
     "AddOffsetsToTxnResponse",

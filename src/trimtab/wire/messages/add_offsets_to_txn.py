@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import message
+from trimtab.wire.schema import Request, message
 from trimtab.wire.types import int16, int32, int64, string
 
 
 @message(api_key=25, versions="0-4", flexible="3+")
-class AddOffsetsToTxnRequest:
+class AddOffsetsToTxnRequest(Request["AddOffsetsToTxnResponse"]):
     """Ask the transaction coordinator to add a group, before its offsets are committed.
 
     v2 may answer PRODUCER_FENCED. v3 is flexible. v4 may answer TRANSACTION_ABORTABLE (KIP-890).

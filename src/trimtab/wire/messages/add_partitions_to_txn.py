@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
 from trimtab.wire.types import int16, int32, int64, string
 
 
@@ -27,7 +27,7 @@ class AddPartitionsToTxnTransaction:
 
 
 @message(api_key=24, versions="0-5", flexible="3+")
-class AddPartitionsToTxnRequest:
+class AddPartitionsToTxnRequest(Request["AddPartitionsToTxnResponse"]):
     """Ask the transaction coordinator to add partitions, before their first batch is sent.
 
     v2 may answer PRODUCER_FENCED. v3 is flexible, and the last that producers use: v4 is for

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import message
+from trimtab.wire.schema import Request, message
+from trimtab.wire.sentinels import NO_EPOCH
 from trimtab.wire.types import int16, int32, int64
 
 
 @message(api_key=67, versions="0", flexible="0+")
-class AllocateProducerIdsRequest:
+class AllocateProducerIdsRequest(Request["AllocateProducerIdsResponse"]):
     """Ask the controller for a block of ids for this broker only."""
 
     broker_id: int32
-    broker_epoch: int64 = -1
+    broker_epoch: int64 = NO_EPOCH
 
 
 @message(api_key=67, versions="0", flexible="0+")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
 from trimtab.wire.types import int8, int16, int32, string
 
 
@@ -26,7 +26,7 @@ class AlterConfigsResource:
 
 
 @message(api_key=33, versions="0-2", flexible="2+")
-class AlterConfigsRequest:
+class AlterConfigsRequest(Request["AlterConfigsResponse"]):
     """Replace options, or only check that they could be. v2 is flexible.
 
     Deprecated since KIP-339: IncrementalAlterConfigs keeps the options that it does not name.

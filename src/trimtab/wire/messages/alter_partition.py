@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
+from trimtab.wire.sentinels import NO_EPOCH
 from trimtab.wire.types import ZERO_UUID, int8, int16, int32, int64, uuid
 
 
@@ -12,7 +13,7 @@ class BrokerState:
 
     broker_id: int32
     # -1: not checked.
-    broker_epoch: int64 = -1
+    broker_epoch: int64 = NO_EPOCH
 
 
 @struct()
@@ -38,11 +39,11 @@ class TopicData:
 
 
 @message(api_key=56, versions="2-3", flexible="0+")
-class AlterPartitionRequest:
+class AlterPartitionRequest(Request["AlterPartitionResponse"]):
     """Ask for new ISRs. v2 names topics by id (KIP-841); v3 adds broker epochs (KIP-903)."""
 
     broker_id: int32
-    broker_epoch: int64 = -1
+    broker_epoch: int64 = NO_EPOCH
     topics: list[TopicData]
 
 

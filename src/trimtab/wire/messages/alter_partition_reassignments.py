@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
 from trimtab.wire.types import int16, int32, string
 
 
@@ -24,7 +24,7 @@ class ReassignableTopic:
 
 
 @message(api_key=45, versions="0-1", flexible="0+")
-class AlterPartitionReassignmentsRequest:
+class AlterPartitionReassignmentsRequest(Request["AlterPartitionReassignmentsResponse"]):
     """Start moves, or cancel them. v1 can forbid another replication factor (KIP-860)."""
 
     timeout_ms: int32 = 60000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import message, struct
+from trimtab.wire.schema import Request, message, struct
 from trimtab.wire.types import int16, int32, string
 
 
@@ -24,7 +24,7 @@ class AlterReplicaLogDir:
 
 
 @message(api_key=34, versions="1-2", flexible="2+")
-class AlterReplicaLogDirsRequest:
+class AlterReplicaLogDirsRequest(Request["AlterReplicaLogDirsResponse"]):
     """Start to move logs; a log that the broker lacks is created there. v2 is flexible."""
 
     dirs: list[AlterReplicaLogDir]

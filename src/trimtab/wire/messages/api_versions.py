@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
+from trimtab.wire.sentinels import NO_EPOCH
 from trimtab.wire.types import int16, int32, int64, string
 
 
 @message(api_key=18, versions="0-4", flexible="3+")
-class ApiVersionsRequest:
+class ApiVersionsRequest(Request["ApiVersionsResponse"]):
     """Ask which versions of which APIs the broker serves: the first request on a connection.
 
     v3 is flexible and adds the client software (KIP-511). From v4 on features may have the lowest
@@ -62,7 +63,7 @@ class ApiVersionsResponse:
     )
     # -1 if unknown.
     finalized_features_epoch: int64 = field(
-        versions="3+", tag=1, tagged_versions="3+", default=-1, ignorable=True
+        versions="3+", tag=1, tagged_versions="3+", default=NO_EPOCH, ignorable=True
     )
     finalized_features: list[FinalizedFeatureKey] = field(
         versions="3+", tag=2, tagged_versions="3+", default_factory=list, ignorable=True

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message
+from trimtab.wire.schema import Request, field, message
+from trimtab.wire.sentinels import NO_EPOCH
 from trimtab.wire.types import int16, int32, int64, uuid
 
 
 @message(api_key=63, versions="0-2", flexible="0+")
-class BrokerHeartbeatRequest:
+class BrokerHeartbeatRequest(Request["BrokerHeartbeatResponse"]):
     """Keep the lease, and request a state.
 
     v1 adds offline log directories (KIP-858); v2 cordoned ones (KIP-1066).
     """
 
     broker_id: int32
-    broker_epoch: int64 = -1
+    broker_epoch: int64 = NO_EPOCH
     # The highest offset of the metadata log that the broker has replayed.
     current_metadata_offset: int64
     want_fence: bool

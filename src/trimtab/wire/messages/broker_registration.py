@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
+from trimtab.wire.sentinels import NO_EPOCH
 from trimtab.wire.types import int16, int32, int64, string, uint16, uuid
 
 
@@ -27,7 +28,7 @@ class Feature:
 
 
 @message(api_key=62, versions="0-4", flexible="0+")
-class BrokerRegistrationRequest:
+class BrokerRegistrationRequest(Request["BrokerRegistrationResponse"]):
     """Join the cluster, fenced; heartbeats unfence the broker.
 
     v1 was for the migration from ZooKeeper. v2 adds log directories (KIP-858); v3 the epoch before
@@ -44,7 +45,7 @@ class BrokerRegistrationRequest:
     is_migrating_zk_broker: bool = field(versions="1+", default=False)
     log_dirs: list[uuid] = field(versions="2+", default_factory=list, ignorable=True)
     # -1 if the last shutdown was not clean, or if there was none.
-    previous_broker_epoch: int64 = field(versions="3+", default=-1, ignorable=True)
+    previous_broker_epoch: int64 = field(versions="3+", default=NO_EPOCH, ignorable=True)
 
 
 @message(api_key=62, versions="0-4", flexible="0+")
@@ -53,4 +54,4 @@ class BrokerRegistrationResponse:
 
     throttle_time_ms: int32 = 0
     error_code: int16 = 0
-    broker_epoch: int64 = -1
+    broker_epoch: int64 = NO_EPOCH

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
 from trimtab.wire.types import int16, int32, string, uuid
 
 
@@ -15,7 +15,7 @@ class TopicPartitions:
 
 
 @message(api_key=68, versions="0-1", flexible="0+")
-class ConsumerGroupHeartbeatRequest:
+class ConsumerGroupHeartbeatRequest(Request["ConsumerGroupHeartbeatResponse"]):
     """Join with epoch 0, stay with the received epoch, leave with -1 or -2.
 
     v1 adds subscriptions by regular expression, and member ids made by the client.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
 from trimtab.wire.types import int8, int16, int32, string
 
 
@@ -21,7 +21,7 @@ class AclCreation:
 
 
 @message(api_key=30, versions="1-3", flexible="2+")
-class CreateAclsRequest:
+class CreateAclsRequest(Request["CreateAclsResponse"]):
     """Create ACLs. v1 adds pattern types, v2 is flexible, v3 adds users as a resource type."""
 
     creations: list[AclCreation]

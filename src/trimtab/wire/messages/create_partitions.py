@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
 from trimtab.wire.types import int16, int32, string
 
 
@@ -25,7 +25,7 @@ class CreatePartitionsTopic:
 
 
 @message(api_key=37, versions="0-3", flexible="2+")
-class CreatePartitionsRequest:
+class CreatePartitionsRequest(Request["CreatePartitionsResponse"]):
     """Add partitions, or only check that they could be. v2 is flexible."""
 
     topics: list[CreatePartitionsTopic]

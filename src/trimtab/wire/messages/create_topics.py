@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
 from trimtab.wire.types import ZERO_UUID, int8, int16, int32, string, uuid
 
 
@@ -35,7 +35,7 @@ class CreatableTopic:
 
 
 @message(api_key=19, versions="2-7", flexible="5+")
-class CreateTopicsRequest:
+class CreateTopicsRequest(Request["CreateTopicsResponse"]):
     """Create topics, or only check that they could be.
 
     v4 allows -1 for the broker's default counts (KIP-464). v5 is flexible.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
 from trimtab.wire.types import int8, int16, int32, string
 
 
@@ -22,7 +22,7 @@ class DeleteAclsFilter:
 
 
 @message(api_key=31, versions="1-3", flexible="2+")
-class DeleteAclsRequest:
+class DeleteAclsRequest(Request["DeleteAclsResponse"]):
     """Delete the ACLs that match. v1 adds pattern types, v2 is flexible, v3 adds users."""
 
     filters: list[DeleteAclsFilter]

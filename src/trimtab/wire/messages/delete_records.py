@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import message, struct
+from trimtab.wire.schema import Request, message, struct
 from trimtab.wire.types import int16, int32, int64, string
 
 
@@ -24,7 +24,7 @@ class DeleteRecordsTopic:
 
 
 @message(api_key=21, versions="0-2", flexible="2+")
-class DeleteRecordsRequest:
+class DeleteRecordsRequest(Request["DeleteRecordsResponse"]):
     """Delete all records before an offset. v2 is flexible."""
 
     topics: list[DeleteRecordsTopic]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
 from trimtab.wire.types import ZERO_UUID, int16, int32, string, uuid
 
 
@@ -15,7 +15,7 @@ class DeleteTopicState:
 
 
 @message(api_key=20, versions="1-6", flexible="4+")
-class DeleteTopicsRequest:
+class DeleteTopicsRequest(Request["DeleteTopicsResponse"]):
     """Delete topics: by name up to v5, by name or id from v6. v4 is flexible."""
 
     topics: list[DeleteTopicState] = field(versions="6+", default_factory=list)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
 from trimtab.wire.types import int8, int16, int32, string
 
 
 @message(api_key=29, versions="1-3", flexible="2+")
-class DescribeAclsRequest:
+class DescribeAclsRequest(Request["DescribeAclsResponse"]):
     """Ask for the ACLs that match. v1 adds pattern types, v2 is flexible, v3 adds users."""
 
     resource_type_filter: int8

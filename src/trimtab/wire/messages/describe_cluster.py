@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
+from trimtab.wire.sentinels import NO_BROKER
 from trimtab.wire.types import int8, int16, int32, string
 
 
 @message(api_key=60, versions="0-2", flexible="0+")
-class DescribeClusterRequest:
+class DescribeClusterRequest(Request["DescribeClusterResponse"]):
     """Ask for the nodes of the cluster. v1 adds controllers (KIP-919), v2 fenced brokers."""
 
     include_cluster_authorized_operations: bool = False
@@ -37,6 +38,6 @@ class DescribeClusterResponse:
     endpoint_type: int8 = field(versions="1+", default=1)
     cluster_id: string
     # In a broker's answer in KRaft mode, any live broker's id.
-    controller_id: int32 = -1
+    controller_id: int32 = NO_BROKER
     brokers: list[DescribeClusterBroker]
     cluster_authorized_operations: int32 = -(2**31)

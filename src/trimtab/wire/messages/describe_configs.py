@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
 from trimtab.wire.types import int8, int16, int32, string
 
 
@@ -18,7 +18,7 @@ class DescribeConfigsResource:
 
 
 @message(api_key=32, versions="1-4", flexible="4+")
-class DescribeConfigsRequest:
+class DescribeConfigsRequest(Request["DescribeConfigsResponse"]):
     """Ask for options. v1 adds synonyms; v3 documentation. v4 is flexible."""
 
     resources: list[DescribeConfigsResource]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
 from trimtab.wire.types import int16, int32, int64, string
 
 
@@ -15,7 +15,7 @@ class DescribableLogDirTopic:
 
 
 @message(api_key=35, versions="1-5", flexible="2+")
-class DescribeLogDirsRequest:
+class DescribeLogDirsRequest(Request["DescribeLogDirsResponse"]):
     """Ask for directories and the logs in them. v2 is flexible."""
 
     # Null for all that the broker has.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
+from trimtab.wire.sentinels import NO_OFFSET, NO_SEQUENCE, NO_TIMESTAMP
 from trimtab.wire.types import int16, int32, int64, string
 
 
@@ -15,7 +16,7 @@ class TopicRequest:
 
 
 @message(api_key=61, versions="0", flexible="0+")
-class DescribeProducersRequest:
+class DescribeProducersRequest(Request["DescribeProducersResponse"]):
     """Ask the leader for the producers of partitions."""
 
     topics: list[TopicRequest]
@@ -27,12 +28,12 @@ class ProducerState:
 
     producer_id: int64
     producer_epoch: int32
-    last_sequence: int32 = -1
-    last_timestamp: int64 = -1
+    last_sequence: int32 = NO_SEQUENCE
+    last_timestamp: int64 = NO_TIMESTAMP
     # Of the last transaction marker; -1 if there was none.
     coordinator_epoch: int32
     # -1 if no transaction is open.
-    current_txn_start_offset: int64 = -1
+    current_txn_start_offset: int64 = NO_OFFSET
 
 
 @struct()

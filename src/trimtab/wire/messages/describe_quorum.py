@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
+from trimtab.wire.sentinels import NO_TIMESTAMP
 from trimtab.wire.types import ZERO_UUID, int16, int32, int64, string, uint16, uuid
 
 
@@ -22,7 +23,7 @@ class TopicData:
 
 
 @message(api_key=55, versions="0-2", flexible="0+")
-class DescribeQuorumRequest:
+class DescribeQuorumRequest(Request["DescribeQuorumResponse"]):
     """Ask the leader about the quorum."""
 
     topics: list[TopicData]
@@ -37,9 +38,9 @@ class ReplicaState:
     # -1 if unknown; likewise the next two.
     log_end_offset: int64
     # By the leader's clock, in milliseconds; -1 for the leader itself.
-    last_fetch_timestamp: int64 = field(versions="1+", default=-1, ignorable=True)
+    last_fetch_timestamp: int64 = field(versions="1+", default=NO_TIMESTAMP, ignorable=True)
     # When its end offset was the end of the leader's log; for the leader itself the present.
-    last_caught_up_timestamp: int64 = field(versions="1+", default=-1, ignorable=True)
+    last_caught_up_timestamp: int64 = field(versions="1+", default=NO_TIMESTAMP, ignorable=True)
 
 
 # Kafka gives the next two the names of the request's: PartitionData and TopicData.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
+from trimtab.wire.sentinels import NO_EPOCH
 from trimtab.wire.types import ZERO_UUID, int16, int32, string, uuid
 
 
@@ -22,7 +23,7 @@ class Cursor:
 
 
 @message(api_key=75, versions="0", flexible="0+")
-class DescribeTopicPartitionsRequest:
+class DescribeTopicPartitionsRequest(Request["DescribeTopicPartitionsResponse"]):
     """Ask for partitions, in the order of the topics' names."""
 
     # Empty for all topics.
@@ -40,7 +41,7 @@ class DescribeTopicPartitionsResponsePartition:
     partition_index: int32
     # -1 if there is none.
     leader_id: int32
-    leader_epoch: int32 = field(default=-1, ignorable=True)
+    leader_epoch: int32 = field(default=NO_EPOCH, ignorable=True)
     # The preferred leader first.
     replica_nodes: list[int32]
     isr_nodes: list[int32]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
 from trimtab.wire.types import int16, int32, int64, string
 
 
 @message(api_key=65, versions="0", flexible="0+")
-class DescribeTransactionsRequest:
+class DescribeTransactionsRequest(Request["DescribeTransactionsResponse"]):
     """Ask a broker about ids that it coordinates."""
 
     transactional_ids: list[string]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
 from trimtab.wire.types import int8, int16, int32, string
 
 
@@ -15,7 +15,7 @@ class TopicPartitions:
 
 
 @message(api_key=43, versions="0-2", flexible="2+")
-class ElectLeadersRequest:
+class ElectLeadersRequest(Request["ElectLeadersResponse"]):
     """Elect the preferred leaders. v1 adds the other kind of election (KIP-460). v2 is flexible."""
 
     # 0: the preferred replica; 1: any live one if none is in sync, which may lose records.

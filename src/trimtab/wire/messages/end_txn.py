@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message
+from trimtab.wire.schema import Request, field, message
+from trimtab.wire.sentinels import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from trimtab.wire.types import int16, int32, int64, string
 
 
 @message(api_key=26, versions="0-5", flexible="3+")
-class EndTxnRequest:
+class EndTxnRequest(Request["EndTxnResponse"]):
     """Ask the transaction coordinator to end a transaction.
 
     v2 may answer PRODUCER_FENCED. v3 is flexible. v4 may answer TRANSACTION_ABORTABLE. v5, to be
@@ -27,5 +28,5 @@ class EndTxnResponse:
 
     throttle_time_ms: int32 = 0
     error_code: int16 = 0
-    producer_id: int64 = field(versions="5+", default=-1, ignorable=True)
-    producer_epoch: int16 = field(versions="5+", default=-1, ignorable=True)
+    producer_id: int64 = field(versions="5+", default=NO_PRODUCER_ID, ignorable=True)
+    producer_epoch: int16 = field(versions="5+", default=NO_PRODUCER_EPOCH, ignorable=True)

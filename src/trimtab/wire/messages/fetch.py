@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
+from trimtab.wire.sentinels import CONSUMER, FINAL_EPOCH, NO_BROKER, NO_EPOCH, NO_LEADER, NO_OFFSET
 from trimtab.wire.types import (
     MAX_INT32,
     MAX_INT64,
@@ -21,8 +22,8 @@ from trimtab.wire.types import (
 class ReplicaState:
     """The fetching replica, if it is a follower."""
 
-    replica_id: int32 = -1
-    replica_epoch: int64 = -1
+    replica_id: int32 = CONSUMER
+    replica_epoch: int64 = NO_EPOCH
 
 
 @struct()
@@ -31,12 +32,12 @@ class FetchPartition:
 
     partition: int32
     # -1: the leader does not check its epoch.
-    current_leader_epoch: int32 = field(versions="9+", default=-1, ignorable=True)
+    current_leader_epoch: int32 = field(versions="9+", default=NO_EPOCH, ignorable=True)
     fetch_offset: int64
     # The epoch of the follower's last record, by which the leader finds where their logs diverge.
-    last_fetched_epoch: int32 = field(versions="12+", default=-1)
+    last_fetched_epoch: int32 = field(versions="12+", default=NO_EPOCH)
     # Only followers set it.
-    log_start_offset: int64 = field(versions="5+", default=-1, ignorable=True)
+    log_start_offset: int64 = field(versions="5+", default=NO_OFFSET, ignorable=True)
     # The first batch of the first partition that has one may exceed it (KIP-74).
     partition_max_bytes: int32
     replica_directory_id: uuid = field(
@@ -67,7 +68,7 @@ class ForgottenTopic:
 
 
 @message(api_key=1, versions="4-18", flexible="12+")
-class FetchRequest:
+class FetchRequest(Request["FetchResponse"]):
     """Ask a replica for batches of the listed partitions, in this order (KIP-74).
 
     v4 adds the isolation level; v5 the follower's log start offset; v7 fetch sessions (KIP-227);
@@ -86,7 +87,7 @@ class FetchRequest:
         ignorable=True,
     )
     # The broker id of a follower; -1 for a consumer.
-    replica_id: int32 = field(versions="0-14", default=-1)
+    replica_id: int32 = field(versions="0-14", default=CONSUMER)
     replica_state: ReplicaState = field(
         versions="15+", tag=1, tagged_versions="15+", default_factory=ReplicaState
     )
@@ -100,7 +101,7 @@ class FetchRequest:
     # 0 without a session, or to request a new one.
     session_id: int32 = field(versions="7+", default=0, ignorable=True)
     # 0 for the first request of a session, -1 for none.
-    session_epoch: int32 = field(versions="7+", default=-1, ignorable=True)
+    session_epoch: int32 = field(versions="7+", default=FINAL_EPOCH, ignorable=True)
     topics: list[FetchTopic]
     forgotten_topics_data: list[ForgottenTopic] = field(versions="7+", default_factory=list)
     rack_id: string = field(versions="11+", default="", ignorable=True)
@@ -110,24 +111,24 @@ class FetchRequest:
 class EpochEndOffset:
     """The last epoch that follower and leader have in common, and its end offset."""
 
-    epoch: int32 = -1
-    end_offset: int64 = -1
+    epoch: int32 = NO_EPOCH
+    end_offset: int64 = NO_OFFSET
 
 
 @struct(versions="12+")
 class LeaderIdAndEpoch:
     """The leader to fetch from instead."""
 
-    leader_id: int32 = -1
-    leader_epoch: int32 = -1
+    leader_id: int32 = NO_LEADER
+    leader_epoch: int32 = NO_EPOCH
 
 
 @struct()
 class SnapshotId:
     """The snapshot to fetch if the log no longer contains the offset."""
 
-    end_offset: int64 = -1
-    epoch: int32 = -1
+    end_offset: int64 = NO_OFFSET
+    epoch: int32 = NO_EPOCH
 
 
 @struct(versions="4+")
@@ -146,8 +147,8 @@ class PartitionData:
     error_code: int16 = 0
     high_watermark: int64
     # All transactions before it have ended; -1 if unknown.
-    last_stable_offset: int64 = field(versions="4+", default=-1, ignorable=True)
-    log_start_offset: int64 = field(versions="5+", default=-1, ignorable=True)
+    last_stable_offset: int64 = field(versions="4+", default=NO_OFFSET, ignorable=True)
+    log_start_offset: int64 = field(versions="5+", default=NO_OFFSET, ignorable=True)
     diverging_epoch: EpochEndOffset = field(
         versions="12+", tag=0, tagged_versions="12+", default_factory=EpochEndOffset
     )
@@ -161,7 +162,7 @@ class PartitionData:
         versions="4+", nullable_versions="4+", default_factory=list, ignorable=True
     )
     # The replica that the consumer should read from; -1 for this one (KIP-392).
-    preferred_read_replica: int32 = field(versions="11+", default=-1)
+    preferred_read_replica: int32 = field(versions="11+", default=NO_BROKER)
     records: records | None = field(nullable_versions="0+", default=None)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
+from trimtab.wire.sentinels import CONSUMER
 from trimtab.wire.types import (
     MAX_INT32,
     ZERO_UUID,
@@ -50,14 +51,14 @@ class TopicSnapshot:
 
 
 @message(api_key=59, versions="0-1", flexible="0+")
-class FetchSnapshotRequest:
+class FetchSnapshotRequest(Request["FetchSnapshotResponse"]):
     """Ask the leader for a piece of a snapshot. v1 adds the directory id (KIP-853)."""
 
     cluster_id: string | None = field(
         nullable_versions="0+", tag=0, tagged_versions="0+", default=None
     )
     # The node id of the follower.
-    replica_id: int32 = -1
+    replica_id: int32 = CONSUMER
     # Of the whole response.
     max_bytes: int32 = MAX_INT32
     topics: list[TopicSnapshot]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
 from trimtab.wire.types import int8, int16, int32, string
 
 
 @message(api_key=10, versions="0-6", flexible="3+")
-class FindCoordinatorRequest:
+class FindCoordinatorRequest(Request["FindCoordinatorResponse"]):
     """Ask for coordinators: one key up to v3, several from v4 (KIP-699).
 
     v1 adds the key type. v3 is flexible. v6 adds share groups (KIP-932).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
 from trimtab.wire.types import int8, int16, int32, string
 
 
@@ -29,7 +29,7 @@ class AlterConfigsResource:
 
 
 @message(api_key=44, versions="0-1", flexible="1+")
-class IncrementalAlterConfigsRequest:
+class IncrementalAlterConfigsRequest(Request["IncrementalAlterConfigsResponse"]):
     """Change options, or only check that they could be. v1 is flexible."""
 
     resources: list[AlterConfigsResource]

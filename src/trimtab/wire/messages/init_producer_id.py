@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message
+from trimtab.wire.schema import Request, field, message
+from trimtab.wire.sentinels import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from trimtab.wire.types import int16, int32, int64, string
 
 
 @message(api_key=22, versions="0-6", flexible="2+")
-class InitProducerIdRequest:
+class InitProducerIdRequest(Request["InitProducerIdResponse"]):
     """Ask for a producer id and epoch.
 
     v2 is flexible. v3 lets a producer keep its id; v4 may answer PRODUCER_FENCED, v5
@@ -19,8 +20,8 @@ class InitProducerIdRequest:
     transactional_id: string | None = field(nullable_versions="0+")
     # How long a transaction may stay open before it is aborted; only with a transactional id.
     transaction_timeout_ms: int32
-    producer_id: int64 = field(versions="3+", default=-1)
-    producer_epoch: int16 = field(versions="3+", default=-1)
+    producer_id: int64 = field(versions="3+", default=NO_PRODUCER_ID)
+    producer_epoch: int16 = field(versions="3+", default=NO_PRODUCER_EPOCH)
     enable2_pc: bool = field(versions="6+", default=False)
     keep_prepared_txn: bool = field(versions="6+", default=False)
 
@@ -31,7 +32,7 @@ class InitProducerIdResponse:
 
     throttle_time_ms: int32 = field(default=0, ignorable=True)
     error_code: int16 = 0
-    producer_id: int64 = -1
+    producer_id: int64 = NO_PRODUCER_ID
     producer_epoch: int16
-    ongoing_txn_producer_id: int64 = field(versions="6+", default=-1)
-    ongoing_txn_producer_epoch: int16 = field(versions="6+", default=-1)
+    ongoing_txn_producer_id: int64 = field(versions="6+", default=NO_PRODUCER_ID)
+    ongoing_txn_producer_epoch: int16 = field(versions="6+", default=NO_PRODUCER_EPOCH)

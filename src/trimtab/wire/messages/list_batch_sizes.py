@@ -7,7 +7,8 @@ so that it need not read all records twice.
 
 from __future__ import annotations
 
-from trimtab.wire.schema import message, struct
+from trimtab.wire.schema import Request, message, struct
+from trimtab.wire.sentinels import NO_OFFSET
 from trimtab.wire.types import int16, int32, int64, string
 
 
@@ -33,7 +34,7 @@ class ListBatchSizesTopic:
 
 
 @message(api_key=32001, versions="0", flexible="0+")
-class ListBatchSizesRequest:
+class ListBatchSizesRequest(Request["ListBatchSizesResponse"]):
     """Ask for the sizes of the batches in ranges of offsets."""
 
     # In the whole response; a broker may list fewer.
@@ -52,8 +53,8 @@ class ListBatchSizesPartitionResult:
     partition_index: int32
     error_code: int16
     # Also with OFFSET_OUT_OF_RANGE; else -1 with an error.
-    log_start_offset: int64 = -1
-    high_watermark: int64 = -1
+    log_start_offset: int64 = NO_OFFSET
+    high_watermark: int64 = NO_OFFSET
     # Of all batches, listed or not, from the first one to the one before `end_offset`.
     total_bytes: int64 = 0
     next_offsets: list[int64]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
 from trimtab.wire.types import int8, int16, int32, string
 
 
 @message(api_key=74, versions="0-1", flexible="0+")
-class ListConfigResourcesRequest:
+class ListConfigResourcesRequest(Request["ListConfigResourcesResponse"]):
     """Ask for resources. v0, of KIP-714, lists client metrics only; v1 adds the types."""
 
     # 2: topics; 4: brokers; 8: brokers' loggers; 16: client metrics; 32: groups. Empty for all.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
+from trimtab.wire.sentinels import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP
 from trimtab.wire.types import int8, int16, int32, int64, string
 
 
@@ -11,7 +12,7 @@ class ListOffsetsPartition:
     """The timestamp to look up in one partition."""
 
     partition_index: int32
-    current_leader_epoch: int32 = field(versions="4+", default=-1, ignorable=True)
+    current_leader_epoch: int32 = field(versions="4+", default=NO_EPOCH, ignorable=True)
     # In milliseconds, or -1: the end; -2: the start; -3: the record with the greatest timestamp;
     # -4: the local start; -5: the last tiered; -6: the first that waits to be tiered.
     timestamp: int64
@@ -26,7 +27,7 @@ class ListOffsetsTopic:
 
 
 @message(api_key=2, versions="1-11", flexible="6+")
-class ListOffsetsRequest:
+class ListOffsetsRequest(Request["ListOffsetsResponse"]):
     """Ask for the first offset at or after a timestamp, or for one end of the log.
 
     v2 adds the isolation level; v4 the leader epoch. v6 is flexible. v7 to v9 and v11 each allow
@@ -48,9 +49,9 @@ class ListOffsetsPartitionResponse:
 
     partition_index: int32
     error_code: int16 = 0
-    timestamp: int64 = field(versions="1+", default=-1)
-    offset: int64 = field(versions="1+", default=-1)
-    leader_epoch: int32 = field(versions="4+", default=-1)
+    timestamp: int64 = field(versions="1+", default=NO_TIMESTAMP)
+    offset: int64 = field(versions="1+", default=NO_OFFSET)
+    leader_epoch: int32 = field(versions="4+", default=NO_EPOCH)
 
 
 @struct()

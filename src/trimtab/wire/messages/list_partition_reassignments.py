@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
 from trimtab.wire.types import int16, int32, string
 
 
@@ -15,7 +15,7 @@ class ListPartitionReassignmentsTopics:
 
 
 @message(api_key=46, versions="0", flexible="0+")
-class ListPartitionReassignmentsRequest:
+class ListPartitionReassignmentsRequest(Request["ListPartitionReassignmentsResponse"]):
     """Ask for the unfinished moves."""
 
     timeout_ms: int32 = 60000

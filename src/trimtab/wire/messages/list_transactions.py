@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
 from trimtab.wire.types import int16, int32, int64, string
 
 
 @message(api_key=66, versions="0-2", flexible="0+")
-class ListTransactionsRequest:
+class ListTransactionsRequest(Request["ListTransactionsResponse"]):
     """Ask a broker for the ids it coordinates; an empty filter selects all.
 
     v1 filters by duration (KIP-994), v2 by a regular expression for the id (KIP-1152).

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
+from trimtab.wire.sentinels import NO_BROKER, NO_EPOCH, UNKNOWN_AUTHORIZED_OPERATIONS
 from trimtab.wire.types import ZERO_UUID, int16, int32, string, uuid
-
-UNKNOWN_AUTHORIZED_OPERATIONS = -(2**31)
-"""The value for authorized operations that were not requested."""
 
 
 @struct()
@@ -18,7 +16,7 @@ class MetadataRequestTopic:
 
 
 @message(api_key=3, versions="0-13", flexible="9+")
-class MetadataRequest:
+class MetadataRequest(Request["MetadataResponse"]):
     """Ask for the brokers, and for some topics or all of them.
 
     All topics are asked for by an empty list in v0 and by null from v1. v4 can forbid automatic
@@ -50,7 +48,7 @@ class MetadataResponsePartition:
     error_code: int16 = 0
     partition_index: int32
     leader_id: int32
-    leader_epoch: int32 = field(versions="7+", default=-1, ignorable=True)
+    leader_epoch: int32 = field(versions="7+", default=NO_EPOCH, ignorable=True)
     replica_nodes: list[int32]
     isr_nodes: list[int32]
     offline_replicas: list[int32] = field(versions="5+", default_factory=list, ignorable=True)
@@ -82,7 +80,7 @@ class MetadataResponse:
     cluster_id: string | None = field(
         versions="2+", nullable_versions="2+", default=None, ignorable=True
     )
-    controller_id: int32 = field(versions="1+", default=-1, ignorable=True)
+    controller_id: int32 = field(versions="1+", default=NO_BROKER, ignorable=True)
     topics: list[MetadataResponseTopic]
     cluster_authorized_operations: int32 = field(
         versions="8-10", default=UNKNOWN_AUTHORIZED_OPERATIONS

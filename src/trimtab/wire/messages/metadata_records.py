@@ -11,6 +11,7 @@ from __future__ import annotations
 from trimtab.errors import CorruptData
 from trimtab.wire.codec import decode, encode
 from trimtab.wire.schema import field, message, schema, struct
+from trimtab.wire.sentinels import NO_EPOCH, NO_LEADER, NO_LEADER_CHANGE
 from trimtab.wire.types import (
     ZERO_UUID,
     BytesLike,
@@ -96,12 +97,12 @@ class PartitionRecord:
     removing_replicas: list[int32] = field(default_factory=list)
     adding_replicas: list[int32] = field(default_factory=list)
     # -1 if there is none.
-    leader: int32 = -1
+    leader: int32 = NO_LEADER
     # 1 while it recovers from an unclean election.
     leader_recovery_state: int8 = field(tag=0, tagged_versions="0+", default=0)
-    leader_epoch: int32 = -1
+    leader_epoch: int32 = NO_EPOCH
     # Raised by every change of the partition.
-    partition_epoch: int32 = -1
+    partition_epoch: int32 = NO_EPOCH
     # In the order of the replicas.
     directories: list[uuid] = field(versions="1+", default_factory=list)
     eligible_leader_replicas: list[int32] | None = field(
@@ -136,7 +137,7 @@ class PartitionChangeRecord:
         nullable_versions="0+", tag=0, tagged_versions="0+", default=None
     )
     # -1 if there is none now.
-    leader: int32 = field(tag=1, tagged_versions="0+", default=-2)
+    leader: int32 = field(tag=1, tagged_versions="0+", default=NO_LEADER_CHANGE)
     replicas: list[int32] | None = field(
         nullable_versions="0+", tag=2, tagged_versions="0+", default=None
     )
@@ -203,7 +204,7 @@ class ProducerIdsRecord:
     """A block of producer ids was allocated to a broker."""
 
     broker_id: int32
-    broker_epoch: int64 = -1
+    broker_epoch: int64 = NO_EPOCH
     # The first id of the next block.
     next_producer_id: int64
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
+from trimtab.wire.sentinels import NO_EPOCH
 from trimtab.wire.types import ZERO_UUID, int16, int32, int64, string, uuid
 
 
@@ -13,7 +14,7 @@ class OffsetCommitRequestPartition:
     partition_index: int32
     committed_offset: int64
     # Of the last record that was read, -1 if unknown (KIP-320).
-    committed_leader_epoch: int32 = field(versions="6+", default=-1, ignorable=True)
+    committed_leader_epoch: int32 = field(versions="6+", default=NO_EPOCH, ignorable=True)
     committed_metadata: string | None = field(nullable_versions="0+")
 
 
@@ -27,7 +28,7 @@ class OffsetCommitRequestTopic:
 
 
 @message(api_key=8, versions="2-10", flexible="8+")
-class OffsetCommitRequest:
+class OffsetCommitRequest(Request["OffsetCommitResponse"]):
     """Ask the group's coordinator to store offsets.
 
     A client that is no member of the group commits for generation -1, which is accepted while the
@@ -37,7 +38,7 @@ class OffsetCommitRequest:
     """
 
     group_id: string
-    generation_id_or_member_epoch: int32 = field(versions="1+", default=-1, ignorable=True)
+    generation_id_or_member_epoch: int32 = field(versions="1+", default=NO_EPOCH, ignorable=True)
     member_id: string = field(versions="1+", default="", ignorable=True)
     group_instance_id: string | None = field(versions="7+", nullable_versions="7+", default=None)
     retention_time_ms: int64 = field(versions="2-4", default=-1, ignorable=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
+from trimtab.wire.sentinels import NO_EPOCH
 from trimtab.wire.types import ZERO_UUID, int16, int32, int64, string, uuid
 
 
@@ -31,12 +32,12 @@ class OffsetFetchRequestGroup:
     member_id: string | None = field(
         versions="9+", nullable_versions="9+", default=None, ignorable=True
     )
-    member_epoch: int32 = field(versions="9+", default=-1, ignorable=True)
+    member_epoch: int32 = field(versions="9+", default=NO_EPOCH, ignorable=True)
     topics: list[OffsetFetchRequestTopics] | None = field(nullable_versions="8+")
 
 
 @message(api_key=9, versions="1-10", flexible="6+")
-class OffsetFetchRequest:
+class OffsetFetchRequest(Request["OffsetFetchResponse"]):
     """Ask the group's coordinator for offsets.
 
     v2 allows null for all topics. v6 is flexible. v7 adds require_stable. v8 asks for several
@@ -57,7 +58,7 @@ class OffsetFetchResponsePartition:
 
     partition_index: int32
     committed_offset: int64
-    committed_leader_epoch: int32 = field(versions="5-7", default=-1, ignorable=True)
+    committed_leader_epoch: int32 = field(versions="5-7", default=NO_EPOCH, ignorable=True)
     metadata: string | None = field(nullable_versions="0-7")
     error_code: int16 = 0
 
@@ -76,7 +77,7 @@ class OffsetFetchResponsePartitions:
 
     partition_index: int32
     committed_offset: int64
-    committed_leader_epoch: int32 = field(default=-1, ignorable=True)
+    committed_leader_epoch: int32 = field(default=NO_EPOCH, ignorable=True)
     metadata: string | None = field(nullable_versions="8+")
     error_code: int16 = 0
 

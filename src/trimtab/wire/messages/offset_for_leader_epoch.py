@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
+from trimtab.wire.sentinels import NO_EPOCH, NO_OFFSET
 from trimtab.wire.types import int16, int32, int64, string
 
 
@@ -12,7 +13,7 @@ class OffsetForLeaderPartition:
 
     partition: int32
     # -1: the leader does not check its epoch.
-    current_leader_epoch: int32 = field(versions="2+", default=-1, ignorable=True)
+    current_leader_epoch: int32 = field(versions="2+", default=NO_EPOCH, ignorable=True)
     leader_epoch: int32
 
 
@@ -25,7 +26,7 @@ class OffsetForLeaderTopic:
 
 
 @message(api_key=23, versions="2-4", flexible="4+")
-class OffsetForLeaderEpochRequest:
+class OffsetForLeaderEpochRequest(Request["OffsetForLeaderEpochResponse"]):
     """Ask for the end offsets of epochs.
 
     v2 adds the current leader epoch (KIP-320); v3 the replica id. v4 is flexible.
@@ -42,8 +43,8 @@ class EpochEndOffset:
 
     error_code: int16 = 0
     partition: int32
-    leader_epoch: int32 = field(versions="1+", default=-1, ignorable=True)
-    end_offset: int64 = -1
+    leader_epoch: int32 = field(versions="1+", default=NO_EPOCH, ignorable=True)
+    end_offset: int64 = NO_OFFSET
 
 
 @struct()

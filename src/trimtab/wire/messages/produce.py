@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
+from trimtab.wire.sentinels import NO_EPOCH, NO_LEADER, NO_OFFSET, NO_TIMESTAMP
 from trimtab.wire.types import ZERO_UUID, int16, int32, int64, records, string, uuid
 
 
@@ -24,7 +25,7 @@ class TopicProduceData:
 
 
 @message(api_key=0, versions="3-13", flexible="9+")
-class ProduceRequest:
+class ProduceRequest(Request["ProduceResponse"]):
     """Append batches to partitions that the receiver leads.
 
     v3 is the first with record batches of format 2 and a transactional id. v7 allows zstd. v9 is
@@ -53,8 +54,8 @@ class BatchIndexAndErrorMessage:
 class LeaderIdAndEpoch:
     """The leader to produce to instead."""
 
-    leader_id: int32 = -1
-    leader_epoch: int32 = -1
+    leader_id: int32 = NO_LEADER
+    leader_epoch: int32 = NO_EPOCH
 
 
 @struct()
@@ -66,8 +67,8 @@ class PartitionProduceResponse:
     # The offset of the first record.
     base_offset: int64
     # -1 if the topic keeps the producer's timestamps.
-    log_append_time_ms: int64 = field(versions="2+", default=-1, ignorable=True)
-    log_start_offset: int64 = field(versions="5+", default=-1, ignorable=True)
+    log_append_time_ms: int64 = field(versions="2+", default=NO_TIMESTAMP, ignorable=True)
+    log_start_offset: int64 = field(versions="5+", default=NO_OFFSET, ignorable=True)
     record_errors: list[BatchIndexAndErrorMessage] = field(
         versions="8+", default_factory=list, ignorable=True
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message
+from trimtab.wire.schema import Request, field, message
 from trimtab.wire.types import binary, int16, int64, string
 
 
 @message(api_key=36, versions="0-2", flexible="2+")
-class SaslAuthenticateRequest:
+class SaslAuthenticateRequest(Request["SaslAuthenticateResponse"]):
     """The client's bytes of one step. v2 is flexible."""
 
     auth_bytes: binary

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message
+from trimtab.wire.schema import Request, field, message
 from trimtab.wire.types import int16, string
 
 
 @message(api_key=17, versions="0-1")
-class SaslHandshakeRequest:
+class SaslHandshakeRequest(Request["SaslHandshakeResponse"]):
     """Propose a mechanism. v1 says that SaslAuthenticate requests follow, not bare SASL tokens."""
 
     mechanism: string

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message, struct
+from trimtab.wire.schema import Request, field, message, struct
+from trimtab.wire.sentinels import NO_EPOCH
 from trimtab.wire.types import int16, int32, int64, string
 
 
@@ -13,7 +14,7 @@ class TxnOffsetCommitRequestPartition:
     partition_index: int32
     committed_offset: int64
     # The leader epoch of the last record that was read, -1 if unknown (KIP-320).
-    committed_leader_epoch: int32 = field(versions="2+", default=-1, ignorable=True)
+    committed_leader_epoch: int32 = field(versions="2+", default=NO_EPOCH, ignorable=True)
     committed_metadata: string | None = field(nullable_versions="0+")
 
 
@@ -26,7 +27,7 @@ class TxnOffsetCommitRequestTopic:
 
 
 @message(api_key=28, versions="0-5", flexible="3+")
-class TxnOffsetCommitRequest:
+class TxnOffsetCommitRequest(Request["TxnOffsetCommitResponse"]):
     """Ask the group's coordinator to commit offsets when the transaction commits.
 
     v2 adds the leader epoch. v3 is flexible and adds the member, so that a former member is refused
@@ -38,7 +39,7 @@ class TxnOffsetCommitRequest:
     group_id: string
     producer_id: int64
     producer_epoch: int16
-    generation_id: int32 = field(versions="3+", default=-1)
+    generation_id: int32 = field(versions="3+", default=NO_EPOCH)
     member_id: string = field(versions="3+", default="")
     group_instance_id: string | None = field(versions="3+", nullable_versions="3+", default=None)
     topics: list[TxnOffsetCommitRequestTopic]

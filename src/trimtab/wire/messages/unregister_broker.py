@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from trimtab.wire.schema import field, message
+from trimtab.wire.schema import Request, field, message
 from trimtab.wire.types import int16, int32, string
 
 
 @message(api_key=64, versions="0", flexible="0+")
-class UnregisterBrokerRequest:
+class UnregisterBrokerRequest(Request["UnregisterBrokerResponse"]):
     """Remove the registration of one broker."""
 
     broker_id: int32

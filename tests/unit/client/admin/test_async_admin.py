@@ -11,7 +11,7 @@ import pytest
 from tests.unit.client.scripted_broker import HANG_UP, ScriptedBroker, ScriptedCluster, batch
 from trimtab.client.admin.answers import ConfigEntry, ConfigSource, NewTopic
 from trimtab.client.admin.async_admin import AsyncAdmin
-from trimtab.client.network.connections import ApiKey, Node
+from trimtab.client.network.connection import Node
 from trimtab.config import OptionType
 from trimtab.errors import BrokerError, ErrorCode, Unavailable, UsageError
 from trimtab.records import TopicPartition
@@ -33,6 +33,7 @@ from trimtab.wire.messages.describe_configs import (
     DescribeConfigsResult,
 )
 from trimtab.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from trimtab.wire.messages.metadata import MetadataRequest
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -49,8 +50,8 @@ def cluster(world: World) -> ScriptedCluster:
     cluster = ScriptedCluster(world, leaders={"t": [0, 1], "a": [0]}, controller=1)
     for node_id in range(2):
         broker = cluster.broker(node_id)
-        broker.answers[ApiKey.CREATE_TOPICS] = Creator(cluster)
-        broker.answers[ApiKey.DELETE_TOPICS] = Deleter(cluster)
+        broker.answers[CreateTopicsRequest] = Creator(cluster)
+        broker.answers[DeleteTopicsRequest] = Deleter(cluster)
     cluster.logs[T0] = [batch(0, b"0", b"1")]
     cluster.logs[T1] = [batch(5, b"5")]
     return cluster
@@ -127,7 +128,7 @@ def test_internal_topics_are_listed_on_request(world: World, cluster: ScriptedCl
         return response
 
     for broker in cluster.brokers.values():
-        broker.answers[ApiKey.METADATA] = answer
+        broker.answers[MetadataRequest] = answer
 
     async def scenario() -> None:
         async with await admin_of(cluster) as admin:
@@ -161,8 +162,8 @@ def test_a_topic_is_created_by_the_controller(world: World, cluster: ScriptedClu
     async def scenario() -> None:
         async with await admin_of(cluster) as admin:
             await admin.create_topic("new", 3, 2, config={"retention.ms": 5, "preallocate": True})
-            assert cluster.brokers[0].requests(ApiKey.CREATE_TOPICS) == []
-            (request,) = cluster.brokers[1].requests(ApiKey.CREATE_TOPICS)
+            assert cluster.brokers[0].requests(CreateTopicsRequest) == []
+            (request,) = cluster.brokers[1].requests(CreateTopicsRequest)
             (topic,) = request.topics
             assert (topic.name, topic.num_partitions, topic.replication_factor) == ("new", 3, 2)
             assert {c.name: c.value for c in topic.configs} == {
@@ -178,7 +179,7 @@ def test_an_assignment_takes_the_place_of_counts(world: World, cluster: Scripted
     async def scenario() -> None:
         async with await admin_of(cluster) as admin:
             await admin.create_topic("new", assignment={0: [1, 0], 1: [0]})
-            (request,) = cluster.brokers[1].requests(ApiKey.CREATE_TOPICS)
+            (request,) = cluster.brokers[1].requests(CreateTopicsRequest)
             (topic,) = request.topics
             assert (topic.num_partitions, topic.replication_factor) == (-1, -1)
             assert [(a.partition_index, a.broker_ids) for a in topic.assignments] == [
@@ -215,7 +216,7 @@ def test_creation_waits_until_every_partition_has_a_leader(
         world.loop.call_later(2.0, cluster.leaders.update, {"new": [0, 1]})
         return response
 
-    cluster.brokers[1].answers[ApiKey.CREATE_TOPICS] = create
+    cluster.brokers[1].answers[CreateTopicsRequest] = create
 
     async def scenario() -> None:
         async with await admin_of(cluster) as admin:
@@ -235,7 +236,7 @@ def test_a_topic_without_leaders_is_reported_after_the_timeout(
         cluster.leaders["new"] = [0, -1]
         return response
 
-    cluster.brokers[1].answers[ApiKey.CREATE_TOPICS] = create
+    cluster.brokers[1].answers[CreateTopicsRequest] = create
 
     async def scenario() -> None:
         async with await admin_of(cluster, default_api_timeout_ms=4_000) as admin:
@@ -269,12 +270,12 @@ def test_another_controller_is_asked_if_it_is_another(
         cluster.controller = 0
         return refuse(request)
 
-    cluster.brokers[1].answers[ApiKey.CREATE_TOPICS] = create
+    cluster.brokers[1].answers[CreateTopicsRequest] = create
 
     async def scenario() -> None:
         async with await admin_of(cluster) as admin:
             await admin.create_topic("new", 1)
-            assert len(cluster.brokers[0].requests(ApiKey.CREATE_TOPICS)) == 1
+            assert len(cluster.brokers[0].requests(CreateTopicsRequest)) == 1
             assert "new" in cluster.leaders
 
     world.run(scenario())
@@ -302,20 +303,20 @@ def test_creation_is_not_repeated_once_it_may_have_happened(
         created(request)
         return HANG_UP
 
-    cluster.brokers[1].answers[ApiKey.CREATE_TOPICS] = create_and_fall
+    cluster.brokers[1].answers[CreateTopicsRequest] = create_and_fall
 
     async def scenario() -> None:
         async with await admin_of(cluster) as admin:
             with pytest.raises(Unavailable, match=r"closed the connection.*topics\(\)"):
                 await admin.create_topic("new", 1)
-            assert len(cluster.brokers[1].requests(ApiKey.CREATE_TOPICS)) == 1
+            assert len(cluster.brokers[1].requests(CreateTopicsRequest)) == 1
 
     world.run(scenario())
 
 
 @pytest.mark.parametrize("newest", [1, 5, 6])
 def test_a_topic_is_deleted(world: World, cluster: ScriptedCluster, newest: int) -> None:
-    cluster.brokers[1].versions[ApiKey.DELETE_TOPICS] = (1, newest)
+    cluster.brokers[1].versions[DeleteTopicsRequest] = (1, newest)
 
     async def scenario() -> None:
         async with await admin_of(cluster) as admin:
@@ -339,7 +340,7 @@ def test_each_leader_is_asked_for_the_offsets_of_its_partitions(
             found = await admin.list_offsets([T1, ("t", 0)], at, "read_committed")
             assert list(found) == [T1, T0]
             for node_id, broker in cluster.brokers.items():
-                (request,) = broker.requests(ApiKey.LIST_OFFSETS)
+                (request,) = broker.requests(ListOffsetsRequest)
                 assert request.isolation_level == 1
                 assert [
                     (p.partition_index, p.timestamp) for t in request.topics for p in t.partitions
@@ -359,7 +360,7 @@ def test_offsets_are_looked_up_again_after_leadership_moved(
         response.topics[0].partitions[0].error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         return response
 
-    old.answers[ApiKey.LIST_OFFSETS] = refuse
+    old.answers[ListOffsetsRequest] = refuse
 
     async def scenario() -> None:
         async with await admin_of(cluster) as admin:
@@ -368,14 +369,14 @@ def test_offsets_are_looked_up_again_after_leadership_moved(
                 T0: 2,
                 T1: 6,
             }
-            assert len(old.requests(ApiKey.LIST_OFFSETS)) == 1
-            assert len(new.requests(ApiKey.LIST_OFFSETS)) == 2
+            assert len(old.requests(ListOffsetsRequest)) == 1
+            assert len(new.requests(ListOffsetsRequest)) == 2
 
     world.run(scenario())
 
 
 def test_invalid_arguments_for_offsets_are_refused(world: World, cluster: ScriptedCluster) -> None:
-    cluster.brokers[0].versions[ApiKey.LIST_OFFSETS] = (1, 6)
+    cluster.brokers[0].versions[ListOffsetsRequest] = (1, 6)
 
     async def scenario() -> None:
         async with await admin_of(cluster) as admin:
@@ -431,7 +432,7 @@ class Describer:
 
 def describe_with(cluster: ScriptedCluster, describer: Describer) -> None:
     for broker in cluster.brokers.values():
-        broker.answers[ApiKey.DESCRIBE_CONFIGS] = describer
+        broker.answers[DescribeConfigsRequest] = describer
 
 
 def test_the_options_of_a_topic(world: World, cluster: ScriptedCluster) -> None:
@@ -464,12 +465,12 @@ def test_the_options_of_a_broker_are_asked_of_itself(
 ) -> None:
     describe_with(cluster, Describer())
     for broker in cluster.brokers.values():
-        broker.versions[ApiKey.DESCRIBE_CONFIGS] = (1, 2)
+        broker.versions[DescribeConfigsRequest] = (1, 2)
 
     def requests(broker: ScriptedBroker) -> list[tuple[int, str]]:
         return [
             (resource.resource_type, resource.resource_name)
-            for request in broker.requests(ApiKey.DESCRIBE_CONFIGS)
+            for request in broker.requests(DescribeConfigsRequest)
             for resource in request.resources
         ]
 
@@ -506,7 +507,7 @@ def test_reading_is_repeated_at_another_broker(world: World, cluster: ScriptedCl
         async with await admin_of(cluster) as admin:
             await admin.topics()
             (asked,) = [broker for broker in cluster.brokers.values() if broker.asked]
-            asked.answers[ApiKey.METADATA] = lambda request: HANG_UP
+            asked.answers[MetadataRequest] = lambda request: HANG_UP
             assert await admin.topics() == ["a", "t"]
 
     world.run(scenario())

@@ -9,7 +9,6 @@ import pytest
 
 from tests.unit.client.scripted_transactions import TransactionCluster, make_transaction_cluster
 from trimtab.client.admin import Admin, AsyncAdmin, TransactionDescription, TransactionListing
-from trimtab.client.network.connections import ApiKey
 from trimtab.client.sender.prepared import ProducerIdentity
 from trimtab.cluster import Cluster
 from trimtab.errors import BrokerError, ErrorCode, UsageError
@@ -21,6 +20,7 @@ from trimtab.wire.messages.describe_transactions import (
     TopicData,
     TransactionState,
 )
+from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
 from trimtab.wire.messages.list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
@@ -36,8 +36,8 @@ def brokers() -> Iterator[TransactionCluster]:
     with World(23) as world:
         made = make_transaction_cluster(world, 2)
         for number, broker in made.cluster.brokers.items():
-            broker.answers[ApiKey.LIST_TRANSACTIONS] = lister(number)
-            broker.answers[ApiKey.DESCRIBE_TRANSACTIONS] = describer(number)
+            broker.answers[ListTransactionsRequest] = lister(number)
+            broker.answers[DescribeTransactionsRequest] = describer(number)
         yield made
 
 
@@ -103,13 +103,13 @@ def test_ids_of_all_coordinators_are_listed_by_prefix(
     brokers: TransactionCluster, newest: int
 ) -> None:
     for broker in brokers.cluster.brokers.values():
-        broker.versions[ApiKey.LIST_TRANSACTIONS] = (0, newest)
+        broker.versions[ListTransactionsRequest] = (0, newest)
     found = ask(brokers, lambda admin: admin.list_transactions("orders/", ["Ongoing"]))
     assert found == [
         TransactionListing("orders/0", 7, "Ongoing"),
         TransactionListing("orders/1", 7, "Ongoing"),
     ]
-    (_, _, request), *_ = brokers.asked(ApiKey.LIST_TRANSACTIONS)
+    (_, _, request), *_ = brokers.asked(ListTransactionsRequest)
     assert request.state_filters == ["Ongoing"]
     assert request.transactional_id_pattern == ("orders/.*" if newest == 2 else None)
 
@@ -129,11 +129,11 @@ def test_each_id_is_described_by_its_coordinator(brokers: TransactionCluster) ->
 
 def test_no_ids_are_described_without_a_request(brokers: TransactionCluster) -> None:
     assert ask(brokers, lambda admin: admin.describe_transactions([])) == {}
-    assert brokers.asked(ApiKey.DESCRIBE_TRANSACTIONS) == []
+    assert brokers.asked(DescribeTransactionsRequest) == []
 
 
 def test_taking_over_an_id_aborts_its_open_transaction(brokers: TransactionCluster) -> None:
-    brokers.script[ApiKey.INIT_PRODUCER_ID] = [ErrorCode.CONCURRENT_TRANSACTIONS]
+    brokers.script[InitProducerIdRequest] = [ErrorCode.CONCURRENT_TRANSACTIONS]
     brokers.is_open = True
     found = ask(brokers, lambda admin: admin.fence_producers(["orders"]))
     assert found == {"orders": ProducerIdentity("orders", 7, 0)}

@@ -9,7 +9,6 @@ import pytest
 
 from tests.unit.client.scripted_broker import ScriptedCluster
 from trimtab.client.fetcher.batch_sizes import Ahead, list_batch_sizes
-from trimtab.client.network.connections import ApiKey
 from trimtab.client.options import CONSUMER
 from trimtab.client.session import Session
 from trimtab.errors import ErrorCode, Unavailable
@@ -37,8 +36,8 @@ def cluster(world: World) -> ScriptedCluster:
     """Two brokers that list one batch of 7 bytes in each partition that they lead."""
     cluster = ScriptedCluster(world, leaders={"t": [0, 1]})
     for node_id in range(2):
-        broker = cluster.broker(node_id, {ApiKey.LIST_BATCH_SIZES: (0, 0)})
-        broker.answers[ApiKey.LIST_BATCH_SIZES] = lister(cluster, node_id)
+        broker = cluster.broker(node_id, {ListBatchSizesRequest: (0, 0)})
+        broker.answers[ListBatchSizesRequest] = lister(cluster, node_id)
     return cluster
 
 

@@ -20,7 +20,7 @@ from trimtab.client.fetcher.fetcher import (
     PartitionFetch,
     without_aborted,
 )
-from trimtab.client.fetcher.offsets import EARLIEST, LATEST, Isolation
+from trimtab.client.fetcher.offsets import Isolation
 from trimtab.client.network.backoff import Backoff
 from trimtab.errors import BrokerError, CorruptData, ErrorCode, KafkaError
 from trimtab.records import TopicPartition
@@ -33,6 +33,7 @@ from trimtab.wire.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
+from trimtab.wire.sentinels import EARLIEST, LATEST
 
 NODE = 1
 BACKOFF = 0.1

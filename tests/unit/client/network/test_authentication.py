@@ -24,20 +24,18 @@ from trimtab.client.network.authentication import (
 )
 from trimtab.client.network.backoff import Backoff
 from trimtab.client.network.bootstrap import parse_bootstrap_servers
-from trimtab.client.network.connections import (
-    ApiKey,
-    ConnectionOptions,
-    Connections,
-)
+from trimtab.client.network.connection import ConnectionOptions
+from trimtab.client.network.connections import Connections
 from trimtab.config import Password
 from trimtab.errors import AuthenticationFailed, ErrorCode, Unavailable
 from trimtab.sim.world import World
+from trimtab.wire.messages.api_versions import ApiVersionsRequest
 from trimtab.wire.messages.metadata import MetadataRequest
 from trimtab.wire.messages.sasl_authenticate import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
 )
-from trimtab.wire.messages.sasl_handshake import SaslHandshakeResponse
+from trimtab.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 OPTIONS = ConnectionOptions(
     client_id="test", request_timeout=30.0, connect_timeout=10.0, backoff=Backoff(0.05, 1.0)
@@ -173,8 +171,8 @@ def secured(
             mechanisms=list(mechanisms),
         )
 
-    broker.answers[ApiKey.SASL_HANDSHAKE] = handshake
-    broker.answers[ApiKey.SASL_AUTHENTICATE] = answer
+    broker.answers[SaslHandshakeRequest] = handshake
+    broker.answers[SaslAuthenticateRequest] = answer
     return broker
 
 
@@ -203,12 +201,12 @@ def test_authentication_comes_before_anything_else(world: World) -> None:
     async def scenario() -> None:
         await broker.start()
         connections = connections_with(cluster, plain())
-        await connections.request(-1, MetadataRequest(topics=[]), ApiKey.METADATA)
+        await connections.request(-1, MetadataRequest(topics=[]))
         assert [(asked.api, asked.version) for asked in broker.asked] == [
-            (ApiKey.API_VERSIONS, 4),
-            (ApiKey.SASL_HANDSHAKE, 1),
-            (ApiKey.SASL_AUTHENTICATE, 2),
-            (ApiKey.METADATA, 13),
+            (ApiVersionsRequest, 4),
+            (SaslHandshakeRequest, 1),
+            (SaslAuthenticateRequest, 2),
+            (MetadataRequest, 13),
         ]
 
     world.run(scenario())
@@ -304,19 +302,19 @@ def test_a_session_is_renewed_and_requests_wait_meanwhile(world: World) -> None:
 
         async def ask() -> None:
             while world.loop.time() < 1.3:
-                await connection.request(request, ApiKey.METADATA)
+                await connection.request(request)
 
         await asyncio.gather(*(ask() for _ in range(3)))
         assert len(broker.links) == 1
-        proved = [asked.at for asked in broker.asked if asked.api is ApiKey.SASL_AUTHENTICATE]
+        proved = [asked.at for asked in broker.asked if asked.api is SaslAuthenticateRequest]
         gaps = [later - earlier for earlier, later in itertools.pairwise(proved)]
         assert len(gaps) == 7
         assert all(0.17 <= gap < 0.18 for gap in gaps)
         # Nothing comes between the handshake and the outcome.
         order = [asked.api for asked in broker.asked]
         for index, api in enumerate(order):
-            if api is ApiKey.SASL_HANDSHAKE:
-                assert order[index + 1] is ApiKey.SASL_AUTHENTICATE
+            if api is SaslHandshakeRequest:
+                assert order[index + 1] is SaslAuthenticateRequest
 
     world.run(scenario())
 
@@ -341,7 +339,7 @@ def test_a_session_that_cannot_be_renewed_ends_its_connection(world: World) -> N
         await asyncio.sleep(8.5005)  # after the handshake was sent, before it was answered
         assert connection.in_flight == 1
         with pytest.raises(AuthenticationFailed, match="SASL_AUTHENTICATION_FAILED"):
-            await connection.request(MetadataRequest(topics=[]), ApiKey.METADATA)
+            await connection.request(MetadataRequest(topics=[]))
         assert not connection.is_open
         assert isinstance(connections.last_error(-1), AuthenticationFailed)
 

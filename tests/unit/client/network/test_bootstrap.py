@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trimtab.client.network.bootstrap import checked_servers, parse_bootstrap_servers
-from trimtab.client.network.connections import Node
+from trimtab.client.network.connection import Node
 from trimtab.errors import UsageError
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import itertools
-import socket
+import pkgutil
 import ssl
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import trimtab.client
 from tests.unit.client.scripted_broker import (
     NO_ANSWER,
     ScriptedBroker,
@@ -20,12 +22,8 @@ from tests.unit.client.scripted_broker import (
 )
 from trimtab.client.network.backoff import Backoff
 from trimtab.client.network.bootstrap import parse_bootstrap_servers
-from trimtab.client.network.connections import (
-    ApiKey,
-    ConnectionOptions,
-    Connections,
-    Node,
-)
+from trimtab.client.network.connection import ConnectionOptions, Node
+from trimtab.client.network.connections import Connections
 from trimtab.errors import (
     AuthenticationFailed,
     BrokerError,
@@ -35,8 +33,38 @@ from trimtab.errors import (
 )
 from trimtab.records import TopicPartition
 from trimtab.sim.world import World
-from trimtab.wire.messages.api_versions import ApiVersionsResponse, FinalizedFeatureKey
+from trimtab.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from trimtab.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from trimtab.wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from trimtab.wire.messages.api_versions import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+)
+from trimtab.wire.messages.create_partitions import CreatePartitionsRequest
+from trimtab.wire.messages.create_topics import CreateTopicsRequest
+from trimtab.wire.messages.delete_topics import DeleteTopicsRequest
+from trimtab.wire.messages.describe_configs import DescribeConfigsRequest
+from trimtab.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from trimtab.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
+from trimtab.wire.messages.describe_transactions import DescribeTransactionsRequest
+from trimtab.wire.messages.end_txn import EndTxnRequest
+from trimtab.wire.messages.fetch import FetchRequest
+from trimtab.wire.messages.find_coordinator import FindCoordinatorRequest
+from trimtab.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
+from trimtab.wire.messages.list_batch_sizes import ListBatchSizesRequest
+from trimtab.wire.messages.list_offsets import ListOffsetsRequest
+from trimtab.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from trimtab.wire.messages.list_transactions import ListTransactionsRequest
 from trimtab.wire.messages.metadata import MetadataRequest
+from trimtab.wire.messages.offset_commit import OffsetCommitRequest
+from trimtab.wire.messages.offset_fetch import OffsetFetchRequest
+from trimtab.wire.messages.produce import ProduceRequest
+from trimtab.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from trimtab.wire.messages.sasl_handshake import SaslHandshakeRequest
+from trimtab.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
+from trimtab.wire.schema import Request
 
 OPTIONS = ConnectionOptions(
     client_id="test", request_timeout=30.0, connect_timeout=10.0, backoff=Backoff(0.05, 1.0)
@@ -66,15 +94,15 @@ def anything() -> MetadataRequest:
 
 
 def test_the_newest_version_that_both_sides_speak(world: World, cluster: ScriptedCluster) -> None:
-    broker = cluster.broker(0, {ApiKey.METADATA: (0, 9), ApiKey.FETCH: (4, 99)})
+    broker = cluster.broker(0, {MetadataRequest: (0, 9), FetchRequest: (4, 99)})
 
     async def scenario() -> None:
         await broker.start()
         connection = await connections_to(cluster).connect(-1)
-        assert connection.version_of(ApiKey.METADATA) == 9
-        assert connection.version_of(ApiKey.METADATA, at_most=4) == 4
-        assert connection.version_of(ApiKey.FETCH) == 18
-        await connection.request(anything(), ApiKey.METADATA)
+        assert connection.version_of(MetadataRequest) == 9
+        assert connection.version_of(MetadataRequest, at_most=4) == 4
+        assert connection.version_of(FetchRequest) == 18
+        await connection.request(anything())
         assert broker.asked[-1].version == 9
 
     world.run(scenario())
@@ -85,20 +113,20 @@ def test_the_newest_version_that_both_sides_speak(world: World, cluster: Scripte
 def test_a_broker_with_older_api_versions_is_asked_again(
     world: World, cluster: ScriptedCluster, newest: int
 ) -> None:
-    broker = cluster.broker(0, {ApiKey.API_VERSIONS: (0, newest)})
+    broker = cluster.broker(0, {ApiVersionsRequest: (0, newest)})
 
     async def scenario() -> None:
         await broker.start()
         connection = await connections_to(cluster).connect(-1)
         assert [asked.version for asked in broker.asked] == [4, newest]
-        assert connection.version_of(ApiKey.METADATA) == 13
+        assert connection.version_of(MetadataRequest) == 13
 
     world.run(scenario())
 
 
 @pytest.mark.parametrize(
     ("versions", "served"),
-    [({ApiKey.FETCH: (0, 3)}, "0 to 3"), ({ApiKey.FETCH: (20, 22)}, "20 to 22")],
+    [({FetchRequest: (0, 3)}, "0 to 3"), ({FetchRequest: (20, 22)}, "20 to 22")],
 )
 def test_without_a_common_version_both_ranges_are_named(
     world: World,
@@ -113,21 +141,21 @@ def test_without_a_common_version_both_ranges_are_named(
         connection = await connections_to(cluster).connect(-1)
         expected = rf"UNSUPPORTED_VERSION.*serves Fetch {served}; this client needs 4 to 18"
         with pytest.raises(BrokerError, match=expected):
-            connection.version_of(ApiKey.FETCH)
+            connection.version_of(FetchRequest)
 
     world.run(scenario())
 
 
 def test_an_api_that_is_not_served(world: World, cluster: ScriptedCluster) -> None:
     broker = cluster.broker(0)
-    del broker.versions[ApiKey.FETCH]
+    del broker.versions[FetchRequest]
 
     async def scenario() -> None:
         await broker.start()
         connection = await connections_to(cluster).connect(-1)
-        assert not connection.serves(ApiKey.FETCH)
+        assert not connection.serves(FetchRequest)
         with pytest.raises(BrokerError, match="serves Fetch not at all"):
-            connection.version_of(ApiKey.FETCH)
+            connection.version_of(FetchRequest)
 
     world.run(scenario())
 
@@ -190,7 +218,7 @@ def test_a_request_without_an_answer_ends_its_connection(
 ) -> None:
     """What comes after a lost response may be out of order, so nothing else is read either."""
     broker = cluster.broker(0)
-    broker.answers[ApiKey.METADATA] = lambda request: NO_ANSWER
+    broker.answers[MetadataRequest] = lambda request: NO_ANSWER
 
     async def scenario() -> None:
         await broker.start()
@@ -198,7 +226,7 @@ def test_a_request_without_an_answer_ends_its_connection(
         connection = await connections.connect(-1)
         sent_at = world.loop.time()
         requests = [
-            asyncio.create_task(connection.request(anything(), ApiKey.METADATA, timeout=timeout))
+            asyncio.create_task(connection.request(anything(), timeout=timeout))
             for timeout in (100.0, 2.0)
         ]
         outcomes = await asyncio.gather(*requests, return_exceptions=True)
@@ -207,8 +235,8 @@ def test_a_request_without_an_answer_ends_its_connection(
             assert isinstance(outcome, Unavailable)
             assert "broker -1 (broker-0:9092) did not answer Metadata in time" in str(outcome)
         assert connections.ready(-1) is None
-        broker.answers[ApiKey.METADATA] = cluster.metadata
-        await connections.request(-1, anything(), ApiKey.METADATA)
+        broker.answers[MetadataRequest] = cluster.metadata
+        await connections.request(-1, anything())
         assert len(broker.links) == 2
 
     world.run(scenario())
@@ -222,7 +250,7 @@ def test_an_answered_request_does_not_time_out_later(
     async def scenario() -> None:
         await broker.start()
         connection = await connections_to(cluster).connect(-1)
-        await connection.request(anything(), ApiKey.METADATA, timeout=1.0)
+        await connection.request(anything(), timeout=1.0)
         await asyncio.sleep(60)
         assert connection.is_open
 
@@ -233,7 +261,7 @@ def test_a_connection_that_is_lost_fails_what_is_in_flight(
     world: World, cluster: ScriptedCluster
 ) -> None:
     broker = cluster.broker(0)
-    broker.answers[ApiKey.METADATA] = lambda request: NO_ANSWER
+    broker.answers[MetadataRequest] = lambda request: NO_ANSWER
     changes: list[float] = []
 
     async def scenario() -> None:
@@ -241,14 +269,14 @@ def test_a_connection_that_is_lost_fails_what_is_in_flight(
         connections = connections_to(cluster)
         connections.on_change(lambda: changes.append(world.loop.time()))
         connection = await connections.connect(-1)
-        request = asyncio.create_task(connection.request(anything(), ApiKey.METADATA))
+        request = asyncio.create_task(connection.request(anything()))
         await asyncio.sleep(1)
         broker.stop()
         with pytest.raises(Unavailable, match="closed the connection"):
             await request
         assert changes[-1] == pytest.approx(1.0, abs=0.01)
         with pytest.raises(Unavailable, match=r"not connected|closed the connection"):
-            await connection.request(anything(), ApiKey.METADATA)
+            await connection.request(anything())
 
     world.run(scenario())
 
@@ -272,13 +300,13 @@ def test_nonsense_ends_the_connection(
         transport.write(bytes_sent)
         return NO_ANSWER
 
-    broker.answers[ApiKey.METADATA] = send_nonsense
+    broker.answers[MetadataRequest] = send_nonsense
 
     async def scenario() -> None:
         await broker.start()
         connection = await connections_to(cluster).connect(-1)
         with pytest.raises(CorruptData):
-            await connection.request(anything(), ApiKey.METADATA)
+            await connection.request(anything())
         assert not connection.is_open
 
     world.run(scenario())
@@ -492,7 +520,7 @@ def test_close_does_not_wait_for_a_broker_that_reads_nothing(
         transport.pause_reading()
         names = MetadataRequest(topics=None)
         for _ in range(40_000):
-            connection.send(names, ApiKey.METADATA, 13, None)
+            connection.send(names, 13, None)
         await connections.close()
         assert world.loop.time() == pytest.approx(OPTIONS.connect_timeout, abs=0.1)
 
@@ -526,29 +554,41 @@ def test_the_features_that_the_cluster_has_settled_on(
     world.run(scenario())
 
 
-KAFKA_2_1: dict[int, tuple[int, int]] = {
-    ApiKey.PRODUCE: (0, 7),
-    ApiKey.FETCH: (0, 10),
-    ApiKey.LIST_OFFSETS: (0, 4),
-    ApiKey.METADATA: (0, 7),
-    ApiKey.OFFSET_COMMIT: (0, 6),
-    ApiKey.OFFSET_FETCH: (0, 5),
-    ApiKey.FIND_COORDINATOR: (0, 2),
-    ApiKey.SASL_HANDSHAKE: (0, 1),
-    ApiKey.API_VERSIONS: (0, 2),
-    ApiKey.CREATE_TOPICS: (0, 3),
-    ApiKey.DELETE_TOPICS: (0, 3),
-    ApiKey.INIT_PRODUCER_ID: (0, 1),
-    ApiKey.ADD_PARTITIONS_TO_TXN: (0, 1),
-    ApiKey.ADD_OFFSETS_TO_TXN: (0, 1),
-    ApiKey.END_TXN: (0, 1),
-    ApiKey.TXN_OFFSET_COMMIT: (0, 2),
-    ApiKey.DESCRIBE_CONFIGS: (0, 2),
-    ApiKey.DESCRIBE_LOG_DIRS: (0, 1),
-    ApiKey.SASL_AUTHENTICATE: (0, 0),
-    ApiKey.CREATE_PARTITIONS: (0, 1),
+KAFKA_2_1 = {
+    ProduceRequest: (0, 7),
+    FetchRequest: (0, 10),
+    ListOffsetsRequest: (0, 4),
+    MetadataRequest: (0, 7),
+    OffsetCommitRequest: (0, 6),
+    OffsetFetchRequest: (0, 5),
+    FindCoordinatorRequest: (0, 2),
+    SaslHandshakeRequest: (0, 1),
+    ApiVersionsRequest: (0, 2),
+    CreateTopicsRequest: (0, 3),
+    DeleteTopicsRequest: (0, 3),
+    InitProducerIdRequest: (0, 1),
+    AddPartitionsToTxnRequest: (0, 1),
+    AddOffsetsToTxnRequest: (0, 1),
+    EndTxnRequest: (0, 1),
+    TxnOffsetCommitRequest: (0, 2),
+    DescribeConfigsRequest: (0, 2),
+    DescribeLogDirsRequest: (0, 1),
+    SaslAuthenticateRequest: (0, 0),
+    CreatePartitionsRequest: (0, 1),
 }
 """What Apache Kafka 2.1.1 says it serves."""
+
+
+def requests_of_clients() -> set[type]:
+    """The requests that the modules of `trimtab.client` use."""
+    found = pkgutil.walk_packages(trimtab.client.__path__, "trimtab.client.")
+    used = (vars(importlib.import_module(module.name)).values() for module in found)
+    return {
+        each
+        for values in used
+        for each in values
+        if isinstance(each, type) and issubclass(each, Request) and each is not Request
+    }
 
 
 def test_every_api_has_a_version_that_kafka_2_1_serves(
@@ -562,178 +602,17 @@ def test_every_api_has_a_version_that_kafka_2_1_serves(
         connection = await connections_to(cluster).connect(-1)
         agreed = {api: connection.version_of(api) for api in KAFKA_2_1}
         assert agreed == {api: newest for api, (_, newest) in KAFKA_2_1.items()}
-        missing = set(ApiKey) - set(KAFKA_2_1)
+        missing = requests_of_clients() - set(KAFKA_2_1)
         assert missing == {
-            ApiKey.DESCRIBE_CLUSTER,  # never needed: metadata tells as much
             # Calls of the admin client that a cluster answers since 2.3, 2.4, 3.0 and 3.7.
-            ApiKey.INCREMENTAL_ALTER_CONFIGS,
-            ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-            ApiKey.LIST_PARTITION_REASSIGNMENTS,
-            ApiKey.DESCRIBE_TOPIC_PARTITIONS,
-            ApiKey.LIST_TRANSACTIONS,
-            ApiKey.DESCRIBE_TRANSACTIONS,
-            ApiKey.LIST_BATCH_SIZES,  # trimtab's own
+            IncrementalAlterConfigsRequest,
+            AlterPartitionReassignmentsRequest,
+            ListPartitionReassignmentsRequest,
+            DescribeTopicPartitionsRequest,
+            ListTransactionsRequest,
+            DescribeTransactionsRequest,
+            ListBatchSizesRequest,  # trimtab's own
         }
-
-    world.run(scenario())
-
-
-# --- names and addresses -------------------------------------------------------------------------
-
-
-def resolve_to(
-    world: World, monkeypatch: pytest.MonkeyPatch, names: dict[str, list[str]]
-) -> list[str]:
-    """Have these names resolve to these virtual hosts, others not at all; what is asked for."""
-    asked: list[str] = []
-
-    async def getaddrinfo(host: str, port: int, **_options: object) -> list[Any]:
-        asked.append(host)
-        if host not in names:
-            raise socket.gaierror(-2, "Name or service not known")
-        kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM)
-        return [(2, kind, 0, "", (each, port)) for each in names[host] for kind in kinds]
-
-    async def getnameinfo(address: tuple[str, int], flags: int = 0) -> tuple[str, str]:
-        return f"canonical-{address[0]}", str(address[1])
-
-    monkeypatch.setattr(world.loop, "getaddrinfo", getaddrinfo)
-    monkeypatch.setattr(world.loop, "getnameinfo", getnameinfo)
-    return asked
-
-
-@pytest.mark.kip(302)
-def test_the_addresses_of_a_name_are_tried_in_turn(
-    world: World, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    up = [cluster.broker(0), cluster.broker(2)]
-    asked = resolve_to(world, monkeypatch, {"kafka": ["broker-0", "broker-1", "broker-2"]})
-
-    async def scenario() -> None:
-        for broker in up:
-            await broker.start()
-        connections = connections_to(cluster, "kafka:9092")
-        first = await connections.connect(-1)
-        assert len(up[0].links) == 1
-        first.close()
-        await asyncio.sleep(0.1)
-        await connections.connect(-1)  # the next address that answers, without resolving again
-        assert (len(up[0].links), len(up[1].links)) == (1, 1)
-        assert asked == ["kafka"]
-        up[1].stop()
-        await asyncio.sleep(0.1)
-        await connections.connect(-1)
-        assert len(up[0].links) == 2
-        assert asked == ["kafka", "kafka"]
-
-    world.run(scenario())
-
-
-@pytest.mark.kip(601)
-def test_each_address_and_each_attempt_has_its_time(
-    world: World, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An address that swallows everything does not keep the next from being tried."""
-    dead, alive = cluster.broker(0), cluster.broker(1)
-    resolve_to(world, monkeypatch, {"kafka": ["broker-0", "broker-1"], "broker-0": ["broker-0"]})
-
-    async def scenario() -> None:
-        await dead.start()
-        await alive.start()
-        world.network.cut("localhost", "broker-0")
-        connections = connections_to(
-            cluster, "kafka:9092,broker-0:9092", connect_timeout=2.0, connect_timeout_max=6.0
-        )
-        await connections.connect(-1)
-        assert world.loop.time() == pytest.approx(2.0, abs=0.1)
-        for nominal in (2.0, 4.0, 6.0, 6.0):
-            await asyncio.sleep(2)  # past the back-off
-            began = world.loop.time()
-            with pytest.raises(Unavailable, match="did not accept a connection in time"):
-                await connections.connect(-2)
-            assert 0.8 * nominal <= world.loop.time() - began <= 1.2 * nominal + 0.01
-
-    world.run(scenario())
-
-
-def test_a_name_that_does_not_resolve_is_said_so(
-    world: World, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cluster.broker(0)
-    resolve_to(world, monkeypatch, {})
-
-    async def scenario() -> None:
-        connections = connections_to(cluster, "kafka.example:9092")
-        with pytest.raises(Unavailable) as caught:
-            await connections.connect_any()
-        assert str(caught.value) == (
-            "no broker can be reached: broker -1 (kafka.example:9092) cannot be reached:"
-            " its name does not resolve (Name or service not known)"
-        )
-        connections.update([Node(3, "inside", 9092)])
-        with pytest.raises(Unavailable, match=r"does not resolve.*correct advertised\.listeners"):
-            await connections.connect(3)
-
-    world.run(scenario())
-
-
-def test_no_name_resolves_while_the_process_ends(
-    world: World, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each attempt waits its turn then, too; an address needs none to resolve it."""
-    asked: list[str] = []
-
-    async def refuse(host: str, port: int, **_options: object) -> list[Any]:
-        asked.append(host)
-        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
-
-    monkeypatch.setattr(world.loop, "getaddrinfo", refuse)
-
-    async def scenario() -> None:
-        connections = connections_to(cluster, "kafka.example:9092,127.0.0.1:9092")
-        for _ in range(2):
-            with pytest.raises(Unavailable, match=r"does not resolve.*shutdown"):
-                await connections.connect(-1)
-        assert world.loop.time() > 0.04
-        with pytest.raises(Unavailable, match=r"127\.0\.0\.1:9092"):
-            await connections.connect(-2)
-
-    world.run(scenario())
-    assert asked == ["kafka.example"] * 2
-
-
-def test_a_name_that_resolves_too_slowly(
-    world: World, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cluster.broker(0)
-
-    async def hang(host: str, port: int, **_options: object) -> list[Any]:
-        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
-
-    monkeypatch.setattr(world.loop, "getaddrinfo", hang)
-
-    async def scenario() -> None:
-        with pytest.raises(Unavailable, match="its name did not resolve within 10 s"):
-            await connections_to(cluster).connect(-1)
-
-    world.run(scenario())
-
-
-@pytest.mark.kip(235)
-def test_bootstrap_names_are_replaced_by_canonical_ones_where_asked_for(
-    world: World, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broker = cluster.broker(1)
-    names = {"kafka": ["a", "b"], "canonical-a": ["broker-0"], "canonical-b": ["broker-1"]}
-    resolve_to(world, monkeypatch, names)
-
-    async def scenario() -> None:
-        await broker.start()
-        connections = connections_to(cluster, "kafka:9092,gone:9092", canonical_bootstrap=True)
-        connection = await connections.connect_any()
-        assert connection.node.host == "canonical-b"
-        hosts = [node.host for node in connections.bootstrap]
-        assert hosts == ["canonical-a", "canonical-b", "gone"]
 
     world.run(scenario())
 
@@ -752,7 +631,7 @@ def test_an_idle_connection_is_closed_and_opened_again_without_back_off(
         await connections.connect(-1)
         for _ in range(5):
             await asyncio.sleep(9)
-            await connections.request(-1, anything(), ApiKey.METADATA)
+            await connections.request(-1, anything())
         assert len(broker.links) == 1
         await asyncio.sleep(9.5)
         assert connections.ready(-1) is not None
@@ -760,7 +639,7 @@ def test_an_idle_connection_is_closed_and_opened_again_without_back_off(
         assert connections.ready(-1) is None
         assert connections.last_error(-1) is None
         began = world.loop.time()
-        await connections.request(-1, anything(), ApiKey.METADATA)
+        await connections.request(-1, anything())
         assert world.loop.time() - began < 0.01
 
     world.run(scenario())
@@ -770,14 +649,14 @@ def test_a_connection_that_waits_for_a_response_is_not_idle(
     world: World, cluster: ScriptedCluster
 ) -> None:
     broker = cluster.broker(0)
-    broker.answers[ApiKey.METADATA] = lambda request: NO_ANSWER
+    broker.answers[MetadataRequest] = lambda request: NO_ANSWER
 
     async def scenario() -> None:
         await broker.start()
         connections = connections_to(cluster, max_idle=5.0)
         connection = await connections.connect(-1)
         with pytest.raises(Unavailable, match="did not answer Metadata in time"):
-            await connection.request(anything(), ApiKey.METADATA, timeout=20.0)
+            await connection.request(anything(), timeout=20.0)
         assert world.loop.time() == pytest.approx(20.0, abs=0.1)
 
     world.run(scenario())

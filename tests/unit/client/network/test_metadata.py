@@ -13,16 +13,13 @@ import pytest
 from tests.unit.client.scripted_broker import HANG_UP, NO_ANSWER, ScriptedBroker, ScriptedCluster
 from trimtab.client.network.backoff import Backoff
 from trimtab.client.network.bootstrap import parse_bootstrap_servers
-from trimtab.client.network.connections import (
-    ApiKey,
-    ConnectionOptions,
-    Connections,
-)
+from trimtab.client.network.connection import ConnectionOptions
+from trimtab.client.network.connections import Connections
 from trimtab.client.network.metadata import Metadata
 from trimtab.errors import AuthenticationFailed, BrokerError, ErrorCode, Unavailable
 from trimtab.sim.world import World
 from trimtab.wire.messages.metadata import MetadataRequest, MetadataResponse
-from trimtab.wire.messages.sasl_handshake import SaslHandshakeResponse
+from trimtab.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 MAX_AGE = 300.0
 
@@ -61,7 +58,7 @@ def asked_at(cluster: ScriptedCluster) -> list[float]:
         asked.at
         for broker in cluster.brokers.values()
         for asked in broker.asked
-        if asked.api is ApiKey.METADATA
+        if asked.api is MetadataRequest
     ]
 
 
@@ -165,7 +162,7 @@ def test_requests_for_an_update_are_one_while_it_is_under_way(
             metadata.request_update()
         await metadata.wait_for_update()
         requests = [
-            r for broker in cluster.brokers.values() for r in broker.requests(ApiKey.METADATA)
+            r for broker in cluster.brokers.values() for r in broker.requests(MetadataRequest)
         ]
         assert [[topic.name for topic in request.topics] for request in requests] == [["t", "u"]]
         assert not requests[0].allow_auto_topic_creation
@@ -225,7 +222,7 @@ def refuse_topics(broker: ScriptedBroker, code: ErrorCode) -> None:
             topic.error_code = code
         return response
 
-    broker.answers[ApiKey.METADATA] = answer
+    broker.answers[MetadataRequest] = answer
 
 
 def test_a_refusal_for_good_is_raised_at_once(world: World, cluster: ScriptedCluster) -> None:
@@ -258,7 +255,7 @@ def test_another_broker_is_asked_when_one_is_lost(world: World, cluster: Scripte
         metadata = await open_metadata(cluster)
         await metadata.wait_for_topic("t", 10.0)
         (asked,) = [broker for broker in cluster.brokers.values() if broker.asked]
-        asked.answers[ApiKey.METADATA] = lambda request: HANG_UP
+        asked.answers[MetadataRequest] = lambda request: HANG_UP
         asked.stop()
         await asyncio.sleep(1)
         cluster.leaders["t"] = [1, 1]
@@ -322,7 +319,7 @@ def test_who_is_refused_everywhere_is_told_at_once_and_nobody_is_asked_on(
     world: World, cluster: ScriptedCluster
 ) -> None:
     for broker in cluster.brokers.values():
-        broker.answers[ApiKey.SASL_HANDSHAKE] = lambda request: SaslHandshakeResponse()
+        broker.answers[SaslHandshakeRequest] = lambda request: SaslHandshakeResponse()
 
     async def scenario() -> None:
         metadata = await open_metadata(cluster, credentials=Refused())
@@ -353,7 +350,7 @@ def test_brokers_that_tell_nothing_for_long_are_forgotten(
         await metadata.wait_for_topic("t", 10.0)
         seed.stop()
         for broker in (cluster.brokers[0], cluster.brokers[1]):
-            broker.answers[ApiKey.METADATA] = say_nothing
+            broker.answers[MetadataRequest] = say_nothing
         await asyncio.sleep(30)
         known = metadata._connections._nodes
         assert set(known) == {-1, 0, 1, 2}
@@ -376,7 +373,7 @@ def test_brokers_that_never_answer_in_time_are_forgotten_too(
         metadata = await open_metadata(cluster, rebootstrap_after=60.0)
         await metadata.fetch([])
         for broker in cluster.brokers.values():
-            broker.answers[ApiKey.METADATA] = lambda request: NO_ANSWER
+            broker.answers[MetadataRequest] = lambda request: NO_ANSWER
         began = world.loop.time()
         while any(node >= 0 for node in metadata._connections._nodes):
             assert world.loop.time() < began + 70
@@ -404,8 +401,8 @@ def test_a_broker_may_send_its_clients_back_to_the_bootstrap_servers(
         metadata = await open_metadata(cluster)
         await metadata.wait_for_topic("t", 10.0)
         for broker in cluster.brokers.values():
-            broker.answers[ApiKey.METADATA] = answer
-        with pytest.raises(Unavailable, match="tells its clients to begin anew"):
+            broker.answers[MetadataRequest] = answer
+        with pytest.raises(Unavailable, match="requires clients to bootstrap again"):
             await metadata.fetch([])
         assert all(node < 0 for node in metadata._connections._nodes)
         await metadata.wait_for_update()

@@ -26,7 +26,6 @@ from tests.unit.client.scripted_load import ScriptedLoad
 from tests.unit.client.scripted_produce import ProduceCluster
 from trimtab.client.accumulator.accumulator_cy import Accumulator
 from trimtab.client.admin import AsyncAdmin
-from trimtab.client.network.connections import ApiKey
 from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
 from trimtab.client.partitioner.java import JavaOptions, JavaPartitioner, LoadTable
 from trimtab.client.partitioner.murmur2_cy import partition_for_key
@@ -40,7 +39,7 @@ from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
 from trimtab.sim.world import World
 from trimtab.wire.compression import Compression
-from trimtab.wire.messages.produce import ProduceResponse
+from trimtab.wire.messages.produce import ProduceRequest, ProduceResponse
 
 MODES = ("java", "kip")
 TOPIC = "topic"
@@ -389,7 +388,7 @@ def test_case_11_lingering_batches_are_not_cut_in_two(mode: str) -> None:
 @pytest.mark.kip(794)
 def test_case_12_when_a_broker_had_something_due_and_took_it(kafka: ProduceCluster) -> None:
     """`java` alone: the default measures from when the broker became late (D4)."""
-    stored = kafka.cluster.brokers[0].answers[ApiKey.PRODUCE]
+    stored = kafka.cluster.brokers[0].answers[ProduceRequest]
 
     def throttle(request: Any) -> object:
         response = stored(request)
@@ -405,7 +404,7 @@ def test_case_12_when_a_broker_had_something_due_and_took_it(kafka: ProduceClust
             partitioner_availability_timeout_ms=42,
         ) as producer:
             await (await producer.send("topic", b"first", partition=0))
-            kafka.cluster.brokers[0].answers[ApiKey.PRODUCE] = throttle
+            kafka.cluster.brokers[0].answers[ProduceRequest] = throttle
             sent_at = loop.time()
             await (await producer.send("topic", b"throttled", partition=0))
             sender = producer._core.sender

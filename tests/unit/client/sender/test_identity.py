@@ -364,7 +364,7 @@ class _Broker:
     async def connect_any(self) -> Any:
         return self
 
-    async def request(self, request: object, api_key: int) -> Any:
+    async def request(self, request: object) -> Any:
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer

@@ -10,21 +10,24 @@ from typing import Any
 
 import pytest
 
-from tests.unit.client.scripted_broker import HANG_UP, NO_ANSWER
+from tests.unit.client.scripted_broker import HANG_UP, NO_ANSWER, RequestClass
 from tests.unit.client.scripted_transactions import (
     OTHER,
     TOPIC,
     TransactionCluster,
     make_transaction_cluster,
 )
-from trimtab.client.network.connections import ApiKey
 from trimtab.client.producer import AsyncProducer
 from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
 from trimtab.errors import BrokerError, ErrorCode, TransactionError, Unavailable, UsageError
 from trimtab.sim.world import World
-from trimtab.wire.messages import APIS
+from trimtab.wire.messages import APIS_BY_REQUEST
+from trimtab.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from trimtab.wire.messages.end_txn import EndTxnRequest
+from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
+from trimtab.wire.messages.produce import ProduceRequest
 
-TWO_PHASE: dict[ApiKey, tuple[int, int]] = {ApiKey.INIT_PRODUCER_ID: (0, 6)}
+TWO_PHASE: dict[RequestClass, tuple[int, int]] = {InitProducerIdRequest: (0, 6)}
 
 
 @pytest.fixture(params=[1, 2], ids=["version-1", "version-2"])
@@ -73,7 +76,7 @@ def test_another_producer_ends_it_and_may_say_so_twice(
     brokers.run(scenario)
     assert brokers.decisions == [commit]
     assert brokers.committed == ({TOPIC: [b"1"]} if commit else {})
-    assert {version for _, version, _ in brokers.asked(ApiKey.END_TXN)} == {4}
+    assert {version for _, version, _ in brokers.asked(EndTxnRequest)} == {4}
 
 
 @pytest.mark.kip(939)
@@ -89,13 +92,13 @@ def test_it_is_of_the_older_protocol_whatever_the_cluster_has_settled_on(
             await producer.commit_transaction()
 
     brokers.run(scenario)
-    asked = brokers.asked(ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.PRODUCE, ApiKey.END_TXN)
+    asked = brokers.asked(AddPartitionsToTxnRequest, ProduceRequest, EndTxnRequest)
     assert [api for api, _, _ in asked][:3] == [
-        ApiKey.ADD_PARTITIONS_TO_TXN,
-        ApiKey.PRODUCE,
-        ApiKey.END_TXN,
+        AddPartitionsToTxnRequest,
+        ProduceRequest,
+        EndTxnRequest,
     ]
-    ends = [version for api, version, _ in asked if api is ApiKey.END_TXN]
+    ends = [version for api, version, _ in asked if api is EndTxnRequest]
     assert ends == [4, 5 if brokers.level == 2 else 4]
     assert brokers.committed == {TOPIC: [b"1", b"2"]}
 
@@ -115,9 +118,9 @@ def test_an_ordinary_transaction_after_it_has_an_epoch_of_its_own(
                 await producer.commit_transaction()
 
     brokers.run(scenario)
-    ends = [request.producer_epoch for _, _, request in brokers.asked(ApiKey.END_TXN)]
+    ends = [request.producer_epoch for _, _, request in brokers.asked(EndTxnRequest)]
     assert ends == ([0, 1, 2] if brokers.level == 2 else [0, 0, 0])
-    assert len(brokers.asked(ApiKey.INIT_PRODUCER_ID)) == brokers.level
+    assert len(brokers.asked(InitProducerIdRequest)) == brokers.level
     assert brokers.committed == {TOPIC: [b"1", b"2", b"3"]}
 
 
@@ -180,11 +183,11 @@ def test_one_in_which_nothing_was_sent_is_ended_without_a_request(
             await producer.commit_transaction()
 
     brokers.run(scenario)
-    assert brokers.asked(ApiKey.END_TXN) == []
+    assert brokers.asked(EndTxnRequest) == []
 
 
 def test_a_record_that_is_refused_leaves_nothing_prepared(brokers: TransactionCluster) -> None:
-    brokers.script[ApiKey.PRODUCE] = [ErrorCode.MESSAGE_TOO_LARGE]
+    brokers.script[ProduceRequest] = [ErrorCode.MESSAGE_TOO_LARGE]
 
     async def scenario() -> None:
         async with brokers.producer() as producer:
@@ -222,7 +225,7 @@ def test_ending_it_is_retried_until_the_coordinator_answers(
         if answer == "moved":
             brokers.coordinator = 1
         else:
-            brokers.script[ApiKey.END_TXN] = [answer]
+            brokers.script[EndTxnRequest] = [answer]
         async with stranger(brokers) as other:
             await other.complete_transaction(prepared, True)
 
@@ -237,14 +240,14 @@ def test_without_an_answer_the_error_has_the_cause_and_the_call_may_be_repeated(
         async with brokers.producer() as producer:
             prepared = await prepare(producer)
         brokers.fault = lambda api: (
-            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if api is ApiKey.END_TXN else ErrorCode.NONE
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if api is EndTxnRequest else ErrorCode.NONE
         )
         async with stranger(brokers, max_block_ms=2000) as other:
             before = brokers.world.loop.time()
             with pytest.raises(Unavailable, match=r"2 s \(max.block.ms\): .*COORDINATOR_LOAD"):
                 await other.complete_transaction(prepared, True)
             assert brokers.world.loop.time() - before == pytest.approx(2, abs=0.1)
-            brokers.fault = lambda api: NO_ANSWER if api is ApiKey.END_TXN else ErrorCode.NONE
+            brokers.fault = lambda api: NO_ANSWER if api is EndTxnRequest else ErrorCode.NONE
             with pytest.raises(Unavailable, match="call it again"):
                 await other.complete_transaction(prepared, True)
             brokers.fault = lambda api: ErrorCode.NONE
@@ -296,7 +299,7 @@ def test_another_process_resumes_the_identity(brokers: TransactionCluster) -> No
 
     brokers.run(scenario)
     assert brokers.committed == {TOPIC: [b"1"]}
-    assert len(brokers.asked(ApiKey.INIT_PRODUCER_ID)) == 1
+    assert len(brokers.asked(InitProducerIdRequest)) == 1
 
 
 def test_closing_a_resumed_producer_leaves_the_transaction_open(
@@ -402,7 +405,7 @@ def test_two_phase_commit_is_asked_for_in_version_6() -> None:
                 await producer.init_transactions()
 
         brokers.run(scenario)
-        (_, version, request), (_, stable, _) = brokers.asked(ApiKey.INIT_PRODUCER_ID)
+        (_, version, request), (_, stable, _) = brokers.asked(InitProducerIdRequest)
         assert (version, request.enable2_pc, request.transaction_timeout_ms) == (6, True, 2**31 - 1)
         assert stable == 5  # an unstable version is used where it is needed, and nowhere else
 
@@ -422,7 +425,7 @@ def test_a_broker_without_two_phase_commit_is_named_with_its_options(
 
 def test_a_broker_without_transactions_says_so_at_once(brokers: TransactionCluster) -> None:
     for broker in brokers.cluster.brokers.values():
-        del broker.versions[ApiKey.END_TXN]
+        del broker.versions[EndTxnRequest]
 
     async def scenario() -> None:
         async with stranger(brokers) as other:
@@ -433,7 +436,7 @@ def test_a_broker_without_transactions_says_so_at_once(brokers: TransactionClust
 
 
 def test_version_6_is_not_offered() -> None:
-    assert APIS[ApiKey.INIT_PRODUCER_ID].max_version == 5
+    assert APIS_BY_REQUEST[InitProducerIdRequest].max_version == 5
 
 
 # the text form
@@ -497,11 +500,11 @@ def test_a_producer_that_has_prepared_goes_on_under_other_ids_and_the_same(
         assert len({each[:3] for each in kept}) == 4
 
     brokers.run(scenario)
-    asked = brokers.asked(ApiKey.INIT_PRODUCER_ID)
+    asked = brokers.asked(InitProducerIdRequest)
     assert [request.transactional_id for _, _, request in asked] == ["a", "b", "b", "a"]
     assert brokers.committed == {TOPIC: [b"0", b"1", b"2", b"3"]}
     # A number of the identity before would be refused, or taken for a repeat.
-    assert len(brokers.asked(ApiKey.PRODUCE)) == 4
+    assert len(brokers.asked(ProduceRequest)) == 4
 
 
 def test_what_is_prepared_stays_so_under_the_next_id(brokers: TransactionCluster) -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from tests.unit.client.scripted_broker import HANG_UP, NO_ANSWER
 from tests.unit.client.scripted_produce import ProduceCluster
-from trimtab.client.network.connections import ApiKey
 from trimtab.client.producer import AsyncProducer
 from trimtab.errors import BrokerError, ErrorCode, Unavailable, UsageError
 from trimtab.records import TopicPartition
+from trimtab.wire.messages.produce import ProduceRequest
 
 
 def test_records_arrive_in_order_with_their_offsets(kafka: ProduceCluster) -> None:
@@ -68,11 +68,11 @@ def test_the_requests_in_flight_are_limited(kafka: ProduceCluster) -> None:
     async def run() -> None:
         async with kafka.producer(linger_ms=0, max_in_flight_requests_per_connection=3) as producer:
             await (await producer.send("topic", b"x", partition=0))
-            kafka.cluster.brokers[0].answers[ApiKey.PRODUCE] = lambda _: NO_ANSWER
+            kafka.cluster.brokers[0].answers[ProduceRequest] = lambda _: NO_ANSWER
             for _ in range(10):
                 await producer.send("topic", b"x", partition=0)
                 await asyncio.sleep(0.1)
-            assert len(kafka.cluster.brokers[0].requests(ApiKey.PRODUCE)) == 1 + 3
+            assert len(kafka.cluster.brokers[0].requests(ProduceRequest)) == 1 + 3
 
     kafka.world.run(run())
 
@@ -122,7 +122,7 @@ def test_order_survives_refusals_with_five_in_flight(kafka: ProduceCluster) -> N
 
 
 def test_a_connection_that_breaks_loses_and_doubles_nothing(kafka: ProduceCluster) -> None:
-    answer = kafka.cluster.brokers[0].answers[ApiKey.PRODUCE]
+    answer = kafka.cluster.brokers[0].answers[ProduceRequest]
     calls = [0]
 
     def stores_then_sometimes_hangs_up(request: Any) -> object:
@@ -130,7 +130,7 @@ def test_a_connection_that_breaks_loses_and_doubles_nothing(kafka: ProduceCluste
         response = answer(request)
         return HANG_UP if calls[0] % 4 == 0 else response
 
-    kafka.cluster.brokers[0].answers[ApiKey.PRODUCE] = stores_then_sometimes_hangs_up
+    kafka.cluster.brokers[0].answers[ProduceRequest] = stores_then_sometimes_hangs_up
 
     async def run() -> None:
         async with kafka.producer(linger_ms=0, retry_backoff_ms=10) as producer:
@@ -145,14 +145,14 @@ def test_a_connection_that_breaks_loses_and_doubles_nothing(kafka: ProduceCluste
 
 def test_batches_in_flight_on_a_broken_connection_keep_their_order(kafka: ProduceCluster) -> None:
     """Without idempotence nothing but the order of putting back keeps it."""
-    answer = kafka.cluster.brokers[0].answers[ApiKey.PRODUCE]
+    answer = kafka.cluster.brokers[0].answers[ProduceRequest]
     asked = [0]
 
     def hangs_up_after_three(request: Any) -> object:
         asked[0] += 1
         return NO_ANSWER if asked[0] < 3 else HANG_UP if asked[0] == 3 else answer(request)
 
-    kafka.cluster.brokers[0].answers[ApiKey.PRODUCE] = hangs_up_after_three
+    kafka.cluster.brokers[0].answers[ProduceRequest] = hangs_up_after_three
 
     async def run() -> None:
         async with kafka.producer(acks="1", linger_ms=0, retry_backoff_ms=10) as producer:
@@ -188,7 +188,7 @@ def test_a_failed_batch_does_not_fail_others(kafka: ProduceCluster) -> None:
 
 
 def test_a_broker_that_cannot_be_produced_to_is_named(kafka: ProduceCluster) -> None:
-    kafka.cluster.brokers[0].versions[ApiKey.PRODUCE] = (0, 2)
+    kafka.cluster.brokers[0].versions[ProduceRequest] = (0, 2)
 
     async def run() -> None:
         async with kafka.producer() as producer:
@@ -266,7 +266,7 @@ def test_send_waits_for_buffer_memory_and_drops_nothing(kafka: ProduceCluster) -
 
 
 def test_send_stops_waiting_for_buffer_memory(kafka: ProduceCluster) -> None:
-    kafka.cluster.brokers[0].answers[ApiKey.PRODUCE] = lambda _: NO_ANSWER
+    kafka.cluster.brokers[0].answers[ProduceRequest] = lambda _: NO_ANSWER
 
     async def run() -> None:
         async with kafka.producer(buffer_memory=1000, max_block_ms=2000) as producer:
@@ -303,7 +303,7 @@ def test_only_idempotence_asks_for_a_producer_id(kafka: ProduceCluster) -> None:
 def test_a_broker_that_takes_nothing_is_unavailable_until_it_takes_again(
     kafka: ProduceCluster,
 ) -> None:
-    kafka.cluster.brokers[0].answers[ApiKey.PRODUCE] = lambda _: NO_ANSWER
+    kafka.cluster.brokers[0].answers[ProduceRequest] = lambda _: NO_ANSWER
 
     async def run() -> None:
         async with kafka.producer(
@@ -342,7 +342,7 @@ def test_closing_sends_the_waiting_batches(kafka: ProduceCluster) -> None:
 
 
 def test_closing_in_time_fails_unacknowledged_batches(kafka: ProduceCluster) -> None:
-    kafka.cluster.brokers[0].answers[ApiKey.PRODUCE] = lambda _: NO_ANSWER
+    kafka.cluster.brokers[0].answers[ProduceRequest] = lambda _: NO_ANSWER
 
     async def run() -> None:
         async with kafka.producer() as producer:
@@ -362,7 +362,7 @@ def test_topics_without_ids_are_named(kafka: ProduceCluster) -> None:
             await (await producer.send("topic", b"x", partition=0))
 
     kafka.world.run(run())
-    versions = [a.version for a in kafka.cluster.brokers[0].asked if a.api is ApiKey.PRODUCE]
+    versions = [a.version for a in kafka.cluster.brokers[0].asked if a.api is ProduceRequest]
     assert versions == [12]
 
 

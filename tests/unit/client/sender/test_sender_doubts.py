@@ -12,7 +12,6 @@ import pytest
 
 from tests.unit.client.scripted_broker import NO_ANSWER
 from tests.unit.client.scripted_produce import ProduceCluster
-from trimtab.client.network.connections import ApiKey
 from trimtab.client.producer import AsyncProducer
 from trimtab.errors import ErrorCode, Unavailable
 from trimtab.records import TopicPartition
@@ -42,7 +41,7 @@ def test_what_was_stored_behind_a_batch_that_is_given_up_is_not_stored_again(
         response = kafka.produce(0, request)
         return NO_ANSWER if is_mute else response
 
-    broker.answers[ApiKey.PRODUCE] = answer
+    broker.answers[ProduceRequest] = answer
 
     async def run() -> None:
         nonlocal is_mute
@@ -80,7 +79,7 @@ def test_no_more_is_sent_behind_a_batch_than_its_broker_knows_again(kafka: Produ
         response.responses[0].partition_responses[0].error_code = ErrorCode.REQUEST_TIMED_OUT
         return response
 
-    broker.answers[ApiKey.PRODUCE] = answer
+    broker.answers[ProduceRequest] = answer
 
     async def run() -> None:
         async with kafka.producer(

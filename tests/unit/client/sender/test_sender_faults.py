@@ -12,13 +12,18 @@ import pytest
 
 from tests.unit.client.scripted_broker import HANG_UP, NO_ANSWER
 from tests.unit.client.scripted_produce import ProduceCluster
-from trimtab.client.network.connections import ApiKey
 from trimtab.client.producer import AsyncProducer
 from trimtab.client.sender.identity import LAST_EPOCH
 from trimtab.client.sender.sender import DrainRate, NodeRecord, smoothed
 from trimtab.errors import AuthenticationFailed, BrokerError, ErrorCode, Unavailable
 from trimtab.records import TopicPartition
-from trimtab.wire.messages.produce import LeaderIdAndEpoch, NodeEndpoint, ProduceResponse
+from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
+from trimtab.wire.messages.produce import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    ProduceRequest,
+    ProduceResponse,
+)
 
 ZERO = TopicPartition("topic", 0)
 ONE = TopicPartition("topic", 1)
@@ -34,8 +39,8 @@ def intercept(
 ) -> None:
     """Have a broker's produce responses changed on their way: `change(request, response)`."""
     answers = kafka.cluster.brokers[broker].answers
-    produce = answers[ApiKey.PRODUCE]
-    answers[ApiKey.PRODUCE] = lambda request: change(request, produce(request))  # type: ignore[arg-type]
+    produce = answers[ProduceRequest]
+    answers[ProduceRequest] = lambda request: change(request, produce(request))  # type: ignore[arg-type]
 
 
 async def send_each(producer: AsyncProducer, count: int, pause: float = 0.0005) -> list[Any]:
@@ -108,7 +113,7 @@ def test_the_new_leader_gets_nothing_while_the_old_one_has_not_answered(
             await producer.send("topic", b"third", partition=0)
             await asyncio.sleep(1)
             assert len(held) == 1
-            assert kafka.cluster.brokers[1].requests(ApiKey.PRODUCE) == []
+            assert kafka.cluster.brokers[1].requests(ProduceRequest) == []
             for link in kafka.cluster.brokers[0].links:
                 if link.transport is not None:
                     link.transport.abort()
@@ -159,7 +164,7 @@ def test_without_idempotence_one_in_flight_keeps_the_order(kafka: ProduceCluster
 
 
 def test_one_in_flight_is_one_also_while_the_leader_moves(kafka: ProduceCluster) -> None:
-    kafka.cluster.brokers[0].answers[ApiKey.PRODUCE] = lambda _: NO_ANSWER
+    kafka.cluster.brokers[0].answers[ProduceRequest] = lambda _: NO_ANSWER
 
     async def run() -> None:
         async with kafka.producer(
@@ -175,7 +180,7 @@ def test_one_in_flight_is_one_also_while_the_leader_moves(kafka: ProduceCluster)
             await asyncio.sleep(0.2)
             await producer.send("topic", b"second", partition=0)
             await asyncio.sleep(1)
-            assert kafka.cluster.brokers[1].requests(ApiKey.PRODUCE) == []
+            assert kafka.cluster.brokers[1].requests(ProduceRequest) == []
             await producer.flush()
 
     kafka.world.run(run())
@@ -208,7 +213,7 @@ def test_epochs_that_are_used_up_go_on_with_another_producer_id(kafka: ProduceCl
         )
 
     for broker in kafka.cluster.brokers.values():
-        broker.answers[ApiKey.INIT_PRODUCER_ID] = with_the_last_epoch
+        broker.answers[InitProducerIdRequest] = with_the_last_epoch
     kafka.refuse = lambda _, count, __: ErrorCode.INVALID_RECORD if count == 2 else NOTHING
 
     async def run() -> None:
@@ -257,7 +262,7 @@ def test_a_topic_that_is_created_again_is_written_to_from_its_beginning(
             return _refuse_all(request, response, ErrorCode.UNKNOWN_TOPIC_ID)
         return answer(0, request)
 
-    cluster.brokers[0].answers[ApiKey.PRODUCE] = produce
+    cluster.brokers[0].answers[ProduceRequest] = produce
 
     async def run() -> None:
         async with kafka.producer(linger_ms=0) as producer:
@@ -336,7 +341,7 @@ def test_delivery_timeout_ends_what_is_in_flight_and_later_records_go_on(
 
 
 def test_a_broker_that_does_not_answer_is_named_as_such(kafka: ProduceCluster) -> None:
-    kafka.cluster.brokers[0].answers[ApiKey.PRODUCE] = lambda _: NO_ANSWER
+    kafka.cluster.brokers[0].answers[ProduceRequest] = lambda _: NO_ANSWER
 
     async def run() -> None:
         async with kafka.producer(
@@ -410,7 +415,7 @@ def test_a_broker_that_throttles_gets_nothing_for_so_long_and_others_do(
 def test_a_leader_that_the_answer_names_is_asked_without_back_off(kafka: ProduceCluster) -> None:
     """Metadata still names the old leader; the new one is a broker that was not known before."""
     third = kafka.cluster.broker(2)
-    third.answers[ApiKey.PRODUCE] = lambda request: kafka.produce(2, request)
+    third.answers[ProduceRequest] = lambda request: kafka.produce(2, request)
     hidden = kafka.cluster.brokers.pop(2)
     moved = [False]
 
@@ -521,7 +526,7 @@ def test_a_partition_that_found_no_room_is_first_in_the_next_request(kafka: Prod
     assert counts == [6] * 5
     sizes = [
         len(request.topic_data[0].partition_data)
-        for request in kafka.cluster.brokers[0].requests(ApiKey.PRODUCE)
+        for request in kafka.cluster.brokers[0].requests(ProduceRequest)
     ]
     assert max(sizes) == 2, "what max.request.size has room for"
 
@@ -643,14 +648,14 @@ def test_a_broker_that_is_slow_but_takes_is_available_and_one_with_nothing_due_t
 def answer_after(kafka: ProduceCluster, seconds: float) -> None:
     """Have broker 0 take so long for each produce request, one after the other."""
     broker = kafka.cluster.brokers[0]
-    produce = broker.answers[ApiKey.PRODUCE]
+    produce = broker.answers[ProduceRequest]
 
     def late(request: Any) -> object:
         for link in broker.links:
             link._free_at = max(link._free_at, kafka.world.loop.time()) + seconds
         return produce(request)
 
-    broker.answers[ApiKey.PRODUCE] = late
+    broker.answers[ProduceRequest] = late
 
 
 def test_a_brokers_latency_and_rate_are_what_its_answers_show(kafka: ProduceCluster) -> None:
@@ -825,7 +830,7 @@ def disturb(kafka: ProduceCluster, seed: int, refusals: float) -> None:
         return HANG_UP if chance < 0.1 else NO_ANSWER if chance < 0.12 else response
 
     for broker in kafka.cluster.brokers.values():
-        broker.answers[ApiKey.PRODUCE] = lambda request, node=broker.id: answer(node, request)
+        broker.answers[ProduceRequest] = lambda request, node=broker.id: answer(node, request)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -1,9 +1,5 @@
-"""Transactions against a coordinator that keeps Kafka's rules, in both generations of the protocol.
-
-`trimtab.client.sender.transactions`, `trimtab.client.network.coordinator`, and the messages
-`trimtab.wire.messages.add_partitions_to_txn`, `trimtab.wire.messages.add_offsets_to_txn`,
-`trimtab.wire.messages.end_txn`, `trimtab.wire.messages.txn_offset_commit`.
-"""
+"""Transactions against a coordinator that keeps Kafka's rules, in both generations of the protocol
+(`trimtab.client.sender.transactions`, `trimtab.client.network.coordinator`)."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.client.scripted_broker import HANG_UP, NO_ANSWER
+from tests.unit.client.scripted_broker import HANG_UP, NO_ANSWER, RequestClass
 from tests.unit.client.scripted_transactions import (
     KAFKA_2_1,
     OTHER,
@@ -20,11 +16,18 @@ from tests.unit.client.scripted_transactions import (
     TransactionCluster,
     make_transaction_cluster,
 )
-from trimtab.client.network.connections import ApiKey
 from trimtab.client.producer import AsyncProducer
 from trimtab.client.sender.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.errors import BrokerError, ErrorCode, TransactionError, Unavailable, UsageError
 from trimtab.sim.world import World
+from trimtab.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from trimtab.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from trimtab.wire.messages.api_versions import ApiVersionsRequest
+from trimtab.wire.messages.end_txn import EndTxnRequest
+from trimtab.wire.messages.find_coordinator import FindCoordinatorRequest
+from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
+from trimtab.wire.messages.produce import ProduceRequest
+from trimtab.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 
 GROUP = ConsumerGroup("readers", 3, "member-1", "instance-1")
 
@@ -91,7 +94,7 @@ def test_kafka_2_1_is_spoken_to_in_its_versions(oldest: TransactionCluster) -> N
     oldest.run(scenario)
     assert oldest.committed == {TOPIC: [b"1"]}
     assert oldest.offsets == {OTHER: 5}
-    newest = {api: high for api, (_, high) in KAFKA_2_1.items() if api is not ApiKey.API_VERSIONS}
+    newest = {api: high for api, (_, high) in KAFKA_2_1.items() if api is not ApiVersionsRequest}
     assert {api: version for api, version, _ in oldest.asked(*newest)} == newest
 
 
@@ -108,11 +111,11 @@ def test_version_1_adds_partitions_before_it_sends_and_keeps_to_its_versions(
             await producer.commit_transaction()
 
     older.run(scenario)
-    asked = older.asked(ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.PRODUCE, ApiKey.END_TXN)
+    asked = older.asked(AddPartitionsToTxnRequest, ProduceRequest, EndTxnRequest)
     assert [(api, version) for api, version, _ in asked] == [
-        (ApiKey.ADD_PARTITIONS_TO_TXN, 3),
-        (ApiKey.PRODUCE, 11),
-        (ApiKey.END_TXN, 4),
+        (AddPartitionsToTxnRequest, 3),
+        (ProduceRequest, 11),
+        (EndTxnRequest, 4),
     ]
     (topic,) = asked[0][2].v3_and_below_topics
     assert sorted(topic.partitions) == [0, 1]  # those that turn up together, in one request
@@ -131,13 +134,13 @@ def test_version_2_adds_nothing_and_takes_a_new_epoch_from_each_end(
 
     newer.run(scenario)
     asked = newer.asked(
-        ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.PRODUCE, ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID
+        AddPartitionsToTxnRequest, ProduceRequest, EndTxnRequest, InitProducerIdRequest
     )
     assert [(api, version) for api, version, _ in asked] == [
-        (ApiKey.INIT_PRODUCER_ID, 5),
-        *[(ApiKey.PRODUCE, 13), (ApiKey.END_TXN, 5)] * 3,
+        (InitProducerIdRequest, 5),
+        *[(ProduceRequest, 13), (EndTxnRequest, 5)] * 3,
     ]
-    ends = [request for api, _, request in asked if api is ApiKey.END_TXN]
+    ends = [request for api, _, request in asked if api is EndTxnRequest]
     assert [request.producer_epoch for request in ends] == [0, 1, 2]
 
 
@@ -159,13 +162,13 @@ def test_a_transaction_follows_the_cluster_to_version_2_but_ends_as_it_began(
             await producer.commit_transaction()
 
     older.run(scenario)
-    asked = older.asked(ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.PRODUCE, ApiKey.END_TXN)
+    asked = older.asked(AddPartitionsToTxnRequest, ProduceRequest, EndTxnRequest)
     assert [(api, version) for api, version, _ in asked] == [
-        (ApiKey.ADD_PARTITIONS_TO_TXN, 3),
-        (ApiKey.PRODUCE, 11),
-        (ApiKey.END_TXN, 4),
-        (ApiKey.PRODUCE, 13),
-        (ApiKey.END_TXN, 5),
+        (AddPartitionsToTxnRequest, 3),
+        (ProduceRequest, 11),
+        (EndTxnRequest, 4),
+        (ProduceRequest, 13),
+        (EndTxnRequest, 5),
     ]
     assert older.committed == {TOPIC: [b"old", b"new"]}
 
@@ -179,7 +182,7 @@ def test_an_empty_transaction_sends_no_request(brokers: TransactionCluster) -> N
             await producer.abort_transaction()
 
     brokers.run(scenario)
-    assert brokers.asked(ApiKey.END_TXN, ApiKey.ADD_PARTITIONS_TO_TXN) == []
+    assert brokers.asked(EndTxnRequest, AddPartitionsToTxnRequest) == []
 
 
 def test_only_the_partition_that_is_used_is_added(older: TransactionCluster) -> None:
@@ -194,10 +197,10 @@ def test_only_the_partition_that_is_used_is_added(older: TransactionCluster) -> 
                 await producer.commit_transaction()
 
     older.run(scenario)
-    asked = older.asked(ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.PRODUCE)
+    asked = older.asked(AddPartitionsToTxnRequest, ProduceRequest)
     added, used = [], []
     for api, _, request in asked:
-        if api is ApiKey.PRODUCE:
+        if api is ProduceRequest:
             used += [d.index for topic in request.topic_data for d in topic.partition_data]
         else:
             added += [p for topic in request.v3_and_below_topics for p in topic.partitions]
@@ -217,14 +220,14 @@ def test_an_abort_drops_unsent_batches(brokers: TransactionCluster) -> None:
             assert not raised.value.is_fatal
 
     brokers.run(scenario)
-    assert brokers.asked(ApiKey.PRODUCE) == []
+    assert brokers.asked(ProduceRequest) == []
 
 
 def test_version_1_aborts_only_after_the_answers_to_all_sent_batches(
     older: TransactionCluster,
 ) -> None:
     """A batch that came after the end of its transaction would stay without one."""
-    older.script[ApiKey.PRODUCE] = [HANG_UP]
+    older.script[ProduceRequest] = [HANG_UP]
 
     async def scenario() -> None:
         async with older.producer() as producer:
@@ -234,13 +237,13 @@ def test_version_1_aborts_only_after_the_answers_to_all_sent_batches(
             await producer.abort_transaction()
 
     older.run(scenario)
-    asked = [api for api, _, _ in older.asked(ApiKey.PRODUCE, ApiKey.END_TXN)]
-    assert asked == [ApiKey.PRODUCE, ApiKey.PRODUCE, ApiKey.END_TXN]
+    asked = [api for api, _, _ in older.asked(ProduceRequest, EndTxnRequest)]
+    assert asked == [ProduceRequest, ProduceRequest, EndTxnRequest]
     assert older.committed == {}
 
 
 def test_version_2_ends_at_once_as_nothing_late_can_harm(newer: TransactionCluster) -> None:
-    newer.script[ApiKey.PRODUCE] = [HANG_UP]
+    newer.script[ProduceRequest] = [HANG_UP]
 
     async def scenario() -> None:
         async with newer.producer(retry_backoff_ms=5000, retry_backoff_max_ms=5000) as producer:
@@ -252,18 +255,18 @@ def test_version_2_ends_at_once_as_nothing_late_can_harm(newer: TransactionClust
             assert newer.world.loop.time() - began < 1
 
     newer.run(scenario)
-    asked = [api for api, _, _ in newer.asked(ApiKey.PRODUCE, ApiKey.END_TXN)]
-    assert asked == [ApiKey.PRODUCE, ApiKey.END_TXN]
+    asked = [api for api, _, _ in newer.asked(ProduceRequest, EndTxnRequest)]
+    assert asked == [ProduceRequest, EndTxnRequest]
 
 
 def test_version_2_fails_batches_at_once_that_come_back_unstored(newer: TransactionCluster) -> None:
-    newer.script[ApiKey.PRODUCE] = [ErrorCode.NOT_ENOUGH_REPLICAS]
+    newer.script[ProduceRequest] = [ErrorCode.NOT_ENOUGH_REPLICAS]
 
     async def scenario() -> None:
         async with newer.producer(retry_backoff_ms=5000, retry_backoff_max_ms=5000) as producer:
             await begin(producer)
             await producer.send("topic", b"1", partition=0)
-            await newer.arrival(ApiKey.PRODUCE)
+            await newer.arrival(ProduceRequest)
             began = newer.world.loop.time()
             await producer.abort_transaction()
             assert newer.world.loop.time() - began < 1
@@ -274,34 +277,34 @@ def test_version_2_fails_batches_at_once_that_come_back_unstored(newer: Transact
 
 def test_an_abort_waits_for_partitions_that_are_being_added(older: TransactionCluster) -> None:
     """One that was added behind the end would be part of the next transaction."""
-    older.script[ApiKey.ADD_PARTITIONS_TO_TXN] = [NO_ANSWER]
+    older.script[AddPartitionsToTxnRequest] = [NO_ANSWER]
 
     async def scenario() -> None:
         async with older.producer(request_timeout_ms=1000, delivery_timeout_ms=5000) as producer:
             await begin(producer)
             await producer.send("topic", b"1", partition=0)
-            await older.arrival(ApiKey.ADD_PARTITIONS_TO_TXN)
+            await older.arrival(AddPartitionsToTxnRequest)
             began = older.world.loop.time()
             await producer.abort_transaction()
             assert older.world.loop.time() - began >= 1
 
     older.run(scenario)
-    assert len(older.asked(ApiKey.ADD_PARTITIONS_TO_TXN)) == 1
-    assert len(older.asked(ApiKey.END_TXN)) == 1
+    assert len(older.asked(AddPartitionsToTxnRequest)) == 1
+    assert len(older.asked(EndTxnRequest)) == 1
 
 
 def test_a_batch_that_is_split_stays_in_its_transaction(brokers: TransactionCluster) -> None:
     async def scenario() -> None:
         async with brokers.producer(linger_ms=10) as producer:
             await begin(producer)
-            brokers.script[ApiKey.PRODUCE] = [ErrorCode.MESSAGE_TOO_LARGE]
+            brokers.script[ProduceRequest] = [ErrorCode.MESSAGE_TOO_LARGE]
             for number in range(4):
                 await producer.send("topic", b"%d" % number, partition=0)
             await producer.commit_transaction()
 
     brokers.run(scenario)
     assert brokers.committed == {TOPIC: [b"0", b"1", b"2", b"3"]}
-    assert len(brokers.asked(ApiKey.PRODUCE)) > 2
+    assert len(brokers.asked(ProduceRequest)) > 2
 
 
 def test_a_batch_split_in_a_failed_transaction_is_dropped(newer: TransactionCluster) -> None:
@@ -312,9 +315,9 @@ def test_a_batch_split_in_a_failed_transaction_is_dropped(newer: TransactionClus
             await begin(producer)
             for partition in range(2):
                 await (await producer.send("topic", b"first", partition=partition))
-            newer.script[ApiKey.PRODUCE] = [ErrorCode.INVALID_RECORD, ErrorCode.MESSAGE_TOO_LARGE]
+            newer.script[ProduceRequest] = [ErrorCode.INVALID_RECORD, ErrorCode.MESSAGE_TOO_LARGE]
             await producer.send("topic", b"1", partition=0)
-            await newer.arrival(ApiKey.PRODUCE)
+            await newer.arrival(ProduceRequest)
             for value in (b"2", b"3"):
                 await producer.send("topic", value, partition=1)
             with pytest.raises(TransactionError, match="INVALID_RECORD"):
@@ -322,7 +325,7 @@ def test_a_batch_split_in_a_failed_transaction_is_dropped(newer: TransactionClus
             await producer.abort_transaction()
 
     newer.run(scenario)
-    assert len(newer.asked(ApiKey.PRODUCE)) == 4
+    assert len(newer.asked(ProduceRequest)) == 4
     assert newer.decisions == [False]
 
 
@@ -332,7 +335,7 @@ def test_records_that_expire_end_the_transaction(brokers: TransactionCluster) ->
     async def scenario() -> None:
         async with brokers.producer(**options) as producer:
             await begin(producer)
-            brokers.script[ApiKey.PRODUCE] = [NO_ANSWER] * 4
+            brokers.script[ProduceRequest] = [NO_ANSWER] * 4
             await producer.send("topic", b"1", partition=0)
             with pytest.raises(TransactionError, match=r"delivery\.timeout\.ms.*abort_transac"):
                 await producer.commit_transaction()
@@ -354,10 +357,10 @@ def test_a_commit_that_failed_says_so_before_the_rest_is_settled(older: Transact
             await begin(producer)
             for partition in range(2):
                 await (await producer.send("topic", b"first", partition=partition))
-            older.script[ApiKey.PRODUCE] = [ErrorCode.NOT_ENOUGH_REPLICAS]
+            older.script[ProduceRequest] = [ErrorCode.NOT_ENOUGH_REPLICAS]
             await producer.send("topic", b"not stored for now", partition=0)
             await asyncio.sleep(0.1)
-            older.script[ApiKey.PRODUCE] = [ErrorCode.INVALID_RECORD]
+            older.script[ProduceRequest] = [ErrorCode.INVALID_RECORD]
             await producer.send("topic", b"never stored", partition=1)
             began = older.world.loop.time()
             with pytest.raises(TransactionError, match="INVALID_RECORD"):
@@ -374,7 +377,7 @@ def test_recreating_a_topic_fails_its_transaction(brokers: TransactionCluster) -
             await (await producer.send("topic", b"1", partition=0))
             brokers.cluster.topic_id = lambda name: bytes([2] * 16)  # type: ignore[method-assign]
             brokers.cluster.topic_of = lambda topic_id: "topic"  # type: ignore[method-assign]
-            brokers.script[ApiKey.PRODUCE] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+            brokers.script[ProduceRequest] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
             await producer.send("topic", b"2", partition=0)
             with pytest.raises(TransactionError, match="topic-0 was deleted and created again"):
                 await producer.commit_transaction()
@@ -416,11 +419,11 @@ def test_a_coordinator_that_moves_is_found_again(brokers: TransactionCluster) ->
 )
 def test_retriable_errors_are_waited_out(brokers: TransactionCluster, code: object) -> None:
     script = brokers.script
-    for api in (ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.END_TXN):
+    for api in (InitProducerIdRequest, AddPartitionsToTxnRequest, EndTxnRequest):
         script[api] = [code, code]
-    script[ApiKey.ADD_OFFSETS_TO_TXN] = script[ApiKey.TXN_OFFSET_COMMIT] = [code]
+    script[AddOffsetsToTxnRequest] = script[TxnOffsetCommitRequest] = [code]
     if code is not ErrorCode.CONCURRENT_TRANSACTIONS:
-        script[ApiKey.FIND_COORDINATOR] = [code]
+        script[FindCoordinatorRequest] = [code]
 
     async def scenario() -> None:
         async with brokers.producer() as producer:
@@ -443,7 +446,7 @@ def test_a_partition_is_added_soon_after_the_transaction_before(older: Transacti
     async def scenario() -> None:
         async with older.producer() as producer:
             await begin(producer)
-            older.script[ApiKey.ADD_PARTITIONS_TO_TXN] = [ErrorCode.CONCURRENT_TRANSACTIONS]
+            older.script[AddPartitionsToTxnRequest] = [ErrorCode.CONCURRENT_TRANSACTIONS]
             began = older.world.loop.time()
             await (await producer.send("topic", b"1", partition=0))
             assert older.world.loop.time() - began < 0.02
@@ -460,8 +463,8 @@ def test_version_2_leaves_brokers_the_time_to_write_markers(newer: TransactionCl
                     await producer.send("topic", b"1", partition=0)
 
     newer.run(scenario)
-    produced = [a.at for a in newer.cluster.brokers[0].asked if a.api is ApiKey.PRODUCE]
-    ended = [a.at for a in newer.cluster.brokers[0].asked if a.api is ApiKey.END_TXN]
+    produced = [a.at for a in newer.cluster.brokers[0].asked if a.api is ProduceRequest]
+    ended = [a.at for a in newer.cluster.brokers[0].asked if a.api is EndTxnRequest]
     assert 0.003 <= produced[1] - ended[0] < 0.005
 
 
@@ -479,11 +482,11 @@ def test_offsets_are_committed_by_the_member_that_read_them(brokers: Transaction
 
     brokers.run(scenario)
     assert brokers.offsets == {TOPIC: 5, OTHER: 6}
-    asked = brokers.asked(ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.TXN_OFFSET_COMMIT, ApiKey.END_TXN)
+    asked = brokers.asked(AddOffsetsToTxnRequest, TxnOffsetCommitRequest, EndTxnRequest)
     assert [(api, version) for api, version, _ in asked] == (
-        [(ApiKey.TXN_OFFSET_COMMIT, 5), (ApiKey.END_TXN, 5)]
+        [(TxnOffsetCommitRequest, 5), (EndTxnRequest, 5)]
         if brokers.level == 2
-        else [(ApiKey.ADD_OFFSETS_TO_TXN, 4), (ApiKey.TXN_OFFSET_COMMIT, 4), (ApiKey.END_TXN, 4)]
+        else [(AddOffsetsToTxnRequest, 4), (TxnOffsetCommitRequest, 4), (EndTxnRequest, 4)]
     )
     request = asked[-2][2]
     assert (
@@ -584,15 +587,15 @@ ABORTABLE = [
 @pytest.mark.parametrize(
     "api",
     [
-        ApiKey.ADD_PARTITIONS_TO_TXN,
-        ApiKey.ADD_OFFSETS_TO_TXN,
-        ApiKey.TXN_OFFSET_COMMIT,
-        ApiKey.END_TXN,
+        AddPartitionsToTxnRequest,
+        AddOffsetsToTxnRequest,
+        TxnOffsetCommitRequest,
+        EndTxnRequest,
     ],
-    ids=lambda api: api.name,
+    ids=lambda api: api.__name__,
 )
 def test_a_coordinators_error_ends_the_transaction_or_the_producer(
-    older: TransactionCluster, api: ApiKey, code: ErrorCode
+    older: TransactionCluster, api: RequestClass, code: ErrorCode
 ) -> None:
     older.script[api] = [code]
 
@@ -643,7 +646,7 @@ def test_a_lost_batch_ends_the_transaction_and_the_next_begins_with_a_new_epoch(
         async with brokers.producer() as producer:
             await begin(producer)
             await (await producer.send("topic", b"1", partition=0))
-            brokers.script[ApiKey.PRODUCE] = [code]
+            brokers.script[ProduceRequest] = [code]
             lost = await producer.send("topic", b"2", partition=0)
             with pytest.raises(BrokerError, match=code.name):
                 await lost
@@ -662,19 +665,19 @@ def test_a_lost_batch_ends_the_transaction_and_the_next_begins_with_a_new_epoch(
     assert brokers.committed == {TOPIC: [b"again"]}
     raised_epochs = [
         (request.producer_id, request.producer_epoch)
-        for _, _, request in brokers.asked(ApiKey.INIT_PRODUCER_ID)
+        for _, _, request in brokers.asked(InitProducerIdRequest)
     ]
     is_forgotten = code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert raised_epochs == [(-1, -1), *([(7, 0)] if brokers.level < 2 or is_forgotten else [])]
     # A coordinator that has forgotten the producer could not end its transaction.
-    ends = [request.committed for _, _, request in brokers.asked(ApiKey.END_TXN)]
+    ends = [request.committed for _, _, request in brokers.asked(EndTxnRequest)]
     assert ends == ([True] if is_forgotten else [False, True])
 
 
 def test_brokers_that_cannot_raise_an_epoch_end_the_producer_that_lost_a_batch(
     oldest: TransactionCluster,
 ) -> None:
-    oldest.script[ApiKey.PRODUCE] = [ErrorCode.INVALID_RECORD]
+    oldest.script[ProduceRequest] = [ErrorCode.INVALID_RECORD]
 
     async def scenario() -> None:
         async with oldest.producer() as producer:
@@ -693,7 +696,7 @@ def test_brokers_that_cannot_raise_an_epoch_end_the_producer_that_lost_a_batch(
 def test_a_batch_that_is_refused_for_now_stays_in_its_transaction(
     brokers: TransactionCluster,
 ) -> None:
-    brokers.script[ApiKey.PRODUCE] = [
+    brokers.script[ProduceRequest] = [
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.CONCURRENT_TRANSACTIONS,
     ]
@@ -707,11 +710,11 @@ def test_a_batch_that_is_refused_for_now_stays_in_its_transaction(
 
     brokers.run(scenario)
     assert brokers.committed == {TOPIC: [b"0", b"1", b"2"]}
-    assert len(brokers.asked(ApiKey.ADD_PARTITIONS_TO_TXN)) == (brokers.level < 2)
+    assert len(brokers.asked(AddPartitionsToTxnRequest)) == (brokers.level < 2)
 
 
 def test_initialization_that_was_refused_may_be_repeated(brokers: TransactionCluster) -> None:
-    brokers.script[ApiKey.INIT_PRODUCER_ID] = [
+    brokers.script[InitProducerIdRequest] = [
         ErrorCode.INVALID_TRANSACTION_TIMEOUT,
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ]
@@ -725,7 +728,7 @@ def test_initialization_that_was_refused_may_be_repeated(brokers: TransactionClu
             await begin(producer)
 
     brokers.run(scenario)
-    timeouts = {r.transaction_timeout_ms for _, _, r in brokers.asked(ApiKey.INIT_PRODUCER_ID)}
+    timeouts = {r.transaction_timeout_ms for _, _, r in brokers.asked(InitProducerIdRequest)}
     assert timeouts == {60_000}
 
 
@@ -760,7 +763,7 @@ def test_calls_at_the_wrong_time_name_the_right_one(newer: TransactionCluster) -
 def test_a_call_that_timed_out_continues_and_may_be_repeated(brokers: TransactionCluster) -> None:
     async def scenario() -> None:
         async with brokers.producer(max_block_ms=1000) as producer:
-            brokers.script[ApiKey.FIND_COORDINATOR] = [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 4
+            brokers.script[FindCoordinatorRequest] = [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 4
             with pytest.raises(
                 Unavailable, match=r"init_transactions\(\).*COORDINATOR_NOT_AVAILABLE.*call it agai"
             ):
@@ -770,7 +773,7 @@ def test_a_call_that_timed_out_continues_and_may_be_repeated(brokers: Transactio
             await producer.init_transactions()
             await producer.begin_transaction()
             await producer.send("topic", b"1", partition=0)
-            brokers.script[ApiKey.END_TXN] = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 4
+            brokers.script[EndTxnRequest] = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 4
             with pytest.raises(Unavailable, match=r"commit_transaction\(\) is not done after 1 s"):
                 await producer.commit_transaction()
             with pytest.raises(UsageError, match=r"call commit_transaction\(\) again"):
@@ -789,7 +792,7 @@ def test_offsets_that_timed_out_are_waited_for_by_the_commit(brokers: Transactio
     async def scenario() -> None:
         async with brokers.producer(max_block_ms=1000) as producer:
             await begin(producer)
-            brokers.script[ApiKey.TXN_OFFSET_COMMIT] = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 4
+            brokers.script[TxnOffsetCommitRequest] = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 4
             with pytest.raises(Unavailable, match=r"send_offsets_to_transaction\(\)"):
                 await producer.send_offsets_to_transaction({TOPIC: 5}, GROUP)
             await producer.commit_transaction()
@@ -802,7 +805,7 @@ def test_offsets_that_timed_out_are_not_sent_twice(brokers: TransactionCluster) 
     async def scenario() -> None:
         async with brokers.producer(max_block_ms=1000) as producer:
             await begin(producer)
-            brokers.script[ApiKey.TXN_OFFSET_COMMIT] = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 4
+            brokers.script[TxnOffsetCommitRequest] = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 4
             with pytest.raises(Unavailable, match="COORDINATOR_LOAD_IN_PROGRESS"):
                 await producer.send_offsets_to_transaction({TOPIC: 5}, GROUP)
             await producer.send_offsets_to_transaction({TOPIC: 5}, GROUP)
@@ -811,7 +814,7 @@ def test_offsets_that_timed_out_are_not_sent_twice(brokers: TransactionCluster) 
 
     brokers.run(scenario)
     assert brokers.offsets == {TOPIC: 6}
-    assert len(brokers.asked(ApiKey.TXN_OFFSET_COMMIT)) == 4 + 1 + 1
+    assert len(brokers.asked(TxnOffsetCommitRequest)) == 4 + 1 + 1
 
 
 def test_an_abort_gives_up_offsets_and_partitions_that_were_not_taken(
@@ -820,10 +823,10 @@ def test_an_abort_gives_up_offsets_and_partitions_that_were_not_taken(
     async def scenario() -> None:
         async with brokers.producer(max_block_ms=1000) as producer:
             await begin(producer)
-            for api in (ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN):
+            for api in (AddPartitionsToTxnRequest, AddOffsetsToTxnRequest):
                 brokers.script[api] = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 1000
-            brokers.script[ApiKey.TXN_OFFSET_COMMIT] = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 1000
-            brokers.script[ApiKey.PRODUCE] = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 1000
+            brokers.script[TxnOffsetCommitRequest] = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 1000
+            brokers.script[ProduceRequest] = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 1000
             delivery = await producer.send("topic", b"1", partition=0)
             with pytest.raises(Unavailable):
                 await producer.send_offsets_to_transaction({TOPIC: 5}, GROUP)
@@ -871,7 +874,7 @@ def test_a_cluster_without_transactions_says_so_at_once() -> None:
     with World(23) as world:
         brokers = make_transaction_cluster(world, level=0)
         for broker in brokers.cluster.brokers.values():
-            del broker.versions[ApiKey.END_TXN]
+            del broker.versions[EndTxnRequest]
 
         async def scenario() -> None:
             async with brokers.producer() as producer:
@@ -883,7 +886,7 @@ def test_a_cluster_without_transactions_says_so_at_once() -> None:
 
 def test_waiting_calls_raise_when_the_producer_is_closed(brokers: TransactionCluster) -> None:
     async def scenario() -> None:
-        brokers.script[ApiKey.END_TXN] = [NO_ANSWER]
+        brokers.script[EndTxnRequest] = [NO_ANSWER]
         async with brokers.producer() as producer:
             await begin(producer)
             await producer.send("topic", b"1", partition=0)

@@ -10,25 +10,31 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.unit.client.scripted_broker import HANG_UP, NO_ANSWER
+from tests.unit.client.scripted_broker import HANG_UP, NO_ANSWER, RequestClass
 from tests.unit.client.scripted_transactions import OTHER, TOPIC, make_transaction_cluster
-from trimtab.client.network.connections import ApiKey
 from trimtab.client.sender.group_offsets import ConsumerGroup
 from trimtab.errors import ErrorCode, TransactionError, Unavailable
 from trimtab.records import TopicPartition
 from trimtab.sim.world import World
+from trimtab.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from trimtab.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from trimtab.wire.messages.end_txn import EndTxnRequest
+from trimtab.wire.messages.find_coordinator import FindCoordinatorRequest
+from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
+from trimtab.wire.messages.produce import ProduceRequest
+from trimtab.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 
 GROUP = ConsumerGroup("readers", 3, "member-1", "instance-1")
 COORDINATORS = (
-    ApiKey.INIT_PRODUCER_ID,
-    ApiKey.ADD_PARTITIONS_TO_TXN,
-    ApiKey.ADD_OFFSETS_TO_TXN,
-    ApiKey.TXN_OFFSET_COMMIT,
-    ApiKey.END_TXN,
+    InitProducerIdRequest,
+    AddPartitionsToTxnRequest,
+    AddOffsetsToTxnRequest,
+    TxnOffsetCommitRequest,
+    EndTxnRequest,
 )
-PASSING: dict[ApiKey, list[object]] = {
-    ApiKey.FIND_COORDINATOR: [ErrorCode.COORDINATOR_NOT_AVAILABLE, HANG_UP],
-    ApiKey.PRODUCE: [
+PASSING: dict[RequestClass, list[object]] = {
+    FindCoordinatorRequest: [ErrorCode.COORDINATOR_NOT_AVAILABLE, HANG_UP],
+    ProduceRequest: [
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.NOT_ENOUGH_REPLICAS,
         ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -45,10 +51,10 @@ PASSING: dict[ApiKey, list[object]] = {
     ]
     for api in COORDINATORS
 }
-ENDING: dict[ApiKey, list[object]] = {
+ENDING: dict[RequestClass, list[object]] = {
     api: [ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.UNKNOWN_SERVER_ERROR]
-    for api in (ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.TXN_OFFSET_COMMIT)
-} | {ApiKey.PRODUCE: [ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_RECORD]}
+    for api in (AddPartitionsToTxnRequest, AddOffsetsToTxnRequest, TxnOffsetCommitRequest)
+} | {ProduceRequest: [ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_RECORD]}
 
 
 @pytest.mark.parametrize("level", [1, 2], ids=["version-1", "version-2"])
@@ -61,7 +67,7 @@ def test_under_faults_exactly_the_committed_records_are_read(level: int, seed: i
         brokers = make_transaction_cluster(world, level)
         random = world.random("faults")
 
-        def fault(api: ApiKey) -> object:
+        def fault(api: RequestClass) -> object:
             draw = random.random()
             if draw < 0.15:
                 return random.choice(PASSING[api])
