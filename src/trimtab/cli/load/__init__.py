@@ -31,8 +31,9 @@ from typing import TYPE_CHECKING, Final
 from trimtab.cli.options import add_client_options, read_client_options
 from trimtab.cli.selection import ADMIN_TIMEOUT_MS, connect_admin, match_names
 from trimtab.cli.table import show_bytes, show_count
-from trimtab.errors import KafkaError, UsageError
+from trimtab.errors import BrokerError, KafkaError, UsageError
 from trimtab.records import TopicPartition
+from trimtab.spark.options.load import COST_PER_GB
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +50,6 @@ EXAMPLES = """\
   spark-submit --master spark://HOST:7077 …/trimtab/__main__.py load report --max-bytes 1t
 """
 
-_COST_PER_GB: Final = 0.02
 _WINDOW: Final = re.compile(r"[1-9]\d{0,5} ?(second|minute|hour|day|week)s?")
 
 
@@ -101,9 +101,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--cost-per-gb",
         type=float,
-        default=_COST_PER_GB,
+        default=COST_PER_GB,
         metavar="N",
-        help=f"what a GB between racks costs (default: {_COST_PER_GB})",
+        help=f"what a GB between racks costs (default: {COST_PER_GB})",
     )
     command.add_argument(
         "--top", type=int, default=20, metavar="N", help="rows of tables shown (default: 20)"
@@ -216,17 +216,37 @@ def _ask(arguments: argparse.Namespace) -> tuple[Request, str]:
     if arguments.top < 1:
         raise UsageError(f"--top {arguments.top}: write 1 or more")
     clients = [] if arguments.clients is None else read_clients(arguments.clients)
-    groups = [name for name in (arguments.groups or "").split(",") if name]
+    groups = [name for part in (arguments.groups or "").split(",") if (name := part.strip())]
+    denied: list[BrokerError] = []
     client = read_client_options(arguments)
     with connect_admin(client) as admin:
         topics = read_topics(arguments.topics, admin.topics())
         cluster = admin.cluster().cluster_id or "without an id"
         _check_history(arguments.out, cluster)
         snapshot = take_snapshot(
-            {"default.api.timeout.ms": ADMIN_TIMEOUT_MS, **client}, None, groups
+            {"default.api.timeout.ms": ADMIN_TIMEOUT_MS, **client},
+            None,
+            groups,
+            denied=denied.append,
         )
+        # A topic may have been deleted since they were listed.
+        there = {row[1] for row in snapshot.partitions}
+        topics = [name for name in topics if name in there]
         stored, seconds = _measure(admin, snapshot, topics, since_s)
-    partitions = sum(row[1] in set(topics) for row in snapshot.partitions)
+    if stored and denied and not snapshot.replicas:
+        raise UsageError(
+            f"--max-bytes {arguments.max_bytes} cannot be kept, because brokers do not tell the"
+            f" sizes of logs ({denied[0]}): allow the operation Describe on the cluster"
+        )
+    for error in denied:
+        _say(f"Left out, because it is not authorized: {error}")
+    known = {f"group {row[1]}" for row in snapshot.group_offsets}
+    known.update(error.subject for error in denied)
+    for group in groups:
+        if f"group {group}" not in known:
+            _say(f"Left out, because it has no committed offsets: group {group}")
+    wanted = set(topics)
+    partitions = sum(row[1] in wanted for row in snapshot.partitions)
     request = Request(
         client=client,
         topics=topics,
@@ -238,6 +258,7 @@ def _ask(arguments: argparse.Namespace) -> tuple[Request, str]:
         cost_per_gb=cost,
         top=arguments.top,
         history=arguments.out / "history",
+        denied=[str(error) for error in denied],
     )
     return request, cluster
 
@@ -250,11 +271,14 @@ def _measure(
 
     wanted = set(topics)
     leaders = {TopicPartition(row[1], row[2]): row[3] for row in snapshot.partitions}
-    logs = {
-        TopicPartition(topic, partition): size
-        for _, broker, _, topic, partition, size, _, is_future in snapshot.replicas
-        if not is_future and leaders.get(TopicPartition(topic, partition)) == broker
-    }
+    logs: dict[TopicPartition, int] = {}
+    copies: dict[TopicPartition, int] = {}
+    for _, broker, _, topic, number, size, _, is_future in snapshot.replicas:
+        if not is_future:
+            partition = TopicPartition(topic, number)
+            copies[partition] = max(size, copies.get(partition, 0))
+            if leaders.get(partition) == broker:
+                logs[partition] = size
     bounds = {
         TopicPartition(topic, partition): (earliest, latest)
         for _, topic, partition, earliest, latest in snapshot.offsets
@@ -271,7 +295,9 @@ def _measure(
         if since_s:
             at = first[partition].offset
             since = latest if at < 0 else min(max(at, earliest), latest)
-        stored[partition] = Stored(earliest, since, latest, logs.get(partition, 0))
+        # The leader may have changed before the brokers were asked for their logs.
+        size = logs.get(partition, copies.get(partition, 0))
+        stored[partition] = Stored(earliest, since, latest, size)
     times = [
         each.timestamp for found in (first, last) for each in found.values() if each.offset >= 0
     ]

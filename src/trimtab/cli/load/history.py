@@ -18,29 +18,29 @@ RECALLED: Final = 10
 """How many snapshots are looked at, the newest: what a disk did a year ago says little."""
 
 
-def remember(session: SparkSession, snapshot: Snapshot, directory: Path) -> None:
+def remember(snapshot: Snapshot, directory: Path) -> None:
     """Add a snapshot: a Parquet file for each of its tables, by the time that it was taken."""
-    from trimtab.spark.load.snapshots import to_frames
+    from trimtab.spark.load.snapshots import to_tables
 
-    name = snapshot.brokers[0][0].strftime("%Y%m%dT%H%M%S.%fZ.parquet")
-    frames = to_frames(session, snapshot)
-    for table, frame in zip(frames._fields, frames, strict=True):
-        (directory / table).mkdir(parents=True, exist_ok=True)
-        write_parquet(frame.toArrow(), directory / table / name)
+    file = snapshot.brokers[0][0].strftime("%Y%m%dT%H%M%S.%fZ.parquet")
+    for name, table in zip(snapshot._fields, to_tables(snapshot), strict=True):
+        (directory / name).mkdir(parents=True, exist_ok=True)
+        write_parquet(table, directory / name / file)
 
 
 def recall(session: SparkSession, directory: Path) -> SnapshotFrames:
-    """The newest snapshots.
+    """The newest snapshots; their files are read here, and once.
 
     Raises:
         UsageError: a file of theirs cannot be read.
     """
+    from trimtab.spark.load.inputs import to_frame
     from trimtab.spark.load.snapshots import SCHEMAS, SnapshotFrames
 
     names = sorted(path.name for path in (directory / "brokers").glob("*.parquet"))[-RECALLED:]
     return SnapshotFrames(
         *(
-            session.createDataFrame(_read([directory / table / name for name in names]), schema)
+            to_frame(session, _read([directory / table / name for name in names]), schema)
             for table, schema in zip(SnapshotFrames._fields, SCHEMAS, strict=True)
         )
     )

@@ -268,9 +268,14 @@ def _describe_reading(read: Mapping[str, Any]) -> str:
         if read["without_leader"]
         else ""
     )
+    denied = (
+        f" Not authorized, and left out: {escape('; '.join(read['denied']))}."
+        if read["denied"]
+        else ""
+    )
     return (
         f"{part}: sizes and times of records, no values; {keys}. Bytes are those of the record "
-        f"batches in the log, headers included.{leaders} Rules and thresholds are those of "
+        f"batches in the log, headers included.{leaders}{denied} Rules and thresholds are those of "
         "trimtab.spark.load.findings."
     )
 

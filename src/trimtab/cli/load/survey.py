@@ -38,6 +38,7 @@ class Request(NamedTuple):
         cost_per_gb: between racks.
         top: rows of a table that are shown, and hot keys of a topic.
         history: the directory with earlier snapshots; this one is added.
+        denied: the errors of requests that the client is not authorized to send.
     """
 
     client: Mapping[str, Any]
@@ -50,6 +51,7 @@ class Request(NamedTuple):
     cost_per_gb: float
     top: int
     history: Path
+    denied: Sequence[str] = ()
 
 
 class Tables(NamedTuple):
@@ -64,6 +66,13 @@ class Tables(NamedTuple):
     findings: pa.Table
     totals: pa.Table
     skew: pa.Table
+
+
+class _Collected(NamedTuple):
+    """A computed table, on the driver and as a frame of these same rows."""
+
+    table: pa.Table
+    frame: DataFrame
 
 
 class Summary(TypedDict):
@@ -88,58 +97,69 @@ class Summary(TypedDict):
 
 
 def survey(session: SparkSession, request: Request) -> Tables:
-    """Compute every table; the topics are read once, and once more for hot keys."""
+    """Compute every table; the topics are read once, and once more for hot keys.
+
+    Each table is brought to the driver when it is computed, and the tables after it are computed
+    from there: no query repeats another one, and the number of Spark's jobs does not grow with
+    topics, partitions and groups. (A cache is not enough: a server of Spark Connect may analyze the
+    same plan again, and not find its result.)
+    """
     from trimtab.spark import load
     from trimtab.spark.load import snapshots
+    from trimtab.spark.load.inputs import to_arrow, to_frame
 
-    remember(session, request.snapshot, request.history)
+    def collect(frame: DataFrame) -> _Collected:
+        table = frame.toArrow()
+        return _Collected(table, to_frame(session, table, frame.schema))
+
+    remember(request.snapshot, request.history)
     past = recall(session, request.history)
     wanted = set(request.topics)
     rows = [row for row in request.snapshot.partitions if row[1] in wanted]
-    partitions = session.createDataFrame(rows, snapshots.PARTITIONS)
-    table = load.partition_load(
-        _read(session, request, load.RECORDS), partitions, request.window
-    ).cache()
-    try:
-        totals = load.roll_up(table)
-        skew = load.topic_skew(totals, partitions)
-        keys = None
-        if request.keys != "none":
-            schema = load.KEYS if request.keys == "text" else load.KEY_HASHES
-            sketches = load.key_sketches(_read(session, request, schema))
-            keys = load.hot_keys(sketches, request.top).cache()
-        clients = session.createDataFrame(list(request.clients), load.CLIENTS)
-        racks = load.rack_traffic(totals, partitions, clients, request.cost_per_gb)
-        capacity = load.broker_capacity(
-            past.brokers, past.replicas, past.directories, past.partitions
-        )
-        lag = None
-        if request.snapshot.group_offsets:
-            lag = load.group_lag(past.group_offsets, past.offsets, table)
-        found = load.findings(
-            load=totals, skew=skew, keys=keys, racks=racks, capacity=capacity, lag=lag
-        )
-        tables = Tables(
-            partition_load=table.toArrow(),
-            topic_skew=load.topic_skew(table, partitions).toArrow(),
-            hot_keys=None if keys is None else keys.toArrow(),
-            rack_traffic=racks.toArrow(),
-            broker_capacity=capacity.toArrow(),
-            group_lag=None if lag is None else lag.toArrow(),
-            findings=found.toArrow(),
-            totals=totals.toArrow(),
-            skew=skew.toArrow(),
-        )
-        if keys is not None:
-            keys.unpersist()
-        return tables
-    finally:
-        table.unpersist()
+    partitions = to_frame(session, to_arrow(rows, snapshots.PARTITIONS), snapshots.PARTITIONS)
+    clients = to_frame(session, to_arrow(request.clients, load.CLIENTS), load.CLIENTS)
+    windows = collect(
+        load.partition_load(_read(session, request, load.RECORDS), partitions, request.window)
+    )
+    keys = None
+    if request.keys != "none":
+        schema = load.KEYS if request.keys == "text" else load.KEY_HASHES
+        sketches = load.key_sketches(_read(session, request, schema))
+        keys = collect(load.hot_keys(sketches, request.top))
+    totals = collect(load.roll_up(windows.frame))
+    skew = collect(load.topic_skew(totals.frame, partitions))
+    racks = collect(load.rack_traffic(totals.frame, partitions, clients, request.cost_per_gb))
+    capacity = collect(
+        load.broker_capacity(past.brokers, past.replicas, past.directories, past.partitions)
+    )
+    lag = None
+    if request.snapshot.group_offsets:
+        lag = collect(load.group_lag(past.group_offsets, past.offsets, windows.frame))
+    found = load.findings(
+        load=totals.frame,
+        skew=skew.frame,
+        keys=None if keys is None else keys.frame,
+        racks=racks.frame,
+        capacity=capacity.frame,
+        lag=None if lag is None else lag.frame,
+    )
+    return Tables(
+        partition_load=windows.table,
+        topic_skew=load.topic_skew(windows.frame, partitions).toArrow(),
+        hot_keys=None if keys is None else keys.table,
+        rack_traffic=racks.table,
+        broker_capacity=capacity.table,
+        group_lag=None if lag is None else lag.table,
+        findings=found.toArrow(),
+        totals=totals.table,
+        skew=skew.table,
+    )
 
 
 def summarize(request: Request, tables: Tables, cluster: str, version: str) -> Summary:
     """What the report shows; its size does not grow with the topics."""
     snapshot = request.snapshot
+    wanted = set(request.topics)
     counts: dict[str, int] = {}
     for row in snapshot.partitions:
         counts[row[1]] = counts.get(row[1], 0) + 1
@@ -170,9 +190,8 @@ def summarize(request: Request, tables: Tables, cluster: str, version: str) -> S
             "cost_per_gb": request.cost_per_gb,
             "keys": request.keys,
             "clients": len(request.clients),
-            "without_leader": sum(
-                row[3] < 0 for row in snapshot.partitions if row[1] in set(request.topics)
-            ),
+            "without_leader": sum(row[3] < 0 for row in snapshot.partitions if row[1] in wanted),
+            "denied": list(request.denied),
         },
         "findings": tables.findings.to_pylist(),
         "topics": _head(topics, request.top),
@@ -202,9 +221,11 @@ def summarize(request: Request, tables: Tables, cluster: str, version: str) -> S
 
 
 def _read(session: SparkSession, request: Request, schema: str) -> DataFrame:
+    from trimtab.spark.load.inputs import to_arrow, to_frame
+
     offsets = request.reading.offsets
     if not offsets:
-        return session.createDataFrame([], schema)
+        return to_frame(session, to_arrow([], schema), schema)
     assigned: dict[str, list[int]] = {}
     starting: dict[str, dict[str, int]] = {}
     ending: dict[str, dict[str, int]] = {}

@@ -22,11 +22,12 @@ from trimtab.spark.load.groups import group_lag
 from trimtab.spark.load.inputs import BATCHES, KEY_HASHES, KEYS, PARTITIONS, RECORDS
 from trimtab.spark.load.keys import hot_keys, key_sketches
 from trimtab.spark.load.partitions import partition_load, roll_up, share_by
-from trimtab.spark.load.racks import CLIENTS, COST_PER_GB, rack_traffic
+from trimtab.spark.load.racks import CLIENTS, rack_traffic
 from trimtab.spark.load.repartitioning import what_if, what_if_partitions
 from trimtab.spark.load.rules import Thresholds, findings
 from trimtab.spark.load.skew import topic_skew
 from trimtab.spark.load.writing import append, start
+from trimtab.spark.options.load import COST_PER_GB
 
 __all__ = [
     "BATCHES",

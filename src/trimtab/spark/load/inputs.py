@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
 
 from trimtab.errors import UsageError
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 RECORDS: Final = (
     "topic string, partition int, offset long, timestamp timestamp, "
@@ -42,6 +45,50 @@ PARTITIONS: Final = "topic string, partition int, leader int, rack string"
 
 `leader` is the leading broker's id (-1: none) and `rack` its rack (null: not known).
 """
+
+
+_ONE_PARTITION_BYTES: Final = 16 * 1024 * 1024
+"""Larger tables keep several partitions: a task carries its rows, and Spark limits its size."""
+
+
+def to_arrow(rows: Sequence[Sequence[Any]], schema: str) -> pa.Table:
+    """Rows as an Arrow table, without Spark.
+
+    Args:
+        schema: one of those of the load tables, such as `PARTITIONS`.
+    """
+    import pyarrow as pa
+
+    kinds = {
+        "string": pa.string(),
+        "int": pa.int32(),
+        "long": pa.int64(),
+        "double": pa.float64(),
+        "boolean": pa.bool_(),
+        "binary": pa.binary(),
+        "timestamp": pa.timestamp("us", "UTC"),
+        "array<int>": pa.list_(pa.int32()),
+        "array<string>": pa.list_(pa.string()),
+    }
+    fields = [column.split() for column in schema.split(", ")]
+    kept = pa.schema([(name, kinds[kind]) for name, kind in fields])
+    columns = zip(*rows, strict=True) if rows else [()] * len(fields)
+    return pa.table(
+        [pa.array(values, field.type) for values, field in zip(columns, kept, strict=True)],
+        schema=kept,
+    )
+
+
+def to_frame(session: SparkSession, table: pa.Table, schema: str | StructType) -> DataFrame:
+    """An Arrow table as a DataFrame that holds its rows; no Spark job.
+
+    A small table is one partition, so that grouping, sorting and joining it needs no shuffle.
+
+    Args:
+        schema: needed for a table without rows, of which Spark Connect infers none.
+    """
+    frame = session.createDataFrame(table, schema)
+    return frame.coalesce(1) if table.nbytes <= _ONE_PARTITION_BYTES else frame
 
 
 def require(frame: DataFrame, name: str, *columns: str) -> None:

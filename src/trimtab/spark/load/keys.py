@@ -92,16 +92,20 @@ def hot_keys(sketches: DataFrame, top: int = 20) -> DataFrame:
     key = "key" if "key" in sketches.columns else "keyHash"
     require(sketches, "sketches", "topic", key, "Records", "Bytes", "Missed", "Partition")
     window = window_of(sketches)
-    totals = sketches.filter(f.isnull(key)).select(
-        *window, "topic", f.col("Records").alias("all"), f.col("Missed").alias("floor")
+    # Windows, not a join of the totals with the keys: that would read the topics twice.
+    each = Window.partitionBy(*window, "topic")
+    is_total = f.isnull(key)
+    ranked = sketches.withColumns(
+        {
+            "all": f.max(f.when(is_total, f.col("Records"))).over(each),
+            "floor": f.max(f.when(is_total, f.col("Missed"))).over(each),
+            # The row with the totals has the last rank.
+            "Rank": f.row_number().over(
+                each.orderBy(is_total, f.desc("Records"), f.asc(key)),
+            ),
+        }
     )
-    ranked = sketches.filter(f.isnotnull(key)).withColumn(
-        "Rank",
-        f.row_number().over(
-            Window.partitionBy(*window, "topic").orderBy(f.desc("Records"), f.asc(key))
-        ),
-    )
-    table = ranked.filter(f.col("Rank") <= top).join(totals, [*window, "topic"])
+    table = ranked.filter(f.isnotnull(key) & (f.col("Rank") <= top))
     return in_order(
         table.select(
             *window,

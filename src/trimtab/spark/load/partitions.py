@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
+from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 from trimtab.errors import UsageError
@@ -95,7 +96,7 @@ def share_by(load: DataFrame, where: Literal["leader", "rack"]) -> DataFrame:
     sums = load.groupBy("topic", where).agg(
         f.sum("TotalBytes").alias("TotalBytes"), f.sum("TotalRecords").alias("TotalRecords")
     )
-    return _shares(sums, load).orderBy("topic", where)
+    return _add_shares(sums).orderBy("topic", where)
 
 
 def _measure(rows: DataFrame) -> DataFrame:
@@ -165,13 +166,12 @@ def _finish(totals: DataFrame) -> DataFrame:
         ratio("TotalRecords", "TotalBatches").alias("RecordsPerBatch"),
     ]
     if not window:
-        totals = _shares(totals, totals)
+        totals = _add_shares(totals)
         columns.append("ShareOfBytes")
     return in_order(totals.select(*columns), *window, "topic", "partition")
 
 
-def _shares(part: DataFrame, whole: DataFrame) -> DataFrame:
-    """`part` with its share of its topic's bytes in `whole`."""
-    totals = whole.groupBy("topic").agg(f.sum("TotalBytes").alias("topicBytes"))
-    share = ratio("TotalBytes", "topicBytes").alias("ShareOfBytes")
-    return part.join(totals, "topic").select(*part.columns, share)
+def _add_shares(sums: DataFrame) -> DataFrame:
+    """`sums` with each row's share of its topic's bytes."""
+    whole = f.sum("TotalBytes").over(Window.partitionBy("topic"))
+    return sums.withColumn("ShareOfBytes", ratio("TotalBytes", whole))

@@ -12,6 +12,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 from trimtab.spark.load.inputs import ratio, require, window_of
+from trimtab.spark.options.load import COST_PER_GB
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,9 +26,6 @@ members of a group does. `isNear` says of a producer that it is rack-aware
 (`partitioner.rack.aware`, KIP-1123), of a consumer that brokers send it to a replica in its rack
 (`client.rack` and a `replica.selector.class`, KIP-392).
 """
-
-COST_PER_GB: Final = 0.02
-"""Dollars for a GB between racks: what AWS takes between its zones, 0.01 at either end."""
 
 GB: Final = 1_000_000_000
 """Bytes that providers bill as one GB."""

@@ -6,9 +6,9 @@ to set. A rule looks at the last window of a table only; an old one is history.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial, reduce
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import functions as f
 
@@ -88,25 +88,21 @@ def findings(
         UsageError: no table is given.
     """
     limits = thresholds or Thresholds()
-    rules: list[tuple[DataFrame | None, Callable[[DataFrame, Thresholds], DataFrame]]] = [
-        (skew, _uneven_by_partitioner),
-        (skew, _uneven_by_key),
-        (keys, partial(_hot_key, skew=None if skew is None else _last(skew))),
-        (load, _small_batches),
-        (load, partial(_uneven_leaders, capacity=capacity)),
-        (racks, _savable_traffic),
-        (capacity, _few_partitions_left),
-        (capacity, _disk_full_soon),
-        (capacity, _disk_nearly_full),
-        (lag, _growing_lag),
-        (lag, _stalled_group),
-    ]
-    found = [rule(_last(table), limits) for table, rule in rules if table is not None]
+    given = {
+        "load": load,
+        "skew": skew,
+        "keys": keys,
+        "racks": racks,
+        "capacity": capacity,
+        "lag": lag,
+    }
+    tables = {name: _last(table) for name, table in given.items() if table is not None}
+    found = [rule.apply(tables, limits) for rule in _RULES if rule.table in tables]
     if not found:
         raise UsageError("findings() needs at least one table: give load=, skew= or another")
-    return reduce(lambda one, other: one.unionByName(other), found).orderBy(
-        "severity", "rule", "subject"
-    )
+    # Findings are few: sorted in one partition they need no job that samples them.
+    together = reduce(lambda one, other: one.unionByName(other), found).coalesce(1)
+    return together.orderBy("severity", "rule", "subject")
 
 
 def _last(table: DataFrame) -> DataFrame:
@@ -119,64 +115,36 @@ def _last(table: DataFrame) -> DataFrame:
     )
 
 
-def _finding(
-    broken: DataFrame, severity: int, rule: str, subject: Column, evidence: Column, action: Column
-) -> DataFrame:
-    return broken.select(
-        f.lit(severity).alias("severity"),
-        f.lit(rule).alias("rule"),
-        subject.cast("string").alias("subject"),
-        evidence.alias("evidence"),
-        action.alias("action"),
-    )
+class _Rule(NamedTuple):
+    """A rule, and the finding for each row that breaks it.
+
+    Attributes:
+        table: the one it is about, by its name as an argument of `findings`.
+        broken: selects the rows that break it, from all tables that are given.
+        subject: in SQL, over these rows.
+        evidence: a format, and its values in SQL.
+    """
+
+    severity: int
+    name: str
+    table: str
+    broken: Callable[[Mapping[str, DataFrame], Thresholds], DataFrame]
+    subject: str
+    evidence: tuple[str, ...]
+    action: str
+
+    def apply(self, tables: Mapping[str, DataFrame], limits: Thresholds) -> DataFrame:
+        text, *values = self.evidence
+        return self.broken(tables, limits).select(
+            f.lit(self.severity).alias("severity"),
+            f.lit(self.name).alias("rule"),
+            f.expr(self.subject).cast("string").alias("subject"),
+            f.format_string(text, *map(f.expr, values)).alias("evidence"),
+            f.lit(self.action).alias("action"),
+        )
 
 
-def _uneven_by_partitioner(skew: DataFrame, limits: Thresholds) -> DataFrame:
-    broken = _uneven(skew, limits).filter("NullKeyShare >= 0.5")
-    return _finding(
-        broken,
-        2,
-        "uneven-without-keys",
-        f.col("topic"),
-        f.format_string(
-            "partition %d takes %.0f %% of the bytes, %.1f times the mean of %d partitions,"
-            " although %.0f %% of the records have no key",
-            "TopPartition",
-            f.col("TopShare") * 100,
-            "MaxOverMean",
-            "Partitions",
-            f.col("NullKeyShare") * 100,
-        ),
-        f.lit(
-            "producers: leave partitioner.class and the partition of a record unset, so that the"
-            " built-in partitioner evens them out; `trimtab experiment` compares the ways"
-        ),
-    )
-
-
-def _uneven_by_key(skew: DataFrame, limits: Thresholds) -> DataFrame:
-    broken = _uneven(skew, limits).filter("NullKeyShare is null or NullKeyShare < 0.5")
-    return _finding(
-        broken,
-        2,
-        "uneven-by-key",
-        f.col("topic"),
-        f.format_string(
-            "partition %d takes %.0f %% of the bytes, %.1f times the mean of %d partitions",
-            "TopPartition",
-            f.col("TopShare") * 100,
-            "MaxOverMean",
-            "Partitions",
-        ),
-        f.lit(
-            "load.hot_keys tells whether one key is the cause, load.what_if whether another number"
-            " of partitions would help; where order by key is not needed,"
-            " producers: partitioner.ignore.keys=true"
-        ),
-    )
-
-
-def _uneven(skew: DataFrame, limits: Thresholds) -> DataFrame:
+def _uneven(tables: Mapping[str, DataFrame], limits: Thresholds, null_keys: str) -> DataFrame:
     # What falls into a partition by chance: records with keys one by one, others in one run after
     # the other. Bernstein's inequality for the fullest of all partitions.
     runs = f.least(f.col("TotalRecords"), f.col("TotalBytes") / _SWITCH_BYTES)
@@ -184,9 +152,13 @@ def _uneven(skew: DataFrame, limits: Thresholds) -> DataFrame:
     events = f.when(keyed, f.col("TotalRecords")).otherwise(runs) / f.col("Partitions")
     each = ratio(f.log(f.col("Partitions") / _CHANCE), events)
     by_chance = 1 + each / 3 + f.sqrt(each * each / 9 + 2 * each)
-    return skew.filter(
-        (f.col("TotalBytes") >= limits.min_bytes)
-        & (f.col("MaxOverMean") > f.greatest(_most_over_mean(limits), by_chance))
+    return (
+        tables["skew"]
+        .filter(null_keys)
+        .filter(
+            (f.col("TotalBytes") >= limits.min_bytes)
+            & (f.col("MaxOverMean") > f.greatest(_most_over_mean(limits), by_chance))
+        )
     )
 
 
@@ -195,229 +167,266 @@ def _most_over_mean(limits: Thresholds) -> Column:
     return f.least(f.lit(limits.max_over_mean), (f.col("Partitions") + 1) / 2)
 
 
-def _hot_key(keys: DataFrame, limits: Thresholds, skew: DataFrame | None) -> DataFrame:
-    many = keys.filter(f.col("Records") >= limits.key_records)
+def _hot_keys(tables: Mapping[str, DataFrame], limits: Thresholds) -> DataFrame:
+    keys = tables["keys"].filter(f.col("Records") >= limits.key_records)
     share = f.col("ShareOfRecords")
-    if skew is None:
-        broken = many.filter(share > limits.key_share)
+    if "skew" not in tables:
+        broken = keys.filter(share > limits.key_share)
     else:
         # Its partition has this key, and a level part of all others.
         over_mean = f.col("Partitions") * share + (1 - share)
-        broken = many.join(skew.select("topic", "Partitions", "TotalBytes"), "topic").filter(
+        sizes = tables["skew"].select("topic", "Partitions", "TotalBytes")
+        broken = keys.join(sizes, "topic").filter(
             (f.col("TotalBytes") >= limits.min_bytes) & (over_mean > _most_over_mean(limits))
         )
     if "key" in keys.columns:
         # A key need not be text.
-        name = f.coalesce(
-            f.try_validate_utf8(f.col("key").cast("string")), f.concat(f.lit("0x"), f.hex("key"))
-        )
+        name = "coalesce(try_validate_utf8(cast(key as string)), concat('0x', hex(key)))"
     else:
-        name = f.concat(f.lit("with hash "), f.col("keyHash").cast("string"))
-    return _finding(
-        broken,
-        2,
-        "hot-key",
-        f.col("topic"),
-        f.format_string(
-            "key %s has %.0f %% of the records, in partition %d; no number of partitions makes that"
-            " one smaller",
-            name,
-            f.col("ShareOfRecords") * 100,
-            "Partition",
-        ),
-        f.lit(
-            "split the key where it is produced (key#1, key#2, ...), or, where order by key is not"
-            " needed, producers: partitioner.ignore.keys=true"
-        ),
-    )
+        name = "concat('with hash ', cast(keyHash as string))"
+    return broken.withColumn("name", f.expr(name))
 
 
-def _small_batches(load: DataFrame, limits: Thresholds) -> DataFrame:
-    sums = load.groupBy("topic").agg(
-        f.sum("TotalBytes").alias("bytes"),
-        f.sum("TotalBatches").alias("batches"),
-        f.sum("TotalRecords").alias("records"),
+def _small_batches(tables: Mapping[str, DataFrame], limits: Thresholds) -> DataFrame:
+    sums = (
+        tables["load"]
+        .groupBy("topic")
+        .agg(
+            f.sum("TotalBytes").alias("bytes"),
+            f.sum("TotalBatches").alias("batches"),
+            f.sum("TotalRecords").alias("records"),
+        )
     )
-    broken = sums.filter(
+    return sums.filter(
         (f.col("bytes") >= limits.min_bytes)
         & (f.col("bytes") < f.col("batches") * limits.batch_bytes)
     )
-    return _finding(
-        broken,
-        3,
-        "small-batches",
-        f.col("topic"),
-        f.format_string(
-            "a batch has %.0f bytes and %.1f records on average; 61 bytes of each are its header",
-            f.col("bytes") / f.col("batches"),
-            f.col("records") / f.col("batches"),
-        ),
-        f.lit("producers: linger.ms=20 or more, and compression.type=lz4 or zstd"),
-    )
 
 
-def _uneven_leaders(load: DataFrame, limits: Thresholds, capacity: DataFrame | None) -> DataFrame:
-    led = load.filter("leader >= 0").groupBy("leader")
+def _uneven_leaders(tables: Mapping[str, DataFrame], limits: Thresholds) -> DataFrame:
+    led = tables["load"].filter("leader >= 0").groupBy("leader")
     sizes = led.agg(f.sum("TotalBytes").alias("bytes"), f.max("TotalBytes").alias("largest"))
-    brokers = sizes if capacity is None else capacity
-    counts = brokers.agg(f.count("*").alias("brokers"))
+    counts = tables.get("capacity", sizes).agg(f.count("*").alias("brokers"))
     total = sizes.agg(f.sum("bytes").alias("total"))
     mean = counts.crossJoin(total).withColumn("mean", f.col("total") / f.col("brokers"))
-    broken = sizes.crossJoin(f.broadcast(mean)).filter(
+    return sizes.crossJoin(f.broadcast(mean)).filter(
         (f.col("bytes") > f.greatest("mean", "largest") * limits.leader_over_mean)
         & (f.col("bytes") >= limits.min_bytes)
     )
-    return _finding(
-        broken,
-        2,
-        "uneven-leaders",
-        f.concat(f.lit("broker "), f.col("leader").cast("string")),
-        f.format_string(
-            "the partitions that it leads took %.1f times the bytes of the mean of %d brokers",
-            f.col("bytes") / f.col("mean"),
-            "brokers",
-        ),
-        f.lit("trimtab reassign --generate > plan.txt shows a plan that copies the least"),
+
+
+def _savable_traffic(tables: Mapping[str, DataFrame], limits: Thresholds, kinds: str) -> DataFrame:
+    sums = (
+        tables["racks"]
+        .filter(kinds)
+        .groupBy("topic", "kind")
+        .agg(f.sum("SavableBytes").alias("bytes"), f.sum("SavableCost").alias("cost"))
+    )
+    return sums.filter((f.col("bytes") > 0) & (f.col("cost") > limits.savable_cost))
+
+
+def _few_partitions_left(tables: Mapping[str, DataFrame], limits: Thresholds) -> DataFrame:
+    return tables["capacity"].filter(f.col("UsedShare") >= limits.used_share)
+
+
+def _disk_full_soon(tables: Mapping[str, DataFrame], limits: Thresholds) -> DataFrame:
+    return tables["capacity"].filter(f.col("DaysToFull") < limits.days_to_full)
+
+
+def _disk_nearly_full(tables: Mapping[str, DataFrame], limits: Thresholds) -> DataFrame:
+    free = ratio("DiskUsableBytes", "DiskTotalBytes")
+    return tables["capacity"].withColumn("free", free).filter(f.col("free") < limits.free_share)
+
+
+def _growing_lag(tables: Mapping[str, DataFrame], limits: Thresholds) -> DataFrame:
+    return _lagging(tables, limits, "WARN").filter(f.col("records") >= limits.lag_records)
+
+
+def _stalled_groups(tables: Mapping[str, DataFrame], limits: Thresholds) -> DataFrame:
+    return _lagging(tables, limits, "STALL").filter("records >= 1")
+
+
+def _lagging(tables: Mapping[str, DataFrame], limits: Thresholds, status: str) -> DataFrame:
+    # Members commit every few seconds: a lag of less than that is none.
+    is_old = f.coalesce(f.col("LagSeconds") >= limits.lag_seconds, f.lit(True))
+    return (
+        tables["lag"]
+        .filter((f.col("Status") == status) & is_old)
+        .groupBy("group", "topic")
+        .agg(f.count("*").alias("partitions"), f.sum("LagRecords").alias("records"))
     )
 
 
-def _savable_traffic(racks: DataFrame, limits: Thresholds) -> DataFrame:
-    sums = racks.groupBy("topic", "kind").agg(
-        f.sum("SavableBytes").alias("bytes"), f.sum("SavableCost").alias("cost")
-    )
-    broken = sums.filter((f.col("bytes") > 0) & (f.col("cost") > limits.savable_cost))
-    is_produce = f.col("kind") == "produce"
-    return _finding(
-        broken,
-        2,
-        "savable-rack-traffic",
-        f.col("topic"),
-        f.format_string(
-            "%.3f GB went between racks (%s) that need not: %.2f in cost",
-            f.col("bytes") / 1e9,
-            "kind",
-            "cost",
-        ),
-        f.when(
-            is_produce,
-            "producers: client.rack=<their rack> and partitioner.rack.aware=true (KIP-1123)",
-        ).otherwise(
-            "consumers: client.rack=<their rack>; brokers: trimtab configs --alter --entity-type"
-            " brokers --entity-default --add-config replica.selector.class="
-            "org.apache.kafka.common.replica.RackAwareReplicaSelector (KIP-392)"
-        ),
-    )
-
-
-def _few_partitions_left(capacity: DataFrame, limits: Thresholds) -> DataFrame:
-    broken = capacity.filter(f.col("UsedShare") >= limits.used_share)
-    return _finding(
-        broken,
-        1,
-        "few-partitions-left",
-        f.concat(f.lit("broker "), f.col("broker").cast("string")),
-        f.format_string(
-            "it has %d of at most %d partition replicas (max.broker.partitions)",
-            "Replicas",
-            "MaxReplicas",
-        ),
-        f.lit("trimtab limits shows which brokers have room; trimtab reassign --generate moves"),
-    )
-
-
-_FREE_DISKS = (
+_BROKER: Final = "concat('broker ', cast(broker as string))"
+_GROUP: Final = "format_string('group %s, topic %s', `group`, topic)"
+_UNEVEN: Final = "partition %d takes %.0f %% of the bytes, %.1f times the mean of %d partitions"
+_UNEVEN_VALUES: Final = ("TopPartition", "TopShare * 100", "MaxOverMean", "Partitions")
+_SAVABLE: Final = (
+    "%.3f GB went between racks (%s) that need not: %.2f in cost",
+    "bytes / 1e9",
+    "kind",
+    "cost",
+)
+_FREE_DISKS: Final = (
     "trimtab log-dirs shows the largest topics; trimtab configs --alter --topic <topic>"
     " --add-config retention.bytes=<bytes> bounds one"
 )
 
-
-def _disk_full_soon(capacity: DataFrame, limits: Thresholds) -> DataFrame:
-    broken = capacity.filter(f.col("DaysToFull") < limits.days_to_full)
-    return _finding(
-        broken,
+_RULES: Final = (
+    _Rule(
+        2,
+        "uneven-without-keys",
+        "skew",
+        partial(_uneven, null_keys="NullKeyShare >= 0.5"),
+        "topic",
+        (
+            f"{_UNEVEN}, although %.0f %% of the records have no key",
+            *_UNEVEN_VALUES,
+            "NullKeyShare * 100",
+        ),
+        "producers: leave partitioner.class and the partition of a record unset, so that the"
+        " built-in partitioner evens them out; `trimtab experiment` compares the ways",
+    ),
+    _Rule(
+        2,
+        "uneven-by-key",
+        "skew",
+        partial(_uneven, null_keys="NullKeyShare is null or NullKeyShare < 0.5"),
+        "topic",
+        (_UNEVEN, *_UNEVEN_VALUES),
+        "load.hot_keys tells whether one key is the cause, load.what_if whether another number"
+        " of partitions would help; where order by key is not needed,"
+        " producers: partitioner.ignore.keys=true",
+    ),
+    _Rule(
+        2,
+        "hot-key",
+        "keys",
+        _hot_keys,
+        "topic",
+        (
+            "key %s has %.0f %% of the records, in partition %d; no number of partitions makes that"
+            " one smaller",
+            "name",
+            "ShareOfRecords * 100",
+            "Partition",
+        ),
+        "split the key where it is produced (key#1, key#2, ...), or, where order by key is not"
+        " needed, producers: partitioner.ignore.keys=true",
+    ),
+    _Rule(
+        3,
+        "small-batches",
+        "load",
+        _small_batches,
+        "topic",
+        (
+            "a batch has %.0f bytes and %.1f records on average; 61 bytes of each are its header",
+            "bytes / batches",
+            "records / batches",
+        ),
+        "producers: linger.ms=20 or more, and compression.type=lz4 or zstd",
+    ),
+    _Rule(
+        2,
+        "uneven-leaders",
+        "load",
+        _uneven_leaders,
+        "concat('broker ', cast(leader as string))",
+        (
+            "the partitions that it leads took %.1f times the bytes of the mean of %d brokers",
+            "bytes / mean",
+            "brokers",
+        ),
+        "trimtab reassign --generate > plan.txt shows a plan that copies the least",
+    ),
+    _Rule(
+        2,
+        "savable-rack-traffic",
+        "racks",
+        partial(_savable_traffic, kinds="kind = 'produce'"),
+        "topic",
+        _SAVABLE,
+        "producers: client.rack=<their rack> and partitioner.rack.aware=true (KIP-1123)",
+    ),
+    _Rule(
+        2,
+        "savable-rack-traffic",
+        "racks",
+        partial(_savable_traffic, kinds="kind <> 'produce'"),
+        "topic",
+        _SAVABLE,
+        "consumers: client.rack=<their rack>; brokers: trimtab configs --alter --entity-type"
+        " brokers --entity-default --add-config replica.selector.class="
+        "org.apache.kafka.common.replica.RackAwareReplicaSelector (KIP-392)",
+    ),
+    _Rule(
+        1,
+        "few-partitions-left",
+        "capacity",
+        _few_partitions_left,
+        _BROKER,
+        (
+            "it has %d of at most %d partition replicas (max.broker.partitions)",
+            "Replicas",
+            "MaxReplicas",
+        ),
+        "trimtab limits shows which brokers have room; trimtab reassign --generate moves",
+    ),
+    _Rule(
         1,
         "disk-full-soon",
-        f.concat(f.lit("broker "), f.col("broker").cast("string")),
-        f.format_string(
+        "capacity",
+        _disk_full_soon,
+        _BROKER,
+        (
             "its logs grow by %.2f GB a day, and its disks have %.2f GB left: %.1f days",
-            f.col("BytesPerDay") / 1e9,
-            f.col("DiskUsableBytes") / 1e9,
+            "BytesPerDay / 1e9",
+            "DiskUsableBytes / 1e9",
             "DaysToFull",
         ),
-        f.lit(_FREE_DISKS),
-    )
-
-
-def _disk_nearly_full(capacity: DataFrame, limits: Thresholds) -> DataFrame:
-    free = ratio("DiskUsableBytes", "DiskTotalBytes")
-    broken = capacity.filter(free < limits.free_share)
-    return _finding(
-        broken,
+        _FREE_DISKS,
+    ),
+    _Rule(
         1,
         "disk-nearly-full",
-        f.concat(f.lit("broker "), f.col("broker").cast("string")),
-        f.format_string(
+        "capacity",
+        _disk_nearly_full,
+        _BROKER,
+        (
             "%.1f %% of its disks is left, %.2f of %.2f GB",
-            free * 100,
-            f.col("DiskUsableBytes") / 1e9,
-            f.col("DiskTotalBytes") / 1e9,
+            "free * 100",
+            "DiskUsableBytes / 1e9",
+            "DiskTotalBytes / 1e9",
         ),
-        f.lit(_FREE_DISKS),
-    )
-
-
-def _growing_lag(lag: DataFrame, limits: Thresholds) -> DataFrame:
-    return _lagging(
-        lag,
-        limits,
-        "WARN",
+        _FREE_DISKS,
+    ),
+    _Rule(
         2,
         "growing-lag",
-        "members commit, and fall behind all the same, in %d partitions, by %d records in all",
+        "lag",
+        _growing_lag,
+        _GROUP,
+        (
+            "members commit, and fall behind all the same, in %d partitions, by %d records in all",
+            "partitions",
+            "records",
+        ),
         "give the group more members, up to one a partition; trimtab topics --alter --topic <topic>"
         " --partitions <n> makes room for more (load.what_if: which keys would move)",
-        least=limits.lag_records,
-    )
-
-
-def _stalled_group(lag: DataFrame, limits: Thresholds) -> DataFrame:
-    return _lagging(
-        lag,
-        limits,
-        "STALL",
+    ),
+    _Rule(
         1,
         "stalled-group",
-        "nothing was committed although there are records, in %d partitions, %d records in all",
+        "lag",
+        _stalled_groups,
+        _GROUP,
+        (
+            "nothing was committed although there are records, in %d partitions, %d records in all",
+            "partitions",
+            "records",
+        ),
         "look at the members' logs; trimtab consume --topic <topic> --partition <n> --offset"
         " <committed> shows the record that it stands at",
-        least=1,
-    )
-
-
-def _lagging(
-    lag: DataFrame,
-    limits: Thresholds,
-    status: str,
-    severity: int,
-    rule: str,
-    evidence: str,
-    action: str,
-    *,
-    least: int,
-) -> DataFrame:
-    # Members commit every few seconds: a lag of less than that is none.
-    is_old = f.coalesce(f.col("LagSeconds") >= limits.lag_seconds, f.lit(True))
-    sums = (
-        lag.filter((f.col("Status") == status) & is_old)
-        .groupBy("group", "topic")
-        .agg(f.count("*").alias("partitions"), f.sum("LagRecords").alias("records"))
-        .filter(f.col("records") >= least)
-    )
-    return _finding(
-        sums,
-        severity,
-        rule,
-        f.format_string("group %s, topic %s", "group", "topic"),
-        f.format_string(evidence, "partitions", "records"),
-        f.lit(action),
-    )
+    ),
+)

@@ -10,17 +10,23 @@ from. All rows of a snapshot have the same `takenAt`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from trimtab.balance.limits import PER_BROKER, PER_CLUSTER
 from trimtab.client.admin import Admin
+from trimtab.errors import BrokerError, ErrorCode
+from trimtab.spark.load.inputs import to_arrow, to_frame
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from trimtab.client.topic_view import TopicView
+
+T = TypeVar("T")
 
 PARTITIONS: Final = (
     "takenAt timestamp, topic string, partition int, leader int, rack string, "
@@ -85,6 +91,7 @@ def take_snapshot(
     topics: Iterable[str] | None = None,
     groups: Iterable[str] = (),
     now: datetime | None = None,
+    denied: Callable[[BrokerError], None] | None = None,
 ) -> Snapshot:
     """Ask the cluster; on the driver, with one connection a broker.
 
@@ -92,13 +99,26 @@ def take_snapshot(
         client: the admin client's options, such as `{"bootstrap.servers": ...}`.
         topics: only these; None is all, internal ones too. Brokers' replicas are always all.
         groups: the consumer groups whose offsets are wanted. trimtab's brokers have none.
-        now: the time to put on the rows; None is the clock's.
+        now: the time to put on the rows; None is the clock's. Without a time zone it is local.
+        denied: is called with the error of each request that the client is not authorized to send
+            (for log directories, brokers' limits, a group's offsets), and the snapshot has no such
+            rows, or no limits. None: the first such error is raised.
 
     Raises:
-        BrokerError: there is no such topic, or asking is not allowed.
+        BrokerError: there is no such topic, or a request is not authorized.
         Unavailable: no broker answers.
     """
-    at = now or datetime.now(UTC)
+    at = datetime.now(UTC) if now is None else now.astimezone(UTC)
+
+    def ask(request: Callable[[], T], otherwise: T) -> T:
+        try:
+            return request()
+        except BrokerError as error:
+            if denied is None or error.code not in _DENIED:
+                raise
+            denied(error)
+            return otherwise
+
     with Admin(client) as admin:
         cluster = admin.cluster()
         racks = {node.id: node.rack for node in cluster.nodes}
@@ -106,16 +126,17 @@ def take_snapshot(
         led = [(name, number) for name, view in views.items() for number in view.available]
         earliest = admin.list_offsets(led, at="earliest") if led else {}
         latest = admin.list_offsets(led, at="latest") if led else {}
-        logs = admin.describe_log_dirs()
-        committed = {group: admin.list_group_offsets(group) for group in groups}
-        limits = {node.id: _read_limits(admin, node.id) for node in cluster.nodes}
+        logs = ask(admin.describe_log_dirs, {})
+        committed = {group: ask(partial(admin.list_group_offsets, group), {}) for group in groups}
+        # All brokers or none: the right to ask is the cluster's.
+        limits = ask(lambda: {node.id: _read_limits(admin, node.id) for node in cluster.nodes}, {})
     return Snapshot(
         partitions=[row for view in views.values() for row in _describe(view, racks, at)],
         offsets=[
             (at, *each, earliest[each].offset, latest[each].offset) for each in sorted(latest)
         ],
         brokers=[
-            (at, node.id, node.host, node.port, node.rack, *limits[node.id])
+            (at, node.id, node.host, node.port, node.rack, *limits.get(node.id, (None, None)))
             for node in cluster.nodes
         ],
         directories=[
@@ -141,10 +162,15 @@ def to_frames(session: SparkSession, snapshot: Snapshot) -> SnapshotFrames:
     """A snapshot's rows as DataFrames."""
     return SnapshotFrames(
         *(
-            session.createDataFrame(list(rows), schema)
-            for rows, schema in zip(snapshot, SCHEMAS, strict=True)
+            to_frame(session, table, schema)
+            for table, schema in zip(to_tables(snapshot), SCHEMAS, strict=True)
         )
     )
+
+
+def to_tables(snapshot: Snapshot) -> list[pa.Table]:
+    """A snapshot's rows as Arrow tables, in the order of `Snapshot`; without Spark."""
+    return [to_arrow(rows, schema) for rows, schema in zip(snapshot, SCHEMAS, strict=True)]
 
 
 def _describe(
@@ -174,6 +200,12 @@ def _limit(value: str | None) -> int | None:
     number = None if value is None else int(value)
     return None if number is None or number >= _NO_LIMIT else number
 
+
+_DENIED: Final = (
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+)
 
 _NO_LIMIT: Final = 2**63 - 1
 """What brokers say where there is none."""

@@ -32,6 +32,7 @@ def make_summary(partitions: int) -> Summary:
             "keys": "text",
             "clients": 0,
             "without_leader": 0,
+            "denied": [],
         },
         "findings": [
             {
@@ -205,9 +206,11 @@ def test_the_findings_in_plain_words() -> None:
 def test_what_was_left_out_is_said() -> None:
     summary = make_summary(2)
     summary["read"].update(share=0.1, without_leader=4, keys="none", topics=23)
+    summary["read"]["denied"] = ["group <g>: GROUP_AUTHORIZATION_FAILED (30)"]
     text = render_report(summary)
     assert "the newest 10.0% was read" in text
     assert "Without a leader, and left out: 4 partitions." in text
     assert "keys were not read" in text
+    assert "left out: group &lt;g&gt;: GROUP_AUTHORIZATION_FAILED (30)." in text
     assert "21 smaller topics more: see topic_skew.parquet" in text
     assert "1 topic has no records" in text
