@@ -1,1 +1,1 @@
-"""Options of the source and the sink: read, checked, explained."""
+"""Options of the source and the sink: read, checked, explained; and load tables' defaults."""
