@@ -52,7 +52,7 @@ def take(at: datetime, topics: int, partitions: int, groups: int, latest: int) -
             for broker in (leader, other)
         ],
         group_offsets=[
-            (at, f"g{group}", topic, number, latest - group)
+            (at, f"g{group}", topic, number, latest - 1 - group)
             for group in range(groups)
             for topic, number, _, _ in placed
         ],

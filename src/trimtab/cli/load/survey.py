@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
@@ -126,34 +127,52 @@ def survey(session: SparkSession, request: Request) -> Tables:
         schema = load.KEYS if request.keys == "text" else load.KEY_HASHES
         sketches = load.key_sketches(_read(session, request, schema))
         keys = collect(load.hot_keys(sketches, request.top))
-    totals = collect(load.roll_up(windows.frame))
-    skew = collect(load.topic_skew(totals.frame, partitions))
-    racks = collect(load.rack_traffic(totals.frame, partitions, clients, request.cost_per_gb))
-    capacity = collect(
-        load.broker_capacity(past.brokers, past.replicas, past.directories, past.partitions)
-    )
-    lag = None
-    if request.snapshot.group_offsets:
-        lag = collect(load.group_lag(past.group_offsets, past.offsets, windows.frame))
-    found = load.findings(
-        load=totals.frame,
-        skew=skew.frame,
-        keys=None if keys is None else keys.frame,
-        racks=racks.frame,
-        capacity=capacity.frame,
-        lag=None if lag is None else lag.frame,
-    )
-    return Tables(
-        partition_load=windows.table,
-        topic_skew=load.topic_skew(windows.frame, partitions).toArrow(),
-        hot_keys=None if keys is None else keys.table,
-        rack_traffic=racks.table,
-        broker_capacity=capacity.table,
-        group_lag=None if lag is None else lag.table,
-        findings=found.toArrow(),
-        totals=totals.table,
-        skew=skew.table,
-    )
+    with _joined_in_place(session):
+        totals = collect(load.roll_up(windows.frame))
+        skew = collect(load.topic_skew(totals.frame, partitions))
+        racks = collect(load.rack_traffic(totals.frame, partitions, clients, request.cost_per_gb))
+        capacity = collect(
+            load.broker_capacity(past.brokers, past.replicas, past.directories, past.partitions)
+        )
+        lag = None
+        if request.snapshot.group_offsets:
+            lag = collect(load.group_lag(past.group_offsets, past.offsets, windows.frame))
+        found = load.findings(
+            load=totals.frame,
+            skew=skew.frame,
+            keys=None if keys is None else keys.frame,
+            racks=racks.frame,
+            capacity=capacity.frame,
+            lag=None if lag is None else lag.frame,
+        )
+        return Tables(
+            partition_load=windows.table,
+            topic_skew=load.topic_skew(windows.frame, partitions).toArrow(),
+            hot_keys=None if keys is None else keys.table,
+            rack_traffic=racks.table,
+            broker_capacity=capacity.table,
+            group_lag=None if lag is None else lag.table,
+            findings=found.toArrow(),
+            totals=totals.table,
+            skew=skew.table,
+        )
+
+
+@contextmanager
+def _joined_in_place(session: SparkSession) -> Iterator[None]:
+    """Let Spark join small frames of one partition where they are.
+
+    By default each join is preceded by a job that broadcasts one side, and which side that is (or
+    whether any) depends on their sizes.
+    """
+    name = "spark.sql.autoBroadcastJoinThreshold"
+    before = session.conf.get(name)
+    session.conf.set(name, "-1")
+    try:
+        yield
+    finally:
+        assert before is not None  # Spark has a default
+        session.conf.set(name, before)
 
 
 def summarize(request: Request, tables: Tables, cluster: str, version: str) -> Summary:
