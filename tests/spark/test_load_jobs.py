@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 RACKS = {1: "a", 2: "b", 3: "c"}
 GROWN = 10
-MOST_JOBS = 40
+MOST_JOBS = 37
 
 
 def take(at: datetime, topics: int, partitions: int, groups: int, latest: int) -> Snapshot:
@@ -121,7 +121,5 @@ def test_a_report_reads_the_topics_twice_in_as_many_jobs_whatever_their_number(
         assert tables.partition_load.num_rows == 2 * partitions
         assert tables.group_lag is not None
         assert tables.group_lag.num_rows == partitions * groups
-        assert (
-            tables.broker_capacity.column("BytesPerDay").to_pylist()
-            == [pytest.approx(2 * partitions / 3 * 100 * GROWN * 12)] * 3
-        )
+        grown = tables.broker_capacity.column("BytesPerDay").to_pylist()
+        assert sum(grown) == pytest.approx(2 * partitions * 100 * GROWN * 12)
