@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from trimtab.client.topic_view import TopicView
 
-T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 
 PARTITIONS: Final = (
     "takenAt timestamp, topic string, partition int, leader int, rack string, "
@@ -110,14 +111,14 @@ def take_snapshot(
     """
     at = datetime.now(UTC) if now is None else now.astimezone(UTC)
 
-    def ask(request: Callable[[], T], otherwise: T) -> T:
+    def ask(request: Callable[[], dict[K, V]]) -> dict[K, V]:
         try:
             return request()
         except BrokerError as error:
             if denied is None or error.code not in _DENIED:
                 raise
             denied(error)
-            return otherwise
+            return {}
 
     with Admin(client) as admin:
         cluster = admin.cluster()
@@ -126,10 +127,10 @@ def take_snapshot(
         led = [(name, number) for name, view in views.items() for number in view.available]
         earliest = admin.list_offsets(led, at="earliest") if led else {}
         latest = admin.list_offsets(led, at="latest") if led else {}
-        logs = ask(admin.describe_log_dirs, {})
-        committed = {group: ask(partial(admin.list_group_offsets, group), {}) for group in groups}
+        logs = ask(partial(admin.describe_log_dirs))
+        committed = {group: ask(partial(admin.list_group_offsets, group)) for group in groups}
         # All brokers or none: the right to ask is the cluster's.
-        limits = ask(lambda: {node.id: _read_limits(admin, node.id) for node in cluster.nodes}, {})
+        limits = ask(lambda: {node.id: _read_limits(admin, node.id) for node in cluster.nodes})
     return Snapshot(
         partitions=[row for view in views.values() for row in _describe(view, racks, at)],
         offsets=[
