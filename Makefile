@@ -70,7 +70,7 @@ clean:
 
 .venv/required: .venv/created requirements.lock
 	@.ci/step '[2/4] the locked requirements, 600 MB the first time' $(BIN)/python -m pip install \
-	    --disable-pip-version-check --progress-bar off --requirement requirements.lock
+	    --disable-pip-version-check --progress-bar off --no-compile --requirement requirements.lock
 	@touch $@
 
 .venv/installed: .venv/required pyproject.toml

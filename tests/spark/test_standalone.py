@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import venv
 from collections.abc import Iterator, Mapping
@@ -257,20 +258,32 @@ def test_executors_of_a_standalone_cluster_have_what_the_archive_holds(
 
 
 @pytest.mark.skipif(not packs(), reason="installs PySpark; asked for by PACKAGING=1")
-@pytest.mark.parametrize("version", ["4.2.0", "4.3.0"])
-def test_pyspark_and_spark_connect(servers: str, wheel: Path, tmp_path: Path, version: str) -> None:
-    """Batch and stream, source and sink."""
+@pytest.mark.parametrize(
+    ("version", "ways"), [("4.2.0", ["connect"]), ("4.3.0", ["classic", "connect"])]
+)
+def test_pyspark_and_spark_connect(
+    servers: str, wheel: Path, tmp_path: Path, version: str, ways: list[str]
+) -> None:
+    """Batch and stream, source and sink, in an environment that pip fills. What this environment
+    has in the same version is not copied; trimtab is the wheel's."""
     venv.create(tmp_path / "other", with_pip=True)
+    (site,) = (tmp_path / "other").glob("lib/python*/site-packages")
     python = str(tmp_path / "other" / "bin" / "python")
-    pip = [python, "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "--quiet", "install", "--no-compile"]
+    call([*pip, "--no-deps", str(wheel)], os.environ)
+    if metadata.version("pyspark") == version:
+        (site / "more.pth").write_text(sysconfig.get_path("purelib") + "\n")
     call([*pip, f"{wheel}[spark]", f"pyspark[connect]=={version}"], os.environ)
     environment = clean_environment(
         PATH=f"{tmp_path / 'other' / 'bin'}:/usr/bin:/bin",
         PYSPARK_PYTHON=python,
         PYSPARK_SUBMIT_ARGS="--master local[2] --conf spark.ui.enabled=false pyspark-shell",
     )
-    for way, remote in (("classic", {}), ("connect", {"TRY_REMOTE": "local[2]"})):
+    for way in ways:
+        remote = {"TRY_REMOTE": "local[2]"} if way == "connect" else {}
         at = tmp_path / f"{way}-{version}"
         found = run_app([python], servers, {**environment, **remote}, at)
         assert found["version"] == version
+        assert {place["compiled"] for place in found["places"]} == {True}
+        assert all(Path(place["trimtab"]).is_relative_to(site) for place in found["places"])
         check(found)
