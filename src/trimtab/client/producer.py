@@ -20,7 +20,7 @@ from types import TracebackType
 
 from trimtab.client.accumulator.accumulator_cy import Accumulator
 from trimtab.client.accumulator.intake_cy import AsyncIntake, Intake
-from trimtab.client.accumulator.memory_cy import Place
+from trimtab.client.accumulator.memory_cy import MemoryRequest
 from trimtab.client.accumulator.outgoing_cy import bound
 from trimtab.client.accumulator.queues_cy import Delivery
 from trimtab.client.accumulator.table import Column, TableDelivery, append_table
@@ -112,7 +112,7 @@ class Producer(Intake):
             try:
                 while True:
                     self._wait(memory_wait, topic, partition, bound(value, key, headers), deadline)
-                    delivery = accumulator.append_from(memory_wait.place, *record)
+                    delivery = accumulator.append_granted(memory_wait.request, *record)
                     if delivery is not None:
                         return delivery
             finally:
@@ -136,14 +136,14 @@ class Producer(Intake):
             self._thread.run(core.wait_for_topic, topic, deadline, partition)
             return
         since = monotonic_clock()
-        place = memory_wait.begin(size)
+        request = memory_wait.begin(size)
         try:
-            if not place.served.done() and self._thread.is_current:
+            if not request.granted.done() and self._thread.is_current:
                 raise UsageError(
                     "the buffer memory is full, and a delivery callback cannot wait for it: nothing"
                     " is sent meanwhile; send from another thread, or raise buffer.memory"
                 )
-            wait_for(place.served, max(0.0, deadline - since), core.loop)
+            wait_for(request.granted, max(0.0, deadline - since), core.loop)
         except TimeoutError:
             raise core.no_memory() from None
         finally:
@@ -439,7 +439,7 @@ class AsyncProducer(AsyncIntake):
                 await self._wait(
                     memory_wait, topic, partition, bound(value, key, headers), deadline
                 )
-                delivery = accumulator.append_from(memory_wait.place, *record)
+                delivery = accumulator.append_granted(memory_wait.request, *record)
                 if delivery is not None:
                     return delivery
         finally:
@@ -459,10 +459,10 @@ class AsyncProducer(AsyncIntake):
             await core.wait_for_topic(topic, deadline, partition)
             return
         since = core.now()
-        place = memory_wait.begin(size)
+        request = memory_wait.begin(size)
         try:
             async with asyncio.timeout(max(0.0, deadline - since)):
-                await asyncio.wrap_future(place.served)
+                await asyncio.wrap_future(request.granted)
         except TimeoutError:
             raise core.no_memory() from None
         finally:
@@ -616,25 +616,25 @@ def _loop_time(loop: asyncio.AbstractEventLoop) -> float:
 class _MemoryWait:
     """One `send` call's wait for buffer memory.
 
-    `place` is stored before it joins the queue, so that an interrupted call can still leave.
+    `request` is stored before it is queued, so that an interrupted call can still withdraw it.
 
     Attributes:
-        place: its place in the queue, granted or not; None while it does not wait.
+        request: the request for memory, granted or not; None while the call does not wait.
     """
 
     def __init__(self, accumulator: Accumulator) -> None:
         self._accumulator = accumulator
-        self.place: Place | None = None
+        self.request: MemoryRequest | None = None
 
-    def begin(self, size: int) -> Place:
-        self.place = place = Place(size)
-        self._accumulator.stand_in_line(place)
-        return place
+    def begin(self, size: int) -> MemoryRequest:
+        self.request = request = MemoryRequest(size)
+        self._accumulator.queue_for_memory(request)
+        return request
 
     def end(self) -> None:
-        if self.place is not None:
-            self._accumulator.leave_line(self.place)
-            self.place = None
+        if self.request is not None:
+            self._accumulator.cancel_memory_request(self.request)
+            self.request = None
 
 
 class _TableSend:
@@ -673,7 +673,7 @@ class _TableSend:
             )
 
     def _append_rows(self, topic: str, rows: Rows, first: int) -> int:
-        taken: int = self._accumulator.append_rows(topic, rows, first, self.memory_wait.place)
+        taken: int = self._accumulator.append_rows(topic, rows, first, self.memory_wait.request)
         self.memory_wait.end()
         return taken
 

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, cast
 
 from trimtab.client.accumulator.accumulator_cy import Accumulator
-from trimtab.client.accumulator.memory_cy import Place
+from trimtab.client.accumulator.memory_cy import MemoryRequest
 from trimtab.client.arguments import checked_flag
 from trimtab.client.metrics_cy import ProducerMetrics, Snapshot
 from trimtab.client.network.connections import Connections
@@ -277,8 +277,8 @@ class Core:
         try:
             await self.close(timeout)
         finally:
-            lost = [batch for batch in waiting if batch.lost]
-            count = sum(batch.lost for batch in lost)
+            lost = [batch for batch in waiting if batch.failed_count]
+            count = sum(batch.failed_count for batch in lost)
             if is_open:
                 logger.warning(
                     "%s was never closed: its open transaction was not committed, and %d unsent"
@@ -291,7 +291,7 @@ class Core:
                     "%s was never closed, and %d of its records could not be delivered: %s",
                     self._name,
                     count,
-                    lost[0].reason,
+                    lost[0].first_error,
                 )
 
     async def close_dropped(self) -> None:
@@ -319,7 +319,7 @@ class Core:
 
     def _check(self) -> None:
         if self.accumulator.is_abandoned:
-            self.accumulator.stand_in_line(Place(0))  # raises the same error as send
+            self.accumulator.queue_for_memory(MemoryRequest(0))  # raises the same error as send
 
     # transactions
 

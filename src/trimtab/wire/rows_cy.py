@@ -189,8 +189,8 @@ class Rows:
         headers: None if no row has any.
         partitions: int32 for each row, -1 for none; None if no row has a given partition.
         timestamps: int64, milliseconds since the Unix epoch or NO_TIME, for each row; or None.
-        settle: called by the accumulator with the `Share` of each batch that is acknowledged or has
-            failed.
+        settle: called by the accumulator with the `RowRun` of each batch that is acknowledged or
+            has failed.
 
     Attributes:
         now: the timestamp of rows without one. Set it before the first `seek`.

@@ -401,7 +401,7 @@ def test_clients_and_deliveries_are_neither_pickled_nor_copied(
 
 
 def test_a_delivery_comes_from_send_alone() -> None:
-    with pytest.raises(UsageError, match="a Delivery is what send returns"):
+    with pytest.raises(UsageError, match="a Delivery cannot be created directly"):
         Delivery()
 
 

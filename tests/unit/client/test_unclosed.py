@@ -371,7 +371,7 @@ def test_closing_unattended_ends_in_time_and_counts_records_of_split_batches_too
             with caplog.at_level(logging.WARNING, "trimtab.client"):
                 await producer._core.close_unattended(7.0)
             assert 7.0 <= kafka.world.loop.time() - began < 20.0
-            assert batch.lost == 5
+            assert batch.failed_count == 5
             assert all(delivery.done() for delivery in deliveries)
 
     kafka.world.run(scenario())

@@ -12,15 +12,15 @@ from typing import Any
 
 import cython
 
-from trimtab.client.accumulator.memory_cy import Place
+from trimtab.client.accumulator.memory_cy import MemoryRequest
 from trimtab.client.accumulator.placement_cy import Placement
 from trimtab.client.accumulator.queues_cy import (
     Batch,
-    Deliveries,
     Delivery,
+    DeliveryRun,
     NodeLoad,
     PartitionQueue,
-    Share,
+    RowRun,
     TopicQueues,
     copy_of,
 )
@@ -29,17 +29,19 @@ from trimtab.records import NO_OFFSET, NO_TIMESTAMP
 from trimtab.wire.batch_cy import BatchBuilder
 
 if cython.compiled:
-    from cython.cimports.trimtab.client.accumulator.memory_cy import Place  # type: ignore[no-redef]
+    from cython.cimports.trimtab.client.accumulator.memory_cy import (  # type: ignore[no-redef]
+        MemoryRequest,
+    )
     from cython.cimports.trimtab.client.accumulator.placement_cy import (  # type: ignore[no-redef]
         Placement,
     )
     from cython.cimports.trimtab.client.accumulator.queues_cy import (  # type: ignore[no-redef]
         Batch,
-        Deliveries,
         Delivery,
+        DeliveryRun,
         NodeLoad,
         PartitionQueue,
-        Share,
+        RowRun,
         TopicQueues,
     )
     from cython.cimports.trimtab.wire.batch_cy import BatchBuilder  # type: ignore[no-redef]
@@ -68,8 +70,8 @@ class Accumulator(Placement):
             a batch is settled.
 
     Attributes:
-        unavailable: returns the node ids of leaders that accept no batches now; callable on any
-            thread, set by the sender. Without it `published` is used.
+        unavailable: a function, set by the sender, that returns the node ids of leaders that accept
+            no batches now; callable on any thread. If it is None, `published` is used.
         published: the node ids that `publish_load` was last called with.
         memory: the used buffer memory, and the senders waiting for some.
         closed: whether it accepts no more records.
@@ -93,7 +95,7 @@ class Accumulator(Placement):
         self._check()
         try:
             self._acquire()
-            batch = delivery._holder()
+            batch = delivery._current_batch()
             is_known = batch.is_done
             if not is_known:
                 batch._call_back(function, delivery)
@@ -134,8 +136,8 @@ class Accumulator(Placement):
         """Whether a sender waits for memory; then no batch lingers."""
         return self.memory.waiting > 0
 
-    def stand_in_line(self, place: Place) -> None:
-        """Add a place to the queue for memory. The caller must call `leave_line` in every case.
+    def queue_for_memory(self, request: MemoryRequest) -> None:
+        """Queue a request for memory. The caller must call `cancel_memory_request` in every case.
 
         Raises UsageError if the producer is closed.
         """
@@ -143,20 +145,20 @@ class Accumulator(Placement):
         try:
             self._acquire()
             self._refuse()
-            self.memory.stand(place)
+            self.memory.enqueue(request)
             self._release()
         except BaseException as raised:
             self._recover(raised)
             raise
         self._wake()
 
-    def leave_line(self, place: Place) -> None:
-        """Remove a place, served or not; does nothing if it is not in the queue."""
+    def cancel_memory_request(self, request: MemoryRequest) -> None:
+        """Withdraw a request, granted or not; does nothing if it was withdrawn before."""
         if self.is_abandoned:
             return
         try:
             self._acquire()
-            self.memory.leave(place)
+            self.memory.remove(request)
             self._release()
         except BaseException as raised:
             self._recover(raised)
@@ -183,7 +185,7 @@ class Accumulator(Placement):
         self._acquire()
         try:
             self.closed = True
-            self.memory.send_away(copy_of(error))
+            self.memory.fail_waiting(copy_of(error))
         finally:
             self._release()
 
@@ -211,7 +213,7 @@ class Accumulator(Placement):
         try:
             topic_queues = self._topics.get(view.name)
             if topic_queues is None:
-                topic_queues = self._dormant.pop(view.name, None)
+                topic_queues = self._forgotten.pop(view.name, None)
                 if topic_queues is not None:
                     topic_queues._last_used = self.now()
             if topic_queues is None:
@@ -233,7 +235,7 @@ class Accumulator(Placement):
             for queue, leader in zip(topic_queues.queues, view.leaders, strict=False):
                 node = self.node(leader) if leader >= 0 else None
                 if queue.node is not node:
-                    queue._lead(node)
+                    queue._set_leader(node)
             if topic_queues.current >= view.partition_count:
                 topic_queues._end_turn()
                 topic_queues.current = -1
@@ -263,7 +265,7 @@ class Accumulator(Placement):
         try:
             topic_queues = self._topics.get(topic)
             if topic_queues is not None and not topic_queues._unsettled:
-                self._dormant[topic] = self._topics.pop(topic)
+                self._forgotten[topic] = self._topics.pop(topic)
         finally:
             self._release()
 
@@ -301,7 +303,7 @@ class Accumulator(Placement):
 
     def topic(self, name: str) -> Any:
         """One topic's queues; None if it is not known."""
-        return self._topics.get(name) or self._dormant.get(name)
+        return self._topics.get(name) or self._forgotten.get(name)
 
     def topics(self) -> list[str]:
         """The topics that are known."""
@@ -311,15 +313,15 @@ class Accumulator(Placement):
     def take_changed(self) -> list[Any]:
         """The queues that got a first batch, or whose oldest became complete, since the last call.
 
-        They may be empty again by now.
+        A queue may be empty again by now.
         """
         self._acquire()
         try:
-            changed = self._changed
-            self._changed = []
-            self._unseen = 0
+            changed = self._changed_queues
+            self._changed_queues = []
+            self._unseen_bytes = 0
             for queue in changed:
-                queue._is_noted = False
+                queue._is_reported = False
             return changed
         finally:
             self._release()
@@ -346,7 +348,7 @@ class Accumulator(Placement):
             if queue._open is batch:
                 queue._open = None
             queue._count(batch, -1)
-            queue._send(batch)
+            queue._begin_flight(batch)
             return batch
         finally:
             self._release()
@@ -377,15 +379,15 @@ class Accumulator(Placement):
         part=Batch,
         newer=Batch,
         delivery=Delivery,
-        deliveries=Deliveries,
+        delivery_run=DeliveryRun,
         builder=BatchBuilder,
-        share=Share,
+        row_run=RowRun,
     )
     def split(self, batch: Batch) -> None:
         """Replace a batch in flight by smaller ones at its position in the queue.
 
         Each has up to `batch.size` bytes uncompressed, or one record if the batch is no larger than
-        that. They keep its age, and its deliveries and callbacks move to the parts.
+        that. The parts have the creation time of the batch, and get its deliveries and callbacks.
         """
         limit = self._batch_size if batch.size > self._batch_size else 0
         records = batch.builder.records()
@@ -401,7 +403,7 @@ class Accumulator(Placement):
                     or builder is None
                     or not builder.append(timestamp, key, value, headers)
                 ):
-                    builder = BatchBuilder(limit, self._compression, self._level, 1.0)
+                    builder = BatchBuilder(limit, self._compression, self._compression_level, 1.0)
                     builder.append(timestamp, key, value, headers)
                     first = batch._first + index
                     part = Batch(batch.queue, builder, batch.created, batch.serial + index, first)
@@ -411,7 +413,7 @@ class Accumulator(Placement):
             for part in parts:
                 part.count = part.builder.count
                 part.size = part.builder.size
-                self._measure(part)
+                self._count_memory(part)
                 self._insert(part)
             self._chain.remove(batch)
             batch.queue.topic_queues._unsettled += len(parts) - 1
@@ -419,14 +421,14 @@ class Accumulator(Placement):
             for place in range(0, len(callbacks), 2):
                 if isinstance(callbacks[place + 1], Delivery):
                     delivery = callbacks[place + 1]
-                    delivery._holder()._call_back(callbacks[place], delivery)
-                elif isinstance(callbacks[place + 1], Deliveries):
-                    deliveries = callbacks[place + 1]
-                    deliveries._follow()
+                    delivery._current_batch()._call_back(callbacks[place], delivery)
+                elif isinstance(callbacks[place + 1], DeliveryRun):
+                    delivery_run = callbacks[place + 1]
+                    delivery_run._move_to_parts()
                 else:
-                    share = callbacks[place + 1]
-                    share._follow()
-            self.memory.give_back(batch.memory)
+                    row_run = callbacks[place + 1]
+                    row_run._move_to_parts()
+            self.memory.release(batch.memory)
             batch.memory = 0
         finally:
             self._release()
@@ -464,19 +466,19 @@ class Accumulator(Placement):
             queue.topic_queues._unsettled -= 1
             self._settled += batch.count
             callbacks = batch._settle(error, base_offset, log_append_time)
-            self.memory.give_back(batch.memory)
+            self.memory.release(batch.memory)
             batch.memory = 0
         finally:
             self._release()
         return self._call(callbacks)
 
     @cython.cfunc
-    @cython.locals(place=cython.Py_ssize_t, deliveries=Deliveries)
+    @cython.locals(place=cython.Py_ssize_t, delivery_run=DeliveryRun)
     def _call(self, callbacks: list[Any]) -> Any:
         for place in range(0, len(callbacks), 2):
-            if isinstance(callbacks[place + 1], Deliveries):
-                deliveries = callbacks[place + 1]
-                deliveries._call(self._on_callback_error)
+            if isinstance(callbacks[place + 1], DeliveryRun):
+                delivery_run = callbacks[place + 1]
+                delivery_run._call(self._on_callback_error)
                 continue
             try:
                 callbacks[place](callbacks[place + 1])

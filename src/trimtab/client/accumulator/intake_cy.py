@@ -66,8 +66,8 @@ class Intake:
         """
         if self._placement is None:
             raise UsageError("the producer was not initialised: call its __init__ first")
-        if self._placement._unseen > _UNSEEN_BYTES:
-            self._placement._unseen = 0
+        if self._placement._unseen_bytes > _UNSEEN_BYTES:
+            self._placement._unseen_bytes = 0
             self._hand_over()
         delivery = self._placement.add(
             topic, value, key, headers, partition, timestamp, on_delivery, None
@@ -121,8 +121,8 @@ class AsyncIntake:
         """
         if self._placement is None:
             raise UsageError("the producer was not initialised: call its __init__ first")
-        if self._placement._unseen > _UNSEEN_BYTES:
-            self._placement._unseen = 0
+        if self._placement._unseen_bytes > _UNSEEN_BYTES:
+            self._placement._unseen_bytes = 0
             await sleep(0)
         delivery = self._placement.add(
             topic, value, key, headers, partition, timestamp, on_delivery, None

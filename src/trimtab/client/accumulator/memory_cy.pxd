@@ -1,23 +1,23 @@
 # C declarations of memory_cy.py. memory_cy.py explains the names.
 
-cdef class Place:
+cdef class MemoryRequest:
     cdef readonly long long size
-    cdef readonly object served
+    cdef readonly object granted
 
 cdef class BufferMemory:
     cdef readonly long long size
     cdef readonly long long used
     cdef long long room
-    cdef long long _set_aside
+    cdef long long _reserved
     cdef bint _is_shut
-    cdef object _line
-    cdef set _served
+    cdef object _queue
+    cdef set _granted
 
     cdef bint has_room(self, long long size)
     cdef object shut(self, bint is_shut)
-    cdef object give_back(self, long long size)
-    cdef object stand(self, Place place)
-    cdef object leave(self, Place place)
-    cdef object send_away(self, object error)
-    cdef object _serve(self)
-    cdef object mend(self, long long used)
+    cdef object release(self, long long size)
+    cdef object enqueue(self, MemoryRequest request)
+    cdef object remove(self, MemoryRequest request)
+    cdef object fail_waiting(self, object error)
+    cdef object _grant(self)
+    cdef object repair(self, long long used)

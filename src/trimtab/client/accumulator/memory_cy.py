@@ -20,114 +20,115 @@ import cython
 
 @cython.final
 @cython.cclass
-class Place:
-    """One waiting sender's place in the queue for memory.
+class MemoryRequest:
+    """A `send` call's request for buffer memory, waiting or granted.
 
     Attributes:
-        size: bytes to reserve for it.
-        served: a future that ends when they are reserved, or with an error when the producer is
-            closed.
+        size: bytes to reserve.
+        granted: a future that ends when the bytes are reserved, or with an error when the producer
+            is closed.
     """
 
     def __init__(self, size: cython.longlong) -> None:
         self.size = size
-        self.served: Future[None] = Future()
+        self.granted: Future[None] = Future()
 
 
 @cython.final
 @cython.cclass
 class BufferMemory:
-    """The used and reserved memory, and the senders that wait for some.
+    """The used and reserved memory, and the queue of requests.
 
     Args:
         size: the limit in bytes.
 
     Attributes:
         used: bytes that batches hold.
-        room: up to which `used` may grow without waiting; -1 if senders wait, or it is shut.
+        room: the value up to which `used` may grow without waiting; -1 while senders wait, or
+            after `shut(True)`.
     """
 
     def __init__(self, size: cython.longlong) -> None:
         self.size = size
         self.used = 0
         self.room = size
-        self._set_aside = 0
+        self._reserved = 0
         self._is_shut = False
-        self._line: deque[Place] = deque()
-        self._served: set[Place] = set()  # memory is reserved for these
+        self._queue: deque[MemoryRequest] = deque()
+        self._granted: set[MemoryRequest] = set()
 
     @property
     def waiting(self) -> int:
-        """How many senders wait."""
-        return len(self._line)
+        """The number of requests that are not granted."""
+        return len(self._queue)
 
     @cython.cfunc
     def has_room(self, size: cython.longlong) -> cython.bint:
         if self.used + size <= self.room:
             return True
         # If no memory is used, one record may exceed the limit.
-        return self.used == 0 and self._set_aside == 0 and not self._line
+        return self.used == 0 and self._reserved == 0 and not self._queue
 
     @cython.cfunc
     def shut(self, is_shut: cython.bint) -> Any:
         """Refuse all new records (True), or accept them again (False)."""
         self._is_shut = is_shut
-        return self._measure()
+        return self._update_room()
 
     @cython.cfunc
-    def give_back(self, size: cython.longlong) -> Any:
+    def release(self, size: cython.longlong) -> Any:
         self.used -= size
-        return self._serve() if self._line else None
+        return self._grant() if self._queue else None
 
     @cython.cfunc
-    def stand(self, place: Place) -> Any:
-        self._line.append(place)
-        return self._serve()
+    def enqueue(self, request: MemoryRequest) -> Any:
+        self._queue.append(request)
+        return self._grant()
 
     @cython.cfunc
-    def leave(self, place: Place) -> Any:
-        """Remove a place, served or not; does nothing if it was removed before."""
-        if place in self._served:
-            self._served.remove(place)
-            self._set_aside -= place.size
-        elif place in self._line:
-            self._line.remove(place)
+    def remove(self, request: MemoryRequest) -> Any:
+        """Withdraw a request and its reservation; does nothing if it was removed before."""
+        if request in self._granted:
+            self._granted.remove(request)
+            self._reserved -= request.size
+        elif request in self._queue:
+            self._queue.remove(request)
         else:
             return None
-        return self._serve()
+        return self._grant()
 
     @cython.cfunc
-    def send_away(self, error: Any) -> Any:
+    def fail_waiting(self, error: Any) -> Any:
         """Fail all waiting senders with this error."""
-        while self._line:
-            self._line.popleft().served.set_exception(error)
-        return self._measure()
+        while self._queue:
+            self._queue.popleft().granted.set_exception(error)
+        return self._update_room()
 
     @cython.cfunc
-    @cython.locals(place=Place)
-    def _serve(self) -> Any:
-        """Reserve memory for the first waiting senders, as far as it suffices."""
-        while self._line:
-            place = self._line[0]
-            held: cython.longlong = self.used + self._set_aside
-            if held > 0 and held + place.size > self.size:
+    @cython.locals(request=MemoryRequest)
+    def _grant(self) -> Any:
+        """Reserve memory for the first requests, as long as it suffices."""
+        while self._queue:
+            request = self._queue[0]
+            held: cython.longlong = self.used + self._reserved
+            if held > 0 and held + request.size > self.size:
                 break
-            self._served.add(place)
-            self._set_aside += place.size
-            self._line.popleft()
-            place.served.set_result(None)
-        return self._measure()
+            self._granted.add(request)
+            self._reserved += request.size
+            self._queue.popleft()
+            request.granted.set_result(None)
+        return self._update_room()
 
     @cython.cfunc
-    def mend(self, used: cython.longlong) -> Any:
-        """Recompute the state from `used`, `_line` and `_served`, after an interrupted change."""
+    def repair(self, used: cython.longlong) -> Any:
+        """Recompute the state from `used`, `_queue` and `_granted`, after an interrupted change."""
         self.used = used
-        self._line = deque([place for place in self._line if place not in self._served])
-        self._set_aside = sum([place.size for place in self._served])
-        for place in self._served:
-            if not place.served.done():
-                place.served.set_result(None)
-        return self._serve()
+        self._queue = deque([request for request in self._queue if request not in self._granted])
+        self._reserved = sum([request.size for request in self._granted])
+        for request in self._granted:
+            if not request.granted.done():
+                request.granted.set_result(None)
+        return self._grant()
 
-    def _measure(self) -> None:
-        self.room = -1 if self._is_shut or self._line else self.size - self._set_aside
+    def _update_room(self) -> None:
+        self.room = -1 if self._is_shut or self._queue else self.size - self._reserved

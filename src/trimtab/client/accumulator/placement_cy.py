@@ -19,7 +19,7 @@ from typing import Any
 
 import cython
 
-from trimtab.client.accumulator.memory_cy import BufferMemory, Place
+from trimtab.client.accumulator.memory_cy import BufferMemory, MemoryRequest
 from trimtab.client.accumulator.outgoing_cy import OutgoingRecord, bound
 from trimtab.client.accumulator.queues_cy import (
     Batch,
@@ -27,7 +27,7 @@ from trimtab.client.accumulator.queues_cy import (
     Delivery,
     NodeLoad,
     PartitionQueue,
-    Share,
+    RowRun,
     TopicQueues,
     copy_of,
 )
@@ -47,7 +47,7 @@ if cython.compiled:
     from cython.cimports.cpython.time import time as machine_clock
     from cython.cimports.trimtab.client.accumulator.memory_cy import (  # type: ignore[no-redef]
         BufferMemory,
-        Place,
+        MemoryRequest,
     )
     from cython.cimports.trimtab.client.accumulator.outgoing_cy import (  # type: ignore[no-redef]
         OutgoingRecord,
@@ -59,7 +59,7 @@ if cython.compiled:
         Delivery,
         NodeLoad,
         PartitionQueue,
-        Share,
+        RowRun,
         TopicQueues,
     )
     from cython.cimports.trimtab.client.partitioner.murmur2_cy import partition_for_key
@@ -112,19 +112,19 @@ class Placement:
         self.records = 0
         self._settled = 0
         self._refusal: Exception | None = None
-        self._harmless: BaseException | None = None  # an error raised before any change
+        self._error_before_change: BaseException | None = None  # it needs no repair
         self.is_abandoned = False
-        self._changed: list[PartitionQueue] = []
-        self._unseen = 0
+        self._changed_queues: list[PartitionQueue] = []
+        self._unseen_bytes = 0
         self._nodes: dict[int, NodeLoad] = {}
         self._topics: dict[str, TopicQueues] = {}
-        self._dormant: dict[str, TopicQueues] = {}
+        self._forgotten: dict[str, TopicQueues] = {}
         self._has_observers = False
         self._batch_size = max(1, batch_size)
         self._max_request_size = max_request_size
         self._compression = compression
         self._is_compressed = compression != 0
-        self._level = compression_level
+        self._compression_level = compression_level
         self._ignores_keys = ignores_keys
         self._rack = rack
         self._make_partitioner = make_partitioner
@@ -171,9 +171,9 @@ class Placement:
         """
         return self.add(topic, value, key, headers, partition, timestamp, on_delivery, None)
 
-    def append_from(
+    def append_granted(
         self,
-        place: Place | None,
+        memory_request: MemoryRequest | None,
         topic: Any,
         value: Any,
         key: Any,
@@ -182,11 +182,13 @@ class Placement:
         timestamp: Any,
         on_delivery: Any = None,
     ) -> Delivery | None:
-        """`append` for a sender that waited for buffer memory and now has it (`place.served`).
+        """`append` for a sender that waited until `memory_request` was granted.
 
-        With a place, None is returned only if the topic or partition is no longer known.
+        With a request, None is returned only if the topic or partition is no longer known.
         """
-        return self.add(topic, value, key, headers, partition, timestamp, on_delivery, place)
+        return self.add(
+            topic, value, key, headers, partition, timestamp, on_delivery, memory_request
+        )
 
     @cython.cfunc
     @cython.locals(
@@ -206,9 +208,9 @@ class Placement:
         partition: Any,
         timestamp: Any,
         on_delivery: Any,
-        place: Place | None,
+        memory_request: MemoryRequest | None,
     ) -> Any:
-        """`append` and `append_from`, for compiled callers."""
+        """`append` and `append_granted`, for compiled callers."""
         if type(topic) is not str:
             topic = checked_topic(topic)
         size = bound(value, key, headers)
@@ -242,13 +244,13 @@ class Placement:
         try:
             self._acquire()
             self._refuse()
-            if place is not None:
-                self.memory.leave(place)
-            if place is not None or self.memory.has_room(size):
+            if memory_request is not None:
+                self.memory.remove(memory_request)
+            if memory_request is not None or self.memory.has_room(size):
                 record = OutgoingRecord(key, value, headers, time, None)
                 batch = self._place(topic_queues, self._choose(topic_queues, partition), record)
                 delivery = self._deliver(batch, time, on_delivery)
-                self._follow_up(topic_queues, batch, batch.count == 1)
+                self._after_append(topic_queues, batch, batch.count == 1)
             self._release()
         except BaseException as raised:
             self._recover(raised)
@@ -259,8 +261,8 @@ class Placement:
     def _refuse(self) -> Any:
         """Raise the error that was passed to `refuse`, if any. Under the lock."""
         if self._refusal is not None:
-            self._harmless = copy_of(self._refusal)
-            raise self._harmless
+            self._error_before_change = copy_of(self._refusal)
+            raise self._error_before_change
         return None
 
     @cython.cfunc
@@ -272,35 +274,35 @@ class Placement:
         batches.
         """
         if self._is_owned():
-            harmless, self._harmless = self._harmless, None
+            expected, self._error_before_change = self._error_before_change, None
             try:
-                if raised is not harmless:
-                    self._mend()
+                if raised is not expected:
+                    self._repair()
             finally:
                 self._release()
         return None
 
     @cython.cfunc
     @cython.locals(node=NodeLoad, topic_queues=TopicQueues, queue=PartitionQueue, batch=Batch)
-    def _mend(self) -> Any:
+    def _repair(self) -> Any:
         for node in self._nodes.values():
             node.queued_batches = 0
             node.queued_bytes = 0
         batches: list[Any] = []
-        self._changed = []
-        for topic_queues in [*self._topics.values(), *self._dormant.values()]:
-            batches.extend(topic_queues._mend())
+        self._changed_queues = []
+        for topic_queues in [*self._topics.values(), *self._forgotten.values()]:
+            batches.extend(topic_queues._repair())
             for queue in topic_queues.queues:
-                queue._is_noted = bool(queue.batches)
-                if queue._is_noted:
-                    self._changed.append(queue)
-        self._chain.mend(batches)
+                queue._is_reported = bool(queue.batches)
+                if queue._is_reported:
+                    self._changed_queues.append(queue)
+        self._chain.repair(batches)
         used: cython.longlong = 0
         self._settled = self.records
         for batch in batches:
             used += batch.memory
             self._settled -= batch.count
-        self.memory.mend(used)
+        self.memory.repair(used)
         self._wake()
         return None
 
@@ -358,7 +360,7 @@ class Placement:
         if grown == 0:
             return None
         if in_turn:
-            topic_queues._produced += self._estimate(builder) - before
+            topic_queues._turn_bytes += self._estimate(builder) - before
         self._count(batch, grown)
         delivery = self._deliver(batch, time, on_delivery)
         if self._is_full(batch, topic_queues):
@@ -382,21 +384,21 @@ class Placement:
     ) -> Batch:
         """Append a record to `queue` if given, else by its key's hash, else by the partitioner."""
         if queue is not None:
-            return self._put_beside(queue, record)
+            return self._put_outside_turn(queue, record)
         if topic_queues._is_per_record:
-            return self._place_where_told(topic_queues, record)
+            return self._place_by_partitioner(topic_queues, record)
         if record.may_have_key and not topic_queues._ignores_keys:
             keyed = record.keyed_partition(topic_queues._partition_count)
             if keyed >= 0:
-                return self._put_beside(topic_queues.queues[keyed], record)
+                return self._put_outside_turn(topic_queues.queues[keyed], record)
         return self._place_in_turn(topic_queues, record)
 
     @cython.cfunc
     @cython.locals(topic_queues=TopicQueues, batch=Batch)
-    def _put_beside(self, queue: PartitionQueue, record: OutgoingRecord) -> Batch:
+    def _put_outside_turn(self, queue: PartitionQueue, record: OutgoingRecord) -> Batch:
         """Append a record whose partition was given or hashed from its key.
 
-        KIP-480's partitioners are informed of a new batch all the same.
+        Even so, KIP-480's partitioners are informed if a new batch is needed.
 
         Source: `KafkaProducer.doSend`, `StickyPartitionCache.nextPartition` (2.4 to 3.2).
         """
@@ -406,13 +408,13 @@ class Placement:
                 return batch
             self._complete_open(queue)
         topic_queues = queue.topic_queues
-        if topic_queues._is_told_of_new_batches:
+        if topic_queues._is_notified_of_new_batches:
             topic_queues.partitioner.on_new_batch(topic_queues.view, queue.partition)
         elif topic_queues._turns_by_batch and (
             topic_queues.current < 0 or topic_queues.current == queue.partition
         ):
             topic_queues._turn()
-        return self._begin(queue, record, False)
+        return self._begin_batch(queue, record, False)
 
     @cython.cfunc
     @cython.locals(queue=PartitionQueue, batch=Batch, goes_on=cython.bint)
@@ -444,10 +446,10 @@ class Placement:
 
     @cython.cfunc
     @cython.locals(queue=PartitionQueue, batch=Batch)
-    def _place_where_told(self, topic_queues: TopicQueues, record: OutgoingRecord) -> Batch:
+    def _place_by_partitioner(self, topic_queues: TopicQueues, record: OutgoingRecord) -> Batch:
         """Append it to the partition that the topic's per-record partitioner returns."""
-        queue = self._told(topic_queues, record)
-        if topic_queues._is_told_of_new_batches:
+        queue = self._ask_partitioner(topic_queues, record)
+        if topic_queues._is_notified_of_new_batches:
             batch = queue._open
             if batch is not None:
                 if self._put(queue, record, False):
@@ -455,18 +457,18 @@ class Placement:
                 self._complete_open(queue)
             # KIP-480: when a new batch is needed, the partitioner is asked a second time.
             topic_queues.partitioner.on_new_batch(topic_queues.view, queue.partition)
-            queue = self._told(topic_queues, record)
+            queue = self._ask_partitioner(topic_queues, record)
         return self._put_into(queue, record, False)
 
     @cython.cfunc
     @cython.locals(chosen=cython.Py_ssize_t)
-    def _told(self, topic_queues: TopicQueues, record: OutgoingRecord) -> PartitionQueue:
+    def _ask_partitioner(self, topic_queues: TopicQueues, record: OutgoingRecord) -> PartitionQueue:
         try:
             chosen = topic_queues.partitioner.partition(
                 topic_queues.view, record.key_bytes(), record.value_bytes()
             )
         except Exception as raised:
-            self._harmless = raised
+            self._error_before_change = raised
             raise
         if chosen < 0 or chosen >= topic_queues._partition_count:
             raise _no_partition(topic_queues, chosen, "")
@@ -483,7 +485,7 @@ class Placement:
             if self._put(queue, record, in_turn):
                 return batch
             self._complete_open(queue)
-        return self._begin(queue, record, in_turn)
+        return self._begin_batch(queue, record, in_turn)
 
     @cython.cfunc
     @cython.locals(batch=Batch, builder=BatchBuilder, before=cython.longlong, grown=cython.longlong)
@@ -498,31 +500,33 @@ class Placement:
         if grown == 0:
             return False
         if in_turn:
-            queue.topic_queues._produced += self._estimate(builder) - before
+            queue.topic_queues._turn_bytes += self._estimate(builder) - before
         self._count(batch, grown)
         return True
 
     @cython.cfunc
     @cython.locals(batch=Batch, builder=BatchBuilder, topic_queues=TopicQueues)
-    def _begin(self, queue: PartitionQueue, record: OutgoingRecord, in_turn: cython.bint) -> Batch:
+    def _begin_batch(
+        self, queue: PartitionQueue, record: OutgoingRecord, in_turn: cython.bint
+    ) -> Batch:
         """Begin a queue's next batch with this record."""
         topic_queues = queue.topic_queues
         builder = BatchBuilder(
             self._batch_size,
             self._compression,
-            self._level,
+            self._compression_level,
             topic_queues.compression_ratio,
             self.pool,
         )
         record.write(builder)
         batch = Batch(queue, builder, self.now(), self.records, 0)
         if in_turn:
-            topic_queues._produced += self._estimate(builder)
+            topic_queues._turn_bytes += self._estimate(builder)
         topic_queues._last_used = batch.created
         topic_queues._unsettled += 1
         batch.count = 1
         self.records += 1
-        self._measure(batch)
+        self._count_memory(batch)
         self._chain.add(batch, self._chain.newest)
         queue.batches.append(batch)
         queue._open = batch
@@ -549,11 +553,11 @@ class Placement:
         if node is not None:
             node.queued_bytes += grown
         if batch.memory != batch.builder.capacity:
-            self._measure(batch)
+            self._count_memory(batch)
 
     @cython.cfunc
     @cython.exceptval(check=False)
-    def _measure(self, batch: Batch) -> cython.void:
+    def _count_memory(self, batch: Batch) -> cython.void:
         """Count the memory of a batch's builder as used buffer memory."""
         self.memory.used += batch.builder.capacity - batch.memory
         batch.memory = batch.builder.capacity
@@ -582,8 +586,8 @@ class Placement:
 
     @cython.cfunc
     @cython.locals(queue=PartitionQueue)
-    def _follow_up(self, topic_queues: TopicQueues, batch: Batch, is_new: cython.bint) -> Any:
-        """After records were appended to a batch: close it if full, wake the sender, end the turn.
+    def _after_append(self, topic_queues: TopicQueues, batch: Batch, is_new: cython.bint) -> Any:
+        """After records were appended to a batch: close it if full, wake the sender, end a turn.
 
         Called last, because waking the sender lets other threads run.
         """
@@ -591,7 +595,7 @@ class Placement:
         if queue._open is batch and self._is_full(batch, topic_queues):
             self._complete_open(queue)
         elif is_new and len(queue.batches) == 1:
-            self._note(queue)
+            self._notify_sender(queue)
         if topic_queues._is_due:
             topic_queues._is_due = False
             queue = topic_queues.queues[topic_queues.current]
@@ -604,31 +608,35 @@ class Placement:
     def _complete_open(self, queue: PartitionQueue) -> Any:
         batch = queue._open
         queue._open = None
-        self._unseen += batch.size
+        self._unseen_bytes += batch.size
         if len(queue.batches) == 1:
-            self._note(queue)
+            self._notify_sender(queue)
         return None
 
     @cython.cfunc
-    def _note(self, queue: PartitionQueue) -> Any:
-        """Have the sender look at a queue."""
-        if not queue._is_noted:
-            queue._is_noted = True
-            self._changed.append(queue)
+    def _notify_sender(self, queue: PartitionQueue) -> Any:
+        """Add a queue to the changed ones, and wake the sender."""
+        if not queue._is_reported:
+            queue._is_reported = True
+            self._changed_queues.append(queue)
             self._wake()
         return None
 
     @cython.locals(topic_queues=TopicQueues, record=OutgoingRecord, end=cython.Py_ssize_t)
     def append_rows(
-        self, topic: Any, rows: Rows, first: cython.Py_ssize_t, place: Place | None = None
+        self,
+        topic: Any,
+        rows: Rows,
+        first: cython.Py_ssize_t,
+        memory_request: MemoryRequest | None = None,
     ) -> int:
         """Append the rows of a table from `first` on, each as `append` would, in one loop.
 
-        For each batch that received rows, `rows.settle` is called with their `Share` when the
+        For each batch that received rows, `rows.settle` is called with their `RowRun` when the
         outcome is known. Other threads may run after every 4096 rows.
 
         Args:
-            place: the place of a sender that waited for buffer memory and now has it.
+            memory_request: the granted request for memory of a sender that waited.
 
         Returns: the first row that was not appended, because topic or partition is not known yet or
             memory is used up; the number of rows if all were appended.
@@ -647,10 +655,10 @@ class Placement:
             try:
                 self._acquire()
                 self._refuse()
-                if place is not None:
-                    self.memory.leave(place)
-                row = self._append_some(topic_queues, record, row, end, place is not None)
-                place = None
+                if memory_request is not None:
+                    self.memory.remove(memory_request)
+                row = self._append_some(topic_queues, record, row, end, memory_request is not None)
+                memory_request = None
                 self._release()
             except BaseException as raised:
                 self._recover(raised)
@@ -667,7 +675,7 @@ class Placement:
         rows=Rows,
         batch=Batch,
         queue=PartitionQueue,
-        share=Share,
+        row_run=RowRun,
         row=cython.Py_ssize_t,
         is_new=cython.bint,
     )
@@ -677,7 +685,7 @@ class Placement:
         record: OutgoingRecord,
         first: cython.Py_ssize_t,
         end: cython.Py_ssize_t,
-        is_served: cython.bint,
+        is_granted: cython.bint,
     ) -> cython.Py_ssize_t:
         rows = cython.cast(Rows, record.rows)
         row = first
@@ -687,26 +695,26 @@ class Placement:
                 raise self._too_large(topic_queues.view.name, rows.bound, f"row {row}: ")
             if rows.partition >= topic_queues._partition_count:
                 return row
-            if not is_served and not self.memory.has_room(rows.bound):
+            if not is_granted and not self.memory.has_room(rows.bound):
                 return row
-            is_served = False
+            is_granted = False
             queue = None if rows.partition < 0 else topic_queues.queues[rows.partition]
             batch = self._place(topic_queues, queue, record)
-            share = batch._share
+            row_run = batch._row_run
             if (
-                share is None
-                or share._settle is not rows.settle
-                or share._index + share.count != batch.count - 1
+                row_run is None
+                or row_run._settle is not rows.settle
+                or row_run._index + row_run.count != batch.count - 1
             ):
-                share = Share(batch, batch.count - 1, 0, rows.settle)
-                batch._share = share
-                batch._call_back(rows.settle, share)
-            share.count += 1
+                row_run = RowRun(batch, batch.count - 1, 0, rows.settle)
+                batch._row_run = row_run
+                batch._call_back(rows.settle, row_run)
+            row_run.count += 1
             row += 1
             is_new = batch.count == 1
             if batch.queue._open is batch and self._are_all_in_turn(topic_queues, record):
-                row = self._go_on(topic_queues, rows, batch, row, end)
-            self._follow_up(topic_queues, batch, is_new)
+                row = self._append_run(topic_queues, rows, batch, row, end)
+            self._after_append(topic_queues, batch, is_new)
         return end
 
     @cython.cfunc
@@ -733,7 +741,7 @@ class Placement:
         size=cython.longlong,
         most=cython.longlong,
     )
-    def _go_on(
+    def _append_run(
         self,
         topic_queues: TopicQueues,
         rows: Rows,
@@ -746,7 +754,7 @@ class Placement:
         builder = batch.builder
         size = builder.size
         before = self._estimate(builder)
-        most = before + 2 * topic_queues._quantum - topic_queues._produced
+        most = before + 2 * topic_queues._quantum - topic_queues._turn_bytes
         row = first
         while row < end and self._estimate(builder) < most:
             rows.seek(row)
@@ -759,13 +767,13 @@ class Placement:
             if grown == 0:
                 break
             if batch.memory != builder.capacity:
-                self._measure(batch)
+                self._count_memory(batch)
             row += 1
         size = builder.size - size
-        topic_queues._produced += self._estimate(builder) - before
+        topic_queues._turn_bytes += self._estimate(builder) - before
         batch.count += cython.cast(cython.int, row - first)
         batch.size += size
-        batch._share.count += cython.cast(cython.int, row - first)
+        batch._row_run.count += cython.cast(cython.int, row - first)
         self.records += row - first
         queue = batch.queue
         queue.queued_bytes += size

@@ -26,7 +26,7 @@ cdef class Batch:
     cdef readonly int count
     cdef readonly bint is_done
     cdef readonly object error
-    cdef object _lost
+    cdef object _failed_records
     cdef readonly long long base_offset
     cdef readonly long long log_append_time
     cdef NodeLoad _sent_to
@@ -34,8 +34,8 @@ cdef class Batch:
     cdef list _parts
     cdef object _future
     cdef list _callbacks
-    cdef Share _share
-    cdef Deliveries _deliveries
+    cdef RowRun _row_run
+    cdef DeliveryRun _delivery_run
     cdef Batch _older
     cdef Batch _newer
 
@@ -49,12 +49,12 @@ cdef class Delivery:
     cdef int _index
     cdef long long _timestamp
 
-    cdef Batch _holder(self)
+    cdef Batch _current_batch(self)
     cdef Batch _wait(self, object timeout)
     cdef object _error(self, Batch batch)
     cdef object _metadata(self, Batch batch)
 
-cdef class Deliveries:
+cdef class DeliveryRun:
     cdef Batch _batch
     cdef int _index
     cdef int _count
@@ -62,15 +62,15 @@ cdef class Deliveries:
     cdef object _function
 
     cdef object _call(self, object on_error)
-    cdef object _follow(self)
+    cdef object _move_to_parts(self)
 
-cdef class Share:
+cdef class RowRun:
     cdef readonly Batch batch
     cdef readonly int count
     cdef int _index
     cdef object _settle
 
-    cdef object _follow(self)
+    cdef object _move_to_parts(self)
 
 cdef class PartitionQueue:
     cdef readonly object accumulator
@@ -85,12 +85,12 @@ cdef class PartitionQueue:
     cdef public object state
     cdef long long _chosen_bytes
     cdef Batch _open
-    cdef bint _is_noted
+    cdef bint _is_reported
 
-    cdef object _lead(self, NodeLoad node)
+    cdef object _set_leader(self, NodeLoad node)
     cdef object _count(self, Batch batch, int sign)
-    cdef object _mend(self)
-    cdef object _send(self, Batch batch)
+    cdef object _repair(self)
+    cdef object _begin_flight(self, Batch batch)
     cdef object _end_flight(self, Batch batch)
 
 cdef class TopicQueues:
@@ -112,15 +112,15 @@ cdef class TopicQueues:
     cdef double _last_used
     cdef int _partition_count
     cdef bint _is_per_record
-    cdef bint _is_told_of_new_batches
+    cdef bint _is_notified_of_new_batches
     cdef bint _turns_by_batch
     cdef bint _is_eager
     cdef bint _ignores_keys
     cdef long long _quantum
-    cdef long long _produced
-    cdef long long _brought
+    cdef long long _turn_bytes
+    cdef long long _used_at_start
 
-    cdef list _mend(self)
+    cdef list _repair(self)
     cdef bint _is_over(self, PartitionQueue queue) noexcept
     cdef bint _may_stay(self)
     cdef PartitionQueue _turn(self)
@@ -132,5 +132,5 @@ cdef class BatchChain:
     cdef readonly Batch newest
 
     cdef object add(self, Batch batch, Batch older)
-    cdef object mend(self, list batches)
+    cdef object repair(self, list batches)
     cdef object remove(self, Batch batch)

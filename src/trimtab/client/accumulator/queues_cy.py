@@ -90,7 +90,7 @@ class Batch:
         self.count = 0
         self.is_done = False
         self.error = None
-        self._lost: Any = None  # if it failed: its builder, later the records read from that
+        self._failed_records: Any = None  # the builder; decoded to a list on first use
         self.base_offset = NO_OFFSET
         self.log_append_time = NO_TIMESTAMP
         self._sent_to: Any = None
@@ -98,8 +98,8 @@ class Batch:
         self._parts: list[Any] | None = None
         self._future: Future[None] | None = None
         self._callbacks: list[Any] | None = None
-        self._share: Any = None
-        self._deliveries: Any = None
+        self._row_run: Any = None
+        self._delivery_run: Any = None
         self._older: Any = None
         self._newer: Any = None
 
@@ -112,26 +112,26 @@ class Batch:
         The records of a failed batch stay readable as long as one of its deliveries exists.
         """
         if error is not None:
-            self._lost, self.builder = self.builder, None
+            self._failed_records, self.builder = self.builder, None
         self.error = error
         self.base_offset = base_offset
         self.log_append_time = log_append_time
         self.is_done = True
-        return self._let_go()
+        return self._drop_contents()
 
     @cython.cfunc
     def _replace(self, parts: list[Any]) -> list[Any]:
         """Mark it as split into `parts`. Returns as `_settle`, callbacks to move to the parts."""
         self._parts = parts
-        return self._let_go()
+        return self._drop_contents()
 
-    def _let_go(self) -> list[Any]:
+    def _drop_contents(self) -> list[Any]:
         # Deliveries refer to the batch, and must not keep its bytes alive.
         if self.builder is not None:
             self.builder.release()
         self.builder = None
-        self._share = None
-        self._deliveries = None
+        self._row_run = None
+        self._delivery_run = None
         future, self._future = self._future, None
         if future is not None:
             future.set_result(None)
@@ -139,26 +139,26 @@ class Batch:
         return callbacks if callbacks is not None else []
 
     @property
-    def lost(self) -> int:
-        """How many of its records failed, those of its parts included."""
+    def failed_count(self) -> int:
+        """The number of its records that failed, those of its parts included."""
         if self._parts is not None:
-            return sum(part.lost for part in self._parts)
+            return sum(part.failed_count for part in self._parts)
         return self.count if self.error is not None else 0
 
     @property
-    def reason(self) -> Any:
+    def first_error(self) -> Any:
         """Its error, or the first one of its parts; None if nothing failed."""
         if self._parts is not None:
-            return next((part.reason for part in self._parts if part.lost), None)
+            return next((part.first_error for part in self._parts if part.failed_count), None)
         return self.error
 
-    def lost_record(self, index: cython.Py_ssize_t) -> Record:
+    def failed_record(self, index: cython.Py_ssize_t) -> Record:
         """One record of a failed batch, by its index."""
-        lost = self._lost
-        if not isinstance(lost, list):
-            # Decode all: a caller that reads one mostly reads the others too.
-            lost = self._lost = lost.records()
-        return lost[index]._replace(
+        failed = self._failed_records
+        if not isinstance(failed, list):
+            # Decode all: a caller that reads one record mostly reads the others too.
+            failed = self._failed_records = failed.records()
+        return failed[index]._replace(
             topic=self.queue.topic, partition=self.queue.partition, offset=NO_OFFSET
         )
 
@@ -192,18 +192,18 @@ class Batch:
     @cython.cfunc
     def _call_back_for_last(self, function: Any, timestamp: cython.longlong) -> Any:
         """Call `function` with the delivery of the batch's last record when it is known."""
-        deliveries = self._deliveries
+        run = self._delivery_run
         if (
-            deliveries is not None
-            and deliveries._function is function
-            and deliveries._timestamp == timestamp
-            and deliveries._index + deliveries._count == self.count - 1
+            run is not None
+            and run._function is function
+            and run._timestamp == timestamp
+            and run._index + run._count == self.count - 1
         ):
-            deliveries._count += 1
+            run._count += 1
         else:
-            deliveries = Deliveries(self, self.count - 1, 1, timestamp, function)
-            self._deliveries = deliveries
-            self._call_back(function, deliveries)
+            run = DeliveryRun(self, self.count - 1, 1, timestamp, function)
+            self._delivery_run = run
+            self._call_back(function, run)
         return None
 
 
@@ -221,24 +221,24 @@ class Delivery:
     _timestamp: cython.longlong
 
     def __init__(self) -> None:
-        raise UsageError("a Delivery is what send returns; it cannot be made otherwise")
+        raise UsageError("a Delivery cannot be created directly: call send, which returns one")
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         return refuse_copying(self, protocol)
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are of the same record: a callback gets another object than `send`."""
+        """Whether both are for the same record: `send` and a callback get different objects."""
         if not isinstance(other, Delivery):
             return False
         same = cython.cast(Delivery, other)
-        return self._index == same._index and self._holder() is same._holder()
+        return self._index == same._index and self._current_batch() is same._current_batch()
 
     def __hash__(self) -> int:
         return hash((id(self._batch.queue), self._index))
 
     def done(self) -> bool:
         """Whether the outcome is known."""
-        return self._holder().is_done
+        return self._current_batch().is_done
 
     @cython.annotation_typing(False)
     def result(self, timeout: float | None = None) -> RecordMetadata:
@@ -249,7 +249,7 @@ class Delivery:
 
         Raises:
             BrokerError: the broker refused the record, or its batch.
-            KafkaError: it refused the batch because of other records.
+            KafkaError: the broker refused the batch because of other records.
             Unavailable: it was not acknowledged in time; it may be stored.
             UsageError: the producer belongs to the process that this one was forked from; or the
                 wait would block the producer's own loop: in a delivery callback, a partitioner, or
@@ -271,10 +271,10 @@ class Delivery:
         Its offset is -1. None while the outcome is not known, and for a stored record, whose bytes
         are not kept. The bytes of a failed batch are kept as long as one of its deliveries exists.
         """
-        batch = self._holder()
+        batch = self._current_batch()
         if not batch.is_done or batch.error is None:
             return None
-        return batch.lost_record(self._index - batch._first)
+        return batch.failed_record(self._index - batch._first)
 
     def add_done_callback(self, function: Callable[["Delivery"], object]) -> None:
         """Call `function(delivery)` once, on the client's thread, when the outcome is known.
@@ -283,23 +283,23 @@ class Delivery:
         sent or received while it runs. An exception it raises is logged.
         """
         checked_callable("function", function)
-        self._holder().queue.accumulator.call_back(self, function)
+        self._current_batch().queue.accumulator.call_back(self, function)
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
-        batch = self._holder()
+        batch = self._current_batch()
         while not batch.is_done:
             from asyncio import shield, wrap_future
 
             # Shielded: a cancelled waiter must not cancel the future of the others.
             future = batch.queue.accumulator.future_of(batch)
             yield from shield(wrap_future(future)).__await__()
-            batch = self._holder()
+            batch = self._current_batch()
         return self._metadata(batch)
 
     @cython.cfunc
     @cython.locals(batch=Batch, part=Batch)
-    def _holder(self) -> Batch:
-        """The batch that holds the record now: its first one, or a part if that was split."""
+    def _current_batch(self) -> Batch:
+        """The batch that has the record now: the first one, or a part of it after a split."""
         batch = self._batch
         while batch._parts is not None:
             for part in batch._parts:
@@ -311,14 +311,14 @@ class Delivery:
     @cython.cfunc
     @cython.locals(batch=Batch)
     def _wait(self, timeout: Any) -> Batch:
-        batch = self._holder()
+        batch = self._current_batch()
         if batch.is_done:
             return batch
         accumulator = batch.queue.accumulator
         deadline = None if timeout is None else accumulator.now() + timeout
         while not batch.is_done:
             wait_for(accumulator.future_of(batch), timeout, accumulator.loop)
-            batch = self._holder()
+            batch = self._current_batch()
             if deadline is not None:
                 timeout = max(0.0, deadline - accumulator.now())
         return batch
@@ -345,7 +345,7 @@ class Delivery:
 
 @cython.final
 @cython.cclass
-class Deliveries:
+class DeliveryRun:
     """A run of consecutive records in one batch with the same timestamp and callback.
 
     Saves the memory of one `Delivery` per record: each is created only when its callback runs.
@@ -383,26 +383,26 @@ class Deliveries:
 
     @cython.cfunc
     @cython.locals(part=Batch, begin=cython.int, end=cython.int)
-    def _follow(self) -> Any:
-        """Its batch was split: divide it among the parts."""
+    def _move_to_parts(self) -> Any:
+        """After its batch was split: make a run for each part that has some of its records."""
         for part in self._batch._parts or ():
             begin = max(self._index, part._first)
             end = min(self._index + self._count, part._first + part.count)
             if begin < end:
                 part._call_back(
                     self._function,
-                    Deliveries(part, begin, end - begin, self._timestamp, self._function),
+                    DeliveryRun(part, begin, end - begin, self._timestamp, self._function),
                 )
         return None
 
 
 @cython.final
 @cython.cclass
-class Share:
+class RowRun:
     """A run of a table's rows that are consecutive in one batch.
 
     Attributes:
-        batch: the batch, which has their outcome.
+        batch: the batch, which has the rows' outcome.
         count: rows.
         first, last: the indexes of the first and the last row in the batch.
     """
@@ -425,13 +425,13 @@ class Share:
 
     @cython.cfunc
     @cython.locals(part=Batch, begin=cython.int, end=cython.int)
-    def _follow(self) -> Any:
-        """Its batch was split: divide it among the parts."""
+    def _move_to_parts(self) -> Any:
+        """After its batch was split: make a run for each part that has some of its rows."""
         for part in self.batch._parts or ():
             begin = max(self._index, part._first)
             end = min(self._index + self.count, part._first + part.count)
             if begin < end:
-                part._call_back(self._settle, Share(part, begin, end - begin, self._settle))
+                part._call_back(self._settle, RowRun(part, begin, end - begin, self._settle))
         return None
 
 
@@ -474,7 +474,7 @@ class PartitionQueue:
         self.state: Any = None
         self._chosen_bytes = 0
         self._open: Any = None  # the last batch, while records can be appended to it
-        self._is_noted = False
+        self._is_reported = False
 
     @property
     def head_is_complete(self) -> bool:
@@ -487,13 +487,13 @@ class PartitionQueue:
         topic_queues = self.topic_queues
         if topic_queues.current != self.partition:
             return self._chosen_bytes
-        return self._chosen_bytes + topic_queues._produced - topic_queues._brought
+        return self._chosen_bytes + topic_queues._turn_bytes - topic_queues._used_at_start
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
 
     @cython.cfunc
-    def _lead(self, node: NodeLoad | None) -> Any:
+    def _set_leader(self, node: NodeLoad | None) -> Any:
         """Set its leader, and count its queue in that broker's load."""
         batches: cython.Py_ssize_t = len(self.batches)
         if self.node is not None:
@@ -519,7 +519,7 @@ class PartitionQueue:
 
     @cython.cfunc
     @cython.locals(batch=Batch)
-    def _mend(self) -> Any:
+    def _repair(self) -> Any:
         """Recompute the counters from the waiting batches, after an interrupted change."""
         self.queued_bytes = 0
         last = None
@@ -537,7 +537,7 @@ class PartitionQueue:
         return None
 
     @cython.cfunc
-    def _send(self, batch: Batch) -> Any:
+    def _begin_flight(self, batch: Batch) -> Any:
         self.in_flight.append(batch)
         batch._sent_to = self.node
         if self.node is not None:
@@ -599,14 +599,14 @@ class TopicQueues:
         self._last_used = accumulator.now()
         self._partition_count = 0
         self._is_per_record = hasattr(partitioner, "partition")
-        self._is_told_of_new_batches = hasattr(partitioner, "on_new_batch")
+        self._is_notified_of_new_batches = hasattr(partitioner, "on_new_batch")
         self._turns_by_batch = getattr(partitioner, "turns_by_batch", False)
         self._observes = hasattr(partitioner, "observe")
         self._is_eager = getattr(partitioner, "is_eager", False)
         self._ignores_keys = ignores_keys
         self._quantum = quantum
-        self._produced = 0  # bytes of the current turn
-        self._brought = 0  # bytes that were counted in it from the beginning
+        self._turn_bytes = 0  # bytes counted in the current turn
+        self._used_at_start = 0  # `_turn_bytes` when the turn began
 
     @property
     def chosen_rack_bytes(self) -> int:
@@ -616,15 +616,15 @@ class TopicQueues:
         """
         if self.current < 0 or not self._is_in_rack(self.current):
             return self._rack_bytes
-        return self._rack_bytes + self._produced - self._brought
+        return self._rack_bytes + self._turn_bytes - self._used_at_start
 
     @cython.cfunc
     @cython.locals(queue=PartitionQueue)
-    def _mend(self) -> list[Any]:
+    def _repair(self) -> list[Any]:
         """Recompute the counters after an interrupted change; returns the topic's batches."""
         found: list[Any] = []
         for queue in self.queues:
-            queue._mend()
+            queue._repair()
             found.extend(queue.batches)
             found.extend(queue.in_flight)
             self._resized.add(queue.partition)
@@ -677,9 +677,9 @@ class TopicQueues:
     def _is_over(self, queue: PartitionQueue) -> cython.bint:
         """A turn counted in bytes ends after a quantum once its batch is full (KAFKA-14156), and
         after two quanta in any case."""
-        if self._turns_by_batch or self._produced < self._quantum:
+        if self._turns_by_batch or self._turn_bytes < self._quantum:
             return False
-        return queue._open is None or self._produced >= 2 * self._quantum
+        return queue._open is None or self._turn_bytes >= 2 * self._quantum
 
     @cython.cfunc
     def _may_stay(self) -> cython.bint:
@@ -691,15 +691,15 @@ class TopicQueues:
     @cython.locals(queue=PartitionQueue)
     def _turn(self) -> PartitionQueue:
         """End the turn, and ask the partitioner for the next partition."""
-        overshoot = max(0, self._produced - self._quantum)
+        overshoot = max(0, self._turn_bytes - self._quantum)
         self._is_in_doubt = False
-        chosen, brought = self.partitioner.next_turn(self.view, self.current, overshoot, self)
+        chosen, used = self.partitioner.next_turn(self.view, self.current, overshoot, self)
         self._end_turn()
         if chosen != self.current:
             self.switches += 1
         self.current = chosen
-        self._produced = brought
-        self._brought = brought
+        self._turn_bytes = used
+        self._used_at_start = used
         queue = self.queues[chosen]
         queue.turns += 1
         return queue
@@ -708,7 +708,7 @@ class TopicQueues:
     @cython.locals(queue=PartitionQueue, produced=cython.longlong)
     def _end_turn(self) -> Any:
         if self.current >= 0:
-            produced = self._produced - self._brought
+            produced = self._turn_bytes - self._used_at_start
             queue = self.queues[self.current]
             queue._chosen_bytes += produced
             if self._is_in_rack(self.current):
@@ -766,7 +766,7 @@ class BatchChain:
 
     @cython.cfunc
     @cython.locals(batch=Batch)
-    def mend(self, batches: list[Any]) -> Any:
+    def repair(self, batches: list[Any]) -> Any:
         """Rebuild the chain from these batches, by age, after an interrupted change."""
         self.oldest = self.newest = None
         for batch in sorted(batches, key=_age):

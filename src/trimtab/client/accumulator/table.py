@@ -87,7 +87,7 @@ class TableError(KafkaError):
         """The records that failed, batch by batch, as `Delivery.record` gives one."""
         for share in self._shares:
             for index in range(share.first, share.last + 1):
-                yield share.batch.lost_record(index)
+                yield share.batch.failed_record(index)
 
 
 class BatchShare(Protocol):

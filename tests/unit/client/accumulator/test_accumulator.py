@@ -18,7 +18,7 @@ import pytest
 
 from tests.unit.interrupts import interrupt_at
 from trimtab.client.accumulator.accumulator_cy import Accumulator
-from trimtab.client.accumulator.memory_cy import Place
+from trimtab.client.accumulator.memory_cy import MemoryRequest
 from trimtab.client.accumulator.queues_cy import Batch, Delivery, PartitionQueue
 from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
 from trimtab.client.partitioner.per_record import RoundRobinPartitioner
@@ -76,11 +76,11 @@ class Bench:
         return read_records("topic", batch.queue.partition, batch.builder.build(-1, -1, -1), 0)
 
 
-def stand(accumulator: Any, size: int) -> Place:
-    """A place in the line for memory, of the form that the accumulator has."""
-    place: Place = sys.modules[type(accumulator.memory).__module__].Place(size)
-    accumulator.stand_in_line(place)
-    return place
+def request_memory(accumulator: Any, size: int) -> MemoryRequest:
+    """A queued request for memory, in the form that the accumulator has."""
+    request: MemoryRequest = sys.modules[type(accumulator.memory).__module__].MemoryRequest(size)
+    accumulator.queue_for_memory(request)
+    return request
 
 
 @pytest.fixture
@@ -165,15 +165,15 @@ def test_a_partition_that_is_not_known_is_waited_for(
     rows = rows_of(form, [b"1", b"2"], lambda share: None, partitions=[0, 3])
     assert accumulator.append("topic", b"", None, None, 3, 0) is None
     assert accumulator.append_rows("topic", rows, 0) == 1
-    place = stand(accumulator, 100)
-    assert accumulator.append_from(place, "topic", b"", None, None, 3, 0) is None
+    request = request_memory(accumulator, 100)
+    assert accumulator.append_granted(request, "topic", b"", None, None, 3, 0) is None
     assert [accumulator.knows("topic", partition) for partition in (None, 2, 3)] == [1, 1, 0]
     assert not accumulator.knows("other", 0)
     accumulator.update_topic(make_view((0, 1, 0, 1)))
     assert accumulator.knows("topic", 3)
     assert accumulator.append("topic", b"", None, None, 3, 0) is not None
     assert accumulator.append_rows("topic", rows, 1) == 2
-    assert accumulator.append_from(place, "topic", b"", None, None, 3, 0) is not None
+    assert accumulator.append_granted(request, "topic", b"", None, None, 3, 0) is not None
     (batch,) = accumulator.topic("topic").queues[3].batches
     assert batch.count == 3
 
@@ -540,17 +540,17 @@ def test_senders_that_wait_for_memory_get_it_in_order(
     accumulator = bench.accumulator
     while accumulator.append("topic", b"x" * 900, None, None, None, 0) is not None:
         pass
-    first, second = stand(accumulator, 1000), stand(accumulator, 1500)
+    first, second = request_memory(accumulator, 1000), request_memory(accumulator, 1500)
     assert accumulator.is_waited_for
     accumulator.fail(bench.take_all()[0], Unavailable("gone"))
-    assert first.served.done()
-    assert not second.served.done()
-    # What is free is the first one's; a small record finds the line before it.
+    assert first.granted.done()
+    assert not second.granted.done()
+    # Free memory is reserved for the first request, so even a small record must wait.
     assert accumulator.append("topic", b"", None, None, None, 0) is None
-    assert accumulator.append_from(first, "topic", b"x" * 900, None, None, None, 0) is not None
-    accumulator.leave_line(first)  # once more does nothing
-    assert not second.served.done()
-    accumulator.leave_line(second)
+    assert accumulator.append_granted(first, "topic", b"x" * 900, None, None, None, 0) is not None
+    accumulator.cancel_memory_request(first)  # once more does nothing
+    assert not second.granted.done()
+    accumulator.cancel_memory_request(second)
     assert not accumulator.is_waited_for
     for batch in [*accumulator.incomplete_batches()]:
         accumulator.fail(batch, Unavailable("gone"))
@@ -558,15 +558,17 @@ def test_senders_that_wait_for_memory_get_it_in_order(
     assert accumulator.append("topic", b"", None, None, None, 0) is not None
 
 
-def test_a_place_that_is_left_unused_is_the_next_ones(make_bench: Callable[..., Bench]) -> None:
+def test_a_cancelled_request_frees_its_memory_for_the_next_one(
+    make_bench: Callable[..., Bench],
+) -> None:
     bench = make_bench(leaders=(0,), batch_size=1000, buffer_memory=1000)
     accumulator = bench.accumulator
     bench.send(b"x" * 900)
-    first, second = stand(accumulator, 500), stand(accumulator, 700)
+    first, second = request_memory(accumulator, 500), request_memory(accumulator, 700)
     accumulator.fail(bench.take_all()[0], Unavailable("gone"))
-    assert (first.served.done(), second.served.done()) == (True, False)
-    accumulator.leave_line(first)
-    assert second.served.done()
+    assert (first.granted.done(), second.granted.done()) == (True, False)
+    accumulator.cancel_memory_request(first)
+    assert second.granted.done()
 
 
 def test_an_interrupt_while_memory_is_reserved_leaves_no_sender_waiting(
@@ -574,22 +576,22 @@ def test_an_interrupt_while_memory_is_reserved_leaves_no_sender_waiting(
 ) -> None:
     bench = make_bench(leaders=(0,), batch_size=1000, buffer_memory=1000)
     memory = bench.accumulator.memory
-    place = stand(bench.accumulator, 500)
-    kind = type(place)
+    request = request_memory(bench.accumulator, 500)
+    kind = type(request)
     for step in range(1, 1000):
-        bench.accumulator.leave_line(place)
-        place = kind(500)
+        bench.accumulator.cancel_memory_request(request)
+        request = kind(500)
         where = interrupt_at(
             step,
-            lambda place=place: bench.accumulator.stand_in_line(place),  # type: ignore[misc]
+            lambda request=request: bench.accumulator.queue_for_memory(request),  # type: ignore[misc]
             lambda code: "/trimtab/" in code.co_filename,
         )
         assert memory.waiting == 0, where  # there is room
         if where is None:
             break
-    assert place.served.done()
-    bench.accumulator.leave_line(place)
-    # Nothing is set aside: then one record may be larger than all the memory.
+    assert request.granted.done()
+    bench.accumulator.cancel_memory_request(request)
+    # No memory is reserved, so one record may be larger than all of it.
     assert bench.accumulator.append("topic", b"x" * 2000, None, None, 0, None) is not None
 
 
@@ -807,12 +809,12 @@ def test_rows_stop_where_memory_is_used_up_and_go_on_from_there(
     while (first := bench.accumulator.append_rows("topic", rows, first)) < 200:
         rounds += 1
         rows.seek(first)
-        place = stand(bench.accumulator, rows.bound)
+        request = request_memory(bench.accumulator, rows.bound)
         for batch in bench.take_all():
             seen += [record.value for record in bench.records(batch)]
             bench.accumulator.complete(batch, 0, -1)
-        assert place.served.done()
-        first = bench.accumulator.append_rows("topic", rows, first, place)
+        assert request.granted.done()
+        first = bench.accumulator.append_rows("topic", rows, first, request)
     for batch in bench.take_all():
         seen += [record.value for record in bench.records(batch)]
         bench.accumulator.complete(batch, 0, -1)
