@@ -1,4 +1,4 @@
-"""Spark over Kafka-protocol topics: `spark.read.format("trimtab")`, and the load of partitions."""
+"""Spark on Kafka topics: the format `trimtab`, and tables of the load of partitions."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 
 def register(session: SparkSession) -> None:
-    """Make `format("trimtab")` known to a session.
+    """Register `format("trimtab")` in a session.
 
-    Not needed where Spark finds `pyspark_trimtab` by itself, which it does if the `python3` on PATH
-    (or `PYSPARK_PYTHON`) has both pyspark and trimtab.
+    Not needed if the `python3` on PATH (or `PYSPARK_PYTHON`) has both pyspark and trimtab: then
+    Spark finds the package `pyspark_trimtab` by itself.
     """
     from trimtab.spark.source import TrimtabDataSource
 

@@ -1,8 +1,8 @@
-"""Clients that outlive a task: they stay in Spark's Python worker, which runs task after task.
+"""Clients that stay open between tasks, in Spark's Python worker, which runs task after task.
 
-Connecting and learning about the cluster cost more than a small task reads or writes. Spark forks
-its workers from a daemon that runs no task, uses them again (`spark.python.worker.reuse`), and may
-kill them at any time.
+Connecting and requesting metadata takes longer than a small task's reads or writes. Spark forks its
+workers from a daemon that runs no tasks, reuses them (`spark.python.worker.reuse`), and may kill
+them at any time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from trimtab.spark.worker import settle
 
 IDLE_SECONDS = 60.0
-"""How long a client that no task uses stays open, at least; at most twice as long."""
+"""Minimum time for which an unused client stays open; the maximum is twice as long."""
 
 T = TypeVar("T")
 
@@ -25,8 +25,8 @@ class Residents(Generic[T]):
     """The open clients of one kind in this process.
 
     Args:
-        close: closes one.
-        start_timer: calls a function once, a number of seconds later, in another thread.
+        close: closes a client.
+        start_timer: calls a function once after a number of seconds, on another thread.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class Residents(Generic[T]):
 
     @contextmanager
     def borrow(self, key: Hashable, make: Callable[[], T]) -> Iterator[T]:
-        """A client for one task alone: one that is idle, else a new one.
+        """A client that no other task uses: an idle one, else a new one.
 
-        It stays open after the block, unless the block raises: then nobody knows its state.
+        It stays open after the block. If the block raises, it is closed, as its state is unknown.
 
         Args:
-            key: clients with the same key do for each other.
+            key: a client is only reused for an equal key.
         """
         settle()
         client = self._take(key)
@@ -64,7 +64,7 @@ class Residents(Generic[T]):
 
     def _take(self, key: Hashable) -> T | None:
         with self._lock:
-            if self._pid != os.getpid():  # forked: what is open belongs to the parent
+            if self._pid != os.getpid():  # forked: open clients belong to the parent
                 self._pid = os.getpid()
                 self._idle.clear()
                 self._is_timed = False
@@ -81,7 +81,7 @@ class Residents(Generic[T]):
         self._start_timer(IDLE_SECONDS, self._close_idle)
 
     def _close_idle(self) -> None:
-        """Close what was not used since this was last called."""
+        """Close the clients that were not used since the last call."""
         with self._lock:
             idle = {key: found for key, found in self._idle.items() if key not in self._used_since}
             for key in idle:

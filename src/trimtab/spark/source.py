@@ -1,15 +1,15 @@
-"""`spark.read.format("trimtab")`: topics as DataFrames, like Spark's own Kafka source.
+"""The format `trimtab`, which reads topics as DataFrames, like Spark's own Kafka source.
 
     spark.read.format("trimtab")
         .option("kafka.bootstrap.servers", "127.0.0.1:9092").option("subscribe", "flights").load()
 
-Columns, option names and their meaning are those of Spark's source (`spark-sql-kafka-0-10`), so a
-job moves over by an edit of `format(...)`. A schema given by `.schema(...)` chooses columns; the
-others are neither decoded nor sent to the JVM. Offsets are planned on the driver; a task reads a
-range of one partition, or several small ones, straight into Arrow.
+Columns and options are those of Spark's source (`spark-sql-kafka-0-10`), so a job only changes its
+`format(...)`. A schema given by `.schema(...)` selects columns; the others are neither decoded nor
+sent to the JVM. The driver plans the offsets; each task reads a range of one partition, or several
+small ranges, into Arrow.
 
-Raises, through Spark: UsageError for options that cannot be, BrokerError and Unavailable where the
-cluster cannot be read, DataLoss as the option `failOnDataLoss` says.
+Raises, through Spark: UsageError for invalid options, BrokerError and Unavailable if the cluster
+cannot be read, DataLoss depending on the option `failOnDataLoss`.
 """
 
 from __future__ import annotations

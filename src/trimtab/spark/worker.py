@@ -1,4 +1,4 @@
-"""The Python process that Spark runs tasks in, and calls of the driver."""
+"""Set-up of the Python processes in which Spark runs tasks and calls of the driver."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _is_settled = False
 
 
 def settle() -> None:
-    """Leave what this process has imported out of the garbage collections to come.
+    """Exclude the objects of imported modules from garbage collection.
 
-    Spark's daemon collects garbage after each task and each call of the driver. Going through some
-    50,000 objects of modules, which stay for good, takes 20 to 30 ms of processor time: more than
-    a small task. Once in each process that the daemon has forked; elsewhere, such as in a user's
-    own program, nothing is done.
+    Spark's daemon collects garbage after each task and each call of the driver. Visiting the some
+    50,000 objects of modules, which are never freed, takes 20 to 30 ms of CPU: more than a small
+    task. Takes effect once in each process that the daemon has forked; does nothing in any other
+    process, such as a user's own program.
     """
     global _is_settled
     if _is_settled or not _is_forked_by_daemon():
         return
     _is_settled = True
-    gc.collect()  # what is garbage now would stay for good
+    gc.collect()  # otherwise present garbage would never be freed
     gc.freeze()
 
 

@@ -1,1 +1,1 @@
-"""Pipelines from files."""
+"""Pipelines that are defined in TOML files."""

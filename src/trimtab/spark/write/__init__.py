@@ -1,1 +1,1 @@
-"""The sink: rows into topics, at least once or exactly once."""
+"""The sink: writes rows into topics, at least once or exactly once."""

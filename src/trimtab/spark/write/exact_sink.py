@@ -1,4 +1,4 @@
-"""`delivery=exactly_once`: what tasks and driver of a write do, by `exactly_once.py`."""
+"""`delivery=exactly_once`: the tasks' and the driver's side of a write, by `exactly_once.py`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trimtab.runtime.clock import wall_clock
 from trimtab.spark.options.sink import SinkOptions
 from trimtab.spark.resident import Residents
 from trimtab.spark.write import exactly_once as protocol
-from trimtab.spark.write.exactly_once import Identity, Plan, Receipt, Remedy, Run, Try
+from trimtab.spark.write.exactly_once import BatchAttempt, Identity, Plan, Receipt, Remedy, TaskRun
 from trimtab.spark.write.sink import Counts, Guarantee, TaskRows
 
 if TYPE_CHECKING:
@@ -26,32 +26,32 @@ if TYPE_CHECKING:
     from trimtab.spark.write.ledger import KafkaLedger
 
 TIMEOUT_MS = 900_000
-"""How long transactions last unless the user says so: as long as brokers allow by default. A query
-that is started again within that time after a crash loses nothing."""
+"""The default `transaction.timeout.ms`: the longest that brokers allow by default. A query that is
+started again within that time after a crash loses nothing."""
 
 _CLOSE_SECONDS = 5.0
 _TIMEOUT = "transaction.timeout.ms"
 _TWO_PHASE = "transaction.two.phase.commit.enable"
 _BATCH = ""
-"""The query of a write that is none of a stream's."""
+"""The query id of a write that belongs to no stream."""
 
 
 @dataclass
 class Prepared(WriterCommitMessage):
-    """What a task wrote, none of it visible yet."""
+    """A task's message to the driver: what it wrote in a transaction that is not committed."""
 
     receipt: Receipt
     counts: Counts
 
 
 class ExactlyOnce(Guarantee):
-    """Every row is there once, for readers of committed records, whichever process fails.
+    """Readers of committed records see each row once, whichever process fails.
 
     Args:
-        is_stream: whether Spark numbers the batches; else the option `batchId` does.
+        is_stream: whether Spark numbers the batches; if not, the option `batchId` has the number.
 
     Raises:
-        UsageError: what is asked for cannot be exact; says what to change.
+        UsageError: with these options a row could be lost or written twice; says what to change.
     """
 
     def __init__(self, options: SinkOptions, is_stream: bool) -> None:
@@ -73,12 +73,12 @@ class ExactlyOnce(Guarantee):
         if self._topic == options.topic:
             raise UsageError(
                 f"decisionTopic={self._topic!r} is the topic that is written to: leave the option"
-                " out, or name another one"
+                " out, or name a different topic"
             )
-        self._attempted: Try | None = None
+        self._attempted: BatchAttempt | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickled for the tasks: the last moment before any of them begins."""
+        """Begin the attempt: Spark pickles the writer on the driver before any task starts."""
         if self._attempted is None:
             self._attempted = protocol.begin(self._ledger(), self._plan, wall_clock())
         return self.__dict__
@@ -88,7 +88,7 @@ class ExactlyOnce(Guarantee):
         assert attempted is not None, "it was pickled"
         identity = protocol.assign(attempted, run)
         if identity is None:
-            rows.pass_over()
+            rows.skip()
             return Prepared(protocol.receipt(attempted, run, None, is_repeated=True), {})
         if rows.is_empty:
             return Prepared(protocol.receipt(attempted, run, None), {})
@@ -97,9 +97,9 @@ class ExactlyOnce(Guarantee):
         return Prepared(protocol.receipt(attempted, run, prepared), counts)
 
     def _send(
-        self, identity: Identity, run: Run, rows: TaskRows
+        self, identity: Identity, run: TaskRun, rows: TaskRows
     ) -> tuple[PreparedTransaction, Counts]:
-        """In a transaction of its own."""
+        """Send the rows in one transaction, and prepare it."""
         from trimtab.spark.write.ledger import claim
 
         if identity.claims is not None:
@@ -120,7 +120,7 @@ class ExactlyOnce(Guarantee):
     def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> None:
         protocol.abort(self._ledger(), _receipts(messages))
 
-    def _run(self) -> Run:
+    def _run(self) -> TaskRun:
         context = TaskContext.get()
         assert context is not None, "in a task"
         query, batch = _BATCH, self._batch_id
@@ -129,10 +129,11 @@ class ExactlyOnce(Guarantee):
             batch = int(context.getLocalProperty("streaming.sql.batchId") or -1)
             if not query or batch < 0:
                 raise UsageError(
-                    "Spark does not say which query and batch this task belongs to; is it the"
-                    " micro-batch of a stream (trigger ProcessingTime, AvailableNow or Once)?"
+                    "Spark does not say which query and batch this task belongs to: exactly_once"
+                    " needs a stream with micro-batches (trigger ProcessingTime, AvailableNow or"
+                    " Once)"
                 )
-        return Run(
+        return TaskRun(
             query,
             batch,
             context.partitionId(),
@@ -142,8 +143,8 @@ class ExactlyOnce(Guarantee):
 
     @contextmanager
     def _producer(self, transactional_id: str) -> Iterator[Producer]:
-        """A producer with that id, and no identity yet. One that has prepared serves the next
-        task, whichever id that has."""
+        """A producer with this transactional id, and no producer id yet. After a task has prepared
+        its transaction, the next task uses the same producer, with any transactional id."""
         from trimtab.client.producer import Producer
 
         client = {**self._options.client_here(), **self._client}
@@ -161,7 +162,7 @@ class ExactlyOnce(Guarantee):
 
 
 class _ClaimedByAnother(Exception):
-    """Another run of the first task writes in the driver's transaction."""
+    """Another run of the first task uses the driver's transaction."""
 
 
 def _send_prepared(rows: TaskRows, producer: Producer) -> tuple[PreparedTransaction, Counts]:
@@ -174,8 +175,8 @@ def _send_prepared(rows: TaskRows, producer: Producer) -> tuple[PreparedTransact
 
 
 def _close(producer: Producer) -> None:
-    """Close one that nobody uses, or that failed: then its transaction is aborted, so that it holds
-    nobody up."""
+    """Close an idle producer, or one that failed: that aborts its transaction, so that readers do
+    not wait behind it."""
     producer.close(_CLOSE_SECONDS)
 
 
@@ -187,7 +188,7 @@ def _receipts(messages: Sequence[WriterCommitMessage | None]) -> list[Receipt]:
 
 
 def _read_sink_id(options: SinkOptions, is_stream: bool) -> str:
-    """Raises UsageError where a batch that is repeated could not be known again."""
+    """Raises UsageError if a repeated batch could not be recognised."""
     sink_id = options.exact.get("sinkId", "")
     if sink_id and not re.fullmatch(r"[A-Za-z0-9._-]{1,180}", sink_id):
         raise UsageError(
@@ -198,20 +199,21 @@ def _read_sink_id(options: SinkOptions, is_stream: bool) -> str:
         if not sink_id:
             raise UsageError(
                 "delivery=exactly_once of a batch needs the option sinkId, a name that stays the"
-                " same, and batchId, a number that grows: a batch with the same number is not"
-                " written again. In foreachBatch that is the number that Spark hands over"
+                " same, and the option batchId, a number that grows from batch to batch (in"
+                " foreachBatch: Spark's batch id). A batch with the number of the last one is not"
+                " written again"
             )
         return sink_id
     checkpoint = options.spark.get("checkpointlocation", "").strip()
     if not checkpoint:
         raise UsageError(
-            "delivery=exactly_once needs the option checkpointLocation: a query without one begins"
-            " again from the start when it is restarted, and writes everything twice"
+            "delivery=exactly_once needs the option checkpointLocation: without it, a query that is"
+            " restarted begins from the start, and writes everything twice"
         )
     if options.spark.get("asyncprogresstrackingenabled", "").strip().lower() == "true":
         raise UsageError(
-            "delivery=exactly_once cannot be with asyncProgressTrackingEnabled=true: batches that"
-            " are written may be repeated with other records; leave one of the two out"
+            "delivery=exactly_once does not work with asyncProgressTrackingEnabled=true, with which"
+            " a batch may be repeated with other records: leave out one of the two"
         )
     if sink_id:
         return sink_id
@@ -219,7 +221,7 @@ def _read_sink_id(options: SinkOptions, is_stream: bool) -> str:
     if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:|/", location):
         raise UsageError(
             f"delivery=exactly_once: checkpointLocation={checkpoint!r} is a relative path, which"
-            " other queries may have too; write the whole path, or give the option sinkId"
+            " other queries may use too: write the absolute path, or set the option sinkId"
         )
     return hashlib.sha256(location.encode()).hexdigest()[:16]
 
@@ -229,7 +231,7 @@ def _read_batch_id(options: SinkOptions) -> int:
     if not re.fullmatch(r"\d{1,18}", text, re.ASCII):
         raise UsageError(
             f"option batchId={text!r}: delivery=exactly_once of a batch needs a whole number that"
-            " grows from batch to batch; in foreachBatch that is what Spark hands over"
+            " grows from batch to batch; in foreachBatch, pass Spark's batch id"
         )
     return int(text)
 

@@ -1,30 +1,33 @@
-"""Exactly once: tasks prepare, the driver decides, and everything is ended by that decision.
+"""Exactly once: tasks prepare transactions; the driver decides, and commits or aborts them all.
 
-    driver    begin ─▶ take over ─▶ finish what was decided ─▶ abort orphans ─▶ a `Try` for tasks
+    driver    begin ─▶ take over ─▶ carry out the last decision ─▶ abort orphans ─▶ `BatchAttempt`
     task      assign ─▶ init or claim ─▶ send ─▶ prepare ─▶ a receipt; EndTxn is left to the driver
     driver    commit ─▶ write the decision ─▶ commit every transaction ─▶ write that it is done
                               ▲ its EndTxn is the moment when the batch counts as written
 
-Decides, and asks a `Ledger` for whatever concerns the cluster; `ledger.py` is one.
+This module decides; a `Ledger` sends the requests to the cluster (`ledger.py`).
 
-**Why nothing is doubled.** The driver has a transactional id of its own, and takes it over before
-each try of a batch; the decision is written under that epoch. So of several tries, also of drivers
-that are taken for dead and live on, only the last can decide. A batch that is decided is not
-written again: the decision holds its number, and tasks compare.
+**Why no row is written twice.** The driver has a separate transactional id, and takes it over
+before each attempt to write a batch; the decision is written under that epoch. So only the latest
+attempt can decide, even if an earlier driver was believed dead and still runs. A decided batch is
+not written again: the decision has its number, and tasks compare it with theirs.
 
-**Why nothing is lost.** A decision names every prepared transaction by its id, producer id and
-epoch. To commit them again does no harm, so the next driver after a crash does it. Until that is
-noted down as done nobody takes one of these ids over; with `Enable2Pc` nothing else aborts them.
+**Why no row is lost.** A decision names every prepared transaction by its id, producer id and
+epoch. Committing a transaction twice does no harm, so the next driver after a crash commits them
+all again. Until the decision is marked as done, no producer takes over one of these ids; with
+`Enable2Pc` nothing else aborts the transactions.
 
-**Which id.** A run of a task must never use an id that another one may still use: taking it over
-would abort what is prepared. So a run has an id of its own, named after the driver's epoch and the
-task's attempt; but brokers remember each id and its producer for days. So the ids that a decision
-names, whose runs have ended, serve the next try, and only that one: the driver's epoch tells. A
-second attempt, which may run beside the first, never gets one of them.
+**Which id.** A run of a task must never use a transactional id that another run may still use:
+taking the id over would abort the prepared transaction. So a run gets a new id, named after the
+driver's epoch and Spark's task attempt. But brokers remember each id and its producer for days, so
+the ids that a decision names, whose runs have ended, are reused: by the next attempt to write a
+batch, and only by that one, which the driver's epoch shows. The second run of a task, which may
+run beside the first, always gets a new id.
 
-**The first task** writes in the driver's own transaction, to which the decision is added. So a
-batch of one task is one transaction, data and decision, all or none. The run that stores the first
-claim under the driver's epoch has it; another one reads that it is not its own, and uses its id.
+**The first task** writes in the driver's transaction, to which the decision is added. So a batch of
+one task is one transaction with data and decision. The run that stores the first claim under the
+driver's epoch uses this transaction; every other run of that task reads a claim that differs from
+its own, and uses its own id.
 
 Source: KIP-98, KIP-360, KIP-939; `TransactionCoordinator`, `WriteToDataSourceV2Exec`.
 """
@@ -47,30 +50,30 @@ logger = logging.getLogger(__name__)
 
 _WARN_AT = 0.5
 _TOO_LATE_AT = 0.9
-"""Shares of the time that transactions last: from here the driver warns, decides no more."""
+"""Shares of the transaction time-out after which the driver warns, and no longer decides."""
 
 
 def reached(point: str) -> None:
-    """Called at every step that a crash may fall on; a test puts something else here."""
+    """Does nothing; called between any two steps, so that tests can replace it and crash there."""
 
 
 class Status(Enum):
-    """How far a decision is carried out."""
+    """Whether a decision is carried out."""
 
     DECIDED = "decided"
-    """Its transactions are to be committed."""
+    """Its transactions must still be committed."""
     DONE = "done"
-    """They are, and nobody uses their ids."""
+    """Its transactions are committed, and no producer uses their ids."""
 
 
 class Decision(NamedTuple):
-    """That a batch counts as written.
+    """The record that a batch counts as written.
 
     Attributes:
-        query_id: Spark's, of the stream; it is another one for each checkpoint.
-        driver: under whose epoch it was written.
-        transactions: those to be committed with it, besides the one that it lies in.
-        spare: ids that the try could have handed out besides, and did not.
+        query_id: Spark's id of the streaming query; each checkpoint has a different one.
+        driver: the driver's producer identity, under which the decision was written.
+        transactions: the transactions to commit, without the driver's, which has the decision.
+        spare: reusable transactional ids in excess of the batch's tasks.
     """
 
     query_id: str
@@ -96,7 +99,7 @@ class Decision(NamedTuple):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Decision:
-        """Raises UsageError if it is none of this version."""
+        """Raises UsageError if the text is not a decision of version 1."""
         try:
             read = json.loads(text)
             if read["version"] != 1:
@@ -111,13 +114,14 @@ class Decision(NamedTuple):
             )
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(
-                f"the decision topic holds {text[:100]!r}, which is no decision of this version of"
-                f" trimtab ({error}): give the sink a decision topic of its own (decisionTopic)"
+                f"the decision topic has the record {text[:100]!r}, which is not a decision of"
+                f" this version of trimtab ({error}): set the option decisionTopic to a topic that"
+                " only this sink uses"
             ) from error
 
 
 class Remedy(NamedTuple):
-    """What the user wants done about a batch part of which is lost."""
+    """What to do about a batch that is partly lost: the option `recoverBatch`."""
 
     action: str
     """`skip` or `rewrite`."""
@@ -126,10 +130,10 @@ class Remedy(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What does not change from batch to batch.
+    """The settings of a sink, the same for every batch.
 
     Attributes:
-        timeout: seconds that a transaction lasts; None: until it is ended (`Enable2Pc`).
+        timeout: seconds after which brokers abort a transaction; None for never (`Enable2Pc`).
     """
 
     sink_id: str
@@ -138,7 +142,7 @@ class Plan:
 
     @property
     def prefix(self) -> str:
-        """Of all transactional ids of this sink."""
+        """The prefix of all transactional ids of this sink."""
         return f"{self.sink_id}/"
 
     @property
@@ -146,12 +150,13 @@ class Plan:
         return f"{self.prefix}driver"
 
 
-class Try(NamedTuple):
-    """One try of one batch, as its tasks get it.
+class BatchAttempt(NamedTuple):
+    """One attempt to write a batch; every task of it gets a copy.
 
     Attributes:
-        decided: query and number of the batch that was decided last.
-        ids: transactional ids that nobody else uses, for the tasks from the second on.
+        driver: the driver's producer identity; each attempt has a new epoch.
+        decided: query id and number of the batch that was decided last.
+        ids: transactional ids that no other run uses, for the second task and later ones.
         began_at: the driver's clock, seconds since the Unix epoch.
     """
 
@@ -162,8 +167,14 @@ class Try(NamedTuple):
     began_at: float
 
 
-class Run(NamedTuple):
-    """One run of one task: who it is to Spark."""
+class TaskRun(NamedTuple):
+    """One run of one task, as Spark identifies it.
+
+    Attributes:
+        slot: Spark's partition id: the task's index in the batch.
+        attempt: Spark's attempt number, from 0.
+        task_attempt_id: unique within the Spark application.
+    """
 
     query_id: str
     batch_id: int
@@ -173,16 +184,16 @@ class Run(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """What a run leaves for the driver; `receipt` makes one.
+    """The message of a task's run to the driver; `receipt` makes one.
 
     Attributes:
-        attempted: with `ids` in the first task's alone: there are as many as tasks.
-        prepared: None if it had nothing to write.
-        is_repeated: the batch was decided before, so nothing was written.
+        attempted: the attempt; only the first task's receipt keeps `ids`, as they may be many.
+        prepared: the run's transaction; None if it had no rows to write.
+        is_repeated: whether the batch was already decided, so that the run wrote nothing.
     """
 
-    attempted: Try
-    run: Run
+    attempted: BatchAttempt
+    run: TaskRun
     prepared: PreparedTransaction | None
     is_repeated: bool = False
 
@@ -194,53 +205,60 @@ class Decider(Protocol):
     def identity(self) -> ProducerIdentity: ...
 
     def write(self, decision: Decision) -> None:
-        """In a transaction, together with what the epoch's transaction holds already."""
+        """Add the decision to the epoch's open transaction, or begin one, and commit it."""
 
 
 class Ledger(Protocol):
-    """What the protocol asks of the cluster for one sink. Raises KafkaError where it cannot."""
+    """The protocol's requests to the cluster for one sink. Raises KafkaError if one fails."""
 
     def take_over(self, after: ProducerIdentity | None = None) -> ProducerIdentity:
-        """A new epoch for the driver, from that one alone if it is given; what the one before had
-        open is aborted by then."""
+        """Give the driver a new epoch, and abort the transaction that its old epoch had open.
+
+        Args:
+            after: fails unless this is the driver's current identity.
+        """
 
     def last_decision(self) -> Decision | None:
-        """Asked by who has taken over: then no decision is under way."""
+        """The latest decision. Call it after `take_over`, so that no driver is writing one."""
 
     def complete(
         self, prepared: Sequence[PreparedTransaction], commit: bool
     ) -> list[BrokerError | None]:
-        """End them; why one could not be, as it is not open any more, or None."""
+        """End these transactions.
+
+        Returns, for each: None, or the error that says that it is no longer open.
+        """
 
     def gone(self, prepared: Sequence[PreparedTransaction]) -> list[PreparedTransaction]:
-        """Those of them that are not open any more."""
+        """The transactions among these that are no longer open."""
 
     def open_ids(self) -> Sequence[str]:
-        """The ids under the sink's prefix that have a transaction open."""
+        """The sink's transactional ids that have an open transaction."""
 
     def fence(self, transactional_ids: Sequence[str]) -> None:
-        """Take these over: what is open is aborted."""
+        """Take over these ids, which aborts their open transactions."""
 
     def deciding(self, identity: ProducerIdentity) -> AbstractContextManager[Decider]:
-        """Go on under that epoch."""
+        """Yields a `Decider` that continues under this epoch."""
 
 
 class BatchLost(KafkaError):
-    """A batch was decided, and some of its transactions were aborted before they were committed."""
+    """A batch was decided, but brokers aborted some of its transactions before the commit."""
 
 
 class BatchLate(KafkaError):
-    """A batch took longer than its transactions last; nothing of it counts as written."""
+    """A batch took longer than the transaction time-out; no row of it counts as written."""
 
 
 # the driver, before the tasks
 
 
-def begin(ledger: Ledger, plan: Plan, now: float) -> Try:
-    """Take over from every earlier try, finish what was decided, and clear away the rest.
+def begin(ledger: Ledger, plan: Plan, now: float) -> BatchAttempt:
+    """Take over from every earlier attempt, carry out the last decision, abort all other
+    transactions.
 
     Raises:
-        BatchLost: a decided batch cannot be committed as a whole; says what can be done.
+        BatchLost: a decided batch cannot be committed as a whole; the error lists the options.
     """
     driver = ledger.take_over()
     reached("took over")
@@ -248,11 +266,11 @@ def begin(ledger: Ledger, plan: Plan, now: float) -> Try:
     if decision is not None and decision.status is Status.DECIDED:
         decision = _recover(ledger, plan, decision, driver)
         reached("recovered")
-        # Who writes under an epoch twice counts its records from the start again.
+        # A producer that resumes an epoch begins with sequence number 0, which `_recover` has used.
         driver = ledger.take_over()
-    # Of this epoch there is none yet.
+    # No task has a transaction under the new epoch yet.
     _abort_orphans(ledger, plan, driver)
-    return Try(
+    return BatchAttempt(
         plan,
         driver,
         None if decision is None else (decision.query_id, decision.batch_id),
@@ -271,18 +289,19 @@ def _recover(ledger: Ledger, plan: Plan, decision: Decision, driver: ProducerIde
         if remedy is None or remedy.batch_id != batch:
             raise BatchLost(
                 f"sink {plan.sink_id}: batch {batch} was decided, but the coordinator has aborted"
-                f" {len(lost)} of its {len(decision.transactions)} transactions, as nobody came to"
-                f" commit them within {_lasts(plan)} ({lost[0]}). The others are written. Choose:"
-                f" .option('recoverBatch', 'skip:{batch}') goes on without the records that are"
-                f" missing; 'rewrite:{batch}' writes the whole batch again, so that the others are"
-                " there twice. To be safe from this, raise kafka.transaction.timeout.ms, or use"
-                " kafka.transaction.two.phase.commit.enable=true where the brokers allow it"
+                f" {len(lost)} of its {len(decision.transactions)} transactions, because they were"
+                f" not committed within {_lasts(plan)} ({lost[0]}). The records of the others are"
+                f" in the topic. Choose: .option('recoverBatch', 'skip:{batch}') continues without"
+                f" the missing records; 'rewrite:{batch}' writes the whole batch again, which"
+                " duplicates the records of the other transactions. To prevent this, raise"
+                " kafka.transaction.timeout.ms, or set"
+                " kafka.transaction.two.phase.commit.enable=true if the brokers allow it"
             )
-        logger.warning("sink %s: batch %d: %s", plan.sink_id, batch, remedy.action)
+        logger.warning("sink %s: applying recoverBatch=%s:%d", plan.sink_id, remedy.action, batch)
         if remedy.action == "rewrite":
             recovered = recovered._replace(batch_id=batch - 1)
     else:
-        logger.info("sink %s: batch %d, decided before, is committed", plan.sink_id, batch)
+        logger.info("sink %s: committed batch %d, which was decided before", plan.sink_id, batch)
     with ledger.deciding(driver) as decider:
         decider.write(recovered)
     return recovered
@@ -291,14 +310,14 @@ def _recover(ledger: Ledger, plan: Plan, decision: Decision, driver: ProducerIde
 def _abort_orphans(
     ledger: Ledger, plan: Plan, driver: ProducerIdentity, kept: Collection[str] = ()
 ) -> None:
-    """Abort what this try and those before it have open: readers wait behind it.
+    """Abort the open transactions of this attempt and earlier ones: readers wait behind them.
 
-    Another driver may have taken over meanwhile, and decided: its ids have later epochs in them. Of
-    the earlier ids it has those alone that the last decision hands on.
+    If another driver has taken over meanwhile and decided, its new ids contain later epochs. Of the
+    earlier ids it uses only those that the last decision hands on.
 
     Args:
-        driver: of the last of these tries.
-        kept: ids that a decision of that try names.
+        driver: the driver's identity in this attempt.
+        kept: ids that must not be aborted, because this attempt's decision names them.
     """
     own = re.compile(re.escape(plan.prefix) + r"(\d+)\.(\d+)/\d+", re.ASCII)
     found = [match for name in ledger.open_ids() if (match := own.fullmatch(name))]
@@ -315,7 +334,7 @@ def _abort_orphans(
 
 
 def _free_ids(decision: Decision | None, driver: ProducerIdentity) -> tuple[str, ...]:
-    """The ids of the last decision, if no try since can have handed them out."""
+    """The ids of the last decision, if no later attempt can have used them."""
     if decision is None or decision.status is not Status.DONE:
         return ()
     if driver != decision.driver._replace(epoch=decision.driver.epoch + 1):
@@ -332,21 +351,22 @@ def _handed_on(decision: Decision) -> tuple[str, ...]:
 
 
 class Identity(NamedTuple):
-    """Under which id a run writes.
+    """The transactional id of a task's run.
 
     Attributes:
-        claims: take this epoch of the driver's if no other run has; else `transactional_id`.
+        claims: write under this identity of the driver if no other run of the task does; else under
+            `transactional_id`.
     """
 
     transactional_id: str
     claims: ProducerIdentity | None = None
 
 
-def assign(attempted: Try, run: Run) -> Identity | None:
-    """The identity for a run; None if its batch is written already.
+def assign(attempted: BatchAttempt, run: TaskRun) -> Identity | None:
+    """The identity for a run; None if its batch is already written.
 
     Raises:
-        UsageError: Spark asks for a batch that is older than the last one decided.
+        UsageError: the batch is older than the last decided one.
     """
     plan = attempted.plan
     if attempted.decided is not None and attempted.decided[0] == run.query_id:
@@ -355,9 +375,10 @@ def assign(attempted: Try, run: Run) -> Identity | None:
             return None
         if run.batch_id < last:
             raise UsageError(
-                f"sink {plan.sink_id} has written batch {last}, and now comes batch {run.batch_id}:"
-                " the checkpoint was set back, or batchId. Nobody knows which of its records are"
-                " there: give the sink another sinkId, which writes them all, or a later batch"
+                f"sink {plan.sink_id} has written batch {last}, and is now given batch"
+                f" {run.batch_id}: the checkpoint or the option batchId was set back. Which records"
+                " of that batch are in the topic is unknown: set a new sinkId to write all of them,"
+                " or continue with a later batch"
             )
     _, producer_id, epoch = attempted.driver
     own = f"{plan.prefix}{producer_id}.{epoch}/{run.task_attempt_id}"
@@ -371,7 +392,10 @@ def assign(attempted: Try, run: Run) -> Identity | None:
 
 
 def receipt(
-    attempted: Try, run: Run, prepared: PreparedTransaction | None, is_repeated: bool = False
+    attempted: BatchAttempt,
+    run: TaskRun,
+    prepared: PreparedTransaction | None,
+    is_repeated: bool = False,
 ) -> Receipt:
     kept = attempted if run.slot == 0 else attempted._replace(ids=())
     return Receipt(kept, run, prepared, is_repeated)
@@ -384,10 +408,10 @@ def commit(ledger: Ledger, receipts: Sequence[Receipt], now: float) -> None:
     """Decide that a batch counts as written, and commit its transactions.
 
     Raises:
-        BatchLate: it took too long; nothing is decided, and the batch can be repeated.
-        BatchLost: transactions were aborted in the moment after the decision.
-        KafkaError: the cluster could not be asked. What was decided the next `begin` finishes, what
-            was not it aborts.
+        BatchLate: the batch took too long; nothing is decided, and it can be repeated.
+        BatchLost: transactions were aborted between the decision and their commit.
+        KafkaError: a request failed. The next `begin` commits the batch if it was decided, and
+            aborts it if not.
     """
     prepared = _prepared(receipts)
     if not prepared:
@@ -401,15 +425,15 @@ def commit(ledger: Ledger, receipts: Sequence[Receipt], now: float) -> None:
         raise BatchLate(
             f"{name}: {len(gone)} of its {len(prepared)} transactions are not open any more, the"
             f" first is {gone[0]}: they were open for longer than {_lasts(plan)}, or another query"
-            " has the same sinkId. Nothing of the batch counts as written: it can be repeated"
+            " uses the same sinkId. No row of the batch counts as written; it can be repeated"
         )
     reached("checked")
     others = tuple(each for each in prepared if each.transactional_id != driver.transactional_id)
     if len(others) == len(prepared):
-        # A run of the first task that failed may have written under the driver's epoch.
+        # A failed run of the first task may have written under the driver's epoch.
         driver = ledger.take_over(after=driver)
     ids = next((each.attempted.ids for each in receipts if each.run.slot == 0), ())
-    # From the second task on each had one.
+    # Every task but the first could use one.
     spare = ids[len(receipts) - 1 :]
     decision = Decision(run.query_id, run.batch_id, driver, others, Status.DECIDED, spare)
     if not others:
@@ -417,10 +441,14 @@ def commit(ledger: Ledger, receipts: Sequence[Receipt], now: float) -> None:
     reached("decides")
     _carry_out(ledger, plan, decision, name)
     try:
-        # Of attempts that failed, or came second: the next try may be long in coming.
+        # Those of failed and second runs: now, as the next batch may be hours away.
         _abort_orphans(ledger, plan, attempted.driver, _handed_on(decision))
     except (BrokerError, Unavailable) as error:
-        logger.warning("%s is written; open transactions are left to the next: %s", name, error)
+        logger.warning(
+            "%s is written; the next batch will abort transactions that are still open: %s",
+            name,
+            error,
+        )
 
 
 def _carry_out(ledger: Ledger, plan: Plan, decision: Decision, name: str) -> None:
@@ -434,24 +462,24 @@ def _carry_out(ledger: Ledger, plan: Plan, decision: Decision, name: str) -> Non
         reached("committed")
         if lost:
             raise BatchLost(
-                f"{name}: {len(lost)} of {len(others)} transactions were aborted when they were to"
-                f" be committed: {lost[0]}. Start the query again: it says what can be done"
+                f"{name}: {len(lost)} of {len(others)} transactions were aborted before they could"
+                f" be committed: {lost[0]}. Start the query again: its error lists the options"
             )
         decider.write(decision._replace(status=Status.DONE))
         reached("done")
 
 
 def abort(ledger: Ledger, receipts: Sequence[Receipt]) -> None:
-    """Abort what a failed try has prepared, unless it has decided.
+    """Abort the transactions of a failed attempt, unless it has written its decision.
 
-    What is not done here the next `begin` does; until then readers of committed records wait.
+    If this fails, the next `begin` aborts them; until then readers of committed records wait.
     """
     prepared = _prepared(receipts)
     if not prepared:
         return
     attempted, run = receipts[0].attempted, receipts[0].run
     try:
-        # From here on it cannot decide any more, so that what it has decided is known.
+        # This fences the attempt's driver: its decision, if any, is already written.
         ledger.take_over(after=attempted.driver)
         reached("stopped")
         decision = ledger.last_decision()
@@ -465,7 +493,7 @@ def abort(ledger: Ledger, receipts: Sequence[Receipt]) -> None:
         is_fenced = isinstance(error, BrokerError) and error.code is ErrorCode.PRODUCER_FENCED
         logger.log(
             logging.INFO if is_fenced else logging.WARNING,
-            "sink %s: transactions of batch %d are left to the next try: %s",
+            "sink %s: the next attempt will abort the transactions of batch %d: %s",
             attempted.plan.sink_id,
             run.batch_id,
             error,
@@ -473,10 +501,10 @@ def abort(ledger: Ledger, receipts: Sequence[Receipt]) -> None:
 
 
 def _prepared(receipts: Sequence[Receipt]) -> tuple[PreparedTransaction, ...]:
-    tries = {receipt.attempted.driver for receipt in receipts}
+    drivers = {receipt.attempted.driver for receipt in receipts}
     batches = {receipt.run[:2] for receipt in receipts}
-    if len(tries) > 1 or len(batches) > 1 or len({each.is_repeated for each in receipts}) > 1:
-        raise RuntimeError(f"receipts of several tries: {sorted(tries)}, {sorted(batches)}")
+    if len(drivers) > 1 or len(batches) > 1 or len({each.is_repeated for each in receipts}) > 1:
+        raise RuntimeError(f"receipts of several attempts: {sorted(drivers)}, {sorted(batches)}")
     found = (receipt.prepared for receipt in receipts)
     return tuple(each for each in found if each is not None and not each.is_empty)
 
@@ -486,18 +514,18 @@ def _check_time(plan: Plan, name: str, took: float) -> None:
         return
     advice = (
         "raise kafka.transaction.timeout.ms (up to the brokers' transaction.max.timeout.ms), make"
-        " batches smaller, or use kafka.transaction.two.phase.commit.enable=true where the brokers"
+        " batches smaller, or set kafka.transaction.two.phase.commit.enable=true if the brokers"
         " allow it"
     )
     if took >= _TOO_LATE_AT * plan.timeout:
         raise BatchLate(
-            f"{name} took {took:.0f} s until its tasks were done, and its transactions last"
-            f" {_lasts(plan)}: there is no time left to commit them all. Nothing of the batch"
-            f" counts as written, and it would go the same way again: {advice}"
+            f"{name} took {took:.0f} s until its tasks were done, but brokers abort transactions"
+            f" after {_lasts(plan)}: too little time is left to commit them all. No row of the"
+            f" batch counts as written, and repeating it would fail the same way: {advice}"
         )
     logger.warning(
-        "%s took %.0f s, more than half of the time that its transactions last (%s): past that it"
-        " cannot be committed; %s",
+        "%s took %.0f s, more than half of the time after which brokers abort its transactions: %s."
+        " A batch that takes longer is not committed; %s",
         name,
         took,
         _lasts(plan),
@@ -507,7 +535,7 @@ def _check_time(plan: Plan, name: str, took: float) -> None:
 
 def _lasts(plan: Plan) -> str:
     return (
-        "the time without limit that they have"
+        "their unlimited time"
         if plan.timeout is None
         else f"{plan.timeout:g} s (transaction.timeout.ms)"
     )

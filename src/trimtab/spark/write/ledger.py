@@ -1,11 +1,12 @@
-"""Where decisions of `exactly_once.py` are kept: a compacted topic of each sink's own.
+"""Stores the decisions of `exactly_once.py` in a compacted topic, one topic for each sink.
 
-    partition 0   decisions, the last one counts; written in the driver's transactions
+    partition 0   decisions, of which the last one counts; written in the driver's transactions
     partition 1   claims: which run of the first task writes under the driver's epoch
 
-Its own, as a transaction that is open there hides what lies behind it from who reads decisions.
+Sinks do not share a topic, because an open transaction hides the records behind it from readers of
+committed records.
 
-Its clients stay open from batch to batch in the processes that Spark uses again (`resident.py`).
+The clients stay open between batches, in the processes that Spark reuses (`resident.py`).
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ _DECISIONS: Final = 0
 _CLAIMS: Final = 1
 _KEY: Final = b"decision"
 _WINDOW: Final = 32
-"""Offsets that are read at first, to find the last decision; doubled until there is one."""
+"""Offsets to read from the end to find the last decision; doubled until one is found."""
 _AT_ONCE: Final = 32
-"""Requests to end transactions that are under way together."""
+"""Requests to end transactions that are in flight at the same time."""
 _PATIENCE_MS: Final = 60_000
 _LARGEST: Final = 16 * 2**20
-"""Bytes of a decision, which names every transaction, before it is compressed."""
+"""Maximum size in bytes of a decision, which names every transaction, before compression."""
 
 _GONE: Final = frozenset(
     {
@@ -45,7 +46,7 @@ _GONE: Final = frozenset(
     }
 )
 _CLOSE_SECONDS: Final = 5.0
-"""For a client that failed: an open transaction of its own is aborted."""
+"""Time to close a producer; one that failed aborts its open transaction."""
 
 _drivers: Residents[Producer] = Residents(lambda producer: producer.close(_CLOSE_SECONDS))
 _admins: Residents[Admin] = Residents(Admin.close)
@@ -53,11 +54,11 @@ _consumers: Residents[Consumer] = Residents(Consumer.close)
 
 
 class KafkaLedger:
-    """A `Ledger` on a cluster that serves transactions.
+    """A `Ledger` on a cluster that supports transactions.
 
     Args:
         client: the producer's options.
-        topic: the decisions'; it is made if it is not there.
+        topic: the topic of decisions; created if it does not exist.
     """
 
     def __init__(self, plan: Plan, client: Mapping[str, str], topic: str) -> None:
@@ -68,7 +69,7 @@ class KafkaLedger:
     def take_over(self, after: ProducerIdentity | None = None) -> ProducerIdentity:
         with self._driver() as producer:
             if after is not None:
-                # Coordinators differ in what they do to one who asks while that has anything open.
+                # Coordinators differ in what InitProducerId does while a transaction is open.
                 try:
                     producer.complete_transaction(PreparedTransaction(*after), commit=False)
                 except BrokerError as error:
@@ -79,7 +80,7 @@ class KafkaLedger:
     def last_decision(self) -> Decision | None:
         partition = TopicPartition(self._topic, _DECISIONS)
         with self._admin() as admin:
-            if self._is_made_now(admin):
+            if self._create_topic(admin):
                 return None
             first = admin.list_offsets([partition], "earliest")[partition].offset
             end = admin.list_offsets([partition], isolation="read_committed")[partition].offset
@@ -114,7 +115,7 @@ class KafkaLedger:
                     return error
                 return None
 
-            # Leaving it waits for all of them; only then the first that failed is raised.
+            # The block ends when all requests have; then the first failure is raised.
             with ThreadPoolExecutor(min(_AT_ONCE, len(prepared))) as threads:
                 ending = [threads.submit(complete, each) for each in prepared]
             return [each.result() for each in ending]
@@ -150,7 +151,7 @@ class KafkaLedger:
 
     @contextmanager
     def _driver(self) -> Iterator[Producer]:
-        """A producer with the driver's id, and no identity yet."""
+        """A producer with the driver's transactional id, and no producer id yet."""
         options = {
             **self._client,
             "transactional.id": self._plan.driver_id,
@@ -166,8 +167,8 @@ class KafkaLedger:
         options = _known(self._client, ADMIN)
         return _admins.borrow(frozenset(options.items()), lambda: Admin(options))
 
-    def _is_made_now(self, admin: Admin) -> bool:
-        """Make the topic of decisions if it is not there."""
+    def _create_topic(self, admin: Admin) -> bool:
+        """Create the topic of decisions; False if it exists."""
         try:
             view = admin.describe_topics([self._topic])[self._topic]
         except BrokerError as error:
@@ -177,7 +178,8 @@ class KafkaLedger:
             if view.partition_count <= _CLAIMS:
                 raise UsageError(
                     f"decisionTopic={self._topic!r} has {view.partition_count} partition, and needs"
-                    " 2; name another one, which is made, or make it with cleanup.policy=compact"
+                    " 2: name a topic that does not exist, which the sink then creates, or create"
+                    " one with 2 partitions and cleanup.policy=compact"
                 )
             return False
         admin.create_topic(self._topic, partitions=2, config={"cleanup.policy": "compact"})
@@ -198,13 +200,16 @@ class _Decider:
 
 
 def claim(producer: Producer, client: Mapping[str, str], topic: str, token: bytes) -> bool:
-    """Whether the open transaction's epoch is this run's alone: its claim was stored first.
+    """Claim the open transaction's epoch for one run; whether this claim was stored first.
 
-    A broker stores the first batch of an epoch once, and takes another one for a repeat: then what
-    lies at the offset that it names is the claim of the other run.
+    A broker stores the first batch of an epoch only once. It takes the first batch of a second run
+    for a repeat, and answers with the offset where the first run's claim is stored.
+
+    Args:
+        token: names the run.
 
     Raises:
-        KafkaError: it is unknown; the producer can only be closed.
+        KafkaError: the outcome is unknown; the producer can only be closed.
     """
     stored = producer.send(topic, token, key=b"claim", partition=_CLAIMS)
     producer.flush()
@@ -228,16 +233,16 @@ def _consumer(client: Mapping[str, str], isolation: str) -> AbstractContextManag
 def _read(
     consumer: Consumer, partition: TopicPartition, start: int, end: int
 ) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """Key and value of the records from `start` to before `end`."""
-    consumer.assign([])  # what it knows of an earlier reading
+    """Key and value of the records from offset `start` up to `end`, exclusive."""
+    consumer.assign([])  # drop the state of an earlier read
     consumer.assign([partition])
     consumer.seek(partition, start, end)
     while (position := consumer.position(partition)) < end:
         records = consumer.poll(_PATIENCE_MS)
         if consumer.position(partition) == position:
             raise consumer.problem(partition) or Unavailable(
-                f"{partition}: nothing came from offset {position} on, of {end}, within"
-                f" {_PATIENCE_MS / 1000:g} s"
+                f"{partition}: no record from offset {position} on arrived within"
+                f" {_PATIENCE_MS / 1000:g} s; the end is {end}"
             )
         for record in records:
             if record.offset < end:
@@ -245,5 +250,5 @@ def _read(
 
 
 def _known(client: Mapping[str, str], table: object) -> dict[str, str]:
-    """The options that another kind of client has too."""
+    """The producer's options that another kind of client (`table`) has too."""
     return {name: value for name, value in client.items() if name in table}  # type: ignore[operator]

@@ -10,8 +10,8 @@ rows as Arrow, and the producer encodes them from there (`OpenTable`).
        ▲                                     │
        └── Guarantee.commit(messages) ◀──────┘ a message per task
 
-Raises, through Spark: UsageError for options and columns that cannot be, TableError for rows that
-were not delivered, Unavailable and BrokerError where the cluster cannot be written to.
+Raises, through Spark: UsageError for invalid options and columns, TableError for rows that were not
+delivered, Unavailable and BrokerError if the cluster cannot be written to.
 """
 
 from __future__ import annotations
@@ -44,57 +44,57 @@ logger = logging.getLogger(__name__)
 
 
 class Written(NamedTuple):
-    """What a partition took of a task's rows."""
+    """A task's rows that one partition stored."""
 
     records: int
     bytes: int
-    """Of their record batches before compression."""
+    """Bytes of their record batches before compression."""
 
 
 Counts: TypeAlias = dict[str, dict[int, Written]]
-"""By topic and partition; only partitions that took some."""
+"""By topic and partition; without partitions that stored no rows."""
 
 
 class Guarantee(ABC):
-    """How often a row is written if tasks or the driver fail: what both do for it.
+    """A delivery guarantee: the tasks' and the driver's side of it.
 
-    The driver makes one with each writer and pickles it; every attempt of a task has a copy. Of a
-    stream Spark makes a writer for the tasks of a micro-batch and, in a process that may be
-    another, one more for its `commit` or `abort`: only the tasks' messages go from here to there.
-    What must be done on the driver before any task begins belongs into `__getstate__`, which is
-    called for the tasks alone; but twice, so it must remember that it was done.
+    The driver creates one with each writer and pickles it; every attempt of a task has a copy. For
+    a stream Spark creates one writer for the tasks of a micro-batch and one, possibly in another
+    process, for its `commit` or `abort`: only the tasks' messages pass from one to the other. Work
+    that the driver must do before any task begins belongs in `__getstate__`, which is called only
+    for tasks; but Spark calls it twice, so it must not repeat the work.
     """
 
     @abstractmethod
     def write(self, rows: TaskRows) -> WriterCommitMessage:
-        """In an attempt of a task: send its rows, with whatever goes before and after.
+        """Send a task's rows; called in each attempt of the task.
 
-        Once this has returned, every row is where it cannot be lost. If it raises, the attempt has
-        failed, and nobody calls anything else for it: Spark repeats the task, or gives the job up.
+        When this returns, no row can be lost any more. If it raises, the attempt has failed, and no
+        other method is called for it: Spark repeats the task, or fails the job.
 
         Args:
-            rows: to be sent or passed over, once.
+            rows: must be sent or skipped once.
 
-        Returns: what `commit` on the driver is to know.
+        Returns: the task's message to `commit` on the driver.
         """
 
     @abstractmethod
     def commit(self, messages: Sequence[WriterCommitMessage], batch_id: int | None) -> None:
-        """On the driver, when every task has succeeded: one message of each.
+        """Called on the driver when every task has succeeded, with a message from each.
 
-        Spark may call it twice for a micro-batch, with messages of different attempts: if the
-        driver ends before Spark has noted the first call. If it raises, `abort` follows at once.
+        Spark calls it twice for a micro-batch, with messages of different attempts, if the driver
+        ends before Spark has recorded the first call. If it raises, `abort` follows at once.
 
         Args:
-            batch_id: of the micro-batch; None if it is no stream.
+            batch_id: the number of the micro-batch; None if the write is not a stream.
         """
 
     @abstractmethod
     def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> None:
-        """On the driver, when the job has failed; not if the driver itself has.
+        """Called on the driver when the job has failed, but not if the driver has ended.
 
         Args:
-            messages: None for each task without one.
+            messages: None for each task that has sent none.
             batch_id: as for `commit`.
         """
 
@@ -103,9 +103,9 @@ class TaskRows:
     """The rows of one attempt of a task, in their order.
 
     Args:
-        batches: Spark's; they are read once.
-        topic: of all rows; empty: their column `topic` says.
-        columns: those to send, from `check_columns`.
+        batches: Spark's Arrow batches; can be read only once.
+        topic: the topic of all rows; if empty, the column `topic` has each row's.
+        columns: the columns to send, from `check_columns`.
     """
 
     def __init__(
@@ -117,20 +117,20 @@ class TaskRows:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is none; asked before they are sent."""
+        """Whether there are no rows; valid until they are sent."""
         first = next(self._batches, None)
         if first is None:
             return True
         self._batches = chain((first,), self._batches)
         return False
 
-    def pass_over(self) -> None:
-        """Read them without sending any: Spark wants every row to be taken."""
+    def skip(self) -> None:
+        """Read all rows without sending any: Spark expects a task to read every row."""
         for _ in self._batches:
             pass
 
     def send_to(self, producer: Producer) -> Counts:
-        """Send every row, and return when all are acknowledged.
+        """Send every row; returns when all are acknowledged.
 
         Raises:
             TableError: rows were not delivered; names the partition and the reason.
@@ -146,7 +146,7 @@ class TaskRows:
                         tables[topic] = OpenTable(producer, topic, self._roles)
                     tables[topic].send(rows)
                 except UsageError as error:
-                    error.add_note("a producer's option NAME is Spark's option kafka.NAME")
+                    error.add_note("in Spark, the producer's option NAME is called kafka.NAME")
                     raise
                 tables[topic].raise_failed()
         deliveries = [table.end() for table in tables.values()]
@@ -154,7 +154,7 @@ class TaskRows:
         return {each.topic: _count(each) for each in deliveries}
 
     def _divide(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """The rows of each topic; their order within a topic stays."""
+        """Each topic with its rows, which keep their order."""
         if self._topic:
             yield self._topic, batch
             return
@@ -163,7 +163,7 @@ class TaskRows:
             first = encoded.is_null().index(True).as_py()
             raise UsageError(
                 f"{encoded.null_count} rows have a null topic, the first in row {first} of an Arrow"
-                " batch: fill the column topic, or give the option topic, which holds for all rows"
+                " batch: fill the column topic, or set the option topic, which applies to all rows"
             )
         topics = encoded.dictionary.to_pylist()
         if len(topics) > 1:
@@ -179,16 +179,16 @@ class TaskRows:
 
 @dataclass
 class Acknowledged(WriterCommitMessage):
-    """What a task wrote, all of it acknowledged."""
+    """A task's message to the driver: the acknowledged rows."""
 
     counts: Counts
 
 
 class AtLeastOnce(Guarantee):
-    """A row is written once for every attempt that came to it, and one attempt has succeeded.
+    """Writes a row again in each attempt of its task, until one attempt has succeeded.
 
-    As Spark's own Kafka sink: nothing is to be done when a job ends, and what a failed attempt has
-    sent stays.
+    Like Spark's own Kafka sink: rows that a failed attempt has sent stay in the topic, and there is
+    nothing to do when a job ends.
     """
 
     def __init__(self, options: SinkOptions) -> None:
@@ -223,8 +223,8 @@ class AtLeastOnce(Guarantee):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> None:
         logger.warning(
-            "%sthe write has failed; what its tasks have sent so far stays in the topics, and is"
-            " there twice once it is repeated (delivery=at_least_once)",
+            "%sthe write has failed; rows that its tasks have sent stay in the topics, and a repeat"
+            " of the write duplicates them (delivery=at_least_once)",
             "" if batch_id is None else f"batch {batch_id}: ",
         )
 
@@ -269,12 +269,12 @@ def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool)
     """The writer of `df.write`.
 
     Raises:
-        UsageError: options or columns that cannot be; or `overwrite`.
+        UsageError: invalid options or columns; or `overwrite`.
     """
     if overwrite:
         raise UsageError(
-            "mode('overwrite') cannot be: a write adds records to a topic and replaces none; use"
-            " mode('append'), to a new topic if the old records are not to stay"
+            "mode('overwrite') is not supported, because a write adds records to a topic and"
+            " replaces none: use mode('append'), with a new topic to leave out the old records"
         )
     checked = read_sink_options(options)
     return TopicWriter(
@@ -283,11 +283,11 @@ def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool)
 
 
 def make_stream_writer(options: Mapping[str, str], schema: StructType) -> TopicStreamWriter:
-    """The writer of `df.writeStream`; in the output mode `complete` a micro-batch is the whole
-    result, appended.
+    """The writer of `df.writeStream`. In the output mode `complete` each micro-batch appends the
+    whole result.
 
     Raises:
-        UsageError: options or columns that cannot be.
+        UsageError: invalid options or columns.
     """
     checked = read_sink_options(options)
     return TopicStreamWriter(
@@ -296,7 +296,7 @@ def make_stream_writer(options: Mapping[str, str], schema: StructType) -> TopicS
 
 
 def _guarantee(options: SinkOptions, is_stream: bool) -> Guarantee:
-    """What the option `delivery` asks for."""
+    """The guarantee that the option `delivery` selects."""
     if options.delivery == "exactly_once":
         from trimtab.spark.write.exact_sink import ExactlyOnce
 
@@ -311,7 +311,7 @@ def _columns(schema: StructType, options: SinkOptions) -> tuple[str, ...]:
 
 
 def _ends(indices: pa.Array, count: int) -> list[int]:
-    """Where the rows of each of `count` topics end, once they are sorted."""
+    """The end index of each topic's rows among the rows sorted by topic."""
     import pyarrow.compute as pc
 
     if count == 1:
@@ -328,13 +328,13 @@ def _ends(indices: pa.Array, count: int) -> list[int]:
 
 
 def _count(delivery: TableDelivery) -> dict[int, Written]:
-    """What each partition took; raises the error of rows that were not delivered."""
+    """The rows that each partition stored; raises the error of rows that were not delivered."""
     partitions = delivery.result().partitions
     return {number: Written(taken.records, taken.bytes) for number, taken in partitions.items()}
 
 
 def _close(producer: Producer) -> None:
-    """Close one that nobody uses, or that failed: then what it has not sent is not to be sent."""
+    """Close an idle producer, or one that failed, whose unsent records are dropped."""
     producer.close(0)
 
 

@@ -108,38 +108,42 @@ def test_options_that_change_nothing_are_named(tmp_path: Path) -> None:
         ('trigger = "batch"', "trigger =", "is not TOML: Invalid value (at line 2"),
         ('trigger = "batch"', 'triger = "batch"', "unknown key triger (did you mean trigger?)"),
         ('trigger = "batch"', "", "trigger is missing: write available_now, once, batch"),
-        ('"batch"', '"availablenow"', "'availablenow': write available_now, once, batch, or a"),
+        ('"batch"', '"availablenow"', "'availablenow': write available_now, once, batch, or an"),
         ('"batch"', '"availablenow"', "(did you mean available_now?)"),
         ('"batch"', '"30 parsecs"', "trigger = '30 parsecs': write"),
         ('"batch"', '"once"', "checkpoint is missing: with trigger = 'once' this is a stream"),
         ('"batch"', '"batch"\ncheckpoint = "/c"', "checkpoint = '/c' is for streams"),
         ('"batch"', '"once"\ncheckpoint = "/c"', "source.schema is missing: a stream of json"),
-        ('"batch"', "3", "trigger = 3: write a text, in quotes"),
+        ('"batch"', "3", "trigger = 3: write a string, in quotes"),
         ('"batch"', '"batch"\nname = ""', "name is empty: fill it in, or leave it out"),
         ("[source]", "[sauce]", "unknown key sauce (did you mean source?)"),
         ("[source]", "[[source]]", "write it as a table, [source]"),
-        ('path = "/in"', "", "source.path is missing: say where the json files are"),
+        ('path = "/in"', "", "source.path is missing: write the path of the json files"),
         ('path = "/in"', 'pathe = "/in"', "unknown key source.pathe (did you mean path?)"),
         ('"/in"', '"${NOWHERE}/in"', "there is no environment variable NOWHERE"),
         ('"json"', '"jason"', "source.format = 'jason': write trimtab or json or csv or parquet"),
         ('"json"', '"trimtab"', "source.path = '/in' is for files: topics are named in [source."),
         ('"/in"', '"/in"\noptions.multiline = true', ""),
         ('"/in"', '"/in"\noptions.multiLines = true', "did you mean multiLine?"),
-        ('"/in"', '"/in"\noptions.sep = [","]', "source.options, sep = [',']: write a text, a"),
+        ('"/in"', '"/in"\noptions.sep = [","]', "source.options, sep = [',']: write a string, a"),
         ('"/in"', '"/in"\noptions = "sep"', "source.options = 'sep': write it as a table"),
-        ('"/in"', '"/in"\noptions = {sep=1, SEP=2}', "source.options, SEP is there twice"),
+        ('"/in"', '"/in"\noptions = {sep=1, SEP=2}', "source.options, SEP is given twice"),
         ('name = "a"', "", "step 1 has no name"),
         ('name = "a"', 'name = "a b"', "steps, name = 'a b': write letters, digits and _"),
-        ('name = "a"', 'name = "Source"', "steps, name = 'Source': that is what the source"),
-        ('name = "a"', 'name = "a"\nquery = ""', "unknown key steps.query; there are name, sql"),
-        ("[sink]", '[[steps]]\nname = "A"\nsql = "s"\n[sink]', "'A': two steps have it"),
-        ("[[steps]]", "[steps]", "steps: write each step as a table of a list, [[steps]]"),
+        ('name = "a"', 'name = "Source"', "steps, name = 'Source': that name means the source"),
+        ('name = "a"', 'name = "a"\nquery = ""', "unknown key steps.query; the keys are name, sql"),
+        ("[sink]", '[[steps]]\nname = "A"\nsql = "s"\n[sink]', "'A': two steps have this name"),
+        ("[[steps]]", "[steps]", "steps: write each step under its own [[steps]]"),
         ('topic = "flights"', 'topics = "flights"', "sink.options: unknown option topics of a"),
         ('topic = "flights"', 'delivery = "twice"', "sink.options: option delivery='twice': write"),
         ('topic = "flights"', 'kafka.linger.ms = "soon"', "linger.ms='soon'"),
         ('format = "trimtab"', 'format = "trimtab"\nmode = "overwrite"', "mode = 'overwrite': a b"),
         ('format = "trimtab"', 'format = "trimtab"\npartition_by = ["a"]', "is for files"),
-        ('format = "trimtab"', 'format = "csv"', "sink.path is missing: say where the csv files"),
+        (
+            'format = "trimtab"',
+            'format = "csv"',
+            "sink.path is missing: write the path of",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_with_file_place_and_remedy(
@@ -181,7 +185,7 @@ def test_where_a_stream_keeps_its_place_is_said_on_top(tmp_path: Path) -> None:
     text = text.replace('partition_by = ["carrier"]\n', "").replace('compression = "zstd"', "{}")
     options = 'kafka.bootstrap.servers = "x:1", topic = "t"'
     for name in ("checkpointLocation", "queryName"):
-        with pytest.raises(UsageError, match=f"{name}: write it as checkpoint and name, on top"):
+        with pytest.raises(UsageError, match=f"{name}: set checkpoint and name at the top"):
             read(tmp_path, text.replace("{}", f'{options}, {name} = "c"'), BASE="/d", PASSWORD="p")
     assert read(tmp_path, text.replace("{}", options), BASE="/d", PASSWORD="p").sink.path == ""
 

@@ -20,7 +20,15 @@ from random import Random
 from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
 from trimtab.errors import BrokerError, ErrorCode, KafkaError, Unavailable, UsageError
 from trimtab.spark.write import exactly_once as protocol
-from trimtab.spark.write.exactly_once import BatchLost, Decision, Plan, Receipt, Remedy, Run, Try
+from trimtab.spark.write.exactly_once import (
+    BatchAttempt,
+    BatchLost,
+    Decision,
+    Plan,
+    Receipt,
+    Remedy,
+    TaskRun,
+)
 
 ROWS = 12
 """Of each batch."""
@@ -506,15 +514,17 @@ class Spark:
             self.random.choice(slots).rows.append(row)
         return slots
 
-    def _launch(self, driver: Driver, attempted: Try, batch: int, slot: Slot) -> None:
+    def _launch(self, driver: Driver, attempted: BatchAttempt, batch: int, slot: Slot) -> None:
         attempt, slot.attempts = slot.attempts, slot.attempts + 1
         if attempt > 0 and self.stage_retries and self.random.random() < 0.5:
             attempt = 0  # attempts are counted from the start when a stage is repeated
         self._next_task += 1
-        run = Run("query", batch, slot.number, attempt, self._next_task)
+        run = TaskRun("query", batch, slot.number, attempt, self._next_task)
         self.tasks.append(self._write(driver, attempted, run, slot))
 
-    def _retry(self, driver: Driver, attempted: Try, batch: int, slots: Sequence[Slot]) -> None:
+    def _retry(
+        self, driver: Driver, attempted: BatchAttempt, batch: int, slots: Sequence[Slot]
+    ) -> None:
         """A further attempt: of a task that was slow, or failed, or died."""
         waiting = [slot for slot in slots if slot.receipt is None]
         if waiting and self.random.random() < (0.2 if not self.tasks else self.speculating):
@@ -528,7 +538,7 @@ class Spark:
         return ModelProducer(self.coordinator)
 
     def _write(
-        self, driver: Driver, attempted: Try, run: Run, slot: Slot
+        self, driver: Driver, attempted: BatchAttempt, run: TaskRun, slot: Slot
     ) -> Generator[None, None, None]:
         """A task, as `exact_sink` does it; a refused request is its end."""
         for _ in range(self.random.choice((1,) * 9 + (60,))):  # some stand still at first

@@ -16,7 +16,7 @@ from trimtab.spark.options.sink import read_sink_options
 from trimtab.spark.resident import Residents
 from trimtab.spark.write import exact_sink, ledger
 from trimtab.spark.write.exact_sink import ExactlyOnce, Prepared
-from trimtab.spark.write.exactly_once import Plan, Run, Try
+from trimtab.spark.write.exactly_once import BatchAttempt, Plan, TaskRun
 from trimtab.spark.write.sink import TaskRows
 
 STREAM = {"checkpointLocation": "/data/checkpoint"}
@@ -147,10 +147,10 @@ def task(
     monkeypatch: pytest.MonkeyPatch, decided: tuple[str, int] | None, batches: list[Any]
 ) -> tuple[Prepared, TaskRows]:
     guarantee = make(**STREAM)
-    guarantee._attempted = Try(
+    guarantee._attempted = BatchAttempt(
         guarantee._plan, ProducerIdentity("flights/driver", 1, 0), decided, (), 0.0
     )
-    monkeypatch.setattr(ExactlyOnce, "_run", lambda self: Run("query", 3, 0, 0, 11))
+    monkeypatch.setattr(ExactlyOnce, "_run", lambda self: TaskRun("query", 3, 0, 0, 11))
     rows = TaskRows(iter(batches), "flights", ["value"])
     return guarantee.write(rows), rows
 
@@ -226,12 +226,12 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeProducer]]:
     return FakeProducer.made
 
 
-def run_task(monkeypatch: pytest.MonkeyPatch, run: Run, claims: bool = True) -> Prepared:
+def run_task(monkeypatch: pytest.MonkeyPatch, run: TaskRun, claims: bool = True) -> Prepared:
     import pyarrow as pa
 
     guarantee = make(**STREAM)
     driver = ProducerIdentity(guarantee._plan.driver_id, 1, 5)
-    guarantee._attempted = Try(guarantee._plan, driver, None, ("a", "b"), 0.0)
+    guarantee._attempted = BatchAttempt(guarantee._plan, driver, None, ("a", "b"), 0.0)
     monkeypatch.setattr(ExactlyOnce, "_run", lambda self: run)
     monkeypatch.setattr(ledger, "claim", lambda producer, *rest: claims)
     return guarantee.write(TaskRows(iter([pa.record_batch({"value": ["1"]})]), "t", ["value"]))
@@ -240,7 +240,9 @@ def run_task(monkeypatch: pytest.MonkeyPatch, run: Run, claims: bool = True) -> 
 def test_a_producer_that_has_prepared_serves_the_next_task_under_its_id(
     monkeypatch: pytest.MonkeyPatch, made: list[FakeProducer]
 ) -> None:
-    messages = [run_task(monkeypatch, Run("query", 3, slot, 0, 10 + slot)) for slot in (1, 2, 0, 1)]
+    messages = [
+        run_task(monkeypatch, TaskRun("query", 3, slot, 0, 10 + slot)) for slot in (1, 2, 0, 1)
+    ]
     (producer,) = made
     prefix = make(**STREAM)._plan.prefix
     writes = ["init_transactions", "begin_transaction", "flush", "prepare"]
@@ -258,7 +260,7 @@ def test_a_producer_that_has_prepared_serves_the_next_task_under_its_id(
 def test_a_run_whose_claim_came_second_leaves_that_producer_and_uses_its_own_id(
     monkeypatch: pytest.MonkeyPatch, made: list[FakeProducer]
 ) -> None:
-    message = run_task(monkeypatch, Run("query", 3, 0, 0, 10), claims=False)
+    message = run_task(monkeypatch, TaskRun("query", 3, 0, 0, 10), claims=False)
     assert message.receipt.prepared is not None
     own = f"{make(**STREAM)._plan.prefix}1.5/10"
     assert message.receipt.prepared.transactional_id == own
@@ -273,12 +275,12 @@ def test_a_task_that_fails_has_its_transaction_aborted_and_no_successor_its_prod
 ) -> None:
     monkeypatch.setattr(FakeProducer, "fails_at", call)
     with pytest.raises(Unavailable, match=call):
-        run_task(monkeypatch, Run("query", 3, 1, 0, 10))
+        run_task(monkeypatch, TaskRun("query", 3, 1, 0, 10))
     (failed,) = made
     # Closed with time to abort: readers would wait behind what is open.
     assert failed.calls[-1] == ("close", exact_sink._CLOSE_SECONDS)
     monkeypatch.setattr(FakeProducer, "fails_at", "")
-    run_task(monkeypatch, Run("query", 3, 1, 1, 11))
+    run_task(monkeypatch, TaskRun("query", 3, 1, 1, 11))
     assert len(made) == 2
 
 

@@ -13,15 +13,15 @@ from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
 from trimtab.errors import BrokerError, Unavailable, UsageError
 from trimtab.spark.write import exactly_once as protocol
 from trimtab.spark.write.exactly_once import (
+    BatchAttempt,
     BatchLate,
     BatchLost,
     Decision,
     Plan,
     Receipt,
     Remedy,
-    Run,
     Status,
-    Try,
+    TaskRun,
 )
 
 SEEDS = 30
@@ -102,12 +102,12 @@ def ledger_of(coordinator: Coordinator, plan: Plan = ENDLESS) -> ModelLedger:
 
 
 def write(
-    coordinator: Coordinator, attempted: Try, batch: int, slots: Sequence[Sequence[int]]
+    coordinator: Coordinator, attempted: BatchAttempt, batch: int, slots: Sequence[Sequence[int]]
 ) -> list[Receipt]:
     """What the tasks of a batch leave, each with its rows."""
     receipts = []
     for number, rows in enumerate(slots):
-        run = Run("query", batch, number, 0, 100 * batch + number)
+        run = TaskRun("query", batch, number, 0, 100 * batch + number)
         identity = protocol.assign(attempted, run)
         if identity is None:
             receipts.append(Receipt(attempted, run, None, is_repeated=True))
@@ -151,10 +151,10 @@ def test_another_query_writes_the_same_numbers_again() -> None:
     attempted = protocol.begin(ledger, ENDLESS, 0)
     protocol.commit(ledger, write(coordinator, attempted, 5, [[1]]), 0)
     attempted = protocol.begin(ledger, ENDLESS, 0)
-    assert protocol.assign(attempted, Run("another", 0, 0, 0, 1)) is not None
-    assert protocol.assign(attempted, Run("query", 5, 0, 0, 1)) is None
-    with pytest.raises(UsageError, match=r"written batch 5.*comes batch 4.*set back"):
-        protocol.assign(attempted, Run("query", 4, 0, 0, 1))
+    assert protocol.assign(attempted, TaskRun("another", 0, 0, 0, 1)) is not None
+    assert protocol.assign(attempted, TaskRun("query", 5, 0, 0, 1)) is None
+    with pytest.raises(UsageError, match=r"written batch 5.*now given batch 4.*set back"):
+        protocol.assign(attempted, TaskRun("query", 4, 0, 0, 1))
 
 
 def test_ids_of_the_last_batch_serve_the_next_try_and_only_that() -> None:
@@ -165,14 +165,14 @@ def test_ids_of_the_last_batch_serve_the_next_try_and_only_that() -> None:
     protocol.commit(ledger, write(coordinator, attempted, 0, [[1], [2], [3]]), 0)
     second = protocol.begin(ledger, ENDLESS, 0)
     assert second.ids == ("sink/1000.0/1", "sink/1000.0/2")
-    given = [protocol.assign(second, Run("query", 1, slot, 0, 7)) for slot in range(4)]
+    given = [protocol.assign(second, TaskRun("query", 1, slot, 0, 7)) for slot in range(4)]
     assert [each.transactional_id for each in given if each] == [
         "sink/1000.1/7",
         *second.ids,
         "sink/1000.1/7",
     ]
     assert [each.claims for each in given if each] == [second.driver, None, None, None]
-    other = protocol.assign(second, Run("query", 1, 1, 1, 8))
+    other = protocol.assign(second, TaskRun("query", 1, 1, 1, 8))
     assert other is not None
     assert other.transactional_id == "sink/1000.1/8"
     # A run of the second try may be about to take one of them over.
@@ -192,8 +192,8 @@ def test_ids_that_a_batch_of_fewer_tasks_leaves_serve_again_once() -> None:
 
 
 def test_an_empty_batch_asks_nobody() -> None:
-    attempted = Try(ENDLESS, ProducerIdentity("sink/driver", 1, 0), None, (), 0)
-    run = Run("query", 0, 0, 0, 1)
+    attempted = BatchAttempt(ENDLESS, ProducerIdentity("sink/driver", 1, 0), None, (), 0)
+    run = TaskRun("query", 0, 0, 0, 1)
     empty = PreparedTransaction("sink/1", 1, 0, is_empty=True)
     for prepared in (None, empty):
         protocol.commit(None, [Receipt(attempted, run, prepared)], 0)  # type: ignore[arg-type]
@@ -271,7 +271,7 @@ def test_what_was_decided_is_committed_by_who_comes_next(monkeypatch: pytest.Mon
     attempted = protocol.begin(ledger_of(coordinator), ENDLESS, 0)
     assert coordinator.committed == {1: 1, 2: 1, 3: 1}
     assert len(attempted.ids) == 2  # no other try has been between
-    assert protocol.assign(attempted, Run("query", 0, 0, 0, 9)) is None
+    assert protocol.assign(attempted, TaskRun("query", 0, 0, 0, 9)) is None
     assert protocol.begin(ledger_of(coordinator), ENDLESS, 0).ids == ()
 
 
@@ -316,7 +316,7 @@ def test_what_attempts_left_that_do_not_count_is_aborted_with_the_decision() -> 
     for batch, tasks in enumerate(([[1], [2]], [[3]], [[4], [5]])):
         attempted = protocol.begin(ledger, ENDLESS, 0)
         receipts = write(coordinator, attempted, batch, tasks)
-        late = protocol.assign(attempted, Run("query", batch, 0, 1, 900 + batch))
+        late = protocol.assign(attempted, TaskRun("query", batch, 0, 1, 900 + batch))
         assert late is not None
         coordinator.open(coordinator.init(late.transactional_id)).rows.append(99)
         protocol.commit(ledger, receipts, 0)
@@ -403,9 +403,9 @@ def test_a_lost_batch_is_named_with_the_ways_out(monkeypatch: pytest.MonkeyPatch
         protocol.begin(ledger_of(coordinator), elsewhere, 0)
     skips = Plan("sink", 60.0, Remedy("skip", 0))
     attempted = protocol.begin(ledger_of(coordinator), skips, 0)
-    assert protocol.assign(attempted, Run("query", 0, 0, 0, 9)) is None
+    assert protocol.assign(attempted, TaskRun("query", 0, 0, 0, 9)) is None
     assert protocol.assign(
-        protocol.begin(ledger_of(coordinator), LIMITED, 0), Run("query", 1, 0, 0, 9)
+        protocol.begin(ledger_of(coordinator), LIMITED, 0), TaskRun("query", 1, 0, 0, 9)
     )
 
 
@@ -442,10 +442,10 @@ def test_a_zombie_takes_nothing_that_its_successor_has_decided_for_an_orphan(
 
 
 def test_receipts_of_two_tries_are_a_mistake() -> None:
-    first = Try(ENDLESS, ProducerIdentity("sink/driver", 1, 0), None, (), 0)
+    first = BatchAttempt(ENDLESS, ProducerIdentity("sink/driver", 1, 0), None, (), 0)
     second = first._replace(driver=ProducerIdentity("sink/driver", 1, 1))
-    receipts = [Receipt(each, Run("query", 0, 0, 0, 1), None) for each in (first, second)]
-    with pytest.raises(RuntimeError, match="several tries"):
+    receipts = [Receipt(each, TaskRun("query", 0, 0, 0, 1), None) for each in (first, second)]
+    with pytest.raises(RuntimeError, match="several attempts"):
         protocol.commit(None, receipts, 0)  # type: ignore[arg-type]
 
 

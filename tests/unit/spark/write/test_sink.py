@@ -151,7 +151,7 @@ def test_rows_may_be_passed_over() -> None:
             taken.append(each)
             yield batch([each])
 
-    TaskRows(read(), "t", ("value",)).pass_over()
+    TaskRows(read(), "t", ("value",)).skip()
     assert taken == ["1", "2"]
 
 
@@ -231,7 +231,7 @@ def test_the_driver_counts_what_was_written(caplog: pytest.LogCaptureFixture) ->
         guarantee().commit(messages, 7)
         guarantee().abort([messages[0], None], None)
     assert "batch 7: 6 records of 55 bytes were written by 2 tasks" in caplog.text
-    assert "the write has failed; what its tasks have sent so far stays" in caplog.text
+    assert "the write has failed; rows that its tasks have sent stay" in caplog.text
 
 
 # -- Writers
@@ -259,5 +259,5 @@ def test_columns_are_checked_before_any_task() -> None:
 
 
 def test_overwriting_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"mode\('overwrite'\) cannot be: .* use mode\('append'\)"):
+    with pytest.raises(UsageError, match=r"mode\('overwrite'\) is not .* use mode\('append'\)"):
         make_writer(OPTIONS, SCHEMA, overwrite=True)
