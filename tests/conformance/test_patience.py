@@ -162,7 +162,7 @@ def test_with_few_descriptors_connections_are_limited_and_files_reopened() -> No
             resource.prlimit(broker.broker_pid, resource.RLIMIT_NOFILE, (held - 5, 160))
             send()
         log = (broker.directory / "data" / "logs" / "broker-0.log").read_text()
-    assert "connections are open already; more need more open files" in log
+    assert "connections are open already: the limit on open files is reached" in log
     assert "ERROR" not in log
 
 

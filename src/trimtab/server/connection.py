@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, cast
 from trimtab.errors import CorruptData, KafkaError, UsageError
 from trimtab.server.api_versions import API_VERSIONS, answer_unsupported_version
 from trimtab.server.request import CloseConnection
-from trimtab.server.turns import Pace, let_go
+from trimtab.server.turns import Pace, free_in_steps
 from trimtab.wire.codec import (
     AT_ONCE_BYTES,
     AT_ONCE_ELEMENTS,
@@ -80,7 +80,7 @@ _log = logging.getLogger(__name__)
 
 
 class _AwaitedResponse:
-    """The result of a request handled in steps whose response must still be awaited."""
+    """Returned by a request's steps if its response must still be awaited."""
 
     __slots__ = ("response",)
 
@@ -89,7 +89,12 @@ class _AwaitedResponse:
 
 
 class _PendingResponse:
-    """A response that has not been sent: the message, or its encoded frame, once it is known."""
+    """A response that has not been sent.
+
+    Attributes:
+        pending: the future of the response, while it is not known.
+        response: the message or its encoded frame, once `is_known`; None to send none.
+    """
 
     __slots__ = ("header", "is_known", "pending", "response")
 
@@ -129,7 +134,7 @@ class Connection(FrameProtocol):
         self._idle: asyncio.TimerHandle | None = None
         self._used_at = 0.0
         self._is_silent = True
-        self._served = 0  # requests since other connections were served
+        self._served = 0  # requests served since other connections had a turn
         self._is_in_turns = False  # while a request is handled in steps
         self._turn: asyncio.Handle | None = None
         self._is_queued = False
@@ -164,8 +169,8 @@ class Connection(FrameProtocol):
 
     def _cancel_pending(self) -> None:
         """Cancel all pending responses, as the client is gone."""
-        owed, self._pending = self._pending, deque()
-        for answer in owed:
+        pending, self._pending = self._pending, deque()
+        for answer in pending:
             if answer.pending is not None:
                 answer.pending.cancel()
 
@@ -228,13 +233,13 @@ class Connection(FrameProtocol):
 
     def _is_free_for(self, frame: memoryview) -> bool:
         """Whether the request in a frame may be served now."""
-        owed = self._pending
+        pending = self._pending
         if not self._writable or self._delay is not None or self._outgoing or self._is_in_turns:
             return False
-        return not owed or (
-            len(owed) < MAX_PIPELINED
+        return not pending or (
+            len(pending) < MAX_PIPELINED
             and not self._listener.faults.produce_delay_s
-            and owed[0].header.api_key == PRODUCE
+            and pending[0].header.api_key == PRODUCE
             and frame[:2] == _PRODUCE_KEY
         )
 
@@ -328,7 +333,7 @@ class Connection(FrameProtocol):
             listener.serving = None
 
     def _serve_in_turns(self, header: RequestHeader, steps: Steps[Any]) -> None:
-        """Handle a request in steps (`Turns`). The connection's next request waits until then."""
+        """Handle a request in steps (`Turns`). The connection's next request waits for its end."""
         answer = _PendingResponse(header)
         self._pending.append(answer)
         self._is_in_turns = True
@@ -345,7 +350,7 @@ class Connection(FrameProtocol):
             raise CloseConnection(str(error)) from error
         response = yield from self._finish(header, api, self._handle(header, request))
         if type(response) is not _AwaitedResponse:
-            yield from let_go(schema(api.request), request, Pace(1000))
+            yield from free_in_steps(schema(api.request), request, Pace(1000))
         return response
 
     def _finish(self, header: RequestHeader, api: Api, response: Any) -> Steps[Any]:
@@ -363,7 +368,7 @@ class Connection(FrameProtocol):
             response, header.api_version, header.correlation_id
         )
         if sum(map(len, frame)) > _SMALL_BYTES:
-            yield from let_go(schema(type(response)), response, Pace(1000))
+            yield from free_in_steps(schema(type(response)), response, Pace(1000))
         return frame
 
     def _await(

@@ -156,7 +156,9 @@ class Listener:
             return ""
         reason = f"max.connections={limit} are open already"
         if self.capacity < limit:
-            reason = f"{self.capacity} connections are open already; more need more open files"
+            reason = (
+                f"{self.capacity} connections are open already: the limit on open files is reached"
+            )
         oldest, since = next(iter(self._silent.items()))
         if now - since < _EVICTABLE_AFTER_S:
             return reason
@@ -215,11 +217,11 @@ class Listener:
         _log.warning("closed a connection node=%d peer=%s reason=%r", self.node_id, peer, reason)
 
     def _log_suppressed(self) -> None:
-        untold, self._suppressed = self._suppressed, 0
+        count, self._suppressed = self._suppressed, 0
         self._logged = 0
         self._suppressed_timer = None
-        if untold:
-            _log.warning("closed more connections node=%d connections=%d", self.node_id, untold)
+        if count:
+            _log.warning("closed more connections node=%d connections=%d", self.node_id, count)
 
     def lost(self, connection: Connection) -> None:
         """Remove a lost connection."""

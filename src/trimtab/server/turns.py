@@ -35,7 +35,7 @@ class Pace:
         self._per_turn = self._left = per_turn
 
     def spend(self, cost: int = 1) -> bool:
-        """Count `cost`; whether it is time to yield."""
+        """Count `cost`; returns whether to yield now."""
         self._left -= cost
         if self._left > 0:
             return False
@@ -73,7 +73,8 @@ class Turns:
         """Run the steps; the future has their result. Cancel it to stop them.
 
         Args:
-            goes_first: run before work that has begun already; for work that frees memory.
+            goes_first: run it before all other work, even work that has begun; for work that frees
+            memory.
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
@@ -162,7 +163,7 @@ class _Collector:
 _collector = _Collector()
 
 
-def let_go(owner: Schema, message: Any, pace: Pace) -> Steps[None]:
+def free_in_steps(owner: Schema, message: Any, pace: Pace) -> Steps[None]:
     """Free a large message in steps: its structs one by one, not all at once."""
     for each in owner.fields:
         if not each.is_array or not isinstance(each.type, Schema):
@@ -173,7 +174,7 @@ def let_go(owner: Schema, message: Any, pace: Pace) -> Steps[None]:
             if pace.spend():
                 yield
             if any(inner.is_array for inner in each.type.fields):
-                yield from let_go(each.type, element, pace)
+                yield from free_in_steps(each.type, element, pace)
 
 
 async def in_turns(steps: Steps[T]) -> T:
