@@ -1,4 +1,4 @@
-"""Pages: HTML with tables and plots inside, that loads nothing and fits a phone, light or dark."""
+"""HTML pages with tables and plots: one file that loads nothing, for wide and narrow screens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from html import escape
 from trimtab.cli.plot import NARROW, STYLE, WIDE, Layout
 
 _LONG = 24
-"""Characters from which a text has a line of its own on a phone."""
+"""Length in characters above which a cell fills a whole line on a narrow screen."""
 
 _STYLE = """
 * { box-sizing: border-box; }
@@ -53,10 +53,10 @@ details { margin-top: 12px; } summary { cursor: pointer; color: var(--faint); }
 
 
 def to_page(title: str, body: str) -> str:
-    """A document of its own.
+    """A complete HTML document.
 
     Args:
-        body: what the page shows, as HTML: headings, paragraphs, figures and `to_table`.
+        body: the page's content, as HTML: headings, paragraphs, figures and `to_table`.
     """
     return f"""<!doctype html>
 <html lang="en">
@@ -71,7 +71,7 @@ def to_page(title: str, body: str) -> str:
 
 
 def in_both_widths(draw: Callable[[Layout], str]) -> str:
-    """A plot as it is read on a desk, and as on a phone; the style sheet shows one of them."""
+    """A plot for wide screens and one for narrow screens; the style sheet shows one of them."""
     wide, narrow = draw(WIDE), draw(NARROW)
     return f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>'
 
@@ -83,11 +83,11 @@ def to_table(
     text_columns: int,
     group_by_first: bool = False,
 ) -> str:
-    """Rows under their heads; on a phone each cell says what it is.
+    """An HTML table; on a narrow screen each cell is shown with its column's head.
 
     Args:
-        text_columns: how many of the first columns are text; the others are numbers.
-        group_by_first: whether a row that names its first cell begins a group.
+        text_columns: the number of columns, from the first, that are text; the others are numbers.
+        group_by_first: whether a row whose first cell is not empty begins a group.
     """
 
     def cells(tag: str, texts: Sequence[str]) -> str:
@@ -95,7 +95,7 @@ def to_table(
         for at, (head, text) in enumerate(zip(heads, texts, strict=True)):
             kinds = ["text"] * (at < text_columns) + ["long"] * (len(text) > _LONG)
             kind = f' class="{" ".join(kinds)}"' if kinds else ""
-            # Where a row is too wide for the screen each cell says what it is.
+            # On a narrow screen the style sheet shows the head in each cell.
             names = f' data-head="{escape(head)}"' if tag == "td" else ""
             made.append(f"<{tag}{kind}{names}>{escape(text)}</{tag}>")
         return "".join(made)
@@ -110,6 +110,6 @@ def to_table(
 
 
 def count_in_words(number: int) -> str:
-    """Up to nine as words."""
+    """The number as a word up to nine, otherwise in digits."""
     words = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
     return words[number] if number < len(words) else str(number)

@@ -1,14 +1,14 @@
 """Check and run a pipeline on Spark: a TOML file with a source, steps in SQL, a sink and a trigger.
 
-`check` reads the file, checks every key and option, and has Spark analyse the steps; nothing is
-read, written or asked of a cluster. `run` does the same first, so that a mistake is found before
-anything starts, and then runs the pipeline until it is done, fails, or is told to end: Ctrl-C and
-SIGTERM stop the query, and the next run goes on where it stood. A second one ends at once.
+`check` reads the file, checks every key and option, and lets Spark analyse the steps. It reads and
+writes no data and does not connect to Kafka. `run` makes the same checks before anything starts,
+then runs the pipeline until it is complete, fails, or is stopped by Ctrl-C or SIGTERM; the next run
+continues at the checkpoint. A second Ctrl-C or SIGTERM ends the command at once.
 
-Without more, Spark runs in this process's own local mode. Started by spark-submit, or with
-SPARK_REMOTE set, the pipeline runs on the cluster that those name.
+By default Spark runs in local mode, started by this command. If spark-submit starts the command, or
+SPARK_REMOTE is set, the pipeline runs on that Spark cluster.
 
-exit codes: 0 done, 1 refused or failed, 2 misspelt command line, 130 Ctrl-C, 143 SIGTERM
+exit codes: 0 done, 1 refused or failed, 2 invalid command line, 130 Ctrl-C, 143 SIGTERM
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ EXAMPLES = """\
 """
 
 _SIGNALLED: Final = 128
-"""What a shell adds to a signal's number."""
+"""A shell's exit code for a signal is this plus the signal's number."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="check|run")
     for verb, summary in (
-        ("check", "check everything that can be checked before it runs"),
-        ("run", "check, then run"),
+        ("check", "check the file, its options and its SQL"),
+        ("run", "check the pipeline, then run it"),
     ):
         command = verbs.add_parser(
             verb,
@@ -52,14 +52,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         )
         command.add_argument("file", metavar="FILE", help="the pipeline, in TOML")
         command.add_argument(
-            "--cores", type=int, metavar="N", help="of Spark's local mode (default: all)"
+            "--cores", type=int, metavar="N", help="cores for Spark's local mode (default: all)"
         )
         command.add_argument(
-            "--memory", metavar="SIZE", help="heap of Spark's local mode (default: 1g)"
+            "--memory", metavar="SIZE", help="JVM heap for Spark's local mode (default: 1g)"
         )
-        command.add_argument(
-            "--verbose", action="store_true", help="show what Spark itself logs of errors"
-        )
+        command.add_argument("--verbose", action="store_true", help="show Spark's own error log")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -70,8 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
     check_local_options(arguments.cores, arguments.memory)
     if pipeline.unused:
         names = ", ".join(pipeline.unused)
-        print(f"{pipeline.file}: options that change nothing here: {names}", file=sys.stderr)
-    # What Spark says of an error is pages of stack traces; the command says it in a line.
+        print(f"{pipeline.file}: options without effect here: {names}", file=sys.stderr)
+    # Spark logs pages of stack traces for an error; the command prints one line.
     config = None if arguments.verbose else {"spark.log.level": "OFF"}
     arrived: list[int] = []
     memory = arguments.memory or "1g"
@@ -86,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
                 _check(session, pipeline)
             else:
                 _run(session, pipeline, arrived)
-    except (KeyboardInterrupt, Exception):  # calls that have lost their JVM
+    except (KeyboardInterrupt, Exception):  # a second signal ended the JVM, so calls fail
         if len(arrived) <= 1:
             raise
     return _SIGNALLED + arrived[0] if arrived else 0
@@ -98,7 +96,7 @@ def _check(session: SparkSession, pipeline: Pipeline) -> None:
     frame = analyse(session, pipeline)
     source, sink = pipeline.source, pipeline.sink
     columns = (f"{each.name} {each.dataType.simpleString()}" for each in frame.schema.fields)
-    print(f"{pipeline.file}: nothing is wrong")
+    print(f"{pipeline.file}: no errors found")
     print(f"  source   {source.format}, {_list(source.path, source.options)}")
     for step in pipeline.steps:
         print(f"  step     {step.name}")
@@ -106,12 +104,12 @@ def _check(session: SparkSession, pipeline: Pipeline) -> None:
     print(f"  sink     {sink.format}, {sink.mode}, {_list(sink.path, sink.options)}")
     print(f"  trigger  {pipeline.trigger}")
     if pipeline.checkpoint:
-        print(f"  keeps    {pipeline.checkpoint}")
+        print(f"  progress {pipeline.checkpoint}")
 
 
 def _list(path: str, options: object) -> str:
     assert isinstance(options, dict)
-    # Passwords and keys are options, too.
+    # Some options are passwords and keys.
     words = [f"{name}={value}" for name, value in options.items() if not _is_secret(name)]
     return ", ".join([path, *words] if path else words)
 
@@ -141,7 +139,7 @@ def _run(session: SparkSession, pipeline: Pipeline, arrived: list[int]) -> None:
 
 @contextmanager
 def _signals(arrived: list[int], end_at_once: Callable[[], object]) -> Iterator[None]:
-    """Note each SIGINT and SIGTERM that comes; the second one interrupts."""
+    """Record each SIGINT and SIGTERM; the second one interrupts."""
 
     def note(number: int, _: object) -> None:
         arrived.append(number)
@@ -158,7 +156,7 @@ def _signals(arrived: list[int], end_at_once: Callable[[], object]) -> Iterator[
 
 
 def _silence_queries() -> None:
-    """PySpark logs what it objects to in a query, and raises it, too."""
+    """Stop PySpark from logging errors of queries, which it also raises."""
     from pyspark.logger import PySparkLogger
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):

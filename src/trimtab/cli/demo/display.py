@@ -1,4 +1,4 @@
-"""What the demo shows while it runs and at its end: bars on a terminal, plain lines elsewhere."""
+"""The demo's output: progress bars on a terminal, plain lines elsewhere, tables at the end."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _PLAIN_STEPS = 10
 
 
 class Show(Protocol):
-    """Shows the runs as they are now."""
+    """Shows the current progress of the runs."""
 
     def __call__(self, runs: Sequence[Run], /) -> None: ...
 
 
 class Display:
-    """Standard output."""
+    """Writes the demo's output to standard output."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False)
 
     def say(self, text: str) -> None:
-        """One line of what happens now."""
+        """Print a line."""
         self._console.print(Text(text), soft_wrap=True)
 
     @contextmanager
     def busy(self, text: str) -> Iterator[None]:
-        """A line of what happens now, and on a terminal a sign that it still does."""
+        """Print a line, and on a terminal show a spinner during the block."""
         self.say(text)
         if not self._console.is_terminal:
             yield
@@ -46,7 +46,7 @@ class Display:
 
     @contextmanager
     def follow(self, ways: Sequence[Way], total: int) -> Iterator[Show]:
-        """Show how far each way is; on a terminal as bars, else a line for every tenth."""
+        """Show the progress of each way: as bars on a terminal, else as a line for every tenth."""
         if not self._console.is_terminal:
             yield self._follow_plainly()
             return
@@ -56,7 +56,7 @@ class Display:
             TaskProgressColumn(),
             TimeRemainingColumn(),
         )
-        # Drawing takes time from the producers, which run in this process.
+        # Only twice a second: drawing takes CPU from the producers, which run in this process.
         with Progress(
             *columns, console=self._console, transient=True, refresh_per_second=2
         ) as progress:
@@ -84,7 +84,7 @@ class Display:
         return show
 
     def summarize(self, summary: Summary) -> None:
-        """The tables and the sentences."""
+        """Print the tables and the findings."""
         for table in tabulate(summary):
             print(f"{table}\n", flush=True)
         for sentence in summary["findings"]:
@@ -92,7 +92,7 @@ class Display:
 
 
 def tabulate(summary: Summary) -> list[str]:
-    """The tables that the demo prints: none is wider than a terminal of 80 columns."""
+    """The tables that the demo prints, each at most 80 columns wide."""
     slow = str(summary["slow_broker"])
     return [
         _tabulate_load(summary, slow),

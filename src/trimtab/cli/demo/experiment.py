@@ -1,9 +1,9 @@
-"""Eight ways of choosing a partition, side by side against a cluster with one slow broker.
+"""Sends records in eight ways of choosing a partition, at the same time; one broker is slow.
 
 The set-up of KIP-794's measurements: three brokers, one topic per way with one partition on each
-broker, linger.ms=0, all other settings default, and broker 0 answering every produce request 20 ms
-late, one request at a time per connection. Every way sends all flights at a steady rate: so that an
-even third is half of what the slow broker takes, which is one batch every 20 ms.
+broker, linger.ms=0, all other settings default. Broker 0 answers every produce request 20 ms late,
+one request at a time per connection, so it accepts one batch every 20 ms. Every way sends all
+flights at a steady rate, of which a third is half of what the slow broker accepts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RACKS: Final = ("a", "b", "c")
 """One broker in each; there are as many brokers as racks."""
 
 CLIENT_RACK: Final = "b"
-"""Where the client stands that is rack-aware."""
+"""The rack of the client whose partitioner is rack-aware."""
 
 SLOW_BROKER: Final = 0
 SLOW_PRODUCE_MS: Final = 20
@@ -39,14 +39,14 @@ BATCH_BYTES: Final = 16_384
 RATE: Final = len(RACKS) * BATCH_BYTES * 1000 // SLOW_PRODUCE_MS // 2
 """Bytes of values that each way sends per second."""
 
-# As Kafka's ProducerPerformance: it sleeps once it is so far ahead of its rate.
+# Sleep when this far ahead of the rate, as Kafka's ProducerPerformance does.
 _BURST_S = 0.002
 _PROGRESS_S = 0.25
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way of choosing a partition: producer settings, and a topic of its own."""
+    """One way of choosing a partition: producer settings and a separate topic."""
 
     name: str
     title: str
@@ -60,7 +60,7 @@ class Way:
 
     @property
     def producer_settings(self) -> dict[str, Any]:
-        """All of the producer's settings that differ from Kafka's defaults."""
+        """The producer's settings that differ from Kafka's defaults, and `batch.size`."""
         return {"linger.ms": 0, "batch.size": BATCH_BYTES, **self.settings}
 
 
@@ -102,7 +102,7 @@ WAYS: Final = (
 
 @dataclass
 class Run:
-    """One way while it runs, and what it measured."""
+    """One way's run and its measurements."""
 
     way: Way
     total: int
@@ -111,11 +111,11 @@ class Run:
     seconds: float = 0.0
     """From the first `send` to the last acknowledgement."""
     lateness: float = 0.0
-    """Seconds by which records were sent after they were due, summed up."""
+    """Sum over all records of the seconds by which they were sent late."""
     _latencies: array[float] = field(default_factory=lambda: array("d"))
 
     def acknowledge(self, sent_at: float, delivery: Delivery) -> None:
-        """Called back for every record once its outcome is known."""
+        """The delivery callback of every record."""
         now = time.perf_counter()
         error = delivery.exception()
         if error is not None:
@@ -125,7 +125,7 @@ class Run:
         self.acknowledged += 1
 
     def latency(self) -> Latency:
-        """Of the records acknowledged."""
+        """The latencies of the acknowledged records, in milliseconds."""
         ordered = sorted(self._latencies)
 
         def percentile(share: float) -> float:
@@ -150,7 +150,7 @@ async def run_ways(
     """Send all flights once in every way, all ways at the same time.
 
     Args:
-        show: called a few times a second with the runs as they are.
+        show: called about four times a second with the runs.
 
     Raises:
         KafkaError: a record was not stored.
@@ -163,7 +163,7 @@ async def run_ways(
             done, running = await asyncio.wait(running, timeout=_PROGRESS_S)
             show(runs)
             for task in done:
-                task.result()  # raises what the way failed with
+                task.result()  # raises the way's error
     finally:
         for task in running:
             task.cancel()
@@ -176,14 +176,14 @@ async def _run(run: Run, bootstrap_servers: str, flights: Sequence[Flight]) -> N
 
     producer = AsyncProducer(bootstrap_servers, **run.way.producer_settings)
     try:
-        # Connecting is not what is measured.
+        # Connect first: the measurement does not include it.
         await producer.partitions_for(run.way.topic)
         began = time.perf_counter()
         await _send_steadily(producer, run, flights)
         await producer.flush()
         run.seconds = time.perf_counter() - began
     except BaseException:
-        await producer.close(timeout=0)  # what waits to be sent is of no use any more
+        await producer.close(timeout=0)  # drops unsent records
         raise
     await producer.close()
     if run.error is not None:
@@ -193,7 +193,7 @@ async def _run(run: Run, bootstrap_servers: str, flights: Sequence[Flight]) -> N
 async def _send_steadily(producer: AsyncProducer, run: Run, flights: Sequence[Flight]) -> None:
     """Send at `RATE` bytes a second, in bursts of a few records."""
     topic = run.way.topic
-    # The ways must not burst all at once.
+    # A random start, so that the ways do not all send their bursts at the same time.
     began = time.perf_counter() + random.uniform(0, _BURST_S)
     sent_bytes = 0
     for key, value in flights:

