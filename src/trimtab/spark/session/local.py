@@ -20,7 +20,7 @@ from trimtab.spark.session.java import find_java_home
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Without a level of its own, PythonGatewayServer logs messages that are meant for a shell.
+# Unless its level is set, PythonGatewayServer logs messages that are meant for a shell.
 _LOGGING = """\
 rootLogger.level = error
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer

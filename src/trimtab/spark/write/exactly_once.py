@@ -343,7 +343,7 @@ def _free_ids(decision: Decision | None, driver: ProducerIdentity) -> tuple[str,
 
 
 def _handed_on(decision: Decision) -> tuple[str, ...]:
-    """The ids for the next try, once the decision is carried out."""
+    """The ids for the next attempt, once the decision is carried out."""
     return (*(each.transactional_id for each in decision.transactions), *decision.spare)
 
 
@@ -441,7 +441,7 @@ def commit(ledger: Ledger, receipts: Sequence[Receipt], now: float) -> None:
     reached("decides")
     _carry_out(ledger, plan, decision, name)
     try:
-        # Those of failed and second runs: now, as the next batch may be hours away.
+        # Those of failed and second runs: not left to the next batch, which may be hours away.
         _abort_orphans(ledger, plan, attempted.driver, _handed_on(decision))
     except (BrokerError, Unavailable) as error:
         logger.warning(
