@@ -189,9 +189,7 @@ def test_a_way_that_is_slow_by_itself_is_not_the_machine(ways: dict[str, WaySumm
 
 
 def test_the_report_says_where_the_client_stands(ways: dict[str, WaySummary]) -> None:
-    assert "the client is in rack b, so" in " ".join(
-        render_report(make_summary(ways)).split()
-    )
+    assert "the client is in rack b, so" in " ".join(render_report(make_summary(ways)).split())
 
 
 def test_every_cell_names_its_column_for_a_phone(ways: dict[str, WaySummary]) -> None:
