@@ -20,7 +20,8 @@ from trimtab.broker.handlers.auto_creation import RefusedCreations
 from trimtab.broker.isr_proposals import IsrProposals
 from trimtab.broker.lifecycle import Lifecycle
 from trimtab.broker.metadata_follower import MetadataFollower
-from trimtab.broker.partition import Partition, Refused
+from trimtab.broker.partition import Partition
+from trimtab.broker.refused import Refused
 from trimtab.broker.replication import Replication
 from trimtab.broker.replication_quota import ReplicationQuota
 from trimtab.config import BROKER

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trimtab.broker.partition import Refused
+from trimtab.broker.refused import Refused
 from trimtab.errors import ErrorCode
 
 if TYPE_CHECKING:

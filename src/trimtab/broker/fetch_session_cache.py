@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trimtab.broker.partition import Refused
+from trimtab.broker.refused import Refused
 from trimtab.errors import ErrorCode
 from trimtab.wire.sentinels import NO_SESSION
 from trimtab.wire.types import MAX_INT32

@@ -3,68 +3,28 @@
     leader:    append ─▶ log ─▶ followers fetch ─▶ high watermark ─▶ consumers, acks=all
     follower:  append_replicated ─▶ log; the high watermark is the leader's
 
-A producer's batch is checked by its header alone, in the order and with the error codes of Kafka's
-`UnifiedLog` and `LogValidator`. Only the header's first and largest timestamps are checked. Records
-are decoded only for a compacted topic, where every record must have a key.
+`batch_rules.py` says what a producer's batch must comply with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol, cast
 
+from trimtab.broker.batch_rules import BatchRules
 from trimtab.broker.leadership import Leadership
+from trimtab.broker.refused import Refused
 from trimtab.broker.replication_quota import lists_replica
 from trimtab.config import Value
-from trimtab.errors import CorruptData, ErrorCode
+from trimtab.errors import ErrorCode
 from trimtab.metadata.image import PartitionRegistration
 from trimtab.records import NO_TIMESTAMP
 from trimtab.storage.log import Log
 from trimtab.storage.producer_state import ACCEPTED
 from trimtab.storage.storage import BytesLike
-from trimtab.wire.batch_cy import (
-    BatchHeader,
-    CorruptBatch,
-    read_header,
-    scan_records,
-    stamp_append_time,
-    verify,
-)
-from trimtab.wire.batch_header import is_cut_short
-from trimtab.wire.compression import Compression, TooLarge
+from trimtab.wire.batch_cy import read_header, stamp_append_time, verify
 from trimtab.wire.sentinels import ALL_IN_SYNC_REPLICAS, HIGH_WATERMARK, NO_EPOCH
 from trimtab.wire.types import StoredBytes
-
-if TYPE_CHECKING:
-    from trimtab.server.turns import Steps
-
-
-MAX_AT_FAULT = 10_000
-"""Records of a refused batch that the response names at most: a small batch may hold millions."""
-
-
-class Refused(Exception):
-    """This partition refuses a batch or a read. Becomes an error code in the response.
-
-    Attributes:
-        at_fault: the indexes, within the batch, of the records that break a rule (KIP-467): the
-            first `MAX_AT_FAULT` of them.
-        is_wrong_time: set when a timestamp breaks a rule: whether a given timestamp does.
-            `Partition.find_times` finds the records with it.
-    """
-
-    def __init__(
-        self,
-        code: ErrorCode,
-        message: str | None = None,
-        at_fault: Sequence[int] = (),
-        is_wrong_time: Callable[[int], bool] | None = None,
-    ) -> None:
-        super().__init__(message or code.name)
-        self.code = code
-        self.message = message
-        self.at_fault = at_fault
-        self.is_wrong_time = is_wrong_time
 
 
 class Appended(NamedTuple):
@@ -124,7 +84,7 @@ class Partition:
     Attributes:
         registration: the partition's leader, epochs, replicas and ISR, as the controller last
             decided.
-        is_compacted: whether every record must have a key.
+        rules: what producers' batches must comply with.
         leadership: the leader's state; None on a follower.
         is_throttled: whether `follower.replication.throttled.rate` limits this replica while it
             follows and is not in sync.
@@ -132,21 +92,17 @@ class Partition:
     """
 
     __slots__ = (
-        "_after_ms",
-        "_before_ms",
         "_host",
-        "_max_message_bytes",
         "_min_isr",
         "_now_ms",
-        "_stamps",
         "_throttles_leader",
         "compression_type",
         "index",
-        "is_compacted",
         "is_throttled",
         "leadership",
         "log",
         "registration",
+        "rules",
         "topic",
         "topic_id",
         "watchers",
@@ -178,11 +134,7 @@ class Partition:
 
     def configure(self, config: Mapping[str, Value]) -> None:
         """Apply the topic's options, except those that the log reads itself."""
-        self._max_message_bytes = cast(int, config["max.message.bytes"])
-        self._after_ms = cast(int, config["message.timestamp.after.max.ms"])
-        self._before_ms = cast(int, config["message.timestamp.before.max.ms"])
-        self._stamps = config["message.timestamp.type"] == "LogAppendTime"
-        self.is_compacted = "compact" in cast("tuple[str, ...]", config["cleanup.policy"])
+        self.rules = BatchRules(str(self), self.log, config, self._now_ms)
         self._min_isr = cast(int, config["min.insync.replicas"])
         self._throttles_leader = lists_replica(
             cast("tuple[str, ...]", config["leader.replication.throttled.replicas"]),
@@ -270,8 +222,8 @@ class Partition:
         """Append the one batch of a client's produce request.
 
         Base offset and leader epoch are written into `records`. If the topic is compacted, the
-        caller must have called `check_keys`. A duplicate from an idempotent producer is not stored
-        again; the result has the offsets of the stored batch.
+        caller must have called `rules.check_keys`. A duplicate from an idempotent producer is not
+        stored again; the result has the offsets of the stored batch.
 
         Raises:
             Refused: the batch breaks a rule, fewer than `min.insync.replicas` are in sync and acks
@@ -287,7 +239,7 @@ class Partition:
                 f"{self}: {len(leadership.isr)} replicas are in sync, {list(leadership.isr)}, "
                 f"but min.insync.replicas={self._min_isr} and acks=all.",
             )
-        header = self._check_batch(records, allows_zstd)
+        header = self.rules.check(records, allows_zstd)
         log = self.log
         if header.producer_id >= 0:
             verdict = log.producers.check(header)
@@ -298,9 +250,9 @@ class Partition:
                 return Appended(
                     stored.first_offset,
                     stored.last_offset + 1,
-                    stored.timestamp if self._stamps else NO_TIMESTAMP,
+                    stored.timestamp if self.rules.stamps else NO_TIMESTAMP,
                 )
-        if self._stamps:
+        if self.rules.stamps:
             stamp_append_time(records, 0, self._now_ms())
             header = read_header(records)
         end = log.log_end_offset
@@ -571,117 +523,3 @@ class Partition:
             self.log.delete_records_before(offset)
             self.notify_changed()
         return self.log.log_start_offset
-
-    def _check_batch(self, records: memoryview, allows_zstd: bool) -> BatchHeader:
-        try:
-            header = verify(records, is_client_batch=True)
-        except CorruptBatch as error:
-            # CORRUPT_MESSAGE makes clients retry, which helps after damage on the way, but not if
-            # the client built an incomplete batch.
-            code = ErrorCode.INVALID_RECORD if is_cut_short(records, 0) else error.code
-            raise Refused(code, f"{self}: {error}") from error
-        if header.size != len(records):
-            raise Refused(
-                ErrorCode.INVALID_RECORD,
-                f"{self}: {len(records) - header.size} bytes follow the batch; Produce from "
-                "version 3 on takes exactly one batch per partition.",
-            )
-        if header.size > self._max_message_bytes:
-            raise Refused(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"{self}: the batch has {header.size} bytes, which exceeds "
-                f"max.message.bytes={self._max_message_bytes}.",
-            )
-        if header.base_offset:
-            raise Refused(
-                ErrorCode.INVALID_RECORD,
-                f"{self}: the base offset of a producer's batch is 0, not {header.base_offset}.",
-            )
-        if not allows_zstd and header.compression is Compression.ZSTD:
-            raise Refused(
-                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-                f"{self}: zstd needs Produce version 7 or later.",
-            )
-        if header.is_transactional:
-            raise Refused(
-                ErrorCode.INVALID_TXN_STATE,
-                f"{self}: the batch is transactional, but these brokers do not serve transactions "
-                "yet; use a producer without transactional.id.",
-            )
-        if not self._stamps:
-            self._check_timestamps(header)
-        return header
-
-    def _check_timestamps(self, header: BatchHeader) -> None:
-        """Check the first record's timestamp and the batch's largest: those in the header."""
-        now = self._now_ms()
-        if header.max_timestamp - now > self._after_ms:
-            raise Refused(
-                ErrorCode.INVALID_TIMESTAMP,
-                f"{self}: timestamp {header.max_timestamp} is more than "
-                f"message.timestamp.after.max.ms={self._after_ms} ahead of the broker's {now}.",
-                is_wrong_time=lambda time: time - now > self._after_ms,
-            )
-        if header.base_timestamp != NO_TIMESTAMP and now - header.base_timestamp > self._before_ms:
-            raise Refused(
-                ErrorCode.INVALID_TIMESTAMP,
-                f"{self}: timestamp {header.base_timestamp} is more than "
-                f"message.timestamp.before.max.ms={self._before_ms} behind the broker's {now}.",
-                is_wrong_time=lambda time: now - time > self._before_ms,
-            )
-
-    def find_times(self, records: memoryview, is_wrong: Callable[[int], bool]) -> Steps[list[int]]:
-        """The indexes of a refused batch's records whose timestamps are wrong, as far as it can be
-        decoded. Yields where other requests may be served."""
-        header = read_header(records, 0)
-        base = header.base_timestamp
-        found: list[int] = []
-        place = 0
-        try:
-            limit = self.log.config.unpacked_limit
-            for number, read in enumerate(scan_records(records, 0, header, False, limit)):
-                if number:
-                    yield
-                found += [
-                    each for each, (_, time, _) in enumerate(read, place) if is_wrong(base + time)
-                ]
-                place += len(read)
-                if len(found) >= MAX_AT_FAULT:
-                    break
-        except CorruptData:
-            pass  # the batch is refused anyway
-        return found[:MAX_AT_FAULT]
-
-    def check_keys(self, records: memoryview, allows_zstd: bool) -> Steps[None]:
-        """Check that every record of a batch for a compacted topic has a key. `append` does not, as
-        this may take long. Yields where other requests may be served.
-
-        Raises:
-            Refused: a record has no key, the batch breaks another rule, or decompresses to more
-                than the limit (MESSAGE_TOO_LARGE: producers then split the batch, KIP-126).
-        """
-        header = self._check_batch(records, allows_zstd)
-        keyless: list[int] = []
-        place = 0
-        limit = self.log.config.unpacked_limit
-        try:
-            for number, found in enumerate(scan_records(records, 0, header, False, limit)):
-                if number:
-                    yield
-                keyless += [each for each, (*_, keyed) in enumerate(found, place) if not keyed]
-                place += len(found)
-                if len(keyless) >= MAX_AT_FAULT:
-                    break
-        except TooLarge as error:
-            raise Refused(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"{self}: {error} of a compacted topic; send smaller batches.",
-            ) from error
-        except CorruptData as error:
-            raise Refused(ErrorCode.CORRUPT_MESSAGE, f"{self}: {error}") from error
-        if keyless:
-            raise Refused(
-                ErrorCode.INVALID_RECORD,
-                f"{self}: Compacted topic cannot accept message without key.",
-                keyless[:MAX_AT_FAULT],
-            )

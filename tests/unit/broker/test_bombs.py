@@ -1,5 +1,5 @@
 """Compression bombs and batches of very many records, where a broker must decode them
-(`trimtab.broker.partition`, `trimtab.storage.segment`)."""
+(`trimtab.broker.batch_rules`, `trimtab.storage.segment`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trimtab.broker.partition import MAX_AT_FAULT
+from trimtab.broker.batch_rules import MAX_AT_FAULT
 from trimtab.errors import ErrorCode
 from trimtab.wire.batch_cy import OPENED_LIMIT, BatchBuilder
 from trimtab.wire.compression import Compression
@@ -166,7 +166,7 @@ def test_a_response_names_the_first_of_very_many_invalid_records_while_other_req
             builder.append(time, None, b"", None)
         batch = builder.build()
         partition = lab.brokers[0].partitions["t", 0]
-        steps = partition.find_times(memoryview(batch), lambda time: True)
+        steps = partition.rules.find_times(memoryview(batch), lambda time: True)
         assert len(list(steps)) == MAX_AT_FAULT // SCANNED_AT_ONCE - 1
         line, other = lab.connect(), lab.connect()
         line.send(lab.produce("t", batch), 9)

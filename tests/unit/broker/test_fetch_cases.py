@@ -26,7 +26,7 @@ from tests.unit.broker.test_fetch_session import (
 )
 from trimtab.broker.fetch_slot import MAX_READ_BYTES
 from trimtab.broker.handlers.fetch import fetch as handle_fetch
-from trimtab.broker.partition import Refused
+from trimtab.broker.refused import Refused
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.storage.segment import StoredRecords
 from trimtab.storage.storage import StorageError

@@ -18,7 +18,7 @@ import pytest
 from tests.steps import finish
 from trimtab.broker.fetch_session_cache import EVICTABLE_AFTER_S, FetchSessionCache
 from trimtab.broker.handlers.fetch import fetch
-from trimtab.broker.partition import Refused
+from trimtab.broker.refused import Refused
 from trimtab.errors import ErrorCode
 from trimtab.sim.world import World
 from trimtab.storage.storage import StorageError

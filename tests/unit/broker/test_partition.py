@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.unit.broker.replica_stand import SECOND, SELF, THIRD, Stand, sent
-from trimtab.broker.partition import Appended, Partition, Refused
+from trimtab.broker.partition import Appended, Partition
+from trimtab.broker.refused import Refused
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.storage.leader_epochs import LeaderEpoch
 from trimtab.storage.storage import StorageError

@@ -1,4 +1,4 @@
-"""Produce (`trimtab.broker.partition`): stored batches, refused batches and their codes."""
+"""Produce (`trimtab.broker.batch_rules`): stored batches, refused batches and their codes."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from trimtab.broker.handlers.each_partition import answer_each
-from trimtab.broker.partition import Refused
+from trimtab.broker.refused import Refused
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.server.turns import Pace, Steps
 from trimtab.storage.log import OffsetOutOfRange

@@ -10,7 +10,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from trimtab.broker.delayed_response import DelayedResponse
-from trimtab.broker.partition import Partition, Refused
+from trimtab.broker.partition import Partition
+from trimtab.broker.refused import Refused
 from trimtab.errors import ErrorCode
 from trimtab.server.turns import Pace, Steps
 from trimtab.storage.storage import StorageError

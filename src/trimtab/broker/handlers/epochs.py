@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trimtab.broker.handlers.each_partition import answer_each
-from trimtab.broker.partition import Refused
+from trimtab.broker.refused import Refused
 from trimtab.errors import ErrorCode
 from trimtab.server.turns import Pace, Steps
 from trimtab.wire.framing import RequestHeader

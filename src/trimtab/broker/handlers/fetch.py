@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, cast
 from trimtab.broker.fetch_reader import READ_COMMITTED, Reader
 from trimtab.broker.fetch_session import PARTITIONS_PER_STEP, FetchSession
 from trimtab.broker.fetch_slot import FetchPass, failed
-from trimtab.broker.partition import Refused
 from trimtab.broker.purgatory import DelayedFetch
+from trimtab.broker.refused import Refused
 from trimtab.errors import ErrorCode
 from trimtab.server.turns import Pace
 from trimtab.wire.fetch_limits import FetchBudget

@@ -23,7 +23,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from trimtab.broker.handlers.each_partition import answer_each
-from trimtab.broker.partition import Partition, Refused
+from trimtab.broker.partition import Partition
+from trimtab.broker.refused import Refused
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.records import NO_OFFSET, NO_TIMESTAMP
 from trimtab.server.turns import Pace, Steps

@@ -4,7 +4,7 @@
   every in-sync replica has it, and there must be `min.insync.replicas` of them. acks=0 gets no
   response; after an error the connection is closed, so that the client notices (Kafka's rule).
   Other acks: INVALID_REQUIRED_ACKS.
-- `trimtab.broker.partition` says what is checked in a batch, and in which order.
+- `trimtab.broker.batch_rules` says what is checked in a batch, and in which order.
 - If single records break a rule, the error names them (KIP-467).
 - A duplicate from an idempotent producer is answered with NONE and the offset of the stored batch.
 - If another broker leads, the response names it from version 10 on (KIP-951).
@@ -18,7 +18,8 @@ import logging
 from typing import TYPE_CHECKING, cast
 
 from trimtab.broker.delayed_response import DelayedResponse
-from trimtab.broker.partition import Partition, Refused
+from trimtab.broker.partition import Partition
+from trimtab.broker.refused import Refused
 from trimtab.errors import ErrorCode
 from trimtab.records import NO_OFFSET, NO_TIMESTAMP
 from trimtab.server.request import CloseConnection
@@ -158,13 +159,13 @@ def _append(
         log_start_offset = partition.log.log_start_offset
         records = cast("memoryview", _EMPTY if data.records is None else data.records)
         allows_zstd = version >= _ZSTD_SINCE
-        if partition.is_compacted and partition.is_leader:
-            yield from partition.check_keys(records, allows_zstd)
+        if partition.rules.is_compacted and partition.is_leader:
+            yield from partition.rules.check_keys(records, allows_zstd)
         appended = partition.append(records, allows_zstd, acks)
     except Refused as refused:
         at_fault = refused.at_fault
         if refused.is_wrong_time is not None and version >= _RECORD_ERRORS_SINCE:
-            at_fault = yield from partition.find_times(records, refused.is_wrong_time)
+            at_fault = yield from partition.rules.find_times(records, refused.is_wrong_time)
         refusal = PartitionProduceResponse(
             index=data.index,
             error_code=refused.code,
