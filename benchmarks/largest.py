@@ -23,12 +23,13 @@ from collections.abc import Iterator
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 from benchmarks.patience import SingleBroker
 from benchmarks.processes import nodes_of, resident_mib
 from benchmarks.report import progress
 from trimtab import Admin
-from trimtab.broker.handlers import HANDLERS
+from trimtab.broker.handlers import handlers_of
 from trimtab.errors import CorruptData
 from trimtab.wire.codec import MAX_OBJECT_BYTES, decode_in_turns, encode
 from trimtab.wire.framing import MAX_FRAME_BYTES
@@ -74,7 +75,7 @@ def run(runs: int, records: int) -> None:
 
 
 def _measure_all(cluster: SingleBroker) -> Iterator[dict[str, Any]]:
-    for key in (*HANDLERS, *TO_CONTROLLER):
+    for key in (*handlers_of(Mock()), *TO_CONTROLLER):
         api = APIS[key]
         place = cluster.controller if key in TO_CONTROLLER else cluster.place
         if ONLY and api.name not in ONLY:

@@ -19,7 +19,7 @@ from benchmarks.jars import (
 )
 from benchmarks.processes import run_java
 from trimtab import Admin, Cluster, Producer
-from trimtab.broker.handlers import HANDLERS
+from trimtab.broker.handlers.coordinators import find_coordinator
 from trimtab.errors import BrokerError
 
 # kafka-python uses a deprecated API to read its schemas.
@@ -39,13 +39,12 @@ class Served(NamedTuple):
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     lookups: Counter[str] = Counter()
-    find_coordinator = HANDLERS[10]
 
-    def counted(broker: Any, header: Any, request: Any) -> Any:
+    def counted(view: Any, header: Any, request: Any) -> Any:
         lookups[header.client_id] += 1
-        return find_coordinator(broker, header, request)
+        return find_coordinator(view, header, request)
 
-    monkeypatch.setitem(HANDLERS, 10, counted)
+    monkeypatch.setattr("trimtab.broker.handlers.find_coordinator", counted)
     with Cluster(brokers=1) as cluster:
         with Admin(cluster.bootstrap_servers) as admin:
             admin.create_topic("t", 1)

@@ -16,13 +16,6 @@ RUNTIME = {
     "trimtab.spark.write: exact_sink sink",
 }
 FOR_TYPES = {
-    # Handlers take the whole `Broker`; each is to take only the services that it uses.
-    "trimtab.broker: broker handlers handlers.acls handlers.auto_creation"
-    " handlers.batch_sizes handlers.cluster handlers.config_resources handlers.configs"
-    " handlers.coordinators handlers.delete_records handlers.epochs handlers.fetch"
-    " handlers.forwarding handlers.groups handlers.log_dirs handlers.metadata handlers.offsets"
-    " handlers.produce handlers.producer_ids handlers.producers handlers.topic_partitions"
-    " replication",
     # An `Options` has connection options, which are made from it.
     "trimtab.client: network.connection_options options",
     # In each of these, one class creates or holds objects that call it back.

@@ -8,19 +8,17 @@ are decoded only for a compacted topic, where every record must have a key.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from trimtab.broker.refused import Refused
 from trimtab.config import Value
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.records import NO_TIMESTAMP
+from trimtab.server.turns import Steps
+from trimtab.storage.log import Log
 from trimtab.wire.batch_cy import BatchHeader, CorruptBatch, read_header, scan_records, verify
 from trimtab.wire.batch_header import is_cut_short
 from trimtab.wire.compression import Compression, TooLarge
-
-if TYPE_CHECKING:
-    from trimtab.server.turns import Steps
-    from trimtab.storage.log import Log
 
 MAX_AT_FAULT = 10_000
 """Records of a refused batch that the response names at most: a small batch may hold millions."""

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
+from trimtab.broker.partition import Partition
 from trimtab.broker.refused import Refused
+from trimtab.broker.replicas import Replicas
 from trimtab.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from trimtab.broker.partition import Partition
-    from trimtab.metadata.image import BrokerRegistration, ClusterImage
-    from trimtab.storage.storage import StorageError
-    from trimtab.wire.messages.fetch import AbortedTransaction, FetchRequest
+from trimtab.metadata.image import BrokerRegistration
+from trimtab.wire.messages.fetch import AbortedTransaction, FetchRequest
 
 READ_COMMITTED = 1
 """The isolation level of a consumer that reads no records of open or aborted transactions."""
@@ -26,37 +23,11 @@ _TOPIC_IDS_SINCE = 13
 _FOLLOWERS_SINCE = 11
 
 
-class Host(Protocol):
-    """What a reader needs from the broker that it reads from."""
-
-    @property
-    def image(self) -> ClusterImage: ...
-
-    def find_replica(self, topic: str, index: int) -> Partition:
-        """This broker's replica of a partition, or `Refused`."""
-
-    def find_partition(self, topic: str, index: int) -> Partition:
-        """A partition that this broker leads, or `Refused`."""
-
-    def find_leader(
-        self, topic: str, index: int
-    ) -> tuple[int, int, BrokerRegistration | None] | None:
-        """A partition's leader id, leader epoch, and the leader's registration."""
-
-    def is_leader_quota_exceeded(self) -> bool:
-        """Whether throttled followers got more than their rate from this broker."""
-
-    def record_throttled_sent(self, size: int) -> None:
-        """Count `size` bytes sent to a throttled follower."""
-
-    def disk_failed(self, error: StorageError) -> None:
-        """A log could not be read."""
-
-
 class Reader:
     """Who fetches, and which replicas and offsets it may read.
 
     Attributes:
+        replicas: of the broker that it reads from.
         replica_id: the follower's broker id; negative for a consumer.
         broker_epoch: the follower's; -1 if it does not say.
         rack: the consumer's; empty if it has none.
@@ -73,7 +44,6 @@ class Reader:
     """
 
     __slots__ = (
-        "_broker",
         "aborted",
         "broker_epoch",
         "find",
@@ -81,12 +51,13 @@ class Reader:
         "needs_leader",
         "rack",
         "replica_id",
+        "replicas",
         "uses_topic_ids",
         "version",
     )
 
-    def __init__(self, broker: Host, version: int, request: FetchRequest) -> None:
-        self._broker = broker
+    def __init__(self, replicas: Replicas, version: int, request: FetchRequest) -> None:
+        self.replicas = replicas
         self.version = version
         self.uses_topic_ids = version >= _TOPIC_IDS_SINCE
         self.aborted = _NONE_ABORTED if request.isolation_level == READ_COMMITTED else None
@@ -103,15 +74,15 @@ class Reader:
         if self.uses_topic_ids:
             self.find = self._find_by_id
         else:
-            self.find = broker.find_partition if self.needs_leader else broker.find_replica
+            self.find = replicas.find_partition if self.needs_leader else replicas.find_replica
 
     def _find_by_id(self, topic_id: bytes, index: int) -> Partition:
-        topic = self._broker.image.topics_by_id.get(topic_id)
+        topic = self.replicas.view.image.topics_by_id.get(topic_id)
         if topic is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_ID)
         if self.needs_leader:
-            return self._broker.find_partition(topic.name, index)
-        return self._broker.find_replica(topic.name, index)
+            return self.replicas.find_partition(topic.name, index)
+        return self.replicas.find_replica(topic.name, index)
 
     def reads_like(self, other: Reader) -> bool:
         """Whether both may read the same replicas and offsets."""
@@ -128,24 +99,21 @@ class Reader:
         return (
             self.is_follower
             and partition.throttles(self.replica_id)
-            and self._broker.is_leader_quota_exceeded()
+            and self.replicas.is_leader_quota_exceeded()
         )
 
     def note_sent(self, partition: Partition, size: int) -> None:
         """Count `size` bytes sent to this follower against the replication quota."""
         if self.is_follower and partition.throttles(self.replica_id):
-            self._broker.record_throttled_sent(size)
-
-    def disk_failed(self, error: StorageError) -> None:
-        """A log could not be read."""
-        self._broker.disk_failed(error)
+            self.replicas.record_throttled_sent(size)
 
     def find_leader(
         self, topic: str | bytes, index: int
     ) -> tuple[int, int, BrokerRegistration | None] | None:
         """A partition's leader id, leader epoch, and the leader's registration; None if the
         partition does not exist."""
+        view = self.replicas.view
         if isinstance(topic, str):
-            return self._broker.find_leader(topic, index)
-        image = self._broker.image.topics_by_id.get(topic)
-        return None if image is None else self._broker.find_leader(image.name, index)
+            return view.find_leader(topic, index)
+        image = view.image.topics_by_id.get(topic)
+        return None if image is None else view.find_leader(image.name, index)

@@ -19,23 +19,18 @@ Source: Kafka's `FetchSession`, `FetchContext` and `ReplicaManager.readFromLog`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from operator import attrgetter
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from trimtab.broker.fetch_reader import Reader
 from trimtab.broker.fetch_slot import FetchPass, FetchSlot
-from trimtab.server.turns import in_order
+from trimtab.broker.partition import Watcher
+from trimtab.broker.purgatory import DelayedFetch
+from trimtab.server.turns import Pace, Steps, in_order
+from trimtab.wire.fetch_limits import FetchBudget
+from trimtab.wire.messages.fetch import FetchTopic, ForgottenTopic, PartitionData
 from trimtab.wire.sentinels import INITIAL_EPOCH, NO_SESSION
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from trimtab.broker.fetch_reader import Reader
-    from trimtab.broker.partition import Watcher
-    from trimtab.broker.purgatory import DelayedFetch
-    from trimtab.server.turns import Pace, Steps
-    from trimtab.wire.fetch_limits import FetchBudget
-    from trimtab.wire.messages.fetch import FetchTopic, ForgottenTopic, PartitionData
-
 
 PARTITIONS_PER_STEP = 150
 """Partitions that a fetch reads before other requests are served."""

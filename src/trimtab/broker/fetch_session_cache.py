@@ -5,18 +5,14 @@ Source: Kafka's `FetchSessionCacheShard`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from random import Random
 
+from trimtab.broker.fetch_reader import Reader
+from trimtab.broker.fetch_session import FetchSession
 from trimtab.broker.refused import Refused
 from trimtab.errors import ErrorCode
 from trimtab.wire.sentinels import NO_SESSION
 from trimtab.wire.types import MAX_INT32
-
-if TYPE_CHECKING:
-    from random import Random
-
-    from trimtab.broker.fetch_reader import Reader
-    from trimtab.broker.fetch_session import FetchSession
 
 MAX_PARTITIONS = 500_000
 """Partitions of all sessions together at most: about 200 MB."""

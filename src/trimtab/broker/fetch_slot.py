@@ -9,15 +9,20 @@ Source: Kafka's `CachedPartition` and `ReplicaManager.readFromLog`.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
+from trimtab.broker.fetch_reader import Reader
+from trimtab.broker.partition import Partition
+from trimtab.broker.purgatory import DelayedFetch
 from trimtab.broker.refused import Refused
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.records import NO_OFFSET
 from trimtab.storage.storage import BytesLike, StorageError
+from trimtab.wire.fetch_limits import FetchBudget
 from trimtab.wire.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
+    FetchPartition,
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionData,
@@ -25,13 +30,6 @@ from trimtab.wire.messages.fetch import (
 )
 from trimtab.wire.sentinels import NO_BROKER
 from trimtab.wire.types import StoredBytes
-
-if TYPE_CHECKING:
-    from trimtab.broker.fetch_reader import Reader
-    from trimtab.broker.partition import Partition
-    from trimtab.broker.purgatory import DelayedFetch
-    from trimtab.wire.fetch_limits import FetchBudget
-    from trimtab.wire.messages.fetch import FetchPartition
 
 MAX_READ_BYTES = 512 * 1024
 """Record bytes that one response holds in memory at most, over all its partitions. Records beyond
@@ -243,7 +241,7 @@ class FetchSlot:
             return self._refuse(reading, refused.code)
         except StorageError as error:
             _log.error("cannot read partition=%s error=%s", self._partition, error)
-            reading.reader.disk_failed(error)
+            reading.reader.replicas.disk_failed(error)
             return self._refuse(reading, ErrorCode.KAFKA_STORAGE_ERROR)
         except CorruptData as error:
             _log.error("cannot read partition=%s error=%s", self._partition, error)

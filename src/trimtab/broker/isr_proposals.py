@@ -14,10 +14,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 from trimtab.broker.controller_link import ControllerLink
 from trimtab.broker.leadership import Proposal
+from trimtab.broker.partition import Partition
 from trimtab.errors import ErrorCode
 from trimtab.server.peer import PeerLost
 from trimtab.wire.messages.alter_partition import (
@@ -28,12 +29,8 @@ from trimtab.wire.messages.alter_partition import (
     TopicData,
 )
 
-if TYPE_CHECKING:
-    from typing import TypeAlias
+_SentProposals: TypeAlias = dict[tuple[bytes, int], tuple[Partition, Proposal]]
 
-    from trimtab.broker.partition import Partition
-
-    _SentProposals: TypeAlias = dict[tuple[bytes, int], tuple[Partition, Proposal]]
 
 _ANSWER_TIMEOUT_S = 10.0
 _BACKOFF_S = 0.05

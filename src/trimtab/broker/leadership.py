@@ -16,13 +16,11 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from trimtab.metadata.image import PartitionRegistration
+from trimtab.storage.log import Log
 from trimtab.wire.sentinels import NO_EPOCH, NO_OFFSET
-
-if TYPE_CHECKING:
-    from trimtab.metadata.image import PartitionRegistration
-    from trimtab.storage.log import Log
 
 
 class Follower:

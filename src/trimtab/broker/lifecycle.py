@@ -153,15 +153,21 @@ class Lifecycle:
         Args:
             is_lost: whether the log directory may have lost records, and is reported offline
                 (KIP-858); otherwise the broker is only fenced, and may still be elected (ELR).
-
-        Raises:
-            PeerLost: the controller cannot be reached.
         """
         await self.stop()
+        if self.epoch == NO_EPOCH:
+            return
         request = self._heartbeat()
         request.want_fence = True
         request.offline_log_dirs = self._log_dirs if is_lost else []
-        await self._link.ask(request, _REPORT_TIMEOUT_S)
+        try:
+            await self._link.ask(request, _REPORT_TIMEOUT_S)
+        except PeerLost as lost:  # it notices when this broker's address refuses connections
+            _log.warning(
+                "cannot report the failure to the controller broker=%d error=%s",
+                self._broker_id,
+                lost,
+            )
 
     async def stop(self) -> None:
         """Send no more heartbeats."""

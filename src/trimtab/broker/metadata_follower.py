@@ -1,7 +1,7 @@
 """Fetches the controller's log and replays every record of `__cluster_metadata` in the broker.
 
-    fetch from the offset after the last record replayed ─▶ records ─▶ Broker.replay
-    the log no longer begins there                       ─▶ snapshot ─▶ Broker.replay_snapshot
+    fetch from the offset after the last record replayed ─▶ records ─▶ Replica.replay
+    the log no longer begins there                       ─▶ snapshot ─▶ Replica.replay_snapshot
 
 The fetch offset tells the controller how much this broker has replayed.
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from trimtab.broker.partition import Watcher
-    from trimtab.server.turns import Steps
+from trimtab.broker.partition import Watcher
+from trimtab.server.turns import Steps
 
 
 class DelayedFetch:

@@ -17,9 +17,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
+from trimtab.broker.cluster_view import ClusterView
+from trimtab.broker.partition import Partition
+from trimtab.broker.replication_quota import ReplicationQuota
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.server.peer import Peer, PeerLost
 from trimtab.storage.storage import StorageError
@@ -39,12 +43,6 @@ from trimtab.wire.messages.list_offsets import (
 )
 from trimtab.wire.schema import Request
 from trimtab.wire.sentinels import EARLIEST, INITIAL_EPOCH, LATEST, NO_LEADER, NO_OFFSET, NO_SESSION
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from trimtab.broker.broker import Broker
-    from trimtab.broker.partition import Partition
 
 Response = TypeVar("Response")
 
@@ -75,11 +73,31 @@ class _FollowedPartition:
         self.backoff_s = _FIRST_BACKOFF_S
 
 
-class Replication:
-    """The partitions that this broker follows, and one fetcher for each leader."""
+class Host(Protocol):
+    """What the fetchers need from the replicas that they fill."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def checkpoint_starts(self) -> bool:
+        """Write the log start offsets to disk."""
+
+    def disk_failed(self, error: StorageError) -> None:
+        """A log could not be written."""
+
+
+class Replication:
+    """The partitions that this broker follows, and one fetcher for each leader.
+
+    Args:
+        broker_epoch: returns this broker's current epoch.
+
+    Attributes:
+        quota: what it received for throttled replicas.
+    """
+
+    def __init__(self, host: Host, view: ClusterView, broker_epoch: Callable[[], int]) -> None:
+        self.host = host
+        self.view = view
+        self.broker_epoch = broker_epoch
+        self.quota = ReplicationQuota()
         self._fetchers: dict[int, ReplicaFetcher] = {}
         self._leaders: dict[Partition, int] = {}
 
@@ -88,12 +106,12 @@ class Replication:
         leader = partition.registration.leader
         if self._leaders.get(partition) != leader:
             self.leave(partition)
-        if leader == NO_LEADER or leader not in self._broker.image.brokers:
+        if leader == NO_LEADER or leader not in self.view.image.brokers:
             self.leave(partition)
             return
         fetcher = self._fetchers.get(leader)
         if fetcher is None:
-            fetcher = self._fetchers[leader] = ReplicaFetcher(self._broker, leader)
+            fetcher = self._fetchers[leader] = ReplicaFetcher(self, leader)
         self._leaders[partition] = leader
         fetcher.add(partition)
 
@@ -134,8 +152,10 @@ class ReplicaFetcher:
         task: runs until `stop`.
     """
 
-    def __init__(self, broker: Broker, leader: int) -> None:
-        self._broker = broker
+    def __init__(self, replication: Replication, leader: int) -> None:
+        self._replication = replication
+        self._host = replication.host
+        self._view = replication.view
         self._leader = leader
         self._peer: Peer | None = None
         self._session_id = 0
@@ -195,12 +215,12 @@ class ReplicaFetcher:
             except PeerLost as error:
                 _log.debug(
                     "cannot fetch broker=%d leader=%d error=%s",
-                    self._broker.id,
+                    self._view.id,
                     self._leader,
                     error,
                 )
             except Exception:  # a bug must not stop replication silently
-                _log.exception("cannot fetch broker=%d leader=%d", self._broker.id, self._leader)
+                _log.exception("cannot fetch broker=%d leader=%d", self._view.id, self._leader)
             if self._peer is not None:
                 self._peer.close()
             await asyncio.sleep(self._backoff_s)
@@ -208,27 +228,27 @@ class ReplicaFetcher:
 
     @property
     def _max_backoff_s(self) -> float:
-        return cast(int, self._broker.config["replica.fetch.backoff.ms"]) / 1000
+        return cast(int, self._view.config["replica.fetch.backoff.ms"]) / 1000
 
     async def _connect(self) -> None:
-        registration = self._broker.image.brokers.get(self._leader)
+        registration = self._view.image.brokers.get(self._leader)
         if registration is None:
             raise PeerLost(f"broker {self._leader} is not registered")
         self._peer = await Peer.connect(
             registration.host,
             registration.port,
-            f"broker-{self._broker.id}-fetcher-{self._leader}",
+            f"broker-{self._view.id}-fetcher-{self._leader}",
             self._timeout_s,
         )
         self._forget_session()
 
     @property
     def _timeout_s(self) -> float:
-        return cast(int, self._broker.config["replica.socket.timeout.ms"]) / 1000
+        return cast(int, self._view.config["replica.socket.timeout.ms"]) / 1000
 
     @property
     def _limits(self) -> FetchLimits:
-        config = cast("Mapping[str, int]", self._broker.config)
+        config = cast("Mapping[str, int]", self._view.config)
         return FetchLimits(
             max_bytes=config["replica.fetch.response.max.bytes"],
             partition_max_bytes=config["replica.fetch.max.bytes"],
@@ -276,15 +296,7 @@ class ReplicaFetcher:
                     if data.diverging_epoch.end_offset >= 0:
                         await asyncio.sleep(0)  # truncating blocks on the disk: let others run
         if self._has_new_log_starts:
-            try:
-                self._broker.logs.checkpoint_starts()  # the next fetch tells the leader
-            except StorageError as error:
-                _log.error(
-                    "cannot checkpoint log start offsets broker=%d error=%s",
-                    self._broker.id,
-                    error,
-                )
-                self._broker.disk_failed(error)
+            self._host.checkpoint_starts()  # the next fetch tells the leader
 
     async def _ask(self, request: Request[Response]) -> Response:
         assert self._peer is not None
@@ -295,14 +307,14 @@ class ReplicaFetcher:
             raise PeerLost(f"broker {self._leader} does not answer") from error
 
     def _request(self) -> FetchRequest:
-        broker = self._broker
-        config = broker.config
+        view, replication = self._view, self._replication
         limits = self._limits
         topics: dict[bytes, FetchTopic] = {}
         changed = list(islice(self._changed, _MAX_PARTITIONS_PER_REQUEST))
         for followed in changed:
             del self._changed[followed]
-        is_too_fast = broker.is_follower_quota_exceeded()
+        rate = cast(int, view.config["follower.replication.throttled.rate"])
+        is_too_fast = replication.quota.is_exceeded(rate, asyncio.get_running_loop().time())
         for followed in changed:
             partition = followed.partition
             if is_too_fast and self._is_throttled(partition):
@@ -333,9 +345,11 @@ class ReplicaFetcher:
             ).partitions.append(index)
         self._forgotten.clear()
         return FetchRequest(
-            replica_state=ReplicaState(replica_id=broker.id, replica_epoch=broker.epoch),
+            replica_state=ReplicaState(
+                replica_id=view.id, replica_epoch=replication.broker_epoch()
+            ),
             # No wait while further partitions are to be named.
-            max_wait_ms=0 if self._changed else cast(int, config["replica.fetch.wait.max.ms"]),
+            max_wait_ms=0 if self._changed else cast(int, view.config["replica.fetch.wait.max.ms"]),
             min_bytes=limits.min_bytes,
             max_bytes=limits.max_bytes,
             session_id=self._session_id,
@@ -361,7 +375,7 @@ class ReplicaFetcher:
                     now = partition.truncate_to_leader(diverging.epoch, diverging.end_offset)
                     _log.info(
                         "truncated the log to the leader's broker=%d partition=%s from=%d to=%d",
-                        self._broker.id,
+                        self._view.id,
                         partition,
                         end,
                         now,
@@ -383,7 +397,8 @@ class ReplicaFetcher:
                     self._schedule(followed)  # the leader's DeleteRecords waits for this log start
                 if records:
                     if self._is_throttled(partition):
-                        self._broker.record_throttled_received(len(records))
+                        now_s = asyncio.get_running_loop().time()
+                        self._replication.quota.record(len(records), now_s)
                     self._schedule(followed)
                     key = (partition.topic_id, partition.index)
                     self.followed[key] = self.followed.pop(key)
@@ -395,19 +410,19 @@ class ReplicaFetcher:
         except CorruptData as error:
             _log.error(
                 "cannot append the leader's records broker=%d partition=%s error=%s",
-                self._broker.id,
+                self._view.id,
                 partition,
                 error,
             )
         except StorageError as error:
             _log.error(
-                "cannot follow broker=%d partition=%s error=%s", self._broker.id, partition, error
+                "cannot follow broker=%d partition=%s error=%s", self._view.id, partition, error
             )
-            self._broker.disk_failed(error)
+            self._host.disk_failed(error)
         self._back_off(followed)
 
     def _is_throttled(self, partition: Partition) -> bool:
-        return partition.is_throttled and self._broker.id not in partition.registration.isr
+        return partition.is_throttled and self._view.id not in partition.registration.isr
 
     async def _recover_out_of_range(self, followed: _FollowedPartition) -> None:
         """This log's end is outside the leader's log. Truncate to the leader's end if it is
@@ -431,7 +446,7 @@ class ReplicaFetcher:
             log.restart_at(leader_start)
         _log.info(
             "moved the log's end into the leader's log broker=%d partition=%s from=%d to=%d",
-            self._broker.id,
+            self._view.id,
             partition,
             end,
             log.log_end_offset,
@@ -446,7 +461,7 @@ class ReplicaFetcher:
         )
         response = await self._ask(
             ListOffsetsRequest(
-                replica_id=self._broker.id,
+                replica_id=self._view.id,
                 isolation_level=0,
                 topics=[ListOffsetsTopic(name=partition.topic, partitions=[wanted])],
             )

@@ -50,17 +50,21 @@ class Listener:
         node_id: for the log.
         handlers: by API key.
         config: the node's options; they may change while it listens.
+        turns: runs the handlers of the largest requests in steps.
 
     Attributes:
         capacity: connections that the process has file descriptors for; a lower limit than
             `max.connections` wins.
         serving: the connection whose request is being handled, while a handler runs.
         faults: faults injected on purpose.
-        turns: runs the handlers of the largest requests in steps.
     """
 
     def __init__(
-        self, node_id: int, handlers: Mapping[int, Handler], config: Mapping[str, Value]
+        self,
+        node_id: int,
+        handlers: Mapping[int, Handler],
+        config: Mapping[str, Value],
+        turns: Turns | None = None,
     ) -> None:
         self.node_id = node_id
         self.config = config
@@ -68,7 +72,7 @@ class Listener:
         self.handlers = {**handlers, API_VERSIONS: describe_api_versions(self.apis)}
         self.counts = ServerCounts()
         self.faults = Faults()
-        self.turns = Turns()
+        self.turns = Turns() if turns is None else turns
         self._long_queue: deque[Connection] = deque()
         self._serving_queued: Connection | None = None
         self._long_left = _LONG_BYTES_PER_ITERATION

@@ -237,7 +237,7 @@ class VirtualBroker(VirtualNode):
         """Whether partitions are offline until the process is restarted."""
         broker = self.broker
         return broker is not None and (
-            bool(broker._offline)
+            bool(broker.replicas.offline)
             or any(partition.log.has_failed for partition in broker.partitions.values())
         )
 

@@ -8,8 +8,9 @@ from typing import Any, cast
 
 from tests.unit.broker.replica_stand import TOPIC_ID, Stand
 from trimtab import config
-from trimtab.broker.broker import Broker
+from trimtab.broker.cluster_view import ClusterView
 from trimtab.broker.replication import Replication
+from trimtab.broker.replication_quota import ReplicationQuota
 from trimtab.config import BROKER
 from trimtab.metadata.image import BrokerRegistration, ClusterImage
 from trimtab.server.listener import Listener
@@ -114,7 +115,7 @@ def forgotten(request: FetchRequest) -> list[int]:
 
 
 class Follower:
-    """The part of broker 1 that its fetchers use.
+    """The parts of broker 1 that its fetchers use.
 
     Attributes:
         is_too_fast: whether it has had what it may take of throttled replicas.
@@ -122,7 +123,6 @@ class Follower:
     """
 
     id = 1
-    epoch = 11
 
     def __init__(self) -> None:
         self.config = config.read(BROKER, OPTIONS)
@@ -131,21 +131,22 @@ class Follower:
         self.taken = 0
         self.disk_failures: list[StorageError] = []
         self.disk_failed = self.disk_failures.append
-        self.logs = self
         self.noted = 0
         self.move("leader")
-        self.replication = Replication(cast(Broker, self))
+        self.replication = Replication(self, cast(ClusterView, self), lambda: 11)
+        self.replication.quota = cast(ReplicationQuota, self)
 
     def move(self, host: str) -> None:
         self.image.brokers[LEADER] = BrokerRegistration(LEADER, 12, bytes(16), host, 9092, None)
 
-    def checkpoint_starts(self) -> None:
+    def checkpoint_starts(self) -> bool:
         self.noted += 1
+        return True
 
-    def is_follower_quota_exceeded(self) -> bool:
+    def is_exceeded(self, limit: int, now_s: float) -> bool:
         return self.is_too_fast
 
-    def record_throttled_received(self, size: int) -> None:
+    def record(self, size: int, now_s: float) -> None:
         self.taken += size
 
 

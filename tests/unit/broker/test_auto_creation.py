@@ -1,4 +1,4 @@
-"""Topics created by Metadata requests (`trimtab.broker.handlers.auto_creation`)."""
+"""Topics created by Metadata requests (`trimtab.broker.auto_creation`)."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_topic_not_yet_in_the_image_has_no_leader(
                 ]
             )
 
-        monkeypatch.setattr(lab.brokers[0].controller, "ask", ask)
+        monkeypatch.setattr(lab.brokers[0].services.controller, "ask", ask)
         (topic,) = (await lab.connect().ask(wanted("t"), 9)).topics
         assert topic.error_code == ErrorCode.LEADER_NOT_AVAILABLE
         assert "not created" not in caplog.text

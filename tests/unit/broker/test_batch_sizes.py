@@ -134,7 +134,7 @@ def test_others_have_their_turn_after_a_few_reads(lab: Any, monkeypatch: Any) ->
         monkeypatch.setattr(Log, "sizes", counted)
         asked = request(*(wanted(0, partition=number) for number in range(20)))
         header = RequestHeader(ListBatchSizesRequest.api_key, VERSION, 1, "test", 0)
-        steps = list_batch_sizes(lab.brokers[0], header, asked)
+        steps = list_batch_sizes(lab.brokers[0].replicas, header, asked)
         most, found = 0, None
         while found is None:
             reads = 0

@@ -1,4 +1,5 @@
-"""Brokers that start, stop and replay the controller's decisions (`trimtab.broker.broker`)."""
+"""Brokers that start, stop and replay the controller's decisions (`trimtab.broker.broker`,
+`trimtab.broker.metadata_replay`)."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from tests.unit.broker.replicas import (
     until,
     values,
 )
-from trimtab.broker import broker as broker_module
+from trimtab.broker import replicas
 from trimtab.broker.broker import Broker
 from trimtab.controller.node import ControllerNode
 from trimtab.errors import CorruptData, ErrorCode, UsageError
@@ -104,7 +105,7 @@ def test_a_large_topic_is_visible_only_when_complete_and_delays_no_other_task(la
         new = PartitionRegistration(0, 0, 0, 0, (0,), (0,))
         records = [TopicRecord(name="many", topic_id=topic_id)]
         records += [partition_record(topic_id, new._replace(id=index)) for index in range(5000)]
-        replaying = asyncio.ensure_future(broker.replay(records))
+        replaying = asyncio.ensure_future(broker.replay.replay(records))
         turns = 0
         while "many" not in image.topics:
             assert "t" in image.topics
@@ -123,7 +124,7 @@ def test_a_topic_that_is_created_and_deleted_in_one_batch_leaves_nothing(lab: La
         broker = lab.brokers[0]
         topic_id = b"here-and-gone..."
         new = PartitionRegistration(0, 0, 0, 0, (0,), (0,))
-        await broker.replay(
+        await broker.replay.replay(
             [
                 TopicRecord(name="brief", topic_id=topic_id),
                 partition_record(topic_id, new),
@@ -151,13 +152,13 @@ def test_logs_replaced_or_reassigned_while_a_broker_was_down_are_set_aside(
         await delete_topic(lab, "gone")
         await reassign(lab, [0, 2], "moved")
         broker = await start(lab, one)
-        assert set(broker.logs.stored_partitions()) == {("t", 0)}
+        assert set(broker.replicas.logs.stored_partitions()) == {("t", 0)}
         assert "directory=gone-0." in caplog.text
         assert "directory=moved-0." in caplog.text
         await in_sync(lab)
         epoch = broker.epoch
         await broker.close()
-        assert (await start(lab, one)).logs.previous_epoch == epoch
+        assert (await start(lab, one)).replicas.logs.previous_epoch == epoch
 
     lab.run(scenario, brokers=3)
 
@@ -432,7 +433,7 @@ def test_a_broker_that_cannot_replay_the_metadata_stops_and_logs_it(
         async def fail(records: list[Any]) -> None:
             raise CorruptData("not a record that this release knows")
 
-        broker.replay = fail  # type: ignore[method-assign]
+        broker.replay.replay = fail  # type: ignore[method-assign]
         await lab.create_topic("t")
         await broker.failed.wait()
         await asyncio.sleep(0.1)
@@ -464,7 +465,7 @@ def test_a_topic_deleted_while_its_partitions_are_opened_is_skipped(
         await lab.create_topic("first", 150)
         await lab.create_topic("t", 150)
         kill(lab, 0)
-        monkeypatch.setattr(broker_module, "asyncio", SlowAsyncio())
+        monkeypatch.setattr(replicas, "asyncio", SlowAsyncio())
         starting = asyncio.ensure_future(start(lab, 0))
         await until(lambda: len(lab.brokers[0].partitions) == 100)
         await delete_topic(lab, "t")

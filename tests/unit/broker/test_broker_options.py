@@ -121,7 +121,7 @@ def test_changed_options_survive_a_restart(lab: Lab) -> None:
         await in_sync(lab)
         config = replica(lab, one).log.config
         assert (config.segment_bytes, config.retention_ms) == (2_000_000, 4711)
-        assert broker.config["message.max.bytes"] == 800
+        assert broker.view.config["message.max.bytes"] == 800
 
     lab.run(scenario, brokers=3)
 

@@ -85,7 +85,7 @@ def test_a_replica_that_lost_records_is_not_elected_and_catches_up(
         for value in (b"a", b"b", b"c"):
             await send(lab, value)
         for broker in lab.brokers:
-            broker.logs.checkpoint_high_watermarks()
+            broker.replicas.logs.checkpoint_high_watermarks()
         leader, follower = leader_of(lab), followers_of(lab)[0]
         await end(lab, leader, cleanly)
         await until(lambda: decided(lab).leader == follower)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trimtab.broker.handlers.each_partition import answer_each
+from trimtab.broker.each_partition import answer_each
 from trimtab.server.turns import Pace, Steps
 
 

@@ -206,7 +206,7 @@ def test_a_broker_with_a_full_disk_stays_eligible_and_one_that_may_have_lost_rec
         assert decided(lab).elr == ((one,) if eligible else ())
         disk_of(lab, one).fault = None
         broker = await start(lab, one)
-        assert (broker.logs.previous_epoch >= 0) is eligible
+        assert (broker.replicas.logs.previous_epoch >= 0) is eligible
         await in_sync(lab, 2)
 
     lab.run(scenario, brokers=2, config=TWO)

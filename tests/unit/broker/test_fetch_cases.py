@@ -25,7 +25,6 @@ from tests.unit.broker.test_fetch_session import (
     virtual,
 )
 from trimtab.broker.fetch_slot import MAX_READ_BYTES
-from trimtab.broker.handlers.fetch import fetch as handle_fetch
 from trimtab.broker.refused import Refused
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.storage.segment import StoredRecords
@@ -348,7 +347,7 @@ def test_a_wide_fetch_leaves_most_records_on_disk(lab: Any) -> None:
             await lab.append("t", b"x" * 30_000, partition=index)
         wanted = fetch([("t", index, 0) for index in range(40)], max_bytes=4 * BIG)
         header = RequestHeader(FetchRequest.api_key, 12, 1, "t", 0)
-        response = finish(handle_fetch(lab.brokers[0], header, wanted))
+        response = finish(lab.brokers[0].listener.handlers[header.api_key](header, wanted))
         records = [part.records for _, part in parts(response)]
         assert sum(map(len, records)) > 1_200_000
         in_memory = [each for each in records if not isinstance(each, StoredRecords)]

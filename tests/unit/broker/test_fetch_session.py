@@ -20,6 +20,7 @@ from trimtab.broker.fetch_session_cache import EVICTABLE_AFTER_S, FetchSessionCa
 from trimtab.broker.handlers.fetch import fetch
 from trimtab.broker.refused import Refused
 from trimtab.errors import ErrorCode
+from trimtab.server.turns import Steps, Turns
 from trimtab.sim.world import World
 from trimtab.storage.storage import StorageError
 from trimtab.wire.codec import decode, encode
@@ -140,6 +141,7 @@ class FakeBroker:
         self.sent_throttled = 0
         self.disk_failures: list[StorageError] = []
         self.disk_failed = self.disk_failures.append
+        self.view = self
         self.session_id = 0
         self.epoch = 0
 
@@ -149,7 +151,7 @@ class FakeBroker:
             for _ in range(batches):
                 partition.append()
 
-    # The broker's interface to handlers
+    # The interface of replicas and view to handlers
 
     @property
     def image(self) -> Any:
@@ -179,6 +181,9 @@ class FakeBroker:
     def record_throttled_sent(self, size: int) -> None:
         self.sent_throttled += size
 
+    def fetch(self, header: RequestHeader, request: FetchRequest) -> Steps[Any]:
+        return fetch(cast(Any, self), self.fetch_sessions, Turns(), header, request)
+
     # The client's actions
 
     def send(self, request: FetchRequest, version: int = 12) -> Any:
@@ -187,7 +192,7 @@ class FakeBroker:
             api_key=1, api_version=version, correlation_id=0, client_id="t", body=0
         )
         carried = decode(FetchRequest, version, encode(request, version))
-        answer = finish(fetch(cast(Any, self), header, carried))
+        answer = finish(self.fetch(header, carried))
         if isinstance(answer, FetchResponse):
             encode(answer, version)
         return answer

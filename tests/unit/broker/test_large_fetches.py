@@ -13,7 +13,6 @@ from tests.unit.broker.test_fetch_session import FakeBroker, request, virtual
 from trimtab.broker.fetch_reader import Reader
 from trimtab.broker.fetch_session import PARTITIONS_PER_STEP, FetchSession
 from trimtab.broker.fetch_session_cache import EVICTABLE_AFTER_S, FetchSessionCache
-from trimtab.broker.handlers.fetch import fetch
 from trimtab.server.turns import Pace, Steps
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.fetch import FetchRequest
@@ -27,7 +26,7 @@ def begin(fake: FakeBroker, epoch: int, partitions: list[str] = PARTITIONS) -> S
     wanted = request(dict.fromkeys(partitions, 0), session_epoch=epoch)
     wanted.max_wait_ms = 3_600_000
     wanted.min_bytes = 1
-    return fetch(cast(Any, fake), RequestHeader(FetchRequest.api_key, 12, 0, "t", 0), wanted)
+    return fake.fetch(RequestHeader(FetchRequest.api_key, 12, 0, "t", 0), wanted)
 
 
 def pass_over_first(fake: FakeBroker, steps: Steps[Any]) -> None:

@@ -14,8 +14,8 @@ from trimtab.records import TopicPartition
 from trimtab.storage.storage import Space, StorageError
 from trimtab.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 
-BROKER: Any = SimpleNamespace(
-    config={"log.dirs": ("/data/broker-0",)},
+REPLICAS: Any = SimpleNamespace(
+    view=SimpleNamespace(config={"log.dirs": ("/data/broker-0",)}),
     logs=SimpleNamespace(
         logs={
             TopicPartition(topic, index): SimpleNamespace(size=size)
@@ -46,7 +46,7 @@ def test_the_requested_logs_and_their_sizes(
         if wanted is None
         else [DescribableLogDirTopic(topic=name, partitions=indexes) for name, indexes in wanted]
     )
-    response = finish(describe_log_dirs(BROKER, None, request))  # type: ignore[arg-type]
+    response = finish(describe_log_dirs(REPLICAS, None, request))  # type: ignore[arg-type]
     assert response.error_code == 0
     (directory,) = response.results
     assert (directory.error_code, directory.log_dir) == (0, "/data/broker-0")
@@ -65,8 +65,10 @@ def test_the_requested_logs_and_their_sizes(
 
 
 def test_an_unnamed_directory_is_described_too() -> None:
-    broker: Any = SimpleNamespace(config={"log.dirs": None}, logs=BROKER.logs)
-    response = finish(describe_log_dirs(broker, None, DescribeLogDirsRequest(topics=None)))  # type: ignore[arg-type]
+    replicas: Any = SimpleNamespace(
+        view=SimpleNamespace(config={"log.dirs": None}), logs=REPLICAS.logs
+    )
+    response = finish(describe_log_dirs(replicas, None, DescribeLogDirsRequest(topics=None)))  # type: ignore[arg-type]
     assert [each.log_dir for each in response.results] == [""]
 
 
@@ -75,10 +77,10 @@ def test_an_unreachable_directory_is_a_storage_error() -> None:
     def space() -> Space:
         raise StorageError("", "look up the size of the volume", EIO)
 
-    logs = SimpleNamespace(logs=BROKER.logs.logs, space=space)
+    logs = SimpleNamespace(logs=REPLICAS.logs.logs, space=space)
     failures: list[StorageError] = []
-    broker: Any = SimpleNamespace(config=BROKER.config, logs=logs, disk_failed=failures.append)
-    response = finish(describe_log_dirs(broker, None, DescribeLogDirsRequest(topics=None)))  # type: ignore[arg-type]
+    replicas: Any = SimpleNamespace(view=REPLICAS.view, logs=logs, disk_failed=failures.append)
+    response = finish(describe_log_dirs(replicas, None, DescribeLogDirsRequest(topics=None)))  # type: ignore[arg-type]
     (directory,) = response.results
     assert (directory.error_code, directory.log_dir, directory.topics) == (56, "/data/broker-0", [])
     assert [failure.errno for failure in failures] == [EIO]

@@ -1,6 +1,6 @@
 """Metadata, DescribeCluster, CreateTopics and DeleteTopics, as a client sees them.
 
-Also `trimtab.broker.handlers.operations`, the authorized operations in their responses.
+Also `trimtab.broker.authorized_operations`, the authorized operations in their responses.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def test_a_replica_that_is_out_of_sync_or_lacks_the_offset_is_not_named(lab: Lab
 def test_a_consumer_in_the_leaders_rack_reads_from_the_leader(lab: Lab) -> None:
     async def scenario() -> None:
         topic_id = await led_by_1(lab)
-        assert lab.brokers[4].config["broker.rack"] == "b"
+        assert lab.brokers[4].view.config["broker.rack"] == "b"
         assert (await fetch(lab, topic_id, "b")).preferred_read_replica == -1
 
     lab.run(scenario, brokers=5, config=AWARE)

@@ -437,7 +437,7 @@ def test_a_new_partition_joins_the_existing_session(lab: Lab) -> None:
             await send(lab, b"a", topic="u", index=index)
         await send(lab, b"b")
         for broker in range(3):
-            assert len(lab.brokers[broker].fetch_sessions) == 2
+            assert len(lab.brokers[broker].services.fetch_sessions) == 2
 
     lab.run(scenario, brokers=3)
 

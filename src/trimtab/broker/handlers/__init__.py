@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import NamedTuple
 
+from trimtab.broker.auto_creation import AutoCreation
+from trimtab.broker.cluster_view import ClusterView
+from trimtab.broker.controller_link import ControllerLink
+from trimtab.broker.fetch_session_cache import FetchSessionCache
 from trimtab.broker.handlers.acls import create_acls, delete_acls, describe_acls
 from trimtab.broker.handlers.batch_sizes import list_batch_sizes
 from trimtab.broker.handlers.cluster import describe_cluster
@@ -20,55 +24,51 @@ from trimtab.broker.handlers.log_dirs import alter_replica_log_dirs, describe_lo
 from trimtab.broker.handlers.metadata import describe_metadata
 from trimtab.broker.handlers.offsets import list_offsets
 from trimtab.broker.handlers.produce import produce
-from trimtab.broker.handlers.producer_ids import init_producer_id
+from trimtab.broker.handlers.producer_ids import ProducerIds, init_producer_id
 from trimtab.broker.handlers.producers import describe_producers
 from trimtab.broker.handlers.topic_partitions import describe_topic_partitions
-from trimtab.wire.messages import (
-    AlterReplicaLogDirsRequest,
-    ConsumerGroupHeartbeatRequest,
-    CreateAclsRequest,
-    DeleteAclsRequest,
-    DeleteRecordsRequest,
-    DescribeAclsRequest,
-    DescribeClusterRequest,
-    DescribeConfigsRequest,
-    DescribeLogDirsRequest,
-    DescribeProducersRequest,
-    DescribeTopicPartitionsRequest,
-    FetchRequest,
-    FindCoordinatorRequest,
-    InitProducerIdRequest,
-    ListBatchSizesRequest,
-    ListConfigResourcesRequest,
-    ListOffsetsRequest,
-    MetadataRequest,
-    OffsetFetchRequest,
-    OffsetForLeaderEpochRequest,
-    ProduceRequest,
-)
+from trimtab.broker.replicas import Replicas
+from trimtab.server.request import Handler
+from trimtab.server.turns import Turns
+from trimtab.wire import messages
 
-HANDLERS: dict[int, Callable[..., Any]] = {
-    ProduceRequest.api_key: produce,
-    FetchRequest.api_key: fetch,
-    ListOffsetsRequest.api_key: list_offsets,
-    MetadataRequest.api_key: describe_metadata,
-    OffsetFetchRequest.api_key: fetch_offsets,
-    FindCoordinatorRequest.api_key: find_coordinator,
-    DeleteRecordsRequest.api_key: delete_records,
-    InitProducerIdRequest.api_key: init_producer_id,
-    OffsetForLeaderEpochRequest.api_key: offset_for_leader_epoch,
-    DescribeAclsRequest.api_key: describe_acls,
-    CreateAclsRequest.api_key: create_acls,
-    DeleteAclsRequest.api_key: delete_acls,
-    DescribeConfigsRequest.api_key: describe_configs,
-    AlterReplicaLogDirsRequest.api_key: alter_replica_log_dirs,
-    DescribeLogDirsRequest.api_key: describe_log_dirs,
-    DescribeClusterRequest.api_key: describe_cluster,
-    DescribeProducersRequest.api_key: describe_producers,
-    ConsumerGroupHeartbeatRequest.api_key: consumer_group_heartbeat,
-    ListConfigResourcesRequest.api_key: list_config_resources,
-    DescribeTopicPartitionsRequest.api_key: describe_topic_partitions,
-    ListBatchSizesRequest.api_key: list_batch_sizes,
-    **{request.api_key: forward for request in FORWARDED},
-}
-"""By API key; each is given the broker, the header and the request (`trimtab.server.request`)."""
+
+class Services(NamedTuple):
+    """What a broker's handlers use."""
+
+    view: ClusterView
+    replicas: Replicas
+    fetch_sessions: FetchSessionCache
+    controller: ControllerLink
+    auto_creation: AutoCreation
+    producer_ids: ProducerIds
+    turns: Turns
+
+
+def handlers_of(its: Services) -> dict[int, Handler]:
+    """The handlers of a broker by API key; each is given the services that it uses."""
+    view, replicas = its.view, its.replicas
+    return {
+        messages.ProduceRequest.api_key: partial(produce, replicas),
+        messages.FetchRequest.api_key: partial(fetch, replicas, its.fetch_sessions, its.turns),
+        messages.ListOffsetsRequest.api_key: partial(list_offsets, replicas),
+        messages.MetadataRequest.api_key: partial(describe_metadata, view, its.auto_creation),
+        messages.OffsetFetchRequest.api_key: fetch_offsets,
+        messages.FindCoordinatorRequest.api_key: partial(find_coordinator, view),
+        messages.DeleteRecordsRequest.api_key: partial(delete_records, replicas),
+        messages.InitProducerIdRequest.api_key: partial(init_producer_id, its.producer_ids),
+        messages.OffsetForLeaderEpochRequest.api_key: partial(offset_for_leader_epoch, replicas),
+        messages.DescribeAclsRequest.api_key: describe_acls,
+        messages.CreateAclsRequest.api_key: create_acls,
+        messages.DeleteAclsRequest.api_key: delete_acls,
+        messages.DescribeConfigsRequest.api_key: partial(describe_configs, view),
+        messages.AlterReplicaLogDirsRequest.api_key: partial(alter_replica_log_dirs, replicas),
+        messages.DescribeLogDirsRequest.api_key: partial(describe_log_dirs, replicas),
+        messages.DescribeClusterRequest.api_key: partial(describe_cluster, view),
+        messages.DescribeProducersRequest.api_key: partial(describe_producers, replicas),
+        messages.ConsumerGroupHeartbeatRequest.api_key: consumer_group_heartbeat,
+        messages.ListConfigResourcesRequest.api_key: partial(list_config_resources, view),
+        messages.DescribeTopicPartitionsRequest.api_key: partial(describe_topic_partitions, view),
+        messages.ListBatchSizesRequest.api_key: partial(list_batch_sizes, replicas),
+        **{each.api_key: partial(forward, its.controller) for each in FORWARDED},
+    }

@@ -5,8 +5,6 @@ Every client may do everything. The response is that of Apache Kafka without an 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from trimtab.errors import ErrorCode
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.create_acls import (
@@ -21,33 +19,24 @@ from trimtab.wire.messages.delete_acls import (
 )
 from trimtab.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 
-if TYPE_CHECKING:
-    from trimtab.broker.broker import Broker
-
 _NONE_ON_BROKER = "No Authorizer is configured on the broker"
 _NONE = "No Authorizer is configured."
 
 
-def describe_acls(
-    broker: Broker, header: RequestHeader, request: DescribeAclsRequest
-) -> DescribeAclsResponse:
+def describe_acls(header: RequestHeader, request: DescribeAclsRequest) -> DescribeAclsResponse:
     """SECURITY_DISABLED."""
     return DescribeAclsResponse(
         throttle_time_ms=0, error_code=ErrorCode.SECURITY_DISABLED, error_message=_NONE_ON_BROKER
     )
 
 
-def create_acls(
-    broker: Broker, header: RequestHeader, request: CreateAclsRequest
-) -> CreateAclsResponse:
+def create_acls(header: RequestHeader, request: CreateAclsRequest) -> CreateAclsResponse:
     """SECURITY_DISABLED for each ACL."""
     result = AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NONE)
     return CreateAclsResponse(throttle_time_ms=0, results=[result] * len(request.creations))
 
 
-def delete_acls(
-    broker: Broker, header: RequestHeader, request: DeleteAclsRequest
-) -> DeleteAclsResponse:
+def delete_acls(header: RequestHeader, request: DeleteAclsRequest) -> DeleteAclsResponse:
     """SECURITY_DISABLED for each filter."""
     result = DeleteAclsFilterResult(
         error_code=ErrorCode.SECURITY_DISABLED, error_message=_NONE, matching_acls=[]

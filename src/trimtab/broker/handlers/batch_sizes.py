@@ -8,10 +8,11 @@ share of what is left. One read of a file is done at a time, and others have the
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
-from trimtab.broker.handlers.each_partition import answer_each
+from trimtab.broker.each_partition import answer_each
+from trimtab.broker.partition import Partition
 from trimtab.broker.refused import Refused
+from trimtab.broker.replicas import Replicas
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.server.turns import Pace, Steps
 from trimtab.storage.log import OffsetOutOfRange
@@ -26,10 +27,6 @@ from trimtab.wire.messages.list_batch_sizes import (
     ListBatchSizesTopicResult,
 )
 
-if TYPE_CHECKING:
-    from trimtab.broker.broker import Broker
-    from trimtab.broker.partition import Partition
-
 MAX_BATCHES = 20_000
 """In one answer."""
 
@@ -43,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 def list_batch_sizes(
-    broker: Broker, header: RequestHeader, request: ListBatchSizesRequest
+    replicas: Replicas, header: RequestHeader, request: ListBatchSizesRequest
 ) -> Steps[ListBatchSizesResponse]:
     """Some of the batches of each partition."""
     pace = Pace()
@@ -66,7 +63,7 @@ def list_batch_sizes(
             max_timestamps=[],
         )
         try:
-            partition = broker.find_partition(topic.name, wanted.partition_index)
+            partition = replicas.find_partition(topic.name, wanted.partition_index)
             share = max(room // partitions_left, 1) if room else 0
             yield from _list(partition, wanted, share, result, pace)
         except Refused as refused:
@@ -78,7 +75,7 @@ def list_batch_sizes(
             _log.error("cannot list batches partition=%s error=%s", where, error)
             result.error_code = ErrorCode.CORRUPT_MESSAGE
             if isinstance(error, StorageError):
-                broker.disk_failed(error)
+                replicas.disk_failed(error)
                 result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         room -= len(result.sizes)
         partitions_left -= 1

@@ -6,9 +6,8 @@ The response has the authorized operations if the request asks for them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from trimtab.broker.handlers.operations import ON_CLUSTER
+from trimtab.broker.authorized_operations import ON_CLUSTER
+from trimtab.broker.cluster_view import ClusterView
 from trimtab.errors import ErrorCode
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.describe_cluster import (
@@ -18,15 +17,12 @@ from trimtab.wire.messages.describe_cluster import (
 )
 from trimtab.wire.sentinels import UNKNOWN_AUTHORIZED_OPERATIONS
 
-if TYPE_CHECKING:
-    from trimtab.broker.broker import Broker
-
 _BROKERS = 1
 _CONTROLLERS = 2
 
 
 def describe_cluster(
-    broker: Broker, header: RequestHeader, request: DescribeClusterRequest
+    view: ClusterView, header: RequestHeader, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
     """The cluster's id, controller and brokers."""
     if request.endpoint_type != _BROKERS:
@@ -45,8 +41,8 @@ def describe_cluster(
         throttle_time_ms=0,
         error_code=ErrorCode.NONE,
         endpoint_type=_BROKERS,
-        cluster_id=broker.cluster_id,
-        controller_id=broker.controller_id,
+        cluster_id=view.cluster_id,
+        controller_id=view.id,
         cluster_authorized_operations=ON_CLUSTER
         if request.include_cluster_authorized_operations
         else UNKNOWN_AUTHORIZED_OPERATIONS,
@@ -58,7 +54,7 @@ def describe_cluster(
                 rack=each.rack,
                 is_fenced=each.fenced,
             )
-            for _, each in sorted(broker.image.brokers.items())
+            for _, each in sorted(view.image.brokers.items())
             if request.include_fenced_brokers or not each.fenced
         ],
     )

@@ -6,8 +6,9 @@ listed if they have options; topics and brokers always.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
+from trimtab.broker.cluster_view import ClusterView
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import (
     CONFIG_BROKER,
@@ -22,16 +23,13 @@ from trimtab.wire.messages.list_config_resources import (
     ListConfigResourcesResponse,
 )
 
-if TYPE_CHECKING:
-    from trimtab.broker.broker import Broker
-
 _BROKER_LOGGER = 8
 _KNOWN = (CONFIG_TOPIC, CONFIG_BROKER, _BROKER_LOGGER, CONFIG_CLIENT_METRICS, CONFIG_GROUP)
 _TYPES_SINCE = 1
 
 
 def list_config_resources(
-    broker: Broker, header: RequestHeader, request: ListConfigResourcesRequest
+    view: ClusterView, header: RequestHeader, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
     """The resources of the requested types."""
     if header.api_version < _TYPES_SINCE:
@@ -42,22 +40,18 @@ def list_config_resources(
         return ListConfigResourcesResponse(
             error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=[]
         )
-    found: list[ConfigResource] = []
-    if CONFIG_TOPIC in wanted:
-        found += [
-            ConfigResource(resource_name=name, resource_type=CONFIG_TOPIC)
-            for name in broker.image.topics
-        ]
-    for kind in (CONFIG_BROKER, _BROKER_LOGGER):
-        if kind in wanted:
-            found += [
-                ConfigResource(resource_name=str(number), resource_type=kind)
-                for number in sorted(broker.image.brokers)
-            ]
-    for kind in (CONFIG_CLIENT_METRICS, CONFIG_GROUP):
-        if kind in wanted:
-            found += [
-                ConfigResource(resource_name=name, resource_type=kind)
-                for name in broker.image.configured(kind)
-            ]
+    brokers = [str(number) for number in sorted(view.image.brokers)]
+    names: dict[int, Iterable[str]] = {
+        CONFIG_TOPIC: view.image.topics,
+        CONFIG_BROKER: brokers,
+        _BROKER_LOGGER: brokers,
+        CONFIG_CLIENT_METRICS: view.image.configured(CONFIG_CLIENT_METRICS),
+        CONFIG_GROUP: view.image.configured(CONFIG_GROUP),
+    }
+    found = [
+        ConfigResource(resource_name=name, resource_type=kind)
+        for kind in _KNOWN
+        if kind in wanted
+        for name in names[kind]
+    ]
     return ListConfigResourcesResponse(error_code=ErrorCode.NONE, config_resources=found)

@@ -13,8 +13,8 @@ that option.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
+from trimtab.broker.cluster_view import ClusterView
 from trimtab.config import (
     BROKER,
     CLIENT_METRICS,
@@ -51,9 +51,6 @@ from trimtab.wire.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 
-if TYPE_CHECKING:
-    from trimtab.broker.broker import Broker
-
 _ALL_BROKERS = ""
 _UNSERVED: Mapping[int, tuple[OptionTable, Source, str]] = {
     CONFIG_CLIENT_METRICS: (
@@ -68,10 +65,10 @@ _NOT_HONOURED = " (Described for Kafka's sake: it has no effect here.)"
 
 
 def describe_configs(
-    broker: Broker, header: RequestHeader, request: DescribeConfigsRequest
+    view: ClusterView, header: RequestHeader, request: DescribeConfigsRequest
 ) -> Steps[DescribeConfigsResponse]:
     """The options of each requested resource."""
-    description = _Description(broker, request)
+    description = _Description(view, request)
     pace = Pace()
     results = []
     for resource in request.resources:
@@ -85,12 +82,12 @@ def describe_configs(
 class _Description:
     """Describes resources for one request, all with the same settings."""
 
-    def __init__(self, broker: Broker, request: DescribeConfigsRequest) -> None:
-        self._broker = broker
+    def __init__(self, view: ClusterView, request: DescribeConfigsRequest) -> None:
+        self._view = view
         self._request = request
-        self._set = broker.image.configs(CONFIG_BROKER, str(broker.id))
-        self._set_for_all = broker.image.configs(CONFIG_BROKER, _ALL_BROKERS)
-        self._settings = Settings.read(broker.given, self._set_for_all, self._set)
+        self._set = view.image.configs(CONFIG_BROKER, str(view.id))
+        self._set_for_all = view.image.configs(CONFIG_BROKER, _ALL_BROKERS)
+        self._settings = Settings.read(view.given, self._set_for_all, self._set)
 
     def describe(self, resource: DescribeConfigsResource) -> DescribeConfigsResult:
         kind, name = resource.resource_type, resource.resource_name
@@ -100,7 +97,7 @@ class _Description:
             fault = find_fault(name)
             if fault is not None:
                 code, message = ErrorCode.INVALID_TOPIC_EXCEPTION, fault
-            elif name not in self._broker.image.topics:
+            elif name not in self._view.image.topics:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 configs = self._topic(resource)
@@ -118,12 +115,12 @@ class _Description:
             )
         elif name == _ALL_BROKERS:
             configs = self._all_brokers(resource)
-        elif name == str(self._broker.id):
+        elif name == str(self._view.id):
             configs = self._own(resource)
         else:
             code = ErrorCode.INVALID_REQUEST
             message = (
-                f"Unexpected broker id, expected {self._broker.id} or empty string, but received "
+                f"Unexpected broker id, expected {self._view.id} or empty string, but received "
                 f"{name}"
             )
         return DescribeConfigsResult(
@@ -135,7 +132,7 @@ class _Description:
         )
 
     def _topic(self, resource: DescribeConfigsResource) -> list[DescribeConfigsResourceResult]:
-        given = self._broker.image.configs(CONFIG_TOPIC, resource.resource_name)
+        given = self._view.image.configs(CONFIG_TOPIC, resource.resource_name)
         values = resolve_topic(self._settings.resolve(), given)
         return [
             self._entry(option, values[option.name], self._settings.of_topic(option, given), False)
@@ -199,7 +196,7 @@ class _Description:
     def _unserved(self, resource: DescribeConfigsResource) -> list[DescribeConfigsResourceResult]:
         table, source, _ = _UNSERVED[resource.resource_type]
         given = read_given(
-            table, self._broker.image.configs(resource.resource_type, resource.resource_name)
+            table, self._view.image.configs(resource.resource_type, resource.resource_name)
         )
         return [
             self._entry(

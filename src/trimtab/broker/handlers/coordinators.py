@@ -15,8 +15,7 @@ librdkafka sends version 2, which is answered differently in two cases:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from trimtab.broker.cluster_view import ClusterView
 from trimtab.errors import ErrorCode
 from trimtab.server.turns import Pace, Steps
 from trimtab.wire.framing import RequestHeader
@@ -26,9 +25,6 @@ from trimtab.wire.messages.find_coordinator import (
     FindCoordinatorResponse,
 )
 from trimtab.wire.sentinels import NO_BROKER
-
-if TYPE_CHECKING:
-    from trimtab.broker.broker import Broker
 
 _NO_PORT = -1
 _BATCHED = 4
@@ -52,17 +48,17 @@ _NOT_SERVED = {
 
 
 def find_coordinator(
-    broker: Broker, header: RequestHeader, request: FindCoordinatorRequest
+    view: ClusterView, header: RequestHeader, request: FindCoordinatorRequest
 ) -> Steps[FindCoordinatorResponse]:
     """Refuse each key; librdkafka's groups get this broker as coordinator."""
     version, kind = header.api_version, request.key_type
     if version == _LIBRDKAFKA and kind == _GROUP:
-        own = broker.image.brokers.get(broker.id)
+        own = view.image.brokers.get(view.id)
         if own is None:  # unregistered by an operator, until its next heartbeat
             return FindCoordinatorResponse(
                 throttle_time_ms=0,
                 error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                error_message=f"Broker {broker.id} is not registered at the moment.",
+                error_message=f"Broker {view.id} is not registered at the moment.",
                 node_id=NO_BROKER,
                 host="",
                 port=_NO_PORT,

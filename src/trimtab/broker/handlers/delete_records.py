@@ -7,11 +7,12 @@ response is sent when every live replica has raised its own (Kafka's `DelayedDel
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable
 
 from trimtab.broker.delayed_response import DelayedResponse
 from trimtab.broker.partition import Partition
 from trimtab.broker.refused import Refused
+from trimtab.broker.replicas import Replicas
 from trimtab.errors import ErrorCode
 from trimtab.server.turns import Pace, Steps
 from trimtab.storage.storage import StorageError
@@ -25,18 +26,13 @@ from trimtab.wire.messages.delete_records import (
 )
 from trimtab.wire.sentinels import NO_OFFSET
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
-    from trimtab.broker.broker import Broker
-
 _DELETED_AT_ONCE = 50
 
 _log = logging.getLogger(__name__)
 
 
 def delete_records(
-    broker: Broker, header: RequestHeader, request: DeleteRecordsRequest
+    replicas: Replicas, header: RequestHeader, request: DeleteRecordsRequest
 ) -> Steps[DeleteRecordsResponse | Awaitable[DeleteRecordsResponse]]:
     """Delete, and answer with each partition's low watermark, once all live replicas have it."""
     pace = Pace(_DELETED_AT_ONCE)
@@ -50,15 +46,11 @@ def delete_records(
         for wanted in topic.partitions:
             if pace.spend():
                 yield
-            part = _delete(broker, topic.name, wanted)
+            part = _delete(replicas, topic.name, wanted)
             partitions.append(part)
             if not part.error_code:
-                deleted.append((broker.partitions[topic.name, part.partition_index], part))
-    try:
-        broker.logs.checkpoint_starts()
-    except StorageError as error:
-        _log.error("cannot checkpoint log start offsets broker=%d error=%s", broker.id, error)
-        broker.disk_failed(error)
+                deleted.append((replicas.partitions[topic.name, part.partition_index], part))
+    if not replicas.checkpoint_starts():
         for _, part in deleted:
             _refuse(part, ErrorCode.KAFKA_STORAGE_ERROR)
         return answer
@@ -97,11 +89,11 @@ def _refuse(part: DeleteRecordsPartitionResult, code: ErrorCode) -> None:
 
 
 def _delete(
-    broker: Broker, topic: str, wanted: DeleteRecordsPartition
+    replicas: Replicas, topic: str, wanted: DeleteRecordsPartition
 ) -> DeleteRecordsPartitionResult:
     low_watermark, code = NO_OFFSET, ErrorCode.NONE
     try:
-        partition = broker.find_partition(topic, wanted.partition_index)
+        partition = replicas.find_partition(topic, wanted.partition_index)
         low_watermark = partition.delete_records_before(wanted.offset)
     except Refused as refused:
         code = refused.code
@@ -109,7 +101,7 @@ def _delete(
         _log.error(
             "cannot delete records partition=%s-%d error=%s", topic, wanted.partition_index, error
         )
-        broker.disk_failed(error)
+        replicas.disk_failed(error)
         code = ErrorCode.KAFKA_STORAGE_ERROR
     return DeleteRecordsPartitionResult(
         partition_index=wanted.partition_index, low_watermark=low_watermark, error_code=code

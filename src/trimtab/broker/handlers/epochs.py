@@ -6,10 +6,9 @@ Only the leader answers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from trimtab.broker.handlers.each_partition import answer_each
+from trimtab.broker.each_partition import answer_each
 from trimtab.broker.refused import Refused
+from trimtab.broker.replicas import Replicas
 from trimtab.errors import ErrorCode
 from trimtab.server.turns import Pace, Steps
 from trimtab.wire.framing import RequestHeader
@@ -22,19 +21,16 @@ from trimtab.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 
-if TYPE_CHECKING:
-    from trimtab.broker.broker import Broker
-
 
 def offset_for_leader_epoch(
-    broker: Broker, header: RequestHeader, request: OffsetForLeaderEpochRequest
+    replicas: Replicas, header: RequestHeader, request: OffsetForLeaderEpochRequest
 ) -> Steps[OffsetForLeaderEpochResponse]:
     """One end per partition that is asked for."""
 
     def answer(
         topic: OffsetForLeaderTopic, wanted: OffsetForLeaderPartition
     ) -> Steps[EpochEndOffset]:
-        return _find(broker, topic.topic, wanted)
+        return _find(replicas, topic.topic, wanted)
         yield
 
     topics = yield from answer_each(
@@ -47,9 +43,9 @@ def offset_for_leader_epoch(
     return OffsetForLeaderEpochResponse(throttle_time_ms=0, topics=topics)
 
 
-def _find(broker: Broker, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+def _find(replicas: Replicas, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
-        partition = broker.find_partition(topic, wanted.partition)
+        partition = replicas.find_partition(topic, wanted.partition)
         partition.check_epoch(wanted.current_leader_epoch)
     except Refused as refused:
         return EpochEndOffset(partition=wanted.partition, error_code=refused.code)

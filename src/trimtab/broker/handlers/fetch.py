@@ -22,15 +22,19 @@ Source: Kafka's `KafkaApis.handleFetchRequest`, `ReplicaManager.readFromLog` and
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from collections.abc import Awaitable
+from typing import cast
 
 from trimtab.broker.fetch_reader import READ_COMMITTED, Reader
 from trimtab.broker.fetch_session import PARTITIONS_PER_STEP, FetchSession
+from trimtab.broker.fetch_session_cache import FetchSessionCache
 from trimtab.broker.fetch_slot import FetchPass, failed
+from trimtab.broker.partition import Watcher
 from trimtab.broker.purgatory import DelayedFetch
 from trimtab.broker.refused import Refused
+from trimtab.broker.replicas import Replicas
 from trimtab.errors import ErrorCode
-from trimtab.server.turns import Pace
+from trimtab.server.turns import Pace, Steps, Turns
 from trimtab.wire.fetch_limits import FetchBudget
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.fetch import (
@@ -42,13 +46,6 @@ from trimtab.wire.messages.fetch import (
 from trimtab.wire.sentinels import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
 from trimtab.wire.types import ZERO_UUID
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
-    from trimtab.broker.broker import Broker
-    from trimtab.broker.partition import Watcher
-    from trimtab.server.turns import Steps
-
 _ONE_CODE_SINCE = 13
 """Since this version a request that fails as a whole is answered with one code for all of it."""
 
@@ -56,13 +53,17 @@ _ISOLATIONS = (0, READ_COMMITTED)
 
 
 def fetch(
-    broker: Broker, header: RequestHeader, request: FetchRequest
+    replicas: Replicas,
+    sessions: FetchSessionCache,
+    turns: Turns,
+    header: RequestHeader,
+    request: FetchRequest,
 ) -> Steps[FetchResponse | Awaitable[FetchResponse]]:
     """Answer at once, or wait until `min_bytes` are available or `max_wait_ms` is over."""
     if request.isolation_level not in _ISOLATIONS:
         return (yield from _refuse_all(header.api_version, request))
     try:
-        fetching = _Fetch(broker, header.api_version, request)
+        fetching = _Fetch(replicas, sessions, header.api_version, request)
     except Refused as refused:
         return FetchResponse(error_code=refused.code, session_id=NO_SESSION, responses=[])
     try:
@@ -73,7 +74,7 @@ def fetch(
     except GeneratorExit:  # its connection is lost
         fetching.give_up()
         raise
-    return fetching.wait(reading)
+    return fetching.wait(reading, turns)
 
 
 def _refuse_all(version: int, request: FetchRequest) -> Steps[FetchResponse]:
@@ -98,7 +99,6 @@ class _Fetch:
     """
 
     __slots__ = (
-        "_broker",
         "_byte_limit",
         "_delayed",
         "_epoch",
@@ -108,13 +108,17 @@ class _Fetch:
         "_reader",
         "_request",
         "_session",
+        "_sessions",
     )
 
-    def __init__(self, broker: Broker, version: int, request: FetchRequest) -> None:
-        self._broker = broker
+    def __init__(
+        self, replicas: Replicas, sessions: FetchSessionCache, version: int, request: FetchRequest
+    ) -> None:
+        self._sessions = sessions
         self._request = request
-        self._reader = Reader(broker, version, request)
-        self._byte_limit = min(request.max_bytes, cast(int, broker.config["fetch.max.bytes"]))
+        self._reader = Reader(replicas, version, request)
+        max_bytes = cast(int, replicas.view.config["fetch.max.bytes"])
+        self._byte_limit = min(request.max_bytes, max_bytes)
         self._min_bytes = min(request.min_bytes, self._byte_limit)
         self._delayed: DelayedFetch | None = None
         self._is_full = request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH)
@@ -123,16 +127,14 @@ class _Fetch:
         self._pace = Pace(PARTITIONS_PER_STEP)
 
     def _begin(self) -> FetchSession:
-        request = self._request
-        if request.session_id != NO_SESSION:
-            self._broker.fetch_sessions.remove(request.session_id)
+        if self._request.session_id != NO_SESSION:
+            self._sessions.remove(self._request.session_id)
         return FetchSession(self._reader)
 
     def _resume(self) -> FetchSession:
         request, reader = self._request, self._reader
         now_s = asyncio.get_running_loop().time()
-        sessions = self._broker.fetch_sessions
-        return sessions.resume(request.session_id, request.session_epoch, reader, now_s)
+        return self._sessions.resume(request.session_id, request.session_epoch, reader, now_s)
 
     def update_session(self) -> Steps[None]:
         """Update the session with the partitions that the request adds, changes or removes."""
@@ -141,7 +143,7 @@ class _Fetch:
         if self._is_full:
             return
         yield from session.forget(request.forgotten_topics_data, pace)
-        self._broker.fetch_sessions.check_size(session)
+        self._sessions.check_size(session)
         if not session.slots:
             # The session was evicted for its size, or has no partitions left: start another.
             self._is_full = True
@@ -170,21 +172,18 @@ class _Fetch:
         # While the budget must give a batch, no partition has any that it may give.
         return {} if reading.budget.must_give_one else self._session.available()
 
-    def wait(self, reading: FetchPass) -> Awaitable[FetchResponse]:
+    def wait(self, reading: FetchPass, turns: Turns) -> Awaitable[FetchResponse]:
         """The response, once `min_bytes` are available, an event ends the wait, or time is up."""
         self._delayed = DelayedFetch(
             self._request.max_wait_ms / 1000,
             self._min_bytes,
             self._available(reading),
             self._read_again,
-            self._run,
+            turns.run,
             self.give_up,
         )
         self._session.wait(self._delayed)
         return self._delayed.response
-
-    def _run(self, steps: Steps[FetchResponse]) -> asyncio.Future[FetchResponse]:
-        return self._broker.listener.turns.run(steps)
 
     def _read_again(self) -> Steps[FetchResponse]:
         self._stop_waiting()
@@ -214,7 +213,7 @@ class _Fetch:
         then the others. Updates the session with the values sent."""
         session, pace = self._session, self._pace
         if self._request.session_epoch == INITIAL_EPOCH:
-            self._broker.fetch_sessions.keep(session, asyncio.get_running_loop().time())
+            self._sessions.keep(session, asyncio.get_running_loop().time())
         responses: list[FetchableTopicResponse] = []
         partitions: list[PartitionData] = []
         topic: str | bytes | None = None

@@ -11,8 +11,9 @@ for each topic or resource of the request.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trimtab.broker.controller_link import ControllerLink
 from trimtab.errors import ErrorCode
 from trimtab.server.peer import PeerLost
 from trimtab.server.turns import Pace, Steps, in_turns
@@ -32,9 +33,6 @@ from trimtab.wire.messages import (
 )
 from trimtab.wire.schema import Request, Schema, schema
 
-if TYPE_CHECKING:
-    from trimtab.broker.broker import Broker
-
 _LEAST_TIMEOUT_MS = 5000
 """The controller keeps to the request's time-out, which librdkafka sets to 0 if it does not wait
 for the brokers. If we gave up that early, we would close the connection for all other requests."""
@@ -44,12 +42,12 @@ _MAX_TIMEOUT_MS = 300_000
 _MESSAGE = "The controller did not answer in time; whether it carried out the request is not known."
 
 
-async def forward(broker: Broker, header: RequestHeader, request: Request[Any]) -> Any:
+async def forward(link: ControllerLink, header: RequestHeader, request: Request[Any]) -> Any:
     """The controller's response, or one with REQUEST_TIMED_OUT."""
     timeout_ms = getattr(request, "timeout_ms", _DEFAULT_TIMEOUT_MS)
     timeout_s = min(max(timeout_ms, _LEAST_TIMEOUT_MS), _MAX_TIMEOUT_MS) / 1000
     try:
-        return await broker.controller.ask_once_connected(request, timeout_s, header.api_version)
+        return await link.ask_once_connected(request, timeout_s, header.api_version)
     except PeerLost:
         return await in_turns(_time_out(request))
 

@@ -7,8 +7,6 @@ ConsumerGroupHeartbeat. `trimtab.broker.handlers.coordinators` explains which cl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from trimtab.broker.handlers.coordinators import NO_GROUPS
 from trimtab.errors import ErrorCode
 from trimtab.records import NO_OFFSET
@@ -25,17 +23,12 @@ from trimtab.wire.messages.offset_fetch import (
     OffsetFetchResponseTopic,
 )
 
-if TYPE_CHECKING:
-    from trimtab.broker.broker import Broker
-
 _CODE = ErrorCode.UNSUPPORTED_VERSION
 _SEVERAL_GROUPS_SINCE = 8
 _ONE_CODE_SINCE = 2
 
 
-def fetch_offsets(
-    broker: Broker, header: RequestHeader, request: OffsetFetchRequest
-) -> OffsetFetchResponse:
+def fetch_offsets(header: RequestHeader, request: OffsetFetchRequest) -> OffsetFetchResponse:
     """Refuse each group. Before version 2 only partitions have an error code in the response."""
     if header.api_version >= _SEVERAL_GROUPS_SINCE:
         return OffsetFetchResponse(
@@ -66,7 +59,7 @@ def fetch_offsets(
 
 
 def consumer_group_heartbeat(
-    broker: Broker, header: RequestHeader, request: ConsumerGroupHeartbeatRequest
+    header: RequestHeader, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse:
     """Refuse the heartbeat."""
     return ConsumerGroupHeartbeatResponse(

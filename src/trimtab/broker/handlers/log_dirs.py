@@ -7,8 +7,9 @@ A broker has one log directory. Logs never move between directories, so the offs
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from trimtab.broker.replicas import Replicas
 from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition
 from trimtab.server.turns import Pace, Steps, in_order
@@ -28,24 +29,21 @@ from trimtab.wire.messages.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 
-if TYPE_CHECKING:
-    from trimtab.broker.broker import Broker
-
 
 def describe_log_dirs(
-    broker: Broker, header: RequestHeader, request: DescribeLogDirsRequest
+    replicas: Replicas, header: RequestHeader, request: DescribeLogDirsRequest
 ) -> Steps[DescribeLogDirsResponse]:
     """The log directory, the requested logs in it with their sizes, and the size of its volume
     (KIP-827); KAFKA_STORAGE_ERROR if the disk fails."""
     try:
-        space = broker.logs.space()
+        space = replicas.logs.space()
     except StorageError as error:
-        broker.disk_failed(error)
+        replicas.disk_failed(error)
         failed = DescribeLogDirsResult(
-            error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=_directory(broker)
+            error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=_directory(replicas)
         )
         return DescribeLogDirsResponse(results=[failed])
-    logs = broker.logs.logs
+    logs = replicas.logs.logs
     pace = Pace()
     wanted: Iterable[TopicPartition]
     if request.topics is None:
@@ -83,7 +81,7 @@ def describe_log_dirs(
         error_code=ErrorCode.NONE,
         results=[
             DescribeLogDirsResult(
-                log_dir=_directory(broker),
+                log_dir=_directory(replicas),
                 topics=list(topics.values()),
                 total_bytes=space.total_bytes,
                 usable_bytes=space.usable_bytes,
@@ -93,7 +91,7 @@ def describe_log_dirs(
 
 
 def alter_replica_log_dirs(
-    broker: Broker, header: RequestHeader, request: AlterReplicaLogDirsRequest
+    replicas: Replicas, header: RequestHeader, request: AlterReplicaLogDirsRequest
 ) -> Steps[AlterReplicaLogDirsResponse]:
     """NONE for each log that is in the given directory already; otherwise an error."""
     pace = Pace()
@@ -109,9 +107,9 @@ def alter_replica_log_dirs(
             )
             for index in topic.partitions:
                 code = ErrorCode.NONE
-                if directory.path != _directory(broker):
+                if directory.path != _directory(replicas):
                     code = ErrorCode.LOG_DIR_NOT_FOUND
-                elif TopicPartition(topic.name, index) not in broker.logs.logs:
+                elif TopicPartition(topic.name, index) not in replicas.logs.logs:
                     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 result.partitions.append(
                     AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
@@ -121,6 +119,6 @@ def alter_replica_log_dirs(
     return AlterReplicaLogDirsResponse(throttle_time_ms=0, results=list(topics.values()))
 
 
-def _directory(broker: Broker) -> str:
-    directories = cast("tuple[str, ...] | None", broker.config["log.dirs"]) or ("",)
+def _directory(replicas: Replicas) -> str:
+    directories = cast("tuple[str, ...] | None", replicas.view.config["log.dirs"]) or ("",)
     return directories[0]

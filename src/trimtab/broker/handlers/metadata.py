@@ -12,11 +12,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable
-from typing import TYPE_CHECKING
 
 from trimtab.balance.replica_counts import INTERNAL_TOPICS
-from trimtab.broker.handlers.auto_creation import create_missing
-from trimtab.broker.handlers.operations import ON_CLUSTER, ON_TOPIC
+from trimtab.broker.authorized_operations import ON_CLUSTER, ON_TOPIC
+from trimtab.broker.auto_creation import AutoCreation
+from trimtab.broker.cluster_view import ClusterView
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import TopicImage
 from trimtab.metadata.topic_name import find_fault
@@ -32,24 +32,21 @@ from trimtab.wire.messages.metadata import (
 from trimtab.wire.sentinels import NO_LEADER, UNKNOWN_AUTHORIZED_OPERATIONS
 from trimtab.wire.types import ZERO_UUID
 
-if TYPE_CHECKING:
-    from trimtab.broker.broker import Broker
-
 
 def describe_metadata(
-    broker: Broker, header: RequestHeader, request: MetadataRequest
+    view: ClusterView, creation: AutoCreation, header: RequestHeader, request: MetadataRequest
 ) -> Steps[MetadataResponse | Awaitable[MetadataResponse]]:
     """The cluster's brokers and the requested topics, after creating missing ones if allowed."""
     version = header.api_version
     pace = Pace()
     if request.topics is None or (version == 0 and not request.topics):
-        image = broker.image
+        image = view.image
         topics = []
         for topic in list(image.topics.values()):
-            described = yield from _describe(broker, topic, pace)
+            described = yield from _describe(view, topic, pace)
             topics.append(described)
-        return _respond(broker, request, topics)
-    creates = request.allow_auto_topic_creation and broker.config["auto.create.topics.enable"]
+        return _respond(view, request, topics)
+    creates = request.allow_auto_topic_creation and view.config["auto.create.topics.enable"]
     missing: list[str] = []
     wanted: dict[tuple[str | None, bytes], None] = {}
     for each in request.topics:
@@ -63,42 +60,43 @@ def describe_metadata(
             creates
             and name is not None
             and topic_id == ZERO_UUID
-            and name not in broker.image.topics
+            and name not in view.image.topics
             and find_fault(name) is None
         ):
             missing.append(name)
     if missing:
-        return _create(broker, version, request, missing, list(wanted))
-    return _respond(broker, request, (yield from _find_all(broker, version, wanted, pace)))
+        return _create(view, creation, version, request, missing, list(wanted))
+    return _respond(view, request, (yield from _find_all(view, version, wanted, pace)))
 
 
 def _find_all(
-    broker: Broker, version: int, wanted: Iterable[tuple[str | None, bytes]], pace: Pace
+    view: ClusterView, version: int, wanted: Iterable[tuple[str | None, bytes]], pace: Pace
 ) -> Steps[list[MetadataResponseTopic]]:
     topics = []
     for name, topic_id in wanted:
-        found = yield from _find(broker, version, name, topic_id, pace)
+        found = yield from _find(view, version, name, topic_id, pace)
         topics.append(found)
     return topics
 
 
 async def _create(
-    broker: Broker,
+    view: ClusterView,
+    creation: AutoCreation,
     version: int,
     request: MetadataRequest,
     missing: list[str],
     wanted: list[tuple[str | None, bytes]],
 ) -> MetadataResponse:
-    codes = await create_missing(broker, missing)
-    topics = await in_turns(_find_all(broker, version, wanted, Pace()))
+    codes = await creation.create(missing)
+    topics = await in_turns(_find_all(view, version, wanted, Pace()))
     for (name, _), topic in zip(wanted, topics, strict=True):
         if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and name is not None:
             topic.error_code = codes.get(name, topic.error_code)
-    return _respond(broker, request, topics)
+    return _respond(view, request, topics)
 
 
 def _respond(
-    broker: Broker, request: MetadataRequest, topics: list[MetadataResponseTopic]
+    view: ClusterView, request: MetadataRequest, topics: list[MetadataResponseTopic]
 ) -> MetadataResponse:
     if request.include_topic_authorized_operations:
         for topic in topics:
@@ -107,11 +105,11 @@ def _respond(
         throttle_time_ms=0,
         brokers=[
             MetadataResponseBroker(node_id=each.id, host=each.host, port=each.port, rack=each.rack)
-            for _, each in sorted(broker.image.brokers.items())
+            for _, each in sorted(view.image.brokers.items())
             if not each.fenced
         ],
-        cluster_id=broker.cluster_id,
-        controller_id=broker.controller_id,
+        cluster_id=view.cluster_id,
+        controller_id=view.id,
         topics=topics,
         cluster_authorized_operations=ON_CLUSTER
         if request.include_cluster_authorized_operations
@@ -120,21 +118,21 @@ def _respond(
 
 
 def _find(
-    broker: Broker, version: int, name: str | None, topic_id: bytes, pace: Pace
+    view: ClusterView, version: int, name: str | None, topic_id: bytes, pace: Pace
 ) -> Steps[MetadataResponseTopic]:
     if pace.spend():
         yield
     if topic_id != ZERO_UUID and version >= 12:
-        topic = broker.image.topics_by_id.get(topic_id)
+        topic = view.image.topics_by_id.get(topic_id)
         if topic is None:
             return _refuse(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
-        return (yield from _describe(broker, topic, pace))
+        return (yield from _describe(view, topic, pace))
     if name is None or topic_id != ZERO_UUID:
         # Versions 10 and 11 have topic ids, but only in responses: a request must use the name.
         return _refuse(ErrorCode.INVALID_REQUEST, name or "", topic_id)
-    topic = broker.image.topics.get(name)
+    topic = view.image.topics.get(name)
     if topic is not None:
-        return (yield from _describe(broker, topic, pace))
+        return (yield from _describe(view, topic, pace))
     if find_fault(name) is not None:
         return _refuse(ErrorCode.INVALID_TOPIC_EXCEPTION, name, ZERO_UUID)
     return _refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name, ZERO_UUID)
@@ -150,8 +148,8 @@ def _refuse(code: ErrorCode, name: str | None, topic_id: bytes) -> MetadataRespo
     )
 
 
-def _describe(broker: Broker, topic: TopicImage, pace: Pace) -> Steps[MetadataResponseTopic]:
-    alive = {each.id for each in broker.image.brokers.values() if not each.fenced}
+def _describe(view: ClusterView, topic: TopicImage, pace: Pace) -> Steps[MetadataResponseTopic]:
+    alive = {each.id for each in view.image.brokers.values() if not each.fenced}
     partitions = []
     for partition in topic.partitions:
         leader = partition.leader

@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING
 
-from trimtab.broker.handlers.each_partition import answer_each
+from trimtab.broker.each_partition import answer_each
 from trimtab.broker.partition import Partition
 from trimtab.broker.refused import Refused
+from trimtab.broker.replicas import Replicas
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.records import NO_OFFSET, NO_TIMESTAMP
 from trimtab.server.turns import Pace, Steps
@@ -48,10 +48,6 @@ from trimtab.wire.sentinels import (
     NO_EPOCH,
 )
 
-if TYPE_CHECKING:
-    from trimtab.broker.broker import Broker
-
-
 _SINCE_VERSION = {
     LATEST: 1,
     EARLIEST: 1,
@@ -70,7 +66,7 @@ _log = logging.getLogger(__name__)
 
 
 def list_offsets(
-    broker: Broker, header: RequestHeader, request: ListOffsetsRequest
+    replicas: Replicas, header: RequestHeader, request: ListOffsetsRequest
 ) -> Steps[ListOffsetsResponse]:
     """One offset per partition that is asked for."""
     pace = Pace()
@@ -97,7 +93,7 @@ def list_offsets(
                 _SINCE_VERSION.get(wanted.timestamp, 1 << 15) <= header.api_version
             ):
                 raise Refused(ErrorCode.UNSUPPORTED_VERSION)
-            partition = broker.find_partition(topic.name, wanted.partition_index)
+            partition = replicas.find_partition(topic.name, wanted.partition_index)
             partition.check_epoch(wanted.current_leader_epoch)
             found = yield from _find(partition, wanted, request.replica_id, header.api_version)
             if header.api_version < _EPOCHS_SINCE:
@@ -109,7 +105,7 @@ def list_offsets(
             where = f"{topic.name}-{wanted.partition_index}"
             _log.error("cannot look up an offset partition=%s error=%s", where, error)
             if isinstance(error, StorageError):
-                broker.disk_failed(error)
+                replicas.disk_failed(error)
             return _answer(wanted, code=ErrorCode.KAFKA_STORAGE_ERROR)
 
     topics = yield from answer_each(

@@ -15,14 +15,18 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, cast
+from collections.abc import Awaitable
+from typing import cast
 
+from trimtab.broker.cluster_view import ClusterView
 from trimtab.broker.delayed_response import DelayedResponse
 from trimtab.broker.partition import Partition
 from trimtab.broker.refused import Refused
+from trimtab.broker.replicas import Replicas
 from trimtab.errors import ErrorCode
 from trimtab.records import NO_OFFSET, NO_TIMESTAMP
 from trimtab.server.request import CloseConnection
+from trimtab.server.turns import Steps
 from trimtab.storage.storage import StorageError
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.produce import (
@@ -36,12 +40,6 @@ from trimtab.wire.messages.produce import (
     TopicProduceResponse,
 )
 from trimtab.wire.sentinels import ALL_IN_SYNC_REPLICAS
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
-    from trimtab.broker.broker import Broker
-    from trimtab.server.turns import Steps
 
 _ZSTD_SINCE = 7
 _RECORD_ERRORS_SINCE = 8
@@ -57,7 +55,7 @@ _log = logging.getLogger(__name__)
 
 
 def produce(
-    broker: Broker, header: RequestHeader, request: ProduceRequest
+    replicas: Replicas, header: RequestHeader, request: ProduceRequest
 ) -> Steps[ProduceResponse | Awaitable[ProduceResponse] | None]:
     """Append the batches, and answer with their offsets."""
     version = header.api_version
@@ -70,13 +68,13 @@ def produce(
         part.error_code = code
         part.error_message = code.name
         if code is ErrorCode.NOT_LEADER_OR_FOLLOWER and version >= _LEADERS_SINCE:
-            _name_leader(broker, topics[id(part)], part, answer)
+            _name_leader(replicas.view, topics[id(part)], part, answer)
 
     left = _BYTES_AT_ONCE
     for topic in request.topic_data:
         name: str | None = topic.name
         if version >= _TOPIC_IDS_SINCE:
-            known = broker.image.topics_by_id.get(topic.topic_id)
+            known = replicas.view.image.topics_by_id.get(topic.topic_id)
             name = None if known is None else known.name
         partitions = []
         left -= _PARTITION_COST
@@ -89,7 +87,7 @@ def produce(
                 yield
                 left = _BYTES_AT_ONCE
             response, partition, next_offset = yield from _append(
-                broker, version, request.acks, name, data
+                replicas, version, request.acks, name, data
             )
             if partition is not None:
                 # Before the next yield, as this broker may not lead any more after it.
@@ -100,7 +98,7 @@ def produce(
             if response.error_code:
                 fault = ErrorCode(response.error_code)
                 if fault is ErrorCode.NOT_LEADER_OR_FOLLOWER and version >= _LEADERS_SINCE:
-                    _name_leader(broker, name, response, answer)
+                    _name_leader(replicas.view, name, response, answer)
             partitions.append(response)
         if request.acks != 0:
             answer.responses.append(
@@ -141,7 +139,7 @@ def await_commit(
 
 
 def _append(
-    broker: Broker,
+    replicas: Replicas,
     version: int,
     acks: int,
     topic: str | None,
@@ -155,7 +153,7 @@ def _append(
             raise Refused(ErrorCode.INVALID_REQUIRED_ACKS)
         if topic is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_ID)
-        partition = broker.find_partition(topic, data.index)
+        partition = replicas.find_partition(topic, data.index)
         log_start_offset = partition.log.log_start_offset
         records = cast("memoryview", _EMPTY if data.records is None else data.records)
         allows_zstd = version >= _ZSTD_SINCE
@@ -182,7 +180,7 @@ def _append(
         return refusal, None, 0
     except StorageError as error:
         _log.error("cannot append partition=%s-%d error=%s", topic, data.index, error)
-        broker.disk_failed(error)
+        replicas.disk_failed(error)
         refusal = PartitionProduceResponse(
             index=data.index,
             error_code=ErrorCode.KAFKA_STORAGE_ERROR,
@@ -203,13 +201,13 @@ def _append(
 
 
 def _name_leader(
-    broker: Broker,
+    view: ClusterView,
     topic: str | None,
     response: PartitionProduceResponse,
     answer: ProduceResponse,
 ) -> None:
     """Add the current leader to the response, unless the partition has been deleted."""
-    found = None if topic is None else broker.find_leader(topic, response.index)
+    found = None if topic is None else view.find_leader(topic, response.index)
     if found is None:
         return
     leader, epoch, registration = found

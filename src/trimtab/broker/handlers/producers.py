@@ -6,10 +6,9 @@ is open.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from trimtab.broker.handlers.each_partition import answer_each
+from trimtab.broker.each_partition import answer_each
 from trimtab.broker.refused import Refused
+from trimtab.broker.replicas import Replicas
 from trimtab.errors import ErrorCode
 from trimtab.server.turns import Pace, Steps
 from trimtab.wire.framing import RequestHeader
@@ -23,18 +22,15 @@ from trimtab.wire.messages.describe_producers import (
 )
 from trimtab.wire.sentinels import NO_EPOCH
 
-if TYPE_CHECKING:
-    from trimtab.broker.broker import Broker
-
 
 def describe_producers(
-    broker: Broker, header: RequestHeader, request: DescribeProducersRequest
+    replicas: Replicas, header: RequestHeader, request: DescribeProducersRequest
 ) -> Steps[DescribeProducersResponse]:
     """The producers of each partition that is asked for."""
     pace = Pace()
 
     def answer(topic: TopicRequest, index: int) -> Steps[PartitionResponse]:
-        described = _describe(broker, topic.name, index)
+        described = _describe(replicas, topic.name, index)
         if pace.spend(len(described.active_producers)):
             yield
         return described
@@ -49,9 +45,9 @@ def describe_producers(
     return DescribeProducersResponse(throttle_time_ms=0, topics=topics)
 
 
-def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
+def _describe(replicas: Replicas, topic: str, index: int) -> PartitionResponse:
     try:
-        partition = broker.find_replica(topic, index)
+        partition = replicas.find_replica(topic, index)
     except Refused as refused:
         return PartitionResponse(
             partition_index=index, error_code=refused.code, error_message=refused.message

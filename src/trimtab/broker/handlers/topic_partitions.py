@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from trimtab.balance.replica_counts import INTERNAL_TOPICS
-from trimtab.broker.handlers.operations import ON_TOPIC
+from trimtab.broker.authorized_operations import ON_TOPIC
+from trimtab.broker.cluster_view import ClusterView
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import ClusterImage, PartitionRegistration, TopicImage
 from trimtab.metadata.topic_name import find_fault
@@ -30,19 +30,16 @@ from trimtab.wire.messages.describe_topic_partitions import (
 from trimtab.wire.sentinels import NO_LEADER
 from trimtab.wire.types import ZERO_UUID
 
-if TYPE_CHECKING:
-    from trimtab.broker.broker import Broker
-
 MAX_PARTITIONS = 2000
 """Partitions in a page at most (Kafka's `max.request.partition.size.limit`)."""
 
 
 def describe_topic_partitions(
-    broker: Broker, header: RequestHeader, request: DescribeTopicPartitionsRequest
+    view: ClusterView, header: RequestHeader, request: DescribeTopicPartitionsRequest
 ) -> Steps[DescribeTopicPartitionsResponse]:
     """One page."""
     pace = Pace()
-    image = broker.image
+    image = view.image
     start = request.cursor
     names: list[str] = []
     names_start = False

@@ -10,6 +10,7 @@ from trimtab import Admin, Cluster, Consumer, Producer
 from trimtab.broker import handlers
 from trimtab.errors import BrokerError
 from trimtab.records import TopicPartition
+from trimtab.server.request import Handler
 from trimtab.spark.stream.admission import Piece
 from trimtab.spark.stream.size_sources.choice import Exact
 from trimtab.spark.stream.size_sources.contract import Source, Wanted
@@ -93,8 +94,12 @@ def test_exact_sources_find_the_record_batches(servers: str, kind: type[Scan]) -
 def test_brokers_that_list_no_sizes_are_scanned(
     servers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    apis = {key: each for key, each in handlers.HANDLERS.items() if key != 32_001}
-    monkeypatch.setattr("trimtab.broker.broker.HANDLERS", apis)
+    def without_sizes(services: handlers.Services) -> dict[int, Handler]:
+        apis = handlers.handlers_of(services)
+        del apis[32_001]
+        return apis
+
+    monkeypatch.setattr("trimtab.broker.broker.handlers_of", without_sizes)
     with Cluster(brokers=1) as cluster:
         with Admin(cluster.bootstrap_servers) as admin:
             admin.create_topic("t", partitions=1)

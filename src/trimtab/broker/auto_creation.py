@@ -10,10 +10,11 @@ reason.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from trimtab.broker.controller_link import ControllerLink
 from trimtab.errors import ErrorCode
 from trimtab.server.peer import PeerLost
 from trimtab.wire.messages.create_topics import (
@@ -22,9 +23,6 @@ from trimtab.wire.messages.create_topics import (
     CreateTopicsRequest,
 )
 from trimtab.wire.sentinels import BROKER_DEFAULT
-
-if TYPE_CHECKING:
-    from trimtab.broker.broker import Broker
 
 _TIMEOUT_S = 5.0
 _LOG_INTERVAL_S = 60.0
@@ -39,41 +37,39 @@ _PENDING: Mapping[int, ErrorCode] = {
 _log = logging.getLogger(__name__)
 
 
-async def create_missing(broker: Broker, names: Sequence[str]) -> dict[str, int]:
-    """Create topics with the default counts; returns the error code of each for Metadata."""
-    request = CreateTopicsRequest(
-        topics=[
-            CreatableTopic(
-                name=name,
-                num_partitions=BROKER_DEFAULT,
-                replication_factor=BROKER_DEFAULT,
-                assignments=[],
-                configs=[],
-            )
-            for name in names
-        ]
-    )
-    try:
-        response = await broker.controller.ask(request, _TIMEOUT_S)
-    except PeerLost:
-        return {}
-    codes = {
-        result.name: _PENDING.get(result.error_code, result.error_code)
-        for result in response.topics
-    }
-    broker.refused_creations.say(
-        (each for each in response.topics if each.error_code not in (0, *_PENDING)), broker.time()
-    )
-    return codes
+class AutoCreation:
+    """Asks the controller to create topics. Logs why topics were not created: each at most once a
+    minute, 100 a minute at most."""
 
-
-class RefusedCreations:
-    """Logs why topics were not created: each at most once a minute, 100 a minute at most."""
-
-    def __init__(self) -> None:
+    def __init__(self, link: ControllerLink) -> None:
+        self._link = link
         self._logged: dict[str, float] = {}  # when each topic was logged, oldest first
 
-    def say(self, results: Iterable[CreatableTopicResult], now_s: float) -> None:
+    async def create(self, names: Sequence[str]) -> dict[str, int]:
+        """Create topics with the default counts; returns the error code of each for Metadata."""
+        request = CreateTopicsRequest(
+            topics=[
+                CreatableTopic(
+                    name=name,
+                    num_partitions=BROKER_DEFAULT,
+                    replication_factor=BROKER_DEFAULT,
+                    assignments=[],
+                    configs=[],
+                )
+                for name in names
+            ]
+        )
+        try:
+            response = await self._link.ask(request, _TIMEOUT_S)
+        except PeerLost:
+            return {}
+        self._log_refused(each for each in response.topics if each.error_code not in (0, *_PENDING))
+        return {
+            each.name: _PENDING.get(each.error_code, each.error_code) for each in response.topics
+        }
+
+    def _log_refused(self, results: Iterable[CreatableTopicResult]) -> None:
+        now_s = asyncio.get_running_loop().time()
         for name, at in list(self._logged.items()):
             if now_s - at < _LOG_INTERVAL_S:
                 break
