@@ -29,6 +29,7 @@ from benchmarks.jars import (
 )
 from benchmarks.processes import KafkaBehindProxy, Trimtab
 from benchmarks.report import progress, report
+from trimtab.blocking.admin import Admin
 from trimtab.cli.experiment.cluster import ExperimentCluster
 from trimtab.cli.experiment.kip794 import (
     CONFIGURATIONS,
@@ -42,7 +43,6 @@ from trimtab.cli.experiment.kip794 import (
     new_topic,
 )
 from trimtab.cli.experiment.perf import trimtab_perf
-from trimtab.client.admin import Admin
 
 CLUSTERS: Final = ("trimtab", "apache")
 

@@ -27,7 +27,7 @@ BATCH_MESSAGES = 10_000
 
 
 def prepare_trimtab(topic: str, records: int, value: bytes, options: dict[str, Any]) -> Loop:
-    from trimtab.client.producer import Producer
+    from trimtab.blocking.producer import Producer
 
     producer = Producer(**options)
     producer.send(topic, value).result()
@@ -63,7 +63,7 @@ class _Outcomes:
 def prepare_trimtab_callbacks(
     topic: str, records: int, value: bytes, options: dict[str, Any]
 ) -> Loop:
-    from trimtab.client.producer import Producer
+    from trimtab.blocking.producer import Producer
 
     producer = Producer(**options)
     producer.send(topic, value).result()
@@ -82,7 +82,7 @@ def prepare_trimtab_callbacks(
 def prepare_trimtab_table(topic: str, records: int, value: bytes, options: dict[str, Any]) -> Loop:
     import pyarrow
 
-    from trimtab.client.producer import Producer
+    from trimtab.blocking.producer import Producer
 
     producer = Producer(**options)
     producer.send(topic, value).result()

@@ -15,12 +15,15 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # like typing's, which a process that only supervises does not import
 if TYPE_CHECKING:
+    from trimtab.blocking.admin import Admin
+    from trimtab.blocking.consumer import Consumer
+    from trimtab.blocking.producer import Producer
     from trimtab.client.accumulator.queues_cy import Delivery
     from trimtab.client.accumulator.table import TableDelivery, TableError
-    from trimtab.client.admin import Admin
-    from trimtab.client.consumer import AsyncConsumer, Consumer
+    from trimtab.client.admin import AsyncAdmin
+    from trimtab.client.consumer import AsyncConsumer
     from trimtab.client.partitioner.partitioning import Partitioning
-    from trimtab.client.producer import AsyncProducer, Producer
+    from trimtab.client.producer import AsyncProducer
     from trimtab.client.sender.group_offsets import ConsumerGroup, OffsetAndMetadata
     from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
     from trimtab.cluster import Cluster
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Admin",
+    "AsyncAdmin",
     "AsyncConsumer",
     "AsyncProducer",
     "AuthenticationFailed",
@@ -65,10 +69,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "trimtab.client.admin": ("Admin",),
-    "trimtab.client.consumer": ("AsyncConsumer", "Consumer"),
+    "trimtab.blocking.admin": ("Admin",),
+    "trimtab.blocking.consumer": ("Consumer",),
+    "trimtab.blocking.producer": ("Producer",),
+    "trimtab.client.admin": ("AsyncAdmin",),
+    "trimtab.client.consumer": ("AsyncConsumer",),
     "trimtab.client.partitioner.partitioning": ("Partitioning",),
-    "trimtab.client.producer": ("AsyncProducer", "Producer"),
+    "trimtab.client.producer": ("AsyncProducer",),
     "trimtab.client.accumulator.queues_cy": ("Delivery",),
     "trimtab.client.accumulator.table": ("TableDelivery", "TableError"),
     "trimtab.client.sender.group_offsets": ("ConsumerGroup", "OffsetAndMetadata"),

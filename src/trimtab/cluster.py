@@ -36,11 +36,11 @@ from trimtab.client.arguments import (
 from trimtab.config.node import CONTROLLER_ID, OWN_OPTIONS, format_address
 from trimtab.controller.node import ControllerNode
 from trimtab.errors import UsageError
-from trimtab.runtime.clock import wall_clock_ms
 from trimtab.runtime.files import DirectoryStorage
 from trimtab.runtime.loop_thread import LoopThread
 from trimtab.storage.identity import identify_cluster
 from trimtab.storage.storage import Storage, StorageError
+from trimtab.system.clock import wall_clock_ms
 
 _log = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from benchmarks.processes import free_neighbours
 from tests.conformance.test_cluster_process import addresses, kill_node, nodes, running
 from tests.kafka import needs_kafka
 from trimtab import Admin, Consumer, Delivery, Producer, TopicPartition
-from trimtab.runtime.clock import monotonic_clock
+from trimtab.system.clock import monotonic_clock
 
 # kafka-python uses a deprecated API to read its schemas, and leaves unconnected sockets open.
 pytestmark = [

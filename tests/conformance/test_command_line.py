@@ -20,7 +20,7 @@ from trimtab import Admin, Cluster, Producer
 from trimtab.cli import main
 from trimtab.cli.shims import write_shims
 from trimtab.client.admin import NewTopic
-from trimtab.runtime.clock import monotonic_clock
+from trimtab.system.clock import monotonic_clock
 
 PATIENCE_S = 60
 TOOLS = {

@@ -19,7 +19,7 @@ from benchmarks.processes import run_java
 from tests.kafka import needs_kafka
 from trimtab import Admin, Cluster, Producer
 from trimtab.client.admin import NewTopic
-from trimtab.runtime.clock import monotonic_clock
+from trimtab.system.clock import monotonic_clock
 
 pytestmark = needs_kafka
 

@@ -24,8 +24,8 @@ from benchmarks.jars import find_kafka_jars
 from benchmarks.processes import ApacheKafka, Broker, Trimtab
 from tests.simulation.ledger import Ledger, RecordId, Tally, read_value, write_value
 from trimtab import Admin, Consumer, Producer, TopicPartition
-from trimtab.runtime.clock import monotonic_clock
 from trimtab.runtime.loop_thread import LoopThread
+from trimtab.system.clock import monotonic_clock
 
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 KAFKA_ROUNDS = int(os.environ.get("KAFKA_ROUNDS", "0"))

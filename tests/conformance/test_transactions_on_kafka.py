@@ -21,7 +21,8 @@ from benchmarks.processes import ApacheKafka
 from tests.kafka import transaction_version
 from trimtab import Admin, ErrorCode, Producer, TopicPartition
 from trimtab.client.network.connections import Connections
-from trimtab.client.options import PRODUCER, Options
+from trimtab.client.network.options import Options
+from trimtab.client.options import PRODUCER
 from trimtab.client.sender.group_offsets import ConsumerGroup
 from trimtab.errors import BrokerError, TransactionError, UsageError
 

@@ -16,8 +16,6 @@ RUNTIME = {
     "trimtab.spark.write: exact_sink sink",
 }
 FOR_TYPES = {
-    # An `Options` has connection options, which are made from it.
-    "trimtab.client: network.connection_options options",
     # In each of these, one class creates or holds objects that call it back.
     "trimtab.server: connection listener",
     "trimtab.sim: connection loop network",

@@ -17,10 +17,10 @@ from trimtab.broker.broker import Broker
 from trimtab.cli.node import add_node_options, listen, read_node_options, run_node
 from trimtab.config.node import BROKER_ROLE, Address, Node, format_address
 from trimtab.errors import UsageError
-from trimtab.runtime.clock import wall_clock_ms
 from trimtab.server.peer import Peer, PeerLost
 from trimtab.storage.identity import find_cluster_id
 from trimtab.storage.storage import Storage
+from trimtab.system.clock import wall_clock_ms
 from trimtab.wire.messages.describe_cluster import DescribeClusterRequest
 
 EXAMPLES = """\

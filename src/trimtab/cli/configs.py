@@ -24,7 +24,8 @@ from trimtab.cli.selection import connect_admin
 from trimtab.errors import UsageError
 
 if TYPE_CHECKING:
-    from trimtab.client.admin import Admin, ConfigEntry
+    from trimtab.blocking.admin import Admin
+    from trimtab.client.admin import ConfigEntry
     from trimtab.client.admin.answers import ConfigKind
 
 EXAMPLES = """\

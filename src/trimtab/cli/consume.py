@@ -21,7 +21,7 @@ from trimtab.errors import UsageError
 from trimtab.records import Record, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
-    from trimtab.client.consumer import Consumer
+    from trimtab.blocking.consumer import Consumer
 
 EXAMPLES = """\
   trimtab consume --topic greetings --from-beginning --timeout-ms 1000
@@ -89,7 +89,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from trimtab.client.consumer import Consumer
+    from trimtab.blocking.consumer import Consumer
 
     write_record = (
         write_json if arguments.json else TextFormat(read_pairs(arguments.formatter)).write

@@ -18,9 +18,9 @@ from trimtab.cli.node import add_node_options, listen, read_node_options, run_no
 from trimtab.config.node import CONTROLLER_ROLE, Address, Node, format_address
 from trimtab.controller.node import ControllerNode
 from trimtab.errors import Unavailable, UsageError
-from trimtab.runtime.clock import wall_clock_ms
 from trimtab.storage.identity import identify_cluster
 from trimtab.storage.storage import Storage
+from trimtab.system.clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from trimtab.controller.controller import Controller

@@ -164,7 +164,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from trimtab.client.producer import Producer
+    from trimtab.blocking.producer import Producer
 
     reader = choose_reader(arguments)
     failures = Failures()

@@ -29,8 +29,8 @@ from trimtab.cli.reach import report_unreachable
 from trimtab.errors import UsageError
 
 if TYPE_CHECKING:
+    from trimtab.blocking.producer import Producer
     from trimtab.client.accumulator.queues_cy import Delivery
-    from trimtab.client.producer import Producer
 
 EXAMPLES = """\
   trimtab producer-perf --topic t --num-records 1000000 --record-size 100 --throughput -1
@@ -153,7 +153,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from trimtab.client.producer import Producer
+    from trimtab.blocking.producer import Producer
 
     total: int = arguments.num_records
     if arguments.warmup_records >= total:

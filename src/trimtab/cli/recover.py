@@ -28,10 +28,10 @@ from trimtab.controller.recovery import Recovered, RecoveredPartition, recover, 
 from trimtab.errors import CorruptData, Unavailable, UsageError
 from trimtab.metadata.image import ClusterImage
 from trimtab.metadata.replayed import read_replayed
-from trimtab.runtime.clock import wall_clock_ms
 from trimtab.runtime.files import DirectoryStorage
 from trimtab.storage.identity import find_cluster_id, name_cluster
 from trimtab.storage.survey import survey
+from trimtab.system.clock import wall_clock_ms
 
 EXAMPLES = """\
   trimtab recover --data ./kafka-data --dry-run

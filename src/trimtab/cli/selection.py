@@ -12,7 +12,7 @@ from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
 
 if TYPE_CHECKING:
-    from trimtab.client.admin import Admin
+    from trimtab.blocking.admin import Admin
     from trimtab.client.topic_view import TopicView
 
 ADMIN_TIMEOUT_MS = 15_000
@@ -22,7 +22,7 @@ ADMIN_TIMEOUT_MS = 15_000
 @contextmanager
 def connect_admin(options: dict[str, Any]) -> Iterator[Admin]:
     """An admin client with a command's client options; reports if no broker can be reached."""
-    from trimtab.client.admin import Admin
+    from trimtab.blocking.admin import Admin
 
     with (
         report_unreachable(options),

@@ -34,7 +34,8 @@ from trimtab.errors import BrokerError, ErrorCode, UsageError
 from trimtab.records import TopicPartition
 
 if TYPE_CHECKING:
-    from trimtab.client.admin import Admin, EligibleLeaders, Reassignment
+    from trimtab.blocking.admin import Admin
+    from trimtab.client.admin import EligibleLeaders, Reassignment
     from trimtab.client.topic_view import TopicView
 
 T = TypeVar("T")

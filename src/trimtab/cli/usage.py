@@ -10,7 +10,7 @@ from trimtab.balance.replica_counts import ReplicaCounts
 from trimtab.config import LONG_MAX
 
 if TYPE_CHECKING:
-    from trimtab.client.admin import Admin
+    from trimtab.blocking.admin import Admin
     from trimtab.client.topic_view import TopicView
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal, cast
+from typing import cast
 
-from trimtab.client.arguments import checked_text
-from trimtab.client.network.backoff import Backoff
-from trimtab.client.network.bootstrap import checked_servers, parse_bootstrap_servers
-from trimtab.client.network.connection import ConnectionOptions, Node
-from trimtab.client.network.connection_options import connection_options, make_connection_options
+from trimtab.client.network.bootstrap import checked_servers
+from trimtab.client.network.connection_options import connection_options
+from trimtab.client.network.options import Options
 from trimtab.client.network.refused_options import FOREIGN, NO_GROUPS, NO_OPS, REFUSED
 from trimtab.config import (
     BOOLEAN,
@@ -20,8 +18,6 @@ from trimtab.config import (
     Option,
     OptionTable,
     Range,
-    Value,
-    read_given,
 )
 from trimtab.errors import UsageError
 
@@ -358,81 +354,6 @@ ADMIN = OptionTable(
 )
 
 
-class Options:
-    """The checked options of one client, read by type.
-
-    Args:
-        table: `PRODUCER`, `CONSUMER` or `ADMIN`.
-        given: what the user set, by dotted or snake-case name; None leaves an option at its
-            default.
-
-    Raises:
-        UsageError: an unknown name, a wrong type, a value out of range, no bootstrap servers, or
-            options of security that contradict each other.
-    """
-
-    def __init__(self, table: OptionTable, given: Mapping[str, object]) -> None:
-        self.kind = table.kind
-        set_by_user = read_given(
-            table,
-            {name: value for name, value in given.items() if not table.asks_nothing(name, value)},
-        )
-        self.given = frozenset(set_by_user)
-        """The dotted names of the options that the user set."""
-        self._values: dict[str, Value] = {option.name: option.default for option in table}
-        self._values.update(set_by_user)
-        for name in ("client.id", "client.rack", "transactional.id"):  # part of requests
-            if self._values.get(name) is not None:
-                checked_text(f"{table.kind} option {name}", self._values[name])
-        servers = cast(tuple[str, ...], self._values["bootstrap.servers"])
-        if not servers:
-            raise UsageError(
-                f"{table.kind} option bootstrap.servers is missing; name at least one broker,"
-                " such as 127.0.0.1:9092"
-            )
-        self.bootstrap: list[Node] = parse_bootstrap_servers(servers)
-        if "reconnect.backoff.ms" in self.given and "reconnect.backoff.max.ms" not in self.given:
-            # As in Kafka: the back-off is then constant.
-            self.adjust("reconnect.backoff.max.ms", self["reconnect.backoff.ms"])
-        self._connection_options = make_connection_options(self)
-
-    def __getitem__(self, name: str) -> Value:
-        return self._values[name]
-
-    def adjust(self, name: str, value: Value) -> None:
-        """Replace a default that contradicts the user's options."""
-        self._values[name] = value
-
-    def integer(self, name: str) -> int:
-        return cast(int, self._values[name])
-
-    def number(self, name: str) -> float:
-        return cast(float, self._values[name])
-
-    def seconds(self, name: str) -> float:
-        """An option in milliseconds, as seconds."""
-        return cast(int, self._values[name]) / 1000
-
-    def backoff(self, of: Literal["retry", "reconnect"] = "retry") -> Backoff:
-        """The options `retry.backoff.ms` and `retry.backoff.max.ms`, or those of `reconnect`."""
-        return Backoff(self.seconds(f"{of}.backoff.ms"), self.seconds(f"{of}.backoff.max.ms"))
-
-    def text(self, name: str) -> str:
-        return cast(str, self._values[name])
-
-    def flag(self, name: str) -> bool:
-        return cast(bool, self._values[name])
-
-    def connection_options(self) -> ConnectionOptions:
-        return self._connection_options
-
-    def name_of(self, client: object) -> str:
-        """The name of a client with these options, for warnings and the log."""
-        servers = ",".join(f"{node.host}:{node.port}" for node in self.bootstrap)
-        own = f", client_id={self['client.id']!r}" if "client.id" in self.given else ""
-        return f"{type(client).__name__}({servers!r}{own})"
-
-
 def gather_options(
     kind: str,
     bootstrap_servers: str | Iterable[str] | Mapping[str, object] | None,
@@ -458,6 +379,23 @@ def gather_options(
     for name in first.keys() & named.keys():
         raise UsageError(f"{kind} option {name} is given twice: keep one of its spellings")
     return {**first, **named}
+
+
+def client_options(
+    table: OptionTable,
+    bootstrap_servers: str | Iterable[str] | Mapping[str, object] | None,
+    named: Mapping[str, object],
+) -> Options:
+    """The checked options of a consumer or admin client.
+
+    Args:
+        table: `CONSUMER` or `ADMIN`.
+        bootstrap_servers, named: as for `gather_options`.
+
+    Raises:
+        UsageError: as for `Options`.
+    """
+    return Options(table, gather_options(table.kind, bootstrap_servers, named))
 
 
 def producer_options(

@@ -1,48 +1,39 @@
-"""The parts of one producer, shared by `Producer` and `AsyncProducer` in `producer.py`."""
+"""The parts of one producer, on its event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from random import Random
 from typing import Any, cast
 
 from trimtab.client.accumulator.accumulator_cy import Accumulator
 from trimtab.client.accumulator.memory_cy import MemoryRequest
-from trimtab.client.arguments import checked_flag
 from trimtab.client.metrics_cy import ProducerMetrics, Snapshot
 from trimtab.client.network.connections import Connections
-from trimtab.client.network.coordinator import CoordinatorKind, CoordinatorLink
-from trimtab.client.network.metadata import Metadata
-from trimtab.client.options import Options
+from trimtab.client.network.options import Options
+from trimtab.client.network.session import Session
 from trimtab.client.partitioner.factory import make_partitioner
 from trimtab.client.partitioner.partitioning import Partitioning
-from trimtab.client.sender.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.client.sender.identity import Anonymous, Identity
-from trimtab.client.sender.prepared import (
-    PreparedTransaction,
-    ProducerIdentity,
-    checked_prepared,
-    checked_transactional_id,
-    complete,
-)
+from trimtab.client.sender.prepared import PreparedTransaction
 from trimtab.client.sender.sender import Sender, SenderOptions
 from trimtab.client.sender.transactions import TransactionOptions, Transactions
 from trimtab.client.topic_view import TopicView
-from trimtab.errors import Unavailable, UsageError
-from trimtab.records import TopicPartition
-from trimtab.runtime.loop_thread import call_in_forked_child
-from trimtab.runtime.unclosed import EXIT_SECONDS
-from trimtab.runtime.waiting import new_gate, new_lock
+from trimtab.errors import TransactionError, Unavailable, UsageError
+from trimtab.system.forks import call_in_forked_child
+from trimtab.system.unclosed import EXIT_SECONDS
+from trimtab.system.waiting import new_lock, wait_for
 from trimtab.wire.compression import Compression
 from trimtab.wire.sentinels import ALL_IN_SYNC_REPLICAS
 
 logger = logging.getLogger("trimtab.client")
 
-HAND_OVER_SECONDS = 0.005
-"""The longest that a sending thread waits for the loop's sender to look at the queues."""
+INTERRUPT_GRACE = 1.0
+"""Seconds that `close` waits for buffered records after Ctrl-C ended the `with` block."""
 
 
 class Core:
@@ -52,6 +43,10 @@ class Core:
         custom: the value of `partitioner.class`, unless it is text.
         now: the loop's time, correct on every thread.
         name: the producer's name in the log.
+
+    Attributes:
+        after_look: called once on the loop, after the sender has next looked at the queues; None
+            for nothing. Any thread may set it.
     """
 
     def __init__(
@@ -64,8 +59,6 @@ class Core:
         name: str,
     ) -> None:
         self._name = name
-        self._random = random
-        self._backoff = options.backoff()
         self.loop = asyncio.get_running_loop()
         self.now = now
         self.max_block = options.seconds("max.block.ms")
@@ -74,16 +67,10 @@ class Core:
         self._closed: asyncio.Future[Any] = self.loop.create_future()
         self._looks = 0
         self._woken_at_look = -1
-        self._is_thread_waiting = False
-        self._look_done = new_gate()
-        self.connections = Connections(options.bootstrap, options.connection_options(), random)
-        self.metadata = Metadata(
-            self.connections,
-            max_age=options.seconds("metadata.max.age.ms"),
-            backoff=self._backoff,
-            create_topics=True,
-            random=random,
-        )
+        self.after_look: Callable[[], object] | None = None
+        self.session = session = Session(options, random, creates_topics=True)
+        self.connections = session.connections
+        self.metadata = session.metadata
         self.metrics = ProducerMetrics(
             now,
             options.seconds("metrics.sample.window.ms"),
@@ -105,9 +92,9 @@ class Core:
             now=now,
             wall_clock=wall,
             lock=new_lock(),
-            wake=self._wake,
+            wake=self.wake,
             on_callback_error=_log_callback_error,
-            loop=self.loop,
+            wait=partial(wait_for, loop=self.loop),
         )
         self.metadata.forget_idle(
             options.seconds("metadata.max.idle.ms"),
@@ -133,9 +120,10 @@ class Core:
 
     # waking the sender
 
-    def _wake(self) -> None:
-        # On any thread. The loop is woken once per look at the queues, however many records come.
-        # Only the loop counts looks, so Ctrl-C between these lines can at most wake it twice.
+    def wake(self) -> None:
+        """Have the sender look at the queues soon; on any thread."""
+        # The loop is woken once per look at the queues, however many records come. Only the loop
+        # counts looks, so Ctrl-C between these lines can at most wake it twice.
         looks = self._looks
         if self._woken_at_look != looks:
             self._call_on_loop(self._woken)
@@ -155,18 +143,9 @@ class Core:
     def _woken(self) -> None:
         self._looks += 1
         self.sender.look()
-        if self._is_thread_waiting:
-            self._is_thread_waiting = False
-            # The waiting thread may have timed out, or not yet have begun: then it is open already.
-            if self._look_done.locked():
-                self._look_done.release()
-
-    def let_sender_run(self) -> None:
-        """Let the loop's thread run until it has looked at the queues, or HAND_OVER_SECONDS."""
-        if not self._is_thread_waiting:
-            self._is_thread_waiting = True
-            self._wake()
-            self._look_done.acquire(True, HAND_OVER_SECONDS)
+        if self.after_look is not None:
+            after, self.after_look = self.after_look, None
+            after()
 
     # waits of send
 
@@ -186,7 +165,7 @@ class Core:
             )
         )
         try:
-            with self._measured("metadata-wait"):
+            with self.measured("metadata-wait"):
                 await asyncio.wait([waiting, self._closing], return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():
                 raise _closed()
@@ -208,9 +187,9 @@ class Core:
     # calls
 
     async def flush(self, timeout: float | None) -> None:
-        self._check()
+        self.check()
         try:
-            with self._measured("flush"):
+            with self.measured("flush"):
                 async with asyncio.timeout(timeout):
                     await self.sender.flush()
         except TimeoutError:
@@ -220,12 +199,8 @@ class Core:
                 f" {timeout:g} s; the producer keeps sending them for up to delivery.timeout.ms"
             ) from None
 
-    async def purge(self) -> int:
-        return self.purge_now()
-
-    def purge_now(self) -> int:
-        """`purge`, called on the loop."""
-        self._check()
+    def purge(self) -> int:
+        self.check()
         return self.sender.drop(
             lambda batch: True,
             Unavailable("dropped by purge() before it was acknowledged"),
@@ -252,8 +227,7 @@ class Core:
             self.sender.fail_all(Unavailable("the producer was closed before this was sent"))
             try:
                 await self.sender.close()
-                await self.metadata.close()
-                await self.connections.close()
+                await self.session.close()
                 self._end_partitioner()
             finally:
                 self._closed.set_result(None)
@@ -317,7 +291,8 @@ class Core:
             )
         )
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise UsageError in a process forked from the producer's."""
         if self.accumulator.is_abandoned:
             self.accumulator.queue_for_memory(MemoryRequest(0))  # raises the same error as send
 
@@ -326,7 +301,7 @@ class Core:
     @property
     def transactions(self) -> Transactions:
         """Raises UsageError if the producer has no transactional id."""
-        self._check()
+        self.check()
         if not isinstance(self._identity, Transactions):
             raise UsageError(
                 "this producer has no transactions; set transactional.id to a name that is its own"
@@ -334,60 +309,15 @@ class Core:
             )
         return self._identity
 
-    async def init_transactions(self, after: ProducerIdentity | None) -> ProducerIdentity:
-        with self._measured("txn-init"):
-            return await self.transactions.init(after)
-
-    async def resume_transactions(self, identity: ProducerIdentity) -> None:
-        await self.transactions.resume(identity)
-
-    async def change_transactional_id(self, transactional_id: str) -> None:
-        self.transactions.change_id(checked_transactional_id(transactional_id))
-
-    async def begin_transaction(self, two_phase: bool) -> None:
-        with self._measured("txn-begin"):
-            await self.transactions.begin(checked_flag("two_phase", two_phase))
-
-    async def prepare_transaction(self) -> PreparedTransaction:
-        return await self.transactions.prepare()
-
-    async def complete_transaction(self, prepared: PreparedTransaction, commit: bool) -> None:
-        self._check()
-        checked_prepared(prepared)
-        checked_flag("commit", commit)
-        own = self._identity
-        if isinstance(own, Transactions) and own.holds(prepared):
-            await (self.commit_transaction() if commit else self.abort_transaction())
-            return
-        link = CoordinatorLink(
-            self.connections,
-            CoordinatorKind.TRANSACTION,
-            prepared.transactional_id,
-            self._backoff,
-            self._random,
-        )
-        await complete(link, prepared, commit, self.max_block)
-
-    async def send_offsets(
-        self,
-        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
-        group: ConsumerGroup | str,
-    ) -> None:
-        with self._measured("txn-send-offsets"):
-            await self.transactions.send_offsets(offsets, group)
-
-    async def commit_transaction(self) -> None:
-        with self._measured("txn-commit"):
-            await self.transactions.commit()
-
-    async def abort_transaction(self) -> None:
-        with self._measured("txn-abort"):
-            await self.transactions.abort()
+    def holds(self, prepared: PreparedTransaction) -> bool:
+        """Whether this producer itself has prepared a transaction."""
+        return isinstance(self._identity, Transactions) and self._identity.holds(prepared)
 
     # metrics and views
 
     @contextmanager
-    def _measured(self, what: str) -> Iterator[None]:
+    def measured(self, what: str) -> Iterator[None]:
+        """Add what a block takes to the metric of this name."""
         began = self.now()
         try:
             yield
@@ -422,6 +352,16 @@ class Core:
             for topic in accumulator.topics()
         }
         return snapshot
+
+
+def is_beyond_abort(error: BaseException) -> bool:
+    """Whether the transaction cannot be aborted any more."""
+    return isinstance(error, TransactionError) and error.is_fatal
+
+
+def grace_after(error: BaseException | None) -> float | None:
+    """The timeout of closing after a `with` block that ended with this error."""
+    return INTERRUPT_GRACE if isinstance(error, KeyboardInterrupt) else None
 
 
 def _make_identity(options: Options, connections: Connections, random: Random) -> Anonymous:

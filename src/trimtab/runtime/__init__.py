@@ -1,4 +1,4 @@
-"""The real world: event loop, loop thread, files and clock.
+"""The real world: event loop, loop thread, files, and the processes of nodes.
 
-The only room with threads and blocking calls. `trimtab.sim` replaces it in simulations.
+`trimtab.sim` replaces it in simulations.
 """

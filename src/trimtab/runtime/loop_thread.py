@@ -27,8 +27,8 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from trimtab.errors import Unavailable, UsageError
 from trimtab.runtime.event_loop import new_event_loop
-from trimtab.runtime.unclosed import EXIT_SECONDS, warn_unclosed
-from trimtab.runtime.waiting import begin_on, guarded, refuse_waiting, wait_for
+from trimtab.system.unclosed import EXIT_SECONDS, warn_unclosed
+from trimtab.system.waiting import begin_on, guarded, refuse_waiting, wait_for
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -433,27 +433,12 @@ def _bind_to_shared(hold: LoopThread) -> None:
     hold._bind(_shared)
 
 
-_fork_callbacks: weakref.WeakKeyDictionary[object, Callable[[Any], object]] = (
-    weakref.WeakKeyDictionary()
-)
-
-
-def call_in_forked_child(target: object, function: Callable[[Any], object]) -> None:
-    """Call `function(target)` in every process forked from this one, as long as `target` exists.
-
-    It runs before `fork` returns there. No other thread exists, and locks may be held for ever.
-    """
-    _fork_callbacks[target] = function
-
-
 def _begin_as_child() -> None:
     """Reset the state in a forked child: the thread does not exist, the lock may be held."""
     global _shared, _shared_lock
     _shared = None
     _shared_lock = threading.RLock()
     _running.clear()
-    for target, function in list(_fork_callbacks.items()):
-        function(target)
 
 
 os.register_at_fork(after_in_child=_begin_as_child)

@@ -17,7 +17,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 
 from trimtab.errors import Unavailable
-from trimtab.runtime.clock import monotonic_clock
+from trimtab.system.clock import monotonic_clock
 
 STOP_SECONDS = 15.0
 """How long the processes of one rank may take to end before they are killed."""

@@ -79,7 +79,8 @@ def test_published_figures_sum_to_what_was_sent() -> None:
 
 
 def test_every_configuration_is_one_the_producer_takes() -> None:
-    from trimtab.client.options import PRODUCER, Options
+    from trimtab.client.network.options import Options
+    from trimtab.client.options import PRODUCER
 
     settings: list[Any] = [of.settings for of in kip794.CONFIGURATIONS.values()]
     settings += [of.settings for of in kip480.CONFIGURATIONS.values()]

@@ -78,7 +78,10 @@ def test_a_refusal_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str
 
 def test_naming_a_command_does_not_import_the_others() -> None:
     """Start-up is part of the promise: a broker answers within 0.4 s."""
-    heavy = ("pyarrow", "pyspark", "rich", "trimtab.client.producer", "trimtab.cli.consume")
+    heavy = (
+        *("pyarrow", "pyspark", "rich"),
+        *("trimtab.blocking", "trimtab.client.producer", "trimtab.cli.consume"),
+    )
     code = (
         "import sys, trimtab.cli.cluster, trimtab.cli\n"
         f"print([name for name in {heavy!r} if name in sys.modules])"

@@ -27,7 +27,7 @@ from trimtab.cli.producer_perf import (
 from trimtab.errors import UsageError
 
 if TYPE_CHECKING:
-    from trimtab.client.producer import Producer
+    from trimtab.blocking.producer import Producer
 
 
 def parse(*words: str) -> argparse.Namespace:

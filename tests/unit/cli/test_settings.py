@@ -14,7 +14,8 @@ import pytest
 from benchmarks.kip794 import JAVA_SETTINGS
 from trimtab.cli.demo.experiment import WAYS
 from trimtab.cli.experiment import kip480, kip794, kip1123
-from trimtab.client.options import PRODUCER, Options
+from trimtab.client.network.options import Options
+from trimtab.client.options import PRODUCER
 from trimtab.client.partitioner.factory import make_partitioner
 
 GIVEN = {"bootstrap.servers": "127.0.0.1:9092"}

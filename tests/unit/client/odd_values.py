@@ -23,7 +23,7 @@ from trimtab.client.accumulator.accumulator_cy import Accumulator
 from trimtab.client.accumulator.intake_cy import Intake
 from trimtab.client.accumulator.queues_cy import Delivery
 from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
-from trimtab.runtime.waiting import new_lock
+from trimtab.system.waiting import new_lock
 
 
 class Index:

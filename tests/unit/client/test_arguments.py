@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trimtab.blocking.admin import Admin
+from trimtab.blocking.consumer import Consumer
+from trimtab.blocking.producer import Producer
 from trimtab.client.accumulator.queues_cy import Delivery
 from trimtab.client.accumulator.table import TableDelivery
-from trimtab.client.admin import Admin, AsyncAdmin, NewTopic
+from trimtab.client.admin import AsyncAdmin, NewTopic
 from trimtab.client.arguments import (
     checked_integer,
     checked_partition,
@@ -25,8 +28,8 @@ from trimtab.client.arguments import (
     checked_topic,
     checked_wait_ms,
 )
-from trimtab.client.consumer import AsyncConsumer, Consumer
-from trimtab.client.producer import AsyncProducer, Producer
+from trimtab.client.consumer import AsyncConsumer
+from trimtab.client.producer import AsyncProducer
 from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
 from trimtab.cluster import Cluster
 from trimtab.errors import KafkaError, UsageError
@@ -324,14 +327,10 @@ def test_a_wrong_argument_of_the_asynchronous_faces(cluster: Cluster) -> None:
         for kind, face in faces.items():
             async with face(cluster.bootstrap_servers, **LIMITS[kind]) as client:
                 for method, arguments in calls(kind):
-                    given = arguments
-                    if kind is Admin and method == "create_topics":
-                        given = {**arguments, "new_topics": arguments["topics"]}
-                        del given["topics"]
                     if kind is Consumer and method != "assign":
                         client.assign([("t", 0)])
                     try:
-                        made = getattr(client, method)(**given)
+                        made = getattr(client, method)(**arguments)
                         if asyncio.iscoroutine(made):
                             await made
                     except KafkaError:

@@ -13,11 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from trimtab.blocking.admin import Admin
+from trimtab.blocking.consumer import Consumer
+from trimtab.blocking.producer import Producer
 from trimtab.client.accumulator.table import TableError
-from trimtab.client.admin import Admin
-from trimtab.client.consumer import Consumer
 from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
-from trimtab.client.producer import AsyncProducer, Producer
+from trimtab.client.producer import AsyncProducer
 from trimtab.client.topic_view import TopicView
 from trimtab.cluster import Cluster
 from trimtab.errors import BrokerError, ErrorCode, Unavailable

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from trimtab.blocking.producer import Producer
 from trimtab.client.metrics_cy import ProducerMetrics, Sampled
-from trimtab.client.producer import Producer
 from trimtab.client.topic_view import TopicView
 from trimtab.cluster import Cluster
 from trimtab.errors import Unavailable

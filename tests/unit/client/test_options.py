@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from trimtab.client.network.authentication import OAuthBearer, Plain, Scram
-from trimtab.client.network.connection_options import parse_jaas_config
+from trimtab.client.network.connection_options import connection_options
+from trimtab.client.network.options import Options, parse_jaas_config
 from trimtab.client.network.refused_options import FOREIGN, NO_OPS
 from trimtab.client.options import (
     ADMIN,
     CONSUMER,
     PRODUCER,
-    Options,
     gather_options,
     producer_options,
 )
@@ -416,6 +416,13 @@ def test_servers_that_are_no_text_are_refused(given: Any) -> None:
 
 
 # --- connections and security --------------------------------------------------------------------
+
+
+def test_all_clients_have_the_options_of_connections() -> None:
+    names = {option.name for option in connection_options(receive_buffer=-1, max_idle_ms=-1)}
+    assert {"bootstrap.servers", "security.protocol"} <= names
+    for table in (PRODUCER, CONSUMER, ADMIN):
+        assert names <= {option.name for option in table}
 
 
 def test_connection_options() -> None:

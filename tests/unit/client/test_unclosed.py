@@ -19,15 +19,18 @@ import pytest
 
 from tests.unit.client.scripted_produce import ProduceCluster
 from tests.unit.client.scripted_transactions import make_transaction_cluster
-from trimtab.client.admin import Admin, AsyncAdmin
-from trimtab.client.consumer import AsyncConsumer, Consumer
-from trimtab.client.producer import INTERRUPT_GRACE, AsyncProducer, Producer
-from trimtab.client.producer_core import Core
+from trimtab.blocking.admin import Admin
+from trimtab.blocking.consumer import Consumer
+from trimtab.blocking.producer import Producer
+from trimtab.client.admin import AsyncAdmin
+from trimtab.client.consumer import AsyncConsumer
+from trimtab.client.producer import AsyncProducer
+from trimtab.client.producer_core import INTERRUPT_GRACE, Core
 from trimtab.cluster import Cluster
 from trimtab.errors import Unavailable
-from trimtab.runtime import loop_thread
-from trimtab.runtime.unclosed import close_when_collected
 from trimtab.sim.world import World
+from trimtab.system import forks
+from trimtab.system.unclosed import close_when_collected
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +211,7 @@ def test_producers_that_are_dropped_deliver_and_hold_nothing(cluster: Cluster) -
     create(cluster, "dropped")
     wait_until_ended("trimtab-clients")
     gc.collect()
-    held, before = descriptors(), (threading.active_count(), len(loop_thread._fork_callbacks))
+    held, before = descriptors(), (threading.active_count(), len(forks._callbacks))
     cores: weakref.WeakSet[Core] = weakref.WeakSet()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ResourceWarning)
@@ -229,7 +232,7 @@ def test_producers_that_are_dropped_deliver_and_hold_nothing(cluster: Cluster) -
     wait_until_ended("trimtab-clients")
     gc.collect()
     assert len(cores) == 0
-    assert (threading.active_count(), len(loop_thread._fork_callbacks)) == before
+    assert (threading.active_count(), len(forks._callbacks)) == before
     # The cluster is of this process, too, and sees its connections end a moment later.
     assert descriptors() < held + 20
 

@@ -7,17 +7,18 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
 import pytest
 
+from tests.unit.forked import in_child
 from tests.unit.interrupts import interrupt_at
 from trimtab.errors import Unavailable, UsageError
-from trimtab.runtime import loop_thread, waiting
+from trimtab.runtime import loop_thread
 from trimtab.runtime.event_loop import new_event_loop
-from trimtab.runtime.loop_thread import LoopThread, call_in_forked_child, shared
+from trimtab.runtime.loop_thread import LoopThread, shared
+from trimtab.system import waiting
 
 
 async def _never() -> None:
@@ -293,32 +294,14 @@ def test_shared_can_be_held_and_stopped_by_many_threads_at_once() -> None:
     assert failures == []
 
 
-def _fork(check: Callable[[], object]) -> str:
-    """Run `check` in a forked child; its result comes back through a pipe."""
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            text = str(check())
-        except BaseException as error:
-            text = f"{type(error).__name__}: {error}"
-        os.write(write_end, text.encode())
-        os._exit(0)
-    os.close(write_end)
-    with os.fdopen(read_end) as pipe:
-        text = pipe.read()
-    os.waitpid(child, 0)
-    return text
-
-
 def test_use_after_fork_is_refused_with_the_way_out() -> None:
     with LoopThread("road") as thread:
         assert thread.run(asyncio.sleep, 0, 1) == 1
-        said = _fork(lambda: thread.run(_never))
+        said = in_child(lambda: thread.run(_never))
         assert said.startswith("UsageError: loop thread 'road' was started in process")
         assert "create the producer, consumer, admin or cluster after the fork" in said
-        assert _fork(lambda: thread.call_soon(print)).startswith("UsageError")
-        assert _fork(thread.stop) == "None"
+        assert in_child(lambda: thread.call_soon(print)).startswith("UsageError")
+        assert in_child(thread.stop) == "None"
         assert thread.run(asyncio.sleep, 0, 2) == 2
 
 
@@ -329,26 +312,8 @@ def test_shared_in_a_forked_child_is_a_thread_of_its_own() -> None:
 
     with shared() as parents:
         assert parents.run(asyncio.sleep, 0, 1) == 1
-        assert int(_fork(use)) not in (0, os.getpid())
+        assert int(in_child(use)) not in (0, os.getpid())
         assert parents.run(asyncio.sleep, 0, 2) == 2
-
-
-def test_a_forked_child_calls_the_registered_functions_of_existing_objects() -> None:
-    class Heir:
-        def __init__(self) -> None:
-            self.called_in: list[int] = []
-
-        def inherit(self) -> None:
-            self.called_in.append(os.getpid())
-
-    alive, gone = Heir(), Heir()
-    call_in_forked_child(alive, Heir.inherit)
-    call_in_forked_child(gone, Heir.inherit)
-    called_in = gone.called_in
-    del gone
-    gc.collect()
-    assert _fork(lambda: [alive.called_in == [os.getpid()], called_in]) == "[True, []]"
-    assert alive.called_in == []
 
 
 def test_a_thread_knows_whether_the_caller_is_on_it() -> None:
@@ -364,7 +329,7 @@ def test_a_thread_knows_whether_the_caller_is_on_it() -> None:
 def test_the_interpreter_exits_when_a_thread_was_never_stopped(start: str) -> None:
     script = f"""
 import asyncio
-from trimtab.runtime.loop_thread import LoopThread, call_in_forked_child, shared
+from trimtab.runtime.loop_thread import LoopThread, shared
 thread = {start}
 async def wait():
     try:

@@ -156,8 +156,9 @@ def _create_topics(
     bootstrap_servers: str, topics: Sequence[str], config: Mapping[str, object] | None = None
 ) -> list[Partition]:
     """Create topics with one partition on each broker."""
+    from trimtab.blocking.admin import Admin
     from trimtab.cli.demo.pipeline import Partition
-    from trimtab.client.admin import Admin, NewTopic
+    from trimtab.client.admin import NewTopic
 
     one_on_each = {broker: [broker] for broker in range(len(RACKS))}
     with Admin(bootstrap_servers) as admin:

@@ -18,7 +18,7 @@ from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
 
 if TYPE_CHECKING:
-    from trimtab.client.admin import Admin
+    from trimtab.blocking.admin import Admin
     from trimtab.client.topic_view import TopicView
     from trimtab.cluster import Cluster
 

@@ -38,9 +38,9 @@ from trimtab.spark.options.load import COST_PER_GB
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from trimtab.blocking.admin import Admin
     from trimtab.cli.load.reading import Stored
     from trimtab.cli.load.survey import Request, Summary, Tables
-    from trimtab.client.admin import Admin
     from trimtab.spark.load.snapshots import Snapshot
 
 EXAMPLES = """\

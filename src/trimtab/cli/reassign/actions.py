@@ -26,7 +26,7 @@ from trimtab.errors import BrokerError, UsageError
 from trimtab.records import TopicPartition
 
 if TYPE_CHECKING:
-    from trimtab.client.admin import Admin
+    from trimtab.blocking.admin import Admin
     from trimtab.client.topic_view import TopicView
 
 _PARTITIONS_A_REQUEST = 5000

@@ -9,7 +9,8 @@ from trimtab.errors import BrokerError, ErrorCode
 from trimtab.records import TopicPartition
 
 if TYPE_CHECKING:
-    from trimtab.client.admin import Admin, Reassignment
+    from trimtab.blocking.admin import Admin
+    from trimtab.client.admin import Reassignment
 
 _SIDES = ("leader", "follower")
 

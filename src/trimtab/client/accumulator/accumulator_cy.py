@@ -66,8 +66,8 @@ class Accumulator(Placement):
         lock: guards all state, held for microseconds.
         wake: called, from any thread, when the sender has something new to do.
         on_callback_error: called with an error that a delivery callback raised.
-        loop: the event loop that settles batches, if there is one; code on it must not block until
-            a batch is settled.
+        wait: `wait(future, timeout)` waits on a thread for the future of a batch; raises UsageError
+            where that would never end.
 
     Attributes:
         unavailable: a function, set by the sender, that returns the node ids of leaders that accept

@@ -10,7 +10,7 @@ cdef class Placement:
     cdef readonly BufferMemory memory
     cdef readonly BufferPool pool
     cdef readonly object now
-    cdef readonly object loop
+    cdef readonly object wait
     cdef public object unavailable
     cdef readonly frozenset published
     cdef readonly bint closed

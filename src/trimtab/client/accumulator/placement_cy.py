@@ -14,6 +14,7 @@ Source: KIP-480, KIP-794; `RecordAccumulator.append`, `BuiltInPartitioner`.
 """
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from types import BuiltinFunctionType
 from typing import Any
 
@@ -99,9 +100,9 @@ class Placement:
         lock: Any,
         wake: Callable[[], object],
         on_callback_error: Callable[[BaseException], object],
-        loop: Any = None,
+        wait: Callable[[Future[None], float | None], object] = Future.result,
     ) -> None:
-        self.loop = loop
+        self.wait = wait
         self.unavailable: Callable[[], frozenset[int]] | None = None
         self.published: frozenset[int] = frozenset()
         self.now = now

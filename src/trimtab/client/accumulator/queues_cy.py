@@ -18,7 +18,6 @@ import cython
 from trimtab.client.arguments import checked_callable, checked_seconds, refuse_copying
 from trimtab.errors import BatchRefused, UsageError
 from trimtab.records import NO_OFFSET, NO_TIMESTAMP, Record, RecordMetadata
-from trimtab.runtime.waiting import wait_for
 
 if cython.compiled:
     pass
@@ -317,7 +316,7 @@ class Delivery:
         accumulator = batch.queue.accumulator
         deadline = None if timeout is None else accumulator.now() + timeout
         while not batch.is_done:
-            wait_for(accumulator.future_of(batch), timeout, accumulator.loop)
+            accumulator.wait(accumulator.future_of(batch), timeout)
             batch = self._current_batch()
             if deadline is not None:
                 timeout = max(0.0, deadline - accumulator.now())

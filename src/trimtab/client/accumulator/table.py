@@ -17,10 +17,11 @@ from concurrent.futures import Future
 from itertools import count
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from trimtab.client.accumulator.accumulator_cy import Accumulator
+from trimtab.client.accumulator.memory_wait import MemoryWait
 from trimtab.client.arguments import checked_callable, checked_seconds, refuse_copying
 from trimtab.errors import KafkaError, UsageError
 from trimtab.records import NO_OFFSET, Record, TopicPartition
-from trimtab.runtime.waiting import wait_for
 from trimtab.wire.rows_cy import NO_TIME, BytesColumn, HeadersColumn, Rows
 
 logger = logging.getLogger("trimtab.client")
@@ -112,12 +113,16 @@ class TableDelivery:
     """What becomes of one table. Wait with `.result()` or `await`, or be called back.
 
     Args:
-        loop: the event loop that settles it, if there is one: nobody waits on it.
+        wait: as of `Accumulator`.
     """
 
-    def __init__(self, topic: str, loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def __init__(
+        self,
+        topic: str,
+        wait: Callable[[Future[Any], float | None], Any] = Future.result,
+    ) -> None:
         self.topic = topic
-        self._loop = loop
+        self._wait = wait
         self._sent = -1  # not known before the end
         self._settled = 0
         self._delivered: dict[int, PartitionSummary] = {}
@@ -195,12 +200,13 @@ class TableDelivery:
             TimeoutError: not all outcomes are known within `timeout`.
             UsageError: as of `Delivery.result`.
         """
-        return wait_for(self._future, checked_seconds("timeout", timeout), self._loop)
+        stored: TableSummary = self._wait(self._future, checked_seconds("timeout", timeout))
+        return stored
 
     def exception(self, timeout: float | None = None) -> TableError | None:
         """The error the table ended with, None if all of it is stored; waits like `result`."""
         try:
-            wait_for(self._future, checked_seconds("timeout", timeout), self._loop)
+            self._wait(self._future, checked_seconds("timeout", timeout))
         except TableError as error:
             return error
         return None
@@ -229,6 +235,60 @@ class TableDelivery:
     def __await__(self) -> Generator[Any, None, TableSummary]:
         # Shielded: a caller that stops waiting must not end the wait of others.
         return asyncio.shield(asyncio.wrap_future(self._future)).__await__()
+
+
+class TableSend:
+    """One table on its way: appends rows to the accumulator, and waits for buffer memory."""
+
+    def __init__(self, accumulator: Accumulator, topic: str, columns: Mapping[str, Column]) -> None:
+        self._accumulator = accumulator
+        self._columns = columns
+        self._sent = 0
+        self._is_whole = True
+        self.delivery = TableDelivery(topic, accumulator.wait)
+        self._settle = self.delivery.settle  # one object, however many parts: see `append_table`
+        self.memory_wait = MemoryWait(accumulator)
+
+    def append(self, data: object) -> Iterator[tuple[int, int | None]]:
+        """Append every row of a part; yields as `append_table`."""
+        self._check()
+        self._is_whole = False
+        self._sent += yield from append_table(
+            self._append_rows, self.delivery.topic, self._settle, data, **self._columns
+        )
+        self._is_whole = True
+
+    def end(self) -> TableDelivery:
+        """No more rows follow."""
+        self._check()
+        self._is_whole = False
+        self.delivery.end(self._sent)
+        return self.delivery
+
+    def _check(self) -> None:
+        if not self._is_whole:
+            raise UsageError(
+                f"a table for topic {self.delivery.topic} has ended, or an error has interrupted"
+                " it: open a new one for further rows"
+            )
+
+    def _append_rows(self, topic: str, rows: Rows, first: int) -> int:
+        taken: int = self._accumulator.append_rows(topic, rows, first, self.memory_wait.request)
+        self.memory_wait.end()
+        return taken
+
+
+def columns_of(
+    value: Column, key: Column, headers: Column, partition: Column, timestamp: Column
+) -> dict[str, Column]:
+    """The arguments of `send_table` that name columns."""
+    return {
+        "value": value,
+        "key": key,
+        "headers": headers,
+        "partition": partition,
+        "timestamp": timestamp,
+    }
 
 
 def append_table(

@@ -1,13 +1,12 @@
-"""The admin client: `Admin` from any thread, `AsyncAdmin` on an event loop.
+"""The admin client on an event loop; `trimtab.blocking.admin` has the one for threads.
 
-admin, async_admin   the public classes
+async_admin          the public class
 topics, configs, reassignments, log_dirs, eligible_leaders, transactions, group_offsets
                      build the requests, and read the responses
 calls                choose the broker, and retry
 answers              the types of arguments and results
 """
 
-from trimtab.client.admin.admin import Admin
 from trimtab.client.admin.answers import (
     ClusterDescription,
     ConfigEntry,
@@ -25,7 +24,6 @@ from trimtab.client.admin.answers import (
 from trimtab.client.admin.async_admin import AsyncAdmin, Moment
 
 __all__ = [
-    "Admin",
     "AsyncAdmin",
     "ClusterDescription",
     "ConfigEntry",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from random import Random
-from types import TracebackType
 from typing import Final, Literal, TypeAlias
 
 from trimtab.client.admin import (
@@ -13,9 +12,9 @@ from trimtab.client.admin import (
     group_offsets,
     log_dirs,
     reassignments,
-    topics,
     transactions,
 )
+from trimtab.client.admin import topics as topic_calls
 from trimtab.client.admin.answers import (
     ClusterDescription,
     ConfigEntry,
@@ -43,17 +42,16 @@ from trimtab.client.arguments import (
     checked_time,
     checked_topic,
     checked_wait_ms,
-    refuse_copying,
     shown,
 )
-from trimtab.client.fetcher.offsets import Isolation, OffsetAndTimestamp
-from trimtab.client.options import ADMIN, Options
+from trimtab.client.async_client import AsyncClient
+from trimtab.client.fetcher.offsets import Isolation, OffsetAndTimestamp, Offsets
+from trimtab.client.network.session import Session
+from trimtab.client.options import ADMIN, client_options
 from trimtab.client.sender.prepared import ProducerIdentity
-from trimtab.client.session import Session
 from trimtab.client.topic_view import TopicView
 from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
-from trimtab.runtime.unclosed import close_when_collected
 from trimtab.wire.sentinels import BROKER_DEFAULT, EARLIEST, LATEST, MAX_TIMESTAMP
 
 Moment: TypeAlias = Literal["earliest", "latest", "max_timestamp"] | int
@@ -62,12 +60,15 @@ Moment: TypeAlias = Literal["earliest", "latest", "max_timestamp"] | int
 _ENDS: Final = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
 
 
-class AsyncAdmin:
-    """`Admin` for an event loop: the same methods, awaited.
+class AsyncAdmin(AsyncClient):
+    """Manages topics, configurations, reassignments and transactions, on an event loop.
 
     Args:
         bootstrap_servers, options: as for `Admin`.
         random: for jitter; a simulation passes its own.
+
+    Every method raises `Unavailable`, with the addresses that were tried, if no broker answers
+    within `default.api.timeout.ms`, and `BrokerError` if a broker refuses.
     """
 
     def __init__(
@@ -77,32 +78,39 @@ class AsyncAdmin:
         random: Random | None = None,
         **options: object,
     ) -> None:
-        self._session = session = Session(ADMIN, bootstrap_servers, options, random or Random())
+        checked = client_options(ADMIN, bootstrap_servers, options)
+        session = Session(checked, random or Random())
         self._calls = Calls(session)
-        self._keep_open = close_when_collected(self, session.options.name_of(self), session.close)
-
-    __reduce_ex__ = refuse_copying
-
-    @property
-    def options(self) -> Options:
-        """Its checked options."""
-        return self._session.options
+        self._offsets = Offsets(session)
+        super().__init__(session, session.close)
 
     async def topics(self, include_internal: bool = False) -> list[str]:
-        """As `Admin.topics`."""
+        """The names of all topics, sorted."""
         checked_flag("include_internal", include_internal)
-        return await topics.list_topics(self._calls, include_internal)
+        return await topic_calls.list_topics(self._calls, include_internal)
 
     async def describe_topics(self, names: Iterable[str] | None = None) -> dict[str, TopicView]:
-        """As `Admin.describe_topics`."""
-        return await topics.describe_topics(
+        """Partitions, leaders and replicas by topic; of all topics if no names are given.
+
+        Raises:
+            BrokerError: UNKNOWN_TOPIC_OR_PARTITION, with the first unknown topic.
+        """
+        return await topic_calls.describe_topics(
             self._calls, None if names is None else checked_names("names", names)
         )
 
     async def eligible_leaders(
         self, names: Iterable[str], page_size: int = 2000
     ) -> dict[TopicPartition, EligibleLeaders]:
-        """As `Admin.eligible_leaders`."""
+        """The replicas that may lead these topics' partitions besides the ISR (KIP-966).
+
+        Args:
+            page_size: partitions that one response may describe; a broker may choose fewer.
+
+        Raises:
+            BrokerError: UNKNOWN_TOPIC_OR_PARTITION, with the first unknown topic;
+                UNSUPPORTED_VERSION, from brokers before Kafka 3.7.
+        """
         return await eligible_leaders.describe_eligible_leaders(
             self._calls, checked_names("names", names), checked_integer("page_size", page_size, 1)
         )
@@ -116,16 +124,29 @@ class AsyncAdmin:
         config: Mapping[str, object] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """As `Admin.create_topic`."""
+        """Create a topic, and return once all its partitions have leaders.
+
+        Args:
+            partitions, replication_factor: -1 for the cluster's defaults.
+            assignment: instead of these two, the brokers of each partition, the preferred leader
+                first.
+            config: topic options, such as `{"retention.ms": 3600000}`.
+            validate_only: check the request without creating the topic.
+
+        Raises:
+            BrokerError: the cluster refuses; code and message say why.
+        """
         topic = NewTopic(name, partitions, replication_factor, assignment, config)
         await self.create_topics([topic], validate_only)
 
-    async def create_topics(
-        self, new_topics: Iterable[NewTopic], validate_only: bool = False
-    ) -> None:
-        """As `Admin.create_topics`."""
+    async def create_topics(self, topics: Iterable[NewTopic], validate_only: bool = False) -> None:
+        """Create several topics in one request, as `create_topic` does for one.
+
+        Raises:
+            BrokerError: the error of the first refused topic; the others are created all the same.
+        """
         checked_flag("validate_only", validate_only)
-        await topics.create_topics(self._calls, new_topics, validate_only)
+        await topic_calls.create_topics(self._calls, topics, validate_only)
 
     async def create_partitions(
         self,
@@ -134,18 +155,32 @@ class AsyncAdmin:
         assignment: Sequence[Sequence[int]] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """As `Admin.create_partitions`."""
-        await topics.create_partitions(
+        """Add partitions to a topic, and return once all of them have leaders.
+
+        Args:
+            count: the new total number of partitions.
+            assignment: the brokers of each new one, the preferred leader first; if not given,
+                the cluster chooses.
+            validate_only: check the request without adding partitions.
+
+        Raises:
+            BrokerError: the cluster refuses; code and message say why.
+        """
+        await topic_calls.create_partitions(
             self._calls,
             checked_topic(name),
             checked_integer("count", count, 1),
-            topics.checked_assignment(assignment),
+            topic_calls.checked_assignment(assignment),
             checked_flag("validate_only", validate_only),
         )
 
     async def delete_topic(self, name: str) -> None:
-        """As `Admin.delete_topic`."""
-        await topics.delete_topic(self._calls, checked_topic(name))
+        """Delete a topic and its records.
+
+        Raises:
+            BrokerError: UNKNOWN_TOPIC_OR_PARTITION, or the cluster does not delete topics.
+        """
+        await topic_calls.delete_topic(self._calls, checked_topic(name))
 
     async def list_offsets(
         self,
@@ -153,8 +188,14 @@ class AsyncAdmin:
         at: Moment = "latest",
         isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """As `Admin.list_offsets`."""
-        self._calls.check_open()
+        """An offset of each partition, looked up at its leader.
+
+        Args:
+            at: "earliest", "latest", "max_timestamp" (KIP-734), or a time in ms since the epoch:
+                the first record at or after it. Offset and timestamp are -1 if there is none.
+            isolation: with "read_committed" a partition ends before its first open transaction.
+        """
+        self._session.check_open()
         if isinstance(at, str):
             if at not in _ENDS:
                 raise UsageError(f"at={at!r}: must be a time in ms or one of {', '.join(_ENDS)}")
@@ -165,14 +206,15 @@ class AsyncAdmin:
             raise UsageError(
                 f"isolation={shown(isolation)}: must be 'read_uncommitted' or 'read_committed'"
             )
-        return await self._session.offsets.find(
+        return await self._offsets.find(
             dict.fromkeys(checked_partitions(partitions), moment),
             self._session.timeout,
             Isolation[isolation.upper()],
         )
 
     async def describe_configs(self, kind: ConfigKind, name: str | int) -> list[ConfigEntry]:
-        """As `Admin.describe_configs`."""
+        """All options of a topic, or of a broker by its id, sorted by name. For the broker "":
+        the dynamic options that were set for all brokers."""
         return await configs.describe_configs(self._calls, kind, name)
 
     async def alter_configs(
@@ -185,14 +227,24 @@ class AsyncAdmin:
         subtract: Mapping[str, object] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """As `Admin.alter_configs`."""
+        """Change options of a topic, of a broker by its id, or of all brokers (""): all of these
+        changes, or none. Other options stay as they are (KIP-339).
+
+        Args:
+            changes: new values; None restores the default.
+            append, subtract: entries to add to or remove from list options, such as cleanup.policy.
+            validate_only: check the request without changing options.
+
+        Raises:
+            BrokerError: the cluster refuses; code and message say why.
+        """
         await configs.alter_configs(
             self._calls,
             kind,
             name,
-            topics.write_config("changes", {} if changes is None else changes),
-            topics.write_config("append", {} if append is None else append),
-            topics.write_config("subtract", {} if subtract is None else subtract),
+            topic_calls.write_config("changes", {} if changes is None else changes),
+            topic_calls.write_config("append", {} if append is None else append),
+            topic_calls.write_config("subtract", {} if subtract is None else subtract),
             checked_flag("validate_only", validate_only),
         )
 
@@ -201,7 +253,17 @@ class AsyncAdmin:
         targets: Mapping[Partition, Sequence[int] | None],
         allow_replication_factor_change: bool = True,
     ) -> None:
-        """As `Admin.alter_reassignments`."""
+        """Move partitions to other brokers (KIP-455). Returns once the moves have begun;
+        `list_reassignments` lists the unfinished ones.
+
+        Args:
+            targets: the new replicas of each partition, the preferred leader first; None cancels a
+                move.
+            allow_replication_factor_change: whether the number of replicas may change (KIP-860).
+
+        Raises:
+            ReassignmentsRefused: some partitions cannot be moved; the other moves have begun.
+        """
         await reassignments.alter_reassignments(
             self._calls,
             {
@@ -218,7 +280,7 @@ class AsyncAdmin:
     async def list_reassignments(
         self, partitions: Iterable[Partition] | None = None
     ) -> dict[TopicPartition, Reassignment]:
-        """As `Admin.list_reassignments`."""
+        """The unfinished reassignments of these partitions, or of the whole cluster."""
         return await reassignments.list_reassignments(
             self._calls,
             None if partitions is None else checked_partitions(partitions),
@@ -227,7 +289,11 @@ class AsyncAdmin:
     async def describe_log_dirs(
         self, brokers: Iterable[int] | None = None
     ) -> dict[int, list[LogDirectory]]:
-        """As `Admin.describe_log_dirs`."""
+        """The log directories of these brokers, or of all, with the logs in them.
+
+        Raises:
+            UsageError: there is no such broker.
+        """
         return await log_dirs.describe_log_dirs(
             self._calls, None if brokers is None else checked_brokers("brokers", brokers)
         )
@@ -235,7 +301,12 @@ class AsyncAdmin:
     async def list_transactions(
         self, prefix: str = "", states: Iterable[str] | None = None
     ) -> list[TransactionListing]:
-        """As `Admin.list_transactions`."""
+        """The transactional ids that the cluster knows, sorted (KIP-664).
+
+        Args:
+            prefix: only ids that begin with this.
+            states: only ids in one of these states, such as `["Ongoing"]`; None for all.
+        """
         return await transactions.list_transactions(
             self._calls,
             checked_text("prefix", prefix),
@@ -245,7 +316,7 @@ class AsyncAdmin:
     async def describe_transactions(
         self, transactional_ids: Iterable[str]
     ) -> dict[str, TransactionDescription]:
-        """As `Admin.describe_transactions`."""
+        """Epoch, state and partitions of these ids; ids that no coordinator knows are left out."""
         return await transactions.describe_transactions(
             self._calls, checked_texts("transactional_ids", transactional_ids)
         )
@@ -253,17 +324,39 @@ class AsyncAdmin:
     async def fence_producers(
         self, transactional_ids: Iterable[str]
     ) -> dict[str, ProducerIdentity]:
-        """As `Admin.fence_producers`."""
+        """Fence the producers of these transactional ids, and abort the transactions that they have
+        open or prepared. Returns once that is done, with the new identity of each id.
+
+        Raises:
+            BrokerError: a coordinator refuses; other producers may have been fenced.
+        """
         return await transactions.fence_producers(
             self._calls, checked_texts("transactional_ids", transactional_ids)
         )
 
     async def list_group_offsets(self, group: str) -> dict[TopicPartition, int]:
-        """As `Admin.list_group_offsets`."""
+        """A consumer group's committed offsets (of the next record to read), by partition.
+
+        Empty for an unknown group.
+
+        Raises:
+            BrokerError: UNSUPPORTED_VERSION from a cluster without consumer groups, such as one of
+                trimtab's; not authorized.
+            Unavailable: its coordinator does not answer in time.
+        """
         return await group_offsets.list_group_offsets(self._calls, _checked_group(group))
 
     async def alter_group_offsets(self, group: str, offsets: Mapping[Partition, int]) -> None:
-        """As `Admin.alter_group_offsets`."""
+        """Set a consumer group's committed offsets (of the next record to read), by partition
+        (KIP-396).
+
+        Tools that show lag use them, too. The group must have no members.
+
+        Raises:
+            BrokerError: UNSUPPORTED_VERSION from a cluster without consumer groups, such as one of
+                trimtab's; UNKNOWN_MEMBER_ID if the group has members; not authorized.
+            Unavailable: its coordinator does not answer in time.
+        """
         _checked_group(group)
         await group_offsets.alter_group_offsets(
             self._calls,
@@ -279,7 +372,11 @@ class AsyncAdmin:
         )
 
     async def cluster(self, timeout_ms: float | None = None) -> ClusterDescription:
-        """As `Admin.cluster`."""
+        """The cluster's id and its brokers.
+
+        Args:
+            timeout_ms: how long to wait for a broker; `default.api.timeout.ms` if None.
+        """
         calls = self._calls
         timeout = None if timeout_ms is None else checked_wait_ms("timeout_ms", timeout_ms)
         response = await calls.retry(
@@ -290,24 +387,6 @@ class AsyncAdmin:
             response.controller_id,
             [node for _, node in sorted(self._session.metadata.nodes.items())],
         )
-
-    async def close(self) -> None:
-        """Close the connections. Closing again does nothing."""
-        if not self._calls.is_closed:
-            self._calls.is_closed = True
-            self._keep_open()
-            await self._session.close()
-
-    async def __aenter__(self) -> AsyncAdmin:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
 
 def _checked_group(group: object) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from trimtab.client.network.connection import Connection
-from trimtab.client.session import Session
+from trimtab.client.network.session import Session
 from trimtab.errors import BrokerError, ErrorCode, KafkaError, Unavailable, UsageError, error_code
 from trimtab.wire.messages.metadata import MetadataResponse
 from trimtab.wire.schema import Request
@@ -31,16 +31,11 @@ class Calls:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.is_closed = False
 
     @property
     def timeout_ms(self) -> int:
         """How long a broker may take for a request (`request.timeout.ms`)."""
         return int(self.session.options.integer("request.timeout.ms"))
-
-    def check_open(self) -> None:
-        if self.is_closed:
-            raise UsageError("the admin client is closed")
 
     async def retry(
         self, what: str, attempt: Callable[[], Awaitable[T]], timeout: float | None = None
@@ -51,8 +46,8 @@ class Calls:
             what: completes the error message "cannot …".
             timeout: seconds for all attempts; `default.api.timeout.ms` if None.
         """
-        self.check_open()
         session = self.session
+        session.check_open()
         longest = session.timeout if timeout is None else timeout
         last: KafkaError | None = None
         failures = 0

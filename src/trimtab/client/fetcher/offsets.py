@@ -6,12 +6,10 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from enum import IntEnum
-from random import Random
 from typing import Final, NamedTuple
 
-from trimtab.client.network.backoff import Backoff
-from trimtab.client.network.connections import Connections
-from trimtab.client.network.metadata import Metadata
+from trimtab.client.network.options import Options
+from trimtab.client.network.session import Session
 from trimtab.errors import (
     AuthenticationFailed,
     BrokerError,
@@ -53,24 +51,13 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class Offsets:
-    """Looks up offsets at the partitions' leaders; asks the new leader if leadership moved.
+    """Looks up offsets at the partitions' leaders; asks the new leader if leadership moved."""
 
-    Args:
-        backoff: between attempts.
-    """
-
-    def __init__(
-        self,
-        connections: Connections,
-        metadata: Metadata,
-        *,
-        backoff: Backoff,
-        random: Random,
-    ) -> None:
-        self._connections = connections
-        self._metadata = metadata
-        self._backoff = backoff
-        self._random = random
+    def __init__(self, session: Session) -> None:
+        self._connections = session.connections
+        self._metadata = session.metadata
+        self._backoff = session.backoff
+        self._random = session.random
 
     async def find(
         self,
@@ -243,3 +230,8 @@ class Offsets:
 def found_or_none(found: OffsetAndTimestamp) -> OffsetAndTimestamp | None:
     """The same, or None if its offset is -1: no record has the timestamp or a later one."""
     return None if found.offset == NO_OFFSET else found
+
+
+def isolation_of(options: Options) -> Isolation:
+    """The option `isolation.level`."""
+    return Isolation[options.text("isolation.level").upper()]

@@ -15,7 +15,8 @@ from functools import partial
 from random import Random
 from typing import Any, cast
 
-from trimtab.client.options import PRODUCER, Options
+from trimtab.client.network.options import Options
+from trimtab.client.options import PRODUCER
 from trimtab.client.partitioner.per_record import (
     CallableNewBatchPartitioner,
     CallablePartitioner,

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from trimtab.balance.limits import PER_BROKER, PER_CLUSTER
-from trimtab.client.admin import Admin
+from trimtab.blocking.admin import Admin
 from trimtab.errors import BrokerError, ErrorCode
 from trimtab.spark.load.inputs import to_arrow, to_frame
 

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
-from trimtab.client.admin import Admin
-from trimtab.client.consumer import Consumer
+from trimtab.blocking.admin import Admin
+from trimtab.blocking.consumer import Consumer
 from trimtab.client.options import ADMIN
 from trimtab.errors import BrokerError, ErrorCode, Unavailable
 from trimtab.records import TopicPartition

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from trimtab.client.admin import Admin
+from trimtab.blocking.admin import Admin
 from trimtab.client.options import ADMIN
 from trimtab.client.topic_view import TopicView
 from trimtab.errors import BrokerError, ErrorCode

@@ -13,15 +13,15 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from trimtab.errors import UsageError
-from trimtab.runtime.clock import wall_clock
 from trimtab.spark.options.sink import SinkOptions
 from trimtab.spark.resident import Residents
 from trimtab.spark.write import exactly_once as protocol
 from trimtab.spark.write.exactly_once import BatchAttempt, Identity, Plan, Receipt, Remedy, TaskRun
 from trimtab.spark.write.sink import Counts, Guarantee, TaskRows
+from trimtab.system.clock import wall_clock
 
 if TYPE_CHECKING:
-    from trimtab.client.producer import Producer
+    from trimtab.blocking.producer import Producer
     from trimtab.client.sender.prepared import PreparedTransaction
     from trimtab.spark.write.ledger import KafkaLedger
 
@@ -145,7 +145,7 @@ class ExactlyOnce(Guarantee):
     def _producer(self, transactional_id: str) -> Iterator[Producer]:
         """A producer with this transactional id, and no producer id yet. After a task has prepared
         its transaction, the next task uses the same producer, with any transactional id."""
-        from trimtab.client.producer import Producer
+        from trimtab.blocking.producer import Producer
 
         client = {**self._options.client_here(), **self._client}
         with _producers.borrow(

@@ -16,10 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
-from trimtab.client.admin import Admin
-from trimtab.client.consumer import Consumer
+from trimtab.blocking.admin import Admin
+from trimtab.blocking.consumer import Consumer
+from trimtab.blocking.producer import Producer
 from trimtab.client.options import ADMIN, CONSUMER
-from trimtab.client.producer import Producer
 from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
 from trimtab.errors import BrokerError, ErrorCode, Unavailable, UsageError
 from trimtab.records import TopicPartition

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from trimtab.blocking.producer import Producer
     from trimtab.client.accumulator.table import TableDelivery
-    from trimtab.client.producer import Producer
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class TaskRows:
             TableError: rows were not delivered; names the partition and the reason.
             UsageError, BrokerError, Unavailable: as `Producer.send_table`.
         """
-        from trimtab.client.producer import OpenTable
+        from trimtab.blocking.producer import OpenTable
 
         tables: dict[str, OpenTable] = {}
         for batch in self._batches:
@@ -197,7 +197,7 @@ class AtLeastOnce(Guarantee):
     def write(self, rows: TaskRows) -> Acknowledged:
         if rows.is_empty:
             return Acknowledged({})
-        from trimtab.client.producer import Producer
+        from trimtab.blocking.producer import Producer
 
         client = self._options.client_here()
         with _producers.borrow(frozenset(client.items()), lambda: Producer(client)) as producer:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from trimtab.blocking.admin import Admin
+from trimtab.blocking.producer import Producer
 from trimtab.cli import main
-from trimtab.client.admin import Admin
-from trimtab.client.producer import Producer
 from trimtab.cluster import Cluster
 
 Run = Callable[..., "tuple[int, str, str]"]

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from trimtab.client.admin import Admin, EligibleLeaders, NewTopic
+from trimtab.blocking.admin import Admin
+from trimtab.client.admin import EligibleLeaders, NewTopic
 from trimtab.cluster import Cluster
 from trimtab.errors import BrokerError, ErrorCode
 from trimtab.records import TopicPartition

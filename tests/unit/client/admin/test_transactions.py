@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.unit.client.scripted_transactions import TransactionCluster, make_transaction_cluster
-from trimtab.client.admin import Admin, AsyncAdmin, TransactionDescription, TransactionListing
+from trimtab.blocking.admin import Admin
+from trimtab.client.admin import AsyncAdmin, TransactionDescription, TransactionListing
 from trimtab.client.sender.prepared import ProducerIdentity
 from trimtab.cluster import Cluster
 from trimtab.errors import BrokerError, ErrorCode, UsageError

@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.client.scripted_broker import ScriptedCluster
 from trimtab.client.fetcher.batch_sizes import Ahead, list_batch_sizes
-from trimtab.client.options import CONSUMER
-from trimtab.client.session import Session
+from trimtab.client.network.session import Session
+from trimtab.client.options import CONSUMER, client_options
 from trimtab.errors import ErrorCode, Unavailable
 from trimtab.records import TopicPartition
 from trimtab.sim.world import World
@@ -70,7 +70,7 @@ def lister(
 
 
 def open_session(cluster: ScriptedCluster) -> Session:
-    return Session(CONSUMER, cluster.bootstrap, {}, Random(1))
+    return Session(client_options(CONSUMER, cluster.bootstrap, {}), Random(1))
 
 
 def test_a_leader_that_has_moved_is_asked_for_again(world: World, cluster: ScriptedCluster) -> None:

@@ -10,7 +10,8 @@ from random import Random
 import pytest
 
 from tests.unit.client.scripted_load import ScriptedLoad
-from trimtab.client.options import PRODUCER, Options
+from trimtab.client.network.options import Options
+from trimtab.client.options import PRODUCER
 from trimtab.client.partitioner.built_in import BuiltInPartitioner
 from trimtab.client.partitioner.factory import PartitionerMaker, make_partitioner
 from trimtab.client.partitioner.java import JavaPartitioner

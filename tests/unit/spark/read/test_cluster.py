@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from trimtab import Admin, Cluster, Producer
-from trimtab.client.consumer import Batches, Consumer
+from trimtab.blocking.consumer import Consumer
+from trimtab.client.fetcher.fetcher import Batches
 from trimtab.errors import BrokerError, ErrorCode, Unavailable, UsageError
 from trimtab.records import TopicPartition
 from trimtab.spark.options.source import SourceOptions, read_options
@@ -234,7 +235,7 @@ def test_nothing_is_fetched_beyond_the_range(servers: str) -> None:
     async def let_it_fetch() -> set[int]:
         for _ in range(10):  # turns of the loop: what was taken is noted, then the next fetch sent
             await asyncio.sleep(0)
-        return set(consumer._fetcher._busy)
+        return set(consumer._client._fetcher._busy)
 
     assert consumer._thread.run(let_it_fetch) == set()
 
@@ -332,7 +333,7 @@ def test_the_rack_is_resolved_where_the_task_runs(
     ((key, (consumer,)),) = cluster._consumers._idle.items()
     assert ("client.rack", "b") in key  # type: ignore[operator]
     assert isinstance(consumer, Consumer)
-    assert consumer._session.options.text("client.rack") == "b"
+    assert consumer._client.options.text("client.rack") == "b"
 
 
 def test_bounds_are_those_of_the_partitions(servers: str) -> None:

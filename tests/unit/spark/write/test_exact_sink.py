@@ -217,7 +217,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeProducer]]:
     """The producers that tasks have made, in a worker without any before."""
     monkeypatch.setattr(FakeProducer, "made", [], raising=False)
     monkeypatch.setattr(FakeProducer, "fails_at", "")
-    monkeypatch.setattr("trimtab.client.producer.Producer", FakeProducer)
+    monkeypatch.setattr("trimtab.blocking.producer.Producer", FakeProducer)
     for module, name in ((exact_sink, "_producers"), (ledger, "_drivers")):
         residents: Residents[Any] = Residents(exact_sink._close, lambda seconds, call: None)
         monkeypatch.setattr(module, name, residents)

@@ -80,7 +80,7 @@ class FakeTable:
 
 @pytest.fixture(autouse=True)
 def fake_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trimtab.client.producer.OpenTable", FakeTable)
+    monkeypatch.setattr("trimtab.blocking.producer.OpenTable", FakeTable)
 
 
 def batch(values: list[Any], topics: list[Any] | None = None) -> Any:
@@ -179,7 +179,7 @@ def producers(monkeypatch: pytest.MonkeyPatch) -> list[FakeProducer]:
         made.append(FakeProducer(client))
         return made[-1]
 
-    monkeypatch.setattr("trimtab.client.producer.Producer", make)
+    monkeypatch.setattr("trimtab.blocking.producer.Producer", make)
     residents: Residents[Any] = Residents(sink._close, lambda seconds, call: None)
     monkeypatch.setattr(sink, "_producers", residents)
     return made

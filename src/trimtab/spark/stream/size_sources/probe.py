@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from random import Random
 from typing import Final
 
-from trimtab.client.consumer import Consumer
+from trimtab.blocking.consumer import Consumer
 from trimtab.errors import BrokerError, ErrorCode
 from trimtab.records import TopicPartition
 from trimtab.spark.stream.admission import Piece

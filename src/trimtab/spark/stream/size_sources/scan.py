@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from trimtab.client.consumer import Consumer
+from trimtab.blocking.consumer import Consumer
 from trimtab.errors import BrokerError, ErrorCode
 from trimtab.records import TopicPartition
 from trimtab.spark.stream.admission import Piece

@@ -147,7 +147,7 @@ def delete_records(servers: str, partition: TopicPartition, offset: int) -> None
     )
     with Admin(servers) as admin:
         leader = admin.describe_topics([partition.topic])[partition.topic].leaders[0]
-        connections = admin._admin._session.connections
+        connections = admin._client._session.connections
         response = admin._thread.run(connections.request, leader, request, 21)
     assert response.topics[0].partitions[0].error_code == 0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trimtab.errors import UsageError
-from trimtab.runtime.network import (
+from trimtab.system.network import (
     TlsSettings,
     make_nonce,
     make_tls_context,

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.unit.client.odd_values import make_accumulator
+from trimtab.blocking.producer import OpenTable, Producer
 from trimtab.client.accumulator.accumulator_cy import Accumulator
 from trimtab.client.network.metadata import TopicView
-from trimtab.client.producer import OpenTable, Producer
 from trimtab.cluster import Cluster
 from trimtab.errors import UsageError
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from trimtab.runtime.clock import monotonic_clock, wall_clock, wall_clock_ms
 from trimtab.runtime.event_loop import new_event_loop
+from trimtab.system.clock import monotonic_clock, wall_clock, wall_clock_ms
 
 
 def test_both_wall_clocks_agree() -> None:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from trimtab.client.admin import Admin, ConfigSource, ReassignmentsRefused
-from trimtab.client.producer import Producer
+from trimtab.blocking.admin import Admin
+from trimtab.blocking.producer import Producer
+from trimtab.client.admin import ConfigSource, ReassignmentsRefused
 from trimtab.cluster import Cluster
 from trimtab.config.node import CONTROLLER_ID
 from trimtab.errors import BrokerError, ErrorCode, UsageError

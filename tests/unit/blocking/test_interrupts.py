@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from tests.unit.interrupts import interrupt_at
-from trimtab.client.admin import Admin
-from trimtab.client.producer import Producer
+from trimtab.blocking.admin import Admin
+from trimtab.blocking.producer import Producer
 from trimtab.cluster import Cluster
 from trimtab.errors import Unavailable, UsageError
 
@@ -39,11 +39,11 @@ def is_ours(code: CodeType) -> bool:
 
 def is_of_waiting(code: CodeType) -> bool:
     """The lines that are Python's in either form."""
-    return code.co_filename.endswith(("producer.py", "producer_core.py", "waiting.py"))
+    return code.co_filename.endswith(("producer.py", "producer_core.py", "face.py", "waiting.py"))
 
 
 def is_of_faces(code: CodeType) -> bool:
-    return code.co_filename.endswith("client/producer.py")
+    return code.co_filename.endswith("blocking/producer.py")
 
 
 def sweep(
@@ -234,7 +234,7 @@ def test_flush_and_result(cluster: Cluster) -> None:
 def test_a_thread_that_lets_the_sender_run(cluster: Cluster) -> None:
     with Producer(cluster.bootstrap_servers, linger_ms=0, batch_size=1000) as producer:
         producer.send("t", b"x").result(20)
-        assert sweep(producer._core.let_sender_run, lambda: verify(producer)) >= 5
+        assert sweep(producer._let_sender_run, lambda: verify(producer)) >= 5
 
 
 def test_close_and_construction_of_a_producer(cluster: Cluster) -> None:
@@ -267,7 +267,7 @@ def test_close_and_construction_of_a_producer(cluster: Cluster) -> None:
 
 
 def is_of_making(code: CodeType) -> bool:
-    return code.co_filename.endswith(("producer.py", "loop_thread.py", "waiting.py"))
+    return code.co_filename.endswith(("producer.py", "face.py", "loop_thread.py", "waiting.py"))
 
 
 def test_a_table(cluster: Cluster) -> None:

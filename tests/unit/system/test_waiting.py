@@ -9,7 +9,15 @@ import pytest
 
 from tests.unit.interrupts import interrupt_at
 from trimtab.errors import UsageError
-from trimtab.runtime.waiting import begin_on, guarded, new_gate, new_lock, refuse_waiting, wait_for
+from trimtab.system.waiting import (
+    begin_on,
+    guarded,
+    loop_time,
+    new_gate,
+    new_lock,
+    refuse_waiting,
+    wait_for,
+)
 
 
 class _Slow(concurrent.futures.Future[str]):
@@ -149,3 +157,18 @@ def test_a_gate_is_closed_until_it_is_opened() -> None:
     assert not gate.acquire(False)
     gate.release()
     assert gate.acquire(False)
+
+
+def test_a_loops_time_is_right_on_the_threads_of_other_loops() -> None:
+    class Stale(asyncio.SelectorEventLoop):
+        def time(self) -> float:
+            return super().time() - 1000
+
+    stale = Stale()
+
+    async def ask() -> float:
+        return loop_time(stale) - asyncio.get_running_loop().time()
+
+    assert -1 < asyncio.run(ask()) < 1
+    assert -1 < stale.run_until_complete(ask()) < 1
+    stale.close()

@@ -14,7 +14,7 @@ from functools import cache
 from threading import Event
 from typing import Any
 
-from trimtab.runtime.waiting import begin_on
+from trimtab.system.waiting import begin_on
 
 _log = logging.getLogger("trimtab.client")
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.unit.client.scripted_produce import ProduceCluster
+from trimtab.blocking.admin import Admin
+from trimtab.blocking.consumer import Consumer
+from trimtab.blocking.producer import Producer
 from trimtab.client.accumulator.table import TableDelivery
-from trimtab.client.admin import Admin
-from trimtab.client.consumer import Consumer
-from trimtab.client.producer import Producer
 from trimtab.cluster import Cluster
 from trimtab.errors import UsageError
 
@@ -41,7 +41,7 @@ def refusals(calls: list[Callable[[], object]]) -> list[str]:
 
 def blocking_calls(cluster: Cluster, producer: Producer, other: Producer, admin: Admin) -> Any:
     pending = other.send("t", b"pending", timestamp=1)
-    table = TableDelivery("t", other._core.loop)
+    table = TableDelivery("t", other._core.accumulator.wait)
     consumer = Consumer(cluster.bootstrap_servers)
     consumer.assign([("t", 0)])
     calls: list[Callable[[], object]] = [

@@ -13,7 +13,7 @@ from math import inf
 from typing import Any, TypeVar
 
 from trimtab.errors import UsageError
-from trimtab.runtime.clock import monotonic_clock
+from trimtab.system.clock import monotonic_clock
 
 T = TypeVar("T")
 
@@ -181,3 +181,13 @@ def new_gate() -> threading.Lock:
     gate = threading.Lock()
     gate.acquire()
     return gate
+
+
+def loop_time(loop: asyncio.AbstractEventLoop) -> float:
+    """A loop's time in seconds, for the threads of all loops.
+
+    uvloop's `time()` stands still while it waits for events: to another thread it may be minutes
+    old. Loops that run beside others are real ones, whose time is the monotonic clock's.
+    """
+    running = asyncio._get_running_loop()
+    return loop.time() if running is loop or running is None else monotonic_clock()

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from trimtab.client.admin import Admin, AsyncAdmin
-from trimtab.client.consumer import AsyncConsumer, Consumer
-from trimtab.client.producer import Producer
+from trimtab.blocking.admin import Admin
+from trimtab.blocking.consumer import Consumer
+from trimtab.blocking.producer import Producer
+from trimtab.client.admin import AsyncAdmin
+from trimtab.client.consumer import AsyncConsumer
 from trimtab.cluster import Cluster
 from trimtab.errors import BrokerError, ErrorCode, UsageError
 from trimtab.records import Record, TopicPartition

@@ -1,0 +1,65 @@
+"""The admin client, from any thread.
+
+    with Admin("127.0.0.1:9092") as admin:
+        admin.create_topic("flights", partitions=6)
+        print(admin.list_offsets([("flights", 0)], at="latest"))
+
+Requests that only read are repeated, at other brokers too, until `default.api.timeout.ms` is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from random import Random
+
+from trimtab.blocking.face import Face, waits
+from trimtab.client.admin.async_admin import AsyncAdmin
+from trimtab.client.options import gather_options
+from trimtab.runtime.loop_thread import shared
+
+
+class Admin(Face[AsyncAdmin]):
+    """Manages topics, configurations, reassignments and transactions, from any thread.
+
+    Args:
+        bootstrap_servers: `host:port, …` of the cluster; also as the option of that name. Or a
+            dictionary of options, to which keyword arguments may add.
+        options: Kafka's admin options, dotted or in snake case.
+
+    Raises:
+        UsageError: an unknown option, or a value that is out of range.
+
+    Every method raises `Unavailable`, with the addresses that were tried, if no broker answers
+    within `default.api.timeout.ms`, and `BrokerError` if a broker refuses.
+    """
+
+    _closed_error = "the admin client is closed"
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Iterable[str] | Mapping[str, object] | None = None,
+        **options: object,
+    ) -> None:
+        given = gather_options("admin", bootstrap_servers, options)
+        admin = AsyncAdmin(given, random=Random())
+        self._wrap(admin, admin._leave_closing(), shared())
+
+    topics = waits(AsyncAdmin.topics)
+    describe_topics = waits(AsyncAdmin.describe_topics)
+    eligible_leaders = waits(AsyncAdmin.eligible_leaders)
+    create_topic = waits(AsyncAdmin.create_topic)
+    create_topics = waits(AsyncAdmin.create_topics)
+    create_partitions = waits(AsyncAdmin.create_partitions)
+    delete_topic = waits(AsyncAdmin.delete_topic)
+    list_offsets = waits(AsyncAdmin.list_offsets)
+    describe_configs = waits(AsyncAdmin.describe_configs)
+    alter_configs = waits(AsyncAdmin.alter_configs)
+    alter_reassignments = waits(AsyncAdmin.alter_reassignments)
+    list_reassignments = waits(AsyncAdmin.list_reassignments)
+    describe_log_dirs = waits(AsyncAdmin.describe_log_dirs)
+    list_transactions = waits(AsyncAdmin.list_transactions)
+    describe_transactions = waits(AsyncAdmin.describe_transactions)
+    fence_producers = waits(AsyncAdmin.fence_producers)
+    list_group_offsets = waits(AsyncAdmin.list_group_offsets)
+    alter_group_offsets = waits(AsyncAdmin.alter_group_offsets)
+    cluster = waits(AsyncAdmin.cluster)

@@ -1,0 +1,53 @@
+"""What every client has on its event loop: options, connections and metadata."""
+
+from __future__ import annotations
+
+from random import Random
+
+from trimtab.client.network.connections import Connections
+from trimtab.client.network.metadata import Metadata
+from trimtab.client.network.options import Options
+from trimtab.errors import UsageError
+
+
+class Session:
+    """One client's link to the cluster. Created on any thread, used on one event loop.
+
+    Args:
+        creates_topics: whether the brokers may create the topics that the client asks for.
+
+    Attributes:
+        is_closed: whether the client's user has closed it.
+    """
+
+    def __init__(self, options: Options, random: Random, creates_topics: bool = False) -> None:
+        self.options = options
+        self.random = random
+        self.backoff = options.backoff()
+        self.connections = Connections(options.bootstrap, options.connection_options(), random)
+        self.metadata = Metadata(
+            self.connections,
+            max_age=options.seconds("metadata.max.age.ms"),
+            backoff=self.backoff,
+            create_topics=creates_topics,
+            random=random,
+        )
+        self.is_closed = False
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that a call of a consumer or admin client takes at most
+        (`default.api.timeout.ms`)."""
+        return self.options.seconds("default.api.timeout.ms")
+
+    def check_open(self) -> None:
+        """Raise UsageError if the client is closed."""
+        if self.is_closed:
+            raise UsageError(f"the {_NAMES[self.options.kind]} is closed")
+
+    async def close(self) -> None:
+        await self.metadata.close()
+        await self.connections.close()
+
+
+_NAMES = {"producer": "producer", "consumer": "consumer", "admin": "admin client"}
