@@ -13,12 +13,9 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import cast
 
-from trimtab.broker.auto_creation import AutoCreation
 from trimtab.broker.cluster_view import ClusterView
 from trimtab.broker.controller_link import ControllerLink
-from trimtab.broker.fetch_session_cache import FetchSessionCache
 from trimtab.broker.handlers import Services, handlers_of
-from trimtab.broker.handlers.producer_ids import ProducerIds
 from trimtab.broker.isr_proposals import IsrProposals
 from trimtab.broker.lifecycle import Lifecycle
 from trimtab.broker.metadata_follower import MetadataFollower
@@ -29,7 +26,6 @@ from trimtab.broker.upkeep import Upkeep
 from trimtab.metadata.image import ClusterImage
 from trimtab.metadata.replayed import read_replayed, refuse_other_history
 from trimtab.server.listener import Listener
-from trimtab.server.turns import Turns
 from trimtab.storage.log_directory import LogDirectory
 from trimtab.storage.storage import Storage, StorageError
 
@@ -108,20 +104,10 @@ class Broker:
         self.upkeep = Upkeep(
             self.replicas, storage, self._replayed_before, lambda: self.metadata.last
         )
-        self.services = Services(
-            self.view,
-            self.replicas,
-            FetchSessionCache(
-                cast(int, config["max.incremental.fetch.session.cache.slots"]), random
-            ),
-            link,
-            AutoCreation(link),
-            ProducerIds(broker_id, lambda: self.epoch, link),
-            Turns(),
-        )
+        self.services = Services(self.replicas, link, lambda: self.epoch, random)
         self.listener = Listener(broker_id, handlers_of(self.services), config, self.services.turns)
         self.failed = asyncio.Event()
-        self._following: asyncio.Future[None] | None = None
+        self._working = self.metadata, self.upkeep, self.replicas
         self._stopping: asyncio.Task[None] | None = None
 
     @property
@@ -161,7 +147,7 @@ class Broker:
             UsageError: the controller refuses this broker.
         """
         self.view.set_default_address("advertised.listeners", host, port)
-        following = self._following = asyncio.ensure_future(self.metadata.run())
+        following = self.metadata.start()
         joining = asyncio.ensure_future(self._join(host, port))
         failing = asyncio.ensure_future(self.failed.wait())
         try:
@@ -227,14 +213,17 @@ class Broker:
         """
         if self._stopping is not None:
             await asyncio.gather(self._stopping, return_exceptions=True)
-            await self._stop_tasks()
+            for part in self._working:
+                await part.close()
             self._storage.close()  # not the logs: they must not be marked as closed cleanly
             return
         hand_over &= self.replicas.follows_metadata
         if hand_over and self.view.config["controlled.shutdown.enable"]:
             await self.lifecycle.shut_down(_SHUTDOWN_TIMEOUT_S)
         await self.lifecycle.stop()
-        await self._stop_tasks()
+        self._abort_parts()
+        for part in self._working:
+            await part.close()
         self.replicas.retire()
         await self.listener.close()
         self._close_links()
@@ -245,27 +234,18 @@ class Broker:
             # The logs may not have been opened, so they must not be marked as closed cleanly.
             self._storage.close()
 
-    async def _stop_tasks(self) -> None:
-        await self.upkeep.close()
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.gather(self._following, return_exceptions=True)
-        await self.replicas.stop()
-
     def abort(self) -> None:
         """Stop at once, like a killed process: write no file and send nothing."""
         self.lifecycle.abort()
         if self._stopping is not None:
             self._stopping.cancel()
-        self._abort_tasks()
+        self._abort_parts()
         self.listener.abort()
         self._close_links()
 
-    def _abort_tasks(self) -> None:
-        if self._following is not None:
-            self._following.cancel()
-        self.upkeep.abort()
-        self.replicas.abort()
+    def _abort_parts(self) -> None:
+        for part in self._working:
+            part.abort()
 
     def _close_links(self) -> None:
         for link in self._links:
@@ -279,7 +259,7 @@ class Broker:
         """Stop serving, report to the controller, so that other brokers become leaders, and set
         `failed`."""
         self.listener.abort()
-        self._abort_tasks()
+        self._abort_parts()
         is_lost = not error.is_disk_full
         if is_lost:
             self.replicas.logs.note_loss()

@@ -75,6 +75,23 @@ class MetadataFollower:
         self._is_compared = True  # the first fetch starts at offset 0, so the batch comes anyway
         self._changed: list[tuple[int, asyncio.Future[None]]] = []
         self.next_offset = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> asyncio.Task[None]:
+        """Follow until `close`; returns the task, which ends by itself only as `run` does."""
+        self._task = asyncio.create_task(self.run())
+        return self._task
+
+    def abort(self) -> None:
+        """Stop at once."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def close(self) -> None:
+        """Stop, and wait for the replay under way to end."""
+        self.abort()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
 
     async def run(self) -> None:
         """Fetch and replay until cancelled.

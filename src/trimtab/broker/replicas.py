@@ -359,7 +359,7 @@ class Replicas:
         self._proposals.abort()
         self._replication.abort()
 
-    async def stop(self) -> None:
+    async def close(self) -> None:
         """Like `abort`, and wait until nothing is under way."""
         await self._proposals.close()
         await self._replication.close()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from random import Random
+from typing import cast
 
 from trimtab.broker.auto_creation import AutoCreation
-from trimtab.broker.cluster_view import ClusterView
 from trimtab.broker.controller_link import ControllerLink
 from trimtab.broker.fetch_session_cache import FetchSessionCache
 from trimtab.broker.handlers.acls import create_acls, delete_acls, describe_acls
@@ -33,16 +34,30 @@ from trimtab.server.turns import Turns
 from trimtab.wire import messages
 
 
-class Services(NamedTuple):
-    """What a broker's handlers use."""
+class Services:
+    """What a broker's handlers use.
 
-    view: ClusterView
-    replicas: Replicas
-    fetch_sessions: FetchSessionCache
-    controller: ControllerLink
-    auto_creation: AutoCreation
-    producer_ids: ProducerIds
-    turns: Turns
+    Args:
+        controller: the link for what clients ask of the controller.
+        broker_epoch: returns this broker's current epoch.
+        random: draws the ids of fetch sessions.
+    """
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        controller: ControllerLink,
+        broker_epoch: Callable[[], int],
+        random: Random,
+    ) -> None:
+        self.view = replicas.view
+        self.replicas = replicas
+        self.controller = controller
+        slots = cast(int, self.view.config["max.incremental.fetch.session.cache.slots"])
+        self.fetch_sessions = FetchSessionCache(slots, random)
+        self.auto_creation = AutoCreation(controller)
+        self.producer_ids = ProducerIds(self.view.id, broker_epoch, controller)
+        self.turns = Turns()
 
 
 def handlers_of(its: Services) -> dict[int, Handler]:
