@@ -138,6 +138,28 @@ def test_a_topic_that_is_created_and_deleted_in_one_batch_leaves_nothing(lab: La
     lab.run(scenario, brokers=1)
 
 
+def test_a_topic_created_again_does_not_have_the_options_of_the_deleted_one(lab: Lab) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t", config={"segment.bytes": "2000000"})
+        await until(lambda: lab.brokers[0].partitions)
+        assert replica(lab, 0).log.config.segment_bytes == 2_000_000
+        await delete_topic(lab, "t")
+        await until(lambda: not lab.brokers[0].partitions)
+        await lab.create_topic("t")
+        await until(lambda: lab.brokers[0].partitions)
+        assert replica(lab, 0).log.config.segment_bytes == 2**30
+
+    lab.run(scenario)
+
+
+def test_large_requests_and_fetches_that_have_waited_take_turns(lab: Lab) -> None:
+    async def scenario() -> None:
+        (broker,) = lab.brokers
+        assert broker.services.turns is broker.listener.turns
+
+    lab.run(scenario)
+
+
 def test_logs_replaced_or_reassigned_while_a_broker_was_down_are_set_aside(
     lab: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:
