@@ -13,9 +13,10 @@ from typing import TypeVar
 import pytest
 
 from benchmarks.jars import RivalMissing, find_kafka_jars
-from benchmarks.processes import ApacheKafka, run_java
+from benchmarks.processes import ApacheKafka, KafkaMember, await_brokers, free_ports, run_java
 
 K = TypeVar("K", bound=AbstractContextManager[object])
+M = TypeVar("M", bound=KafkaMember)
 
 NEWEST_TRANSACTIONS = 2
 """The `transaction.version` of a new cluster."""
@@ -35,6 +36,16 @@ def started(kafka: K) -> Iterator[K]:
         except RivalMissing as missing:
             pytest.skip(str(missing))
         yield kafka
+
+
+@contextmanager
+def three_members(kind: type[M]) -> Iterator[list[M]]:
+    """Run a cluster of three brokers, in the racks r0, r1 and r2; skips like `started`."""
+    (controller,) = free_ports(1)
+    with ExitStack() as running:
+        members = [running.enter_context(started(kind(n, controller))) for n in range(3)]
+        await_brokers(members[0].port, len(members))
+        yield members
 
 
 @contextmanager

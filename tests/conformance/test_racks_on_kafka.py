@@ -8,13 +8,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from threading import Condition
 
 import pytest
 
-from benchmarks.jars import RivalMissing, find_java, kafka_jars
-from benchmarks.processes import KafkaMember, await_brokers, free_ports
+from benchmarks.processes import KafkaMember
+from tests.kafka import three_members
 from trimtab import Admin, Delivery, Producer, TopicPartition
 
 PARTITIONS = 6
@@ -26,15 +25,7 @@ PATIENCE = 60.0
 
 @pytest.fixture
 def brokers() -> Iterator[list[KafkaMember]]:
-    try:
-        find_java()
-        kafka_jars()
-    except RivalMissing as missing:
-        pytest.skip(str(missing))
-    controller = free_ports(1)[0]
-    with ExitStack() as started:
-        members = [started.enter_context(KafkaMember(number, controller)) for number in range(3)]
-        await_brokers(members[0].port, len(members))
+    with three_members(KafkaMember) as members:
         yield members
 
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.spark.frames import read
 from trimtab import Admin, Cluster, Producer
 from trimtab.spark import load
 
@@ -65,7 +66,7 @@ def test_sums_are_those_of_the_batch_after_a_kill(spark: SparkSession, tmp_path:
         windows = load.partition_load(stream, window="1 minute", watermark="10 minutes")
         query = load.start(windows, out, str(checkpoint), trigger={"availableNow": True})
         query.awaitTermination()
-        records = spark.read.schema(load.RECORDS).format("trimtab").options(**options).load()
+        records = read(spark, servers, load.RECORDS, subscribe=TOPIC)
         expected = load.partition_load(records, window="1 minute").collect()
     written = spark.read.parquet(out).drop("day")
     found = written.orderBy("window", "topic", "partition").collect()

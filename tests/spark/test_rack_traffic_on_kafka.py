@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.jars import RivalMissing, find_java, kafka_jars
-from benchmarks.processes import KafkaMember, await_brokers, free_ports, run_java
-from tests.spark.frames import consume
+from benchmarks.processes import KafkaMember, free_ports, run_java
+from tests.kafka import three_members
+from tests.spark.frames import consume, read
 from trimtab import Admin, Producer
 from trimtab.spark import load
 from trimtab.spark.load.snapshots import take_snapshot, to_frames
@@ -66,15 +65,7 @@ class Observed(KafkaMember):
 
 @pytest.fixture
 def brokers() -> Iterator[list[Observed]]:
-    try:
-        find_java()
-        kafka_jars()
-    except RivalMissing as missing:
-        pytest.skip(str(missing))
-    (controller,) = free_ports(1)
-    with ExitStack() as started:
-        members = [started.enter_context(Observed(number, controller)) for number in range(3)]
-        await_brokers(members[0].port, len(members))
+    with three_members(Observed) as members:
         yield members
 
 
@@ -97,10 +88,8 @@ def test_traffic_is_what_the_brokers_counted(spark: SparkSession, brokers: list[
     }
 
     frames = to_frames(spark, take_snapshot({"bootstrap.servers": servers}))
-    reader = spark.read.schema(load.RECORDS).format("trimtab").option("subscribe", TOPIC)
-    table = load.partition_load(
-        reader.option("kafka.bootstrap.servers", servers).load(), frames.partitions
-    )
+    records = read(spark, servers, load.RECORDS, subscribe=TOPIC)
+    table = load.partition_load(records, frames.partitions)
     clients = [
         (TOPIC, "produce", "r0", 1.0, False),
         (TOPIC, "consume", "r2", 1.0, True),
