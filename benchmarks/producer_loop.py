@@ -114,7 +114,7 @@ def prepare_trimtab_asyncio(
 
 
 def prepare_aiokafka(topic: str, records: int, value: bytes, options: dict[str, Any]) -> Loop:
-    from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
+    from aiokafka import AIOKafkaProducer
 
     acks = str(options.get("acks", "1"))
     renamed = {

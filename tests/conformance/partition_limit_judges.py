@@ -306,7 +306,7 @@ class KafkaPythonJudge:
     sees_types = True
 
     def __init__(self, servers: str) -> None:
-        from kafka.admin import KafkaAdminClient  # type: ignore[import-untyped]
+        from kafka.admin import KafkaAdminClient
 
         self._admin = KafkaAdminClient(bootstrap_servers=servers)
 
@@ -345,7 +345,7 @@ class KafkaPythonJudge:
 
     def reassign(self, topic: str, targets: Mapping[int, Replicas | None]) -> list[Outcome]:
         """Sends the request itself: `alter_partition_reassignments` does not return messages."""
-        from kafka.protocol.admin import (  # type: ignore[import-untyped]
+        from kafka.protocol.admin import (
             AlterPartitionReassignmentsRequest,
         )
 
@@ -393,7 +393,7 @@ class KafkaPythonJudge:
 
     def ask_for(self, topic: str) -> Outcome:
         """Sends the request itself: `describe_topics` does not create topics."""
-        from kafka.protocol.metadata import MetadataRequest  # type: ignore[import-untyped]
+        from kafka.protocol.metadata import MetadataRequest
 
         wanted = [MetadataRequest.MetadataRequestTopic(name=topic)]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=True)

@@ -166,7 +166,10 @@ def consume_with_confluent(load: Load) -> None:
             if (error := message.error()) is not None:
                 assert error.retriable(), error
             else:
-                load.was_read(message.partition(), message.offset(), message.value())
+                partition, offset = message.partition(), message.offset()
+                assert partition is not None
+                assert offset is not None
+                load.was_read(partition, offset, message.value())
     consumer.close()
 
 

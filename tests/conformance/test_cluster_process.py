@@ -126,6 +126,7 @@ class Sent(dict[int, tuple[int, int]]):
 
 def send_burst(producer: Producer, sent: Sent) -> Delivery:
     """Send numbers; returns the delivery of the last one."""
+    delivery: Delivery
     for number in range(sent.next, sent.next + BURST):
         delivery = producer.send(TOPIC, b"%d" % number, partition=number % PARTITIONS)
         delivery.add_done_callback(partial(sent.note, number))

@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -81,6 +82,11 @@ def produce_with_confluent(servers: str, topic: str, codec: str) -> None:
     from confluent_kafka import Producer as ConfluentProducer
 
     errors: list[object] = []
+
+    def note(error: object, _: object) -> None:
+        if error is not None:
+            errors.append(error)
+
     producer = ConfluentProducer({"bootstrap.servers": servers, "compression.type": codec})
     for partition, key, value, headers in expected():
         producer.produce(
@@ -89,7 +95,7 @@ def produce_with_confluent(servers: str, topic: str, codec: str) -> None:
             key=key,
             headers=list(headers),
             partition=partition,
-            on_delivery=lambda error, _: error is None or errors.append(error),
+            on_delivery=note,
         )
     assert producer.flush(30) == 0
     assert errors == []
@@ -114,8 +120,10 @@ def consume_with_confluent(servers: str, topic: str) -> Read:
         assert messages, f"{len(read)} of {RECORDS} records, then nothing for 10 s"
         for message in messages:
             assert message.error() is None
-            headers = tuple(message.headers() or ())
-            read.append((message.partition(), message.key(), message.value(), headers))
+            partition = message.partition()
+            assert partition is not None
+            headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
+            read.append((partition, message.key(), message.value(), tuple(headers)))
     consumer.close()
     return sorted(read)
 

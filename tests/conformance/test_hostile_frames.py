@@ -35,7 +35,7 @@ from trimtab.wire.messages.list_offsets import (
 )
 from trimtab.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from trimtab.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from trimtab.wire.schema import Field, Schema, schema
+from trimtab.wire.schema import Field, Request, Schema, schema
 from trimtab.wire.types import WireType
 
 FRAMES = 10_000
@@ -54,7 +54,7 @@ def batch() -> bytearray:
     return builder.build(producer_id=5, producer_epoch=0, base_sequence=0)
 
 
-def requests() -> list[tuple[object, int]]:
+def requests() -> list[tuple[Request[Any], int]]:
     """A request of every API, in an old and a new version if they differ in form."""
     produce = ProduceRequest(
         acks=1,

@@ -89,7 +89,7 @@ class Drawn(Random):
         self._draws = draws
         self.count = 0
 
-    def randrange(self, *_: object) -> int:  # type: ignore[override]
+    def randrange(self, *_: object) -> int:
         self.count += 1
         return next(self._draws)
 

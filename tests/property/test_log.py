@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.steps import finish
+from tests.unit.storage.logs import in_memory
 from trimtab.sim.disk import VirtualDisk
 from trimtab.storage.log import Log
 from trimtab.storage.log_changes import LogChanges
@@ -144,7 +145,7 @@ class LogAgainstList(RuleBasedStateMachine):
     def read(self, portion: float, max_bytes: int, min_one: bool, bound: float) -> None:
         offset = self.base + int(portion * len(self.records))
         end_offset = self.base + int(bound * len(self.records))
-        data = self.log.read(offset, max_bytes, min_one, end_offset)
+        data = in_memory(self.log.read(offset, max_bytes, min_one, end_offset))
         if not data:
             return
         headers = read_headers(data)
@@ -316,7 +317,7 @@ class FollowerAgainstList(RuleBasedStateMachine):
     def read(self, portion: float) -> None:
         start, end = self.log.log_start_offset, self.log.log_end_offset
         offset = start + int(portion * (end - start))
-        data = self.log.read(offset, 1)
+        data = in_memory(self.log.read(offset, 1))
         expected = next((batch for batch in self.batches if batch.last >= offset), None)
         found = [header.base_offset for header in read_headers(data)]
         assert found == ([] if expected is None else [expected.base])
@@ -332,7 +333,7 @@ class FollowerAgainstList(RuleBasedStateMachine):
         assert found == [batch[:3] for batch in self.batches]
         offset = self.log.log_start_offset
         values = []
-        while data := self.log.read(offset, 1000):
+        while data := in_memory(self.log.read(offset, 1000)):
             values += [record.value for record in read_records("flights", 0, data, offset)]
             offset = read_headers(data)[-1].next_offset
         assert values == [value for batch in self.batches for value in batch.values]
@@ -347,9 +348,9 @@ class FollowerAgainstList(RuleBasedStateMachine):
                     assert before.last < self.log.end_of_epoch(epoch).end_offset <= after.base
         if self.batches:
             assert self.log.latest_epoch >= self.batches[-1].epoch
-        for before, after in pairwise(self.log.leader_epochs):
-            assert before.epoch < after.epoch
-            assert before.start_offset < after.start_offset
+        for older, newer in pairwise(self.log.leader_epochs):
+            assert older.epoch < newer.epoch
+            assert older.start_offset < newer.start_offset
 
     @invariant()
     def the_high_watermark_is_within_the_log(self) -> None:
@@ -483,7 +484,7 @@ class CompactedAgainstDict(RuleBasedStateMachine):
         found: dict[bytes, tuple[int, bytes | None]] = {}
         offset = self.log.log_start_offset
         before = -1
-        while data := self.log.read(offset, 1000):
+        while data := in_memory(self.log.read(offset, 1000)):
             for header in read_headers(data):
                 verify(data, 0)
                 assert header.base_offset > before

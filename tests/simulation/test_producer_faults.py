@@ -205,7 +205,12 @@ async def _produce(world: World, plan: Plan, bootstrap: str, ledger: Ledger) -> 
             assert (load.queued_batches, load.queued_bytes) == (0, 0)
             assert (load.in_flight_batches, load.in_flight_bytes) == (0, 0)
         metrics = producer.metrics()["producer-metrics"]
-        return {name: int(metrics[name]) for name in ("record-retry-total", "batch-split-total")}
+        counts: dict[str, int] = {}
+        for name in ("record-retry-total", "batch-split-total"):
+            count = metrics[name]
+            assert not isinstance(count, dict)
+            counts[name] = int(count)
+        return counts
 
 
 async def _send(

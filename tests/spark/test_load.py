@@ -275,7 +275,7 @@ def signed(key: bytes) -> int:
 
 def test_what_if_places_keys_as_the_producer_does(spark: SparkSession) -> None:
     keys = [b"key %d" % number for number in range(60)]
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         ("t", partition_for_key(key, 4), number, at(0), 0, 80, len(key), number, signed(key))
         for number, key in enumerate(keys)
     ]
@@ -410,7 +410,7 @@ def test_rack_traffic_keeps_records_with_keys_where_they_are(spark: SparkSession
 def test_broker_capacity_grows_from_the_first_snapshot_to_the_last(spark: SparkSession) -> None:
     day = 86_400
     times = [0, day / 2, 2 * day]
-    brokers = [
+    brokers: list[tuple[Any, ...]] = [
         (at(time), broker, "h", 1, "abc"[broker], 10 if broker < 2 else None, None)
         for time in times
         for broker in range(3)
@@ -779,7 +779,7 @@ def test_streams_of_skew_hours_and_keys(
     last = spark.createDataFrame([("t0", 0, 9999, at(90_000), 0, 1, None, 1, None)], KEYS)
     last.write.mode("append").parquet(source)
     stream = spark.readStream.schema(KEYS).parquet(source)
-    options = {"window": "1 minute", "watermark": "1 minute"}
+    options: dict[str, Any] = {"window": "1 minute", "watermark": "1 minute"}
     minutes = partition_load(stream, **options)
     batch = partition_load(keyed, window="1 minute")
     made: dict[str, tuple[DataFrame, DataFrame]] = {

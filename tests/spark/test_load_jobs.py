@@ -102,7 +102,7 @@ def look(
         top=5,
         history=history,
     )
-    scheduler = spark._jsc.sc().dagScheduler()  # type: ignore[attr-defined]
+    scheduler = spark._jsc.sc().dagScheduler()
     before = scheduler.numTotalJobs()
     tables = survey.survey(spark, request)
     return tables, scheduler.numTotalJobs() - before, evaluated.value / len(rows)

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import functions as f
 
 from tests.spark.frames import read
-from trimtab import Admin, Cluster, Producer
+from trimtab import Admin, Cluster, Producer, TopicPartition
 from trimtab.spark.load.brokers import broker_capacity
 from trimtab.spark.load.inputs import KEY_HASHES, KEYS, RECORDS
 from trimtab.spark.load.keys import hot_keys, key_sketches
@@ -102,7 +102,7 @@ def test_segments_have_the_bytes_of_log_dirs_and_the_offsets_of_get_offsets(
     assert {replica: row[0] for replica, row in found.items()} == logs
     for (_, topic, partition), (_, last_offset, records, _) in found.items():
         if topic != RESENT:
-            assert last_offset + 1 == records == latest[topic, partition].offset
+            assert last_offset + 1 == records == latest[TopicPartition(topic, partition)].offset
     # A task each, as they have more than a byte; several segments a partition.
     assert batches.rdd.getNumPartitions() == sum(row[3] for row in found.values()) > len(logs)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyspark
 import pytest
 
-from trimtab import Admin, Cluster
+from trimtab import Admin, Cluster, TopicPartition
 from trimtab.cli import main
 from trimtab.errors import UsageError
 from trimtab.spark.pipeline.file import Pipeline, read_pipeline
@@ -224,7 +224,8 @@ def test_complete_mode_writes_the_whole_result_each_time(
         pipeline = to_topic(copy_files(tmp_path, files, sql=sql), servers, "counts")
         pipeline = pipeline._replace(sink=pipeline.sink._replace(mode="complete"))
         assert run(spark, pipeline) == (3, 3000, False)
-        assert admin.list_offsets([("counts", 0)])["counts", 0].offset == 3 * 7
+        counts = TopicPartition("counts", 0)
+        assert admin.list_offsets([counts])[counts].offset == 3 * 7
 
 
 def test_a_file_that_cannot_be_read_is_named(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark.frames import consume, read
-from trimtab import Admin, Cluster, Producer
+from trimtab import Admin, Cluster, Producer, TopicPartition
 from trimtab.broker.fetch_reader import Reader
 from trimtab.spark import load
 from trimtab.spark.load.snapshots import take_snapshot, to_frames
@@ -32,7 +32,7 @@ def test_traffic_is_what_the_brokers_sent(
     note_sent = Reader.note_sent
 
     def count_sent(reader: Reader, partition: Partition, size: int) -> None:
-        source = RACKS[reader._broker.id]
+        source = RACKS[reader.replicas.id]
         if reader.is_follower:
             sent[partition.topic, "replicate", source, RACKS[reader.replica_id]] += size
         else:
@@ -90,7 +90,7 @@ def test_traffic_is_what_the_brokers_sent(
         (NEAR, "produce", "b", "b"),
         *((FAR, "produce", "b", rack) for rack in RACKS),
     }
-    assert produced[NEAR, "produce", "b", "b"] == logs.logs[NEAR, 1].size
-    assert produced[FAR, "produce", "b", "b"] == logs.logs[FAR, 1].size
+    assert produced[NEAR, "produce", "b", "b"] == logs.logs[TopicPartition(NEAR, 1)].size
+    assert produced[FAR, "produce", "b", "b"] == logs.logs[TopicPartition(FAR, 1)].size
     savable = {row.SavedBy for row in traffic if row.SavableBytes}
     assert savable == {"KIP-1123", "KIP-392"}

@@ -17,7 +17,7 @@ from trimtab import Admin, Cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import DataStreamWriter
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 HEADERS = "array<struct<key:string,value:binary>>"
 PARTITIONS = 3

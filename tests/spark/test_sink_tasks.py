@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -85,7 +85,7 @@ def read(servers: str, topic: str) -> list[dict[str, Any]]:
         row
         for partition in reader.partitions()
         for batch in reader.read(partition)
-        for row in batch.to_pylist()
+        for row in cast("pa.RecordBatch", batch).to_pylist()
     ]
 
 
@@ -200,8 +200,8 @@ def test_a_row_of_exactly_the_largest_size_goes_and_one_byte_more_does_not(serve
 
 
 def test_a_refused_record_fails_the_task_and_names_partition_and_reason(servers: str) -> None:
-    topic = make_topic(servers, **{"max.message.bytes": "1000"})
-    columns = {"value": [b"small", bytes(2000)], "partition": [0, 2]}
+    topic = make_topic(servers, PARTITIONS, **{"max.message.bytes": "1000"})
+    columns: dict[str, list[Any]] = {"value": [b"small", bytes(2000)], "partition": [0, 2]}
     with pytest.raises(TableError, match=rf"{topic}-2 .*MESSAGE_TOO_LARGE .*max.message.bytes"):
         write(servers, columns, topic=topic)
     # The next task has a producer of its own, which nothing is wrong with.
@@ -210,7 +210,7 @@ def test_a_refused_record_fails_the_task_and_names_partition_and_reason(servers:
 
 
 def test_large_records_go_once_the_limits_let_them(servers: str) -> None:
-    topic = make_topic(servers, **{"max.message.bytes": str(2 * LARGE)})
+    topic = make_topic(servers, PARTITIONS, **{"max.message.bytes": str(2 * LARGE)})
     values = [bytes([number]) * LARGE for number in range(5)]
     options = {"topic": topic, "kafka.max.request.size": str(2 * LARGE)}
     message = write(servers, {"value": values}, **options)

@@ -18,7 +18,7 @@ from trimtab.spark.stream.progress import ProgressListener, SourceProgress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import DataStreamWriter
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 SKEWED = "skewed"
 LIMIT = 100_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -86,7 +87,8 @@ def produce(rates: FaultRates, **options: object) -> tuple[FaultyCluster, list[o
     ],
 )
 def test_a_producer_gets_over_it(fault: str, share: float, seen: str) -> None:
-    faulty, outcomes, stored = produce(replace(FaultRates(), **{fault: share}))
+    rates: dict[str, Any] = {fault: share}
+    faulty, outcomes, stored = produce(replace(FaultRates(), **rates))
     assert faulty.seen[seen] > 0, faulty.seen
     assert (outcomes, stored) == ([None] * RECORDS, RECORDS)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -50,14 +51,14 @@ OUTCOME = {
 }
 
 
-def place(rows: list[object], commit: str = "abc1234") -> dict[str, object]:
+def place(rows: Sequence[object], commit: str = "abc1234") -> dict[str, object]:
     return {"commit": commit, "date": "2026-01-02", "machine": "Linux, 2 cores", "rows": rows}
 
 
 def everything() -> Stored:
     turn = {"partitions": 10, "brokers": 3, "busy": 5, **dict.fromkeys(POLICIES, 1.5)}
     outcomes = [{**OUTCOME, "policy": policy} for policy in ALL_POLICIES]
-    rows = {"demo": [WAY], "partitioning": outcomes, "turns": [turn]}
+    rows: dict[str, Sequence[object]] = {"demo": [WAY], "partitioning": outcomes, "turns": [turn]}
     stored: Stored = {stage: place(rows.get(stage, [ROW])) for stage in STAGES}
     stored["kip794"] = place([{**ROW, "metric": "p99_ms, on trimtab, series 1, old"}])
     return stored

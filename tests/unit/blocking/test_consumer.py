@@ -117,7 +117,8 @@ def test_batches_lead_to_the_end(cluster: Cluster, topic: str) -> None:
             records = read_records(topic, 1, batches.data, batches.start)
             values += [record.value for record in records]
             position = batches.next_offset
-        assert position == end == batches.high_watermark
+            assert batches.high_watermark == end
+        assert position == end
         assert values == [b"value %d" % n for n in range(1 + 100 * PARTITIONS, RECORDS, PARTITIONS)]
 
 
@@ -150,8 +151,9 @@ def test_offsets_and_times(cluster: Cluster, admin: Admin, topic: str) -> None:
         assert consumer.beginning_offsets([first]) == {first: 0}
         assert consumer.end_offsets([first, second]) == {first: 10, second: 10}
         found = consumer.offsets_for_times({first: 1_000_010, second: 2_000_000})
-        assert found[first] is not None
-        assert found[first][:2] == (3, 1_000_012)
+        at = found[first]
+        assert at is not None
+        assert at[:2] == (3, 1_000_012)
         assert found[second] is None
     assert admin.list_offsets([first], "max_timestamp")[first][:2] == (9, 1_000_036)
     assert admin.list_offsets([second], 1_000_001)[second][:2] == (0, 1_000_001)

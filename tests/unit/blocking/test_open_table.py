@@ -12,7 +12,7 @@ import pytest
 from tests.unit.client.odd_values import make_accumulator
 from trimtab.blocking.producer import OpenTable, Producer
 from trimtab.client.accumulator.accumulator_cy import Accumulator
-from trimtab.client.network.metadata import TopicView
+from trimtab.client.topic_view import TopicView
 from trimtab.cluster import Cluster
 from trimtab.errors import UsageError
 

@@ -142,7 +142,7 @@ def test_errors_of_the_topic_are_the_senders(cluster: Cluster, silent: str) -> N
             producer.send("no/name", b"x")
         for nothing in ("", None, 7):
             with pytest.raises(UsageError, match="topic="):
-                producer.send(nothing, b"x")  # type: ignore[arg-type]
+                producer.send(nothing, b"x")
         with pytest.raises(UsageError, match="'never' is not known to this producer yet"):
             producer.partitioning("never")
     with Producer(silent, max_block_ms=50) as producer:

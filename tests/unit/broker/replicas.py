@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 from trimtab.broker.broker import Broker
+from trimtab.broker.leadership import Leadership
 from trimtab.broker.partition import Partition
 from trimtab.metadata.image import CONFIG_BROKER, CONFIG_TOPIC, PartitionRegistration
 from trimtab.storage.segment import StoredRecords
@@ -78,6 +79,13 @@ def replica(lab: Any, broker: int, topic: str = "t", index: int = 0) -> Partitio
 def leading(lab: Any, topic: str = "t", index: int = 0) -> Partition:
     """The leader's replica, once that broker has become leader."""
     return replica(lab, leader_of(lab, topic, index), topic, index)
+
+
+def leadership(lab: Any, topic: str = "t", index: int = 0) -> Leadership:
+    """The leader's state, once that broker has become leader."""
+    state = leading(lab, topic, index).leadership
+    assert state is not None
+    return state
 
 
 def stored(partition: Partition) -> bytes:

@@ -17,6 +17,7 @@ from tests.unit.broker.replicas import (
     in_sync,
     kill,
     leader_of,
+    leadership,
     leading,
     reassign,
     replica,
@@ -103,7 +104,7 @@ def test_a_large_topic_is_visible_only_when_complete_and_delays_no_other_task(la
         image = broker.image
         topic_id = b"many-partitions."
         new = PartitionRegistration(0, 0, 0, 0, (0,), (0,))
-        records = [TopicRecord(name="many", topic_id=topic_id)]
+        records: list[Any] = [TopicRecord(name="many", topic_id=topic_id)]
         records += [partition_record(topic_id, new._replace(id=index)) for index in range(5000)]
         replaying = asyncio.ensure_future(broker.replay.replay(records))
         turns = 0
@@ -415,7 +416,7 @@ def test_an_isr_change_without_a_controller_is_decided_when_it_is_back(lab: Lab)
         request.timeout_ms = 60_000
         client.send(request, 9)
         await asyncio.sleep(20)
-        proposal = leading(lab).leadership.proposal
+        proposal = leadership(lab).proposal
         assert proposal is not None
         assert gone not in proposal.isr
         assert not client.responses

@@ -305,7 +305,7 @@ def test_case_11_full_partitions_take_turns(lab: Any) -> None:
 
 @pytest.mark.kip(74)
 @pytest.mark.parametrize("limits", [{"max_bytes": 0}, {"limit": 0}])
-def test_case_12_without_room_one_batch_is_returned(lab: Any, limits: dict[str, int]) -> None:
+def test_case_12_without_room_one_batch_is_returned(lab: Any, limits: dict[str, Any]) -> None:
     async def scenario() -> None:
         for name in "abcd":
             await lab.create_topic(name)

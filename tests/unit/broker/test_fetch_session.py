@@ -279,7 +279,7 @@ def names(response: Any) -> str:
     return "".join(name.upper() if part.records else name for name, part in told(response))
 
 
-def batch_offsets(records: bytes) -> list[int]:
+def batch_offsets(records: bytes | bytearray | memoryview) -> list[int]:
     return [
         int(bytes(records[at : at + SIZE]).rstrip(b"\0")) for at in range(0, len(records), SIZE)
     ]
@@ -811,7 +811,7 @@ async def test_a_session_answers_as_if_it_had_read_everything(seed: int, replica
                 int(part.error_code),
                 part.high_watermark,
                 part.log_start_offset,
-                bytes(part.records),
+                bytes(part.records or b""),
             )
             for name, part in told(response)
         ]

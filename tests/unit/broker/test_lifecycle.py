@@ -174,7 +174,7 @@ def test_heartbeats_have_the_epoch_and_the_metadata_offset(controller: FakeContr
 
 def test_a_fenced_broker_sends_heartbeats_faster(controller: FakeController) -> None:
     async def scenario() -> None:
-        controller.heartbeats = [alive(fenced=True)] * 5 + [alive()]
+        controller.heartbeats = [*[alive(fenced=True)] * 5, alive()]
         lifecycle = await controller.registers()
         lifecycle.start()
         assert not lifecycle.unfenced.is_set()
@@ -264,7 +264,7 @@ def test_shutdown_waits_for_the_controllers_permission(controller: FakeControlle
         lifecycle = await controller.registers()
         lifecycle.start()
         await asyncio.sleep(1)
-        controller.heartbeats = [alive()] * 6 + [alive(fenced=True, ends=True)]
+        controller.heartbeats = [*[alive()] * 6, alive(fenced=True, ends=True)]
         controller.beats.clear()
         await lifecycle.shut_down(5)
         assert [beat.want_shut_down for _, beat in controller.beats] == [True] * 7

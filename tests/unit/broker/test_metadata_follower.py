@@ -10,10 +10,10 @@ import pytest
 
 from trimtab import config
 from trimtab.broker.controller_link import ControllerLink
-from trimtab.broker.metadata_follower import TOPIC, TOPIC_ID, MetadataFollower
+from trimtab.broker.metadata_follower import MetadataFollower
 from trimtab.config import BROKER
 from trimtab.errors import CorruptData, ErrorCode
-from trimtab.metadata.batches import SnapshotId, build_batch, write_snapshot
+from trimtab.metadata.batches import TOPIC, TOPIC_ID, SnapshotId, build_batch, write_snapshot
 from trimtab.metadata.replayed import NOTHING, Replayed
 from trimtab.server.listener import Listener
 from trimtab.sim.world import World

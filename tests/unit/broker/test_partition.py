@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.unit.broker.replica_stand import SECOND, SELF, THIRD, Stand, sent
+from tests.unit.storage.logs import in_memory
 from trimtab.broker.partition import Appended, Partition
 from trimtab.broker.refused import Refused
 from trimtab.errors import CorruptData, ErrorCode
@@ -295,7 +296,7 @@ def test_a_follower_copies_offsets_epochs_and_the_high_watermark(stand: Stand) -
     batches = sent(0, 2, 3) + sent(2, 3, 5)
     assert stand.partition.append_replicated(memoryview(batches), 4, 0) == 5
     assert stand.log.leader_epochs == [LeaderEpoch(3, 0), LeaderEpoch(5, 2)]
-    assert bytes(stand.log.read(0, 1 << 20)) == bytes(batches)
+    assert bytes(in_memory(stand.log.read(0, 1 << 20))) == bytes(batches)
     assert stand.watching.told == ["appended up to 5", "committed up to 4"]
 
 

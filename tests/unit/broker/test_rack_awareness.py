@@ -14,7 +14,7 @@ from tests.unit.broker.replicas import (
     decided,
     in_sync,
     kill,
-    leading,
+    leadership,
     move_leader,
     replica,
     send,
@@ -106,7 +106,7 @@ def test_a_replica_that_is_out_of_sync_or_lacks_the_offset_is_not_named(lab: Lab
         assert (await fetch(lab, topic_id, "c", offset=4)).preferred_read_replica == -1
         kill(lab, 2)
         await until(lambda: 2 not in decided(lab).isr)
-        await until(lambda: 2 not in leading(lab).leadership.isr)
+        await until(lambda: 2 not in leadership(lab).isr)
         assert (await fetch(lab, topic_id, "c")).preferred_read_replica == -1
         lab.world.network.heal()
 
@@ -130,7 +130,7 @@ def test_a_replica_is_not_named_that_is(lab: Lab, what: str) -> None:
             brokers = lab.brokers[1].image.brokers
             brokers[2] = brokers[2]._replace(fenced=True)
         else:
-            leading(lab).leadership.isr = (0, 1)
+            leadership(lab).isr = (0, 1)
         assert (await fetch(lab, topic_id, "c")).preferred_read_replica == -1
         assert (await fetch(lab, topic_id, "a")).preferred_read_replica == 0
 
@@ -143,7 +143,7 @@ def test_of_several_in_the_rack_the_one_with_the_highest_end_offset_is_named_the
     async def scenario() -> None:
         topic_id = await led_by_1(lab)
         assert (await fetch(lab, topic_id, "a")).preferred_read_replica == 0
-        followers = leading(lab).leadership.followers
+        followers = leadership(lab).followers
         followers[0].end_offset = 2  # as if it were a record behind
         assert (await fetch(lab, topic_id, "a")).preferred_read_replica == 3
 

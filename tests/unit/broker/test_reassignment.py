@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -72,7 +73,7 @@ def test_a_partition_moves_while_it_is_written(lab: Lab) -> None:
     async def scenario() -> None:
         await topic_on(lab, 0, 1, records=0)
         sent: list[bytes] = []
-        who = {"producer_id": 7, "producer_epoch": 0}
+        who: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0}
 
         async def write() -> None:
             in_doubt = False
@@ -137,7 +138,7 @@ def test_a_partition_that_is_moved_back_is_copied_again(lab: Lab) -> None:
         await topic_on(lab, 0, 1)
         for target in ([0, 2], [0, 1]):
             await reassign(lab, target)
-            await until(lambda target=target: decided(lab).replicas == tuple(target))
+            await until(partial(lambda target: decided(lab).replicas == tuple(target), target))
             await send(lab, b"at %d" % target[1])
             await in_sync(lab, 2)
             assert stored(replica(lab, target[1])) == stored(replica(lab, 0))

@@ -11,6 +11,7 @@ import pytest
 from tests.unit.broker.test_fetch_session import virtual
 from trimtab.broker.cluster_view import ClusterView
 from trimtab.broker.metadata_replay import MetadataReplay
+from trimtab.broker.partition import Partition
 from trimtab.broker.replicas import Replicas
 from trimtab.errors import CorruptData
 from trimtab.metadata.image import (
@@ -144,7 +145,11 @@ async def test_a_followers_new_log_start_is_sent_to_its_leader() -> None:
     await replicas.open_all()
     assert replicas.follows_metadata
     partition = replicas.partitions["t", 0]
-    followed: list[Any] = []
-    replicas._replication.follow = followed.append  # type: ignore[method-assign]
+    followed: list[Partition] = []
+
+    def note(partition: Partition) -> None:
+        followed.append(partition)
+
+    replicas._replication.follow = note  # type: ignore[method-assign]
     replicas.log_start_moved(partition)
     assert followed == [partition]

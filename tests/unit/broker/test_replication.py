@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -126,7 +127,7 @@ def test_a_killed_broker_whose_log_is_damaged_is_not_elected(lab: Lab, is_damage
         last = leader_of(lab)
         for each in (other, one, last):
             kill(lab, each)
-            await until(lambda each=each: each not in decided(lab).isr)
+            await until(partial(lambda each: each not in decided(lab).isr, each))
         assert one in decided(lab).elr
         if is_damaged:
             disk = lab.world.disk(f"broker-{one}")
@@ -169,7 +170,7 @@ def test_when_the_leader_is_killed_another_replica_continues(lab: Lab) -> None:
         for number in range(2):
             old = leader_of(lab)
             kill(lab, old)
-            await until(lambda old=old: leader_of(lab) not in (old, -1))
+            await until(partial(lambda old: leader_of(lab) not in (old, -1), old))
             assert decided(lab).leader_epoch == 2 * number + 1
             await until(lambda: leading(lab).is_leader)
             assert (await send(lab, b"b%d" % number)).error_code == ErrorCode.NONE
@@ -250,7 +251,7 @@ def test_logs_that_diverged_over_several_epochs_become_one(lab: Lab) -> None:
                 if lab.brokers[broker].partitions:
                     kill(lab, broker)
             await start(lab, alone)
-            await until(lambda alone=alone: leader_of(lab) == alone)
+            await until(partial(lambda alone: leader_of(lab) == alone, alone))
             await until(lambda: leading(lab).is_leader)
             for each in range(number + 1):
                 answer = await send(lab, b"%d of %d" % (each, number), acks=1)
@@ -325,7 +326,7 @@ def test_sequences_of_producers_survive_leader_changes_and_restarts(lab: Lab) ->
 def test_truncation_removes_sequences(lab: Lab) -> None:
     async def scenario() -> None:
         await topic_in_sync(lab)
-        who = {"producer_id": 7, "producer_epoch": 0}
+        who: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0}
         await send(lab, b"a", base_sequence=0, **who)
         await in_sync(lab)
         old = leader_of(lab)

@@ -31,11 +31,12 @@ Place = tuple[str, int]
 def image() -> ClusterImage:
     """Brokers 1, 2 (fenced) and 3 (about to end); topic `b` with 12 partitions, `a` with two."""
     image = ClusterImage()
-    for number, state in (
-        (1, {}),
-        (2, {"fenced": True}),
-        (3, {"in_controlled_shutdown": True}),
-    ):
+    states: dict[int, dict[str, Any]] = {
+        1: {},
+        2: {"fenced": True},
+        3: {"in_controlled_shutdown": True},
+    }
+    for number, state in states.items():
         broker = BrokerRegistration(number, 1, bytes(16), "h", 9092, None)._replace(**state)
         image.replay(register_broker_record(broker))
     for name, count in (("b", 12), ("a", 2)):

@@ -17,7 +17,7 @@ from trimtab.errors import CorruptData
 from trimtab.metadata.replayed import NOTHING, Replayed, read_replayed
 from trimtab.sim.disk import VirtualDisk
 from trimtab.sim.world import World
-from trimtab.storage.storage import StorageError
+from trimtab.storage.storage import BytesLike, StorageError
 
 NEVER = dict.fromkeys(
     (
@@ -170,9 +170,9 @@ def count_writes(disk: VirtualDisk) -> list[bool]:
     writes: list[bool] = []
     write = disk.write_file
 
-    def noted(name: str, content: bytes, durable: bool = False) -> None:
+    def noted(path: str, content: BytesLike, durable: bool = False) -> None:
         writes.append(durable)
-        write(name, content, durable=durable)
+        write(path, content, durable=durable)
 
     disk.write_file = noted  # type: ignore[method-assign]
     return writes

@@ -13,6 +13,7 @@ from trimtab.cli.failures import Failures
 from trimtab.cli.producer_perf import (
     DISTINCT_PAYLOADS,
     SAMPLES,
+    PerfSummary,
     Statistics,
     choose_keys,
     choose_payloads,
@@ -171,7 +172,7 @@ class ScriptedProducer:
         self.calls.append("flush")
 
 
-def send(transaction_ms: float | None, *words: str) -> tuple[ScriptedProducer, list[str]]:
+def send(transaction_ms: float | None, *words: str) -> tuple[ScriptedProducer, list[PerfSummary]]:
     arguments = parse("--payload-monotonic", *words)
     producer = ScriptedProducer()
     summaries = send_all(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from tests.unit.client.scripted_broker import NO_ANSWER, ScriptedCluster
@@ -114,5 +115,5 @@ def make_produce_cluster(world: World, *leaders: int) -> ProduceCluster:
     for node in range(max(1, *leaders) + 1):
         broker = cluster.broker(node)
         broker.answers[InitProducerIdRequest] = made.identify
-        broker.answers[ProduceRequest] = lambda request, node=node: made.produce(node, request)
+        broker.answers[ProduceRequest] = partial(made.produce, node)
     return made

@@ -119,7 +119,7 @@ class TransactionCluster:
             return response, served
 
         broker.answer_api_versions = answer_api_versions  # type: ignore[method-assign]
-        for api, answer in {
+        answers: dict[RequestClass, Callable[[Any, ErrorCode], object]] = {
             FindCoordinatorRequest: self.find_coordinator,
             InitProducerIdRequest: self.init_producer_id,
             AddPartitionsToTxnRequest: self.add_partitions,
@@ -127,18 +127,20 @@ class TransactionCluster:
             EndTxnRequest: self.end,
             TxnOffsetCommitRequest: self.commit_offsets,
             ProduceRequest: self.produce,
-        }.items():
+        }
+        for api, answer in answers.items():
             broker.answers[api] = self._scripted(broker, api, answer)
         return broker
 
     def _scripted(
         self, broker: ScriptedBroker, api: RequestClass, answer: Callable[[Any, ErrorCode], object]
     ) -> Callable[[Any], object]:
-        home = {
+        homes: dict[RequestClass, Callable[[], int]] = {
             FindCoordinatorRequest: lambda: broker.id,
             ProduceRequest: lambda: broker.id,
             TxnOffsetCommitRequest: lambda: self.groups,
-        }.get(api, lambda: self.coordinator)
+        }
+        home = homes.get(api, lambda: self.coordinator)
 
         def respond(request: Any) -> object:
             for arrival in self.arrivals.pop(api, []):

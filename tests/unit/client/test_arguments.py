@@ -101,7 +101,7 @@ def test_a_record_that_cannot_be_sent_is_refused_before_anything_else(
         for given, why in SENDS:
             with pytest.raises(UsageError, match=why):
                 producer.send(**{"topic": topic, "value": b"v", **given})
-        assert producer.metrics()["producer-metrics"]["record-send-total"] == 0  # type: ignore[index]
+        assert producer.metrics()["producer-metrics"]["record-send-total"] == 0
         assert producer.send("t", b"v", partition=np.int64(2)).result(20).partition == 2
         stamped = producer.send("t", b"v", headers=[("ä", None)], timestamp=np.int64(5))
         assert stamped.result(20).timestamp == 5
@@ -152,9 +152,9 @@ def test_wrong_arguments_of_a_delivery(cluster: Cluster) -> None:
             for wait in (delivery.result, delivery.exception):
                 with pytest.raises(UsageError, match=r"timeout=.*must be a number of seconds"):
                     wait(wrong)
-        for wrong in (None, 5, "print"):
+        for uncallable in (None, 5, "print"):
             with pytest.raises(UsageError, match=r"function=.*cannot be called"):
-                delivery.add_done_callback(wrong)  # type: ignore[arg-type]
+                delivery.add_done_callback(uncallable)
         assert delivery.result(20).topic == "t"
         assert delivery.result(-1).topic == "t"
 
@@ -163,7 +163,7 @@ def test_a_generator_of_headers_is_left_as_it_was(cluster: Cluster) -> None:
     with Producer(cluster.bootstrap_servers) as producer:
         pairs = (pair for pair in [("a", b"1"), ("b", b"2")])
         with pytest.raises(UsageError, match="generator"):
-            producer.send("t", b"v", headers=pairs)  # type: ignore[arg-type]
+            producer.send("t", b"v", headers=pairs)
         assert list(pairs) == [("a", b"1"), ("b", b"2")]
 
 
@@ -261,7 +261,7 @@ LIMITS: dict[type, dict[str, Any]] = {
     Admin: {"default_api_timeout_ms": 100},
 }
 UNCHECKED = {"__init__", "__exit__", "__aexit__", "close", "send"}
-POSITIONAL = {
+POSITIONAL: dict[type, tuple[str, ...]] = {
     Consumer: ("seek_to_beginning", "seek_to_end", "pause", "resume"),
 }
 
@@ -317,7 +317,7 @@ def test_a_wrong_argument_is_refused_and_nothing_is_broken(cluster: Cluster, kin
             client.seek(("t", 0), 0)
             assert client.poll(20_000)
         else:
-            assert "t" in client.topics()  # type: ignore[attr-defined]
+            assert "t" in client.topics()
 
 
 def test_a_wrong_argument_of_the_asynchronous_faces(cluster: Cluster) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -195,8 +195,9 @@ def test_an_unknown_option_is_refused() -> None:
         AsyncConsumer("a:1", fetch_max_byte=1)
     with pytest.raises(UsageError, match=r"bootstrap\.servers is missing"):
         AsyncConsumer()
+    twice: dict[str, Any] = {"bootstrap.servers": "b:1"}
     with pytest.raises(UsageError, match=r"bootstrap\.servers is given twice"):
-        AsyncConsumer("a:1", **{"bootstrap.servers": "b:1"})
+        AsyncConsumer("a:1", **twice)
 
 
 def test_max_records_cuts_inside_batches_and_the_position_follows(
@@ -357,12 +358,13 @@ def test_invalid_arguments_of_seek_are_refused(world: World, cluster: ScriptedCl
                 consumer.seek(T0, -1)
             with pytest.raises(UsageError, match="end=-1: must be from 0"):
                 consumer.seek(T0, 0, end=-1)
-            for call in (
+            calls: list[Callable[[], object]] = [
                 lambda: consumer.seek(T1, 0),
                 lambda: consumer.seek_to_end(T1),
                 lambda: consumer.pause(T1),
                 lambda: consumer.resume(T1),
-            ):
+            ]
+            for call in calls:
                 with pytest.raises(UsageError, match="t-1 is not assigned"):
                     call()
             for name in ("t", ("t",), ("t", -1), ("", 0), (0, "t")):
@@ -634,8 +636,8 @@ def test_whole_batches_are_returned(world: World, cluster: ScriptedCluster) -> N
                 pieces.append(bytes(batches.data))
                 position = batches.next_offset
                 assert await consumer.position(T0) == position
+                assert batches.high_watermark == 6
             assert pieces == cluster.logs[T0]
-            assert batches.high_watermark == 6
             assert await consumer.fetch_batches(100) is None
 
     world.run(scenario())
@@ -686,8 +688,9 @@ def test_offsets_for_times(world: World, cluster: ScriptedCluster) -> None:
     async def scenario() -> None:
         async with await consume(cluster) as consumer:
             found = await consumer.offsets_for_times({T0: 1_000, T1: 1_000})
-            assert found[T0] is not None
-            assert found[T0][:2] == (4, 1_234)
+            at = found[T0]
+            assert at is not None
+            assert at[:2] == (4, 1_234)
             assert found[T1] is None
             with pytest.raises(UsageError, match=r"the time of .*=-1: must be from 0"):
                 await consumer.offsets_for_times({T0: -1})

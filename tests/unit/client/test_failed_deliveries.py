@@ -180,7 +180,7 @@ def test_purge_drops_waiting_records_and_returns_their_number(idle: Producer) ->
     assert len(idle) == 0
     assert idle.purge() == 0
     assert [d.record.value for d in deliveries if d.record] == [b"%d" % n for n in range(30)]
-    assert idle.metrics()["producer-metrics"]["buffer-available-bytes"] == 33_554_432  # type: ignore[index]
+    assert idle.metrics()["producer-metrics"]["buffer-available-bytes"] == 33_554_432
     assert idle.send("topic", b"more").done() is False
 
 

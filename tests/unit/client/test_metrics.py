@@ -167,10 +167,10 @@ def test_rates_of_requests_and_responses() -> None:
     assert producer["outgoing-byte-rate"] == pytest.approx(1800 / WINDOW)
     assert producer["incoming-byte-rate"] == pytest.approx(90 / WINDOW)
     assert producer["request-size-avg"] == producer["request-size-max"] == 600
-    node = snapshot["producer-node-metrics"]["node-0"]
-    assert isinstance(node, dict)
-    assert node["request-rate"] == pytest.approx(2 / WINDOW)
-    assert node["response-rate"] == pytest.approx(1 / WINDOW)
+    of_node = snapshot["producer-node-metrics"]["node-0"]
+    assert isinstance(of_node, dict)
+    assert of_node["request-rate"] == pytest.approx(2 / WINDOW)
+    assert of_node["response-rate"] == pytest.approx(1 / WINDOW)
 
 
 JAVA = """
@@ -196,7 +196,9 @@ def test_a_producer_has_the_metrics_of_javas() -> None:
         producer.send("t", b"v").result(20)
         metrics = producer.metrics()["producer-metrics"]
         assert set(metrics) == set(JAVA.split())
-        assert metrics["connection-creation-total"] >= 1
+        created = metrics["connection-creation-total"]
+        assert not isinstance(created, dict)
+        assert created >= 1
         assert metrics["connection-close-total"] == 0
         assert metrics["successful-authentication-total"] == 0
 

@@ -14,6 +14,7 @@ from trimtab.client.partitioner.partitioning import Partitioning
 from trimtab.client.producer import AsyncProducer
 from trimtab.cluster import Cluster
 from trimtab.errors import UsageError
+from trimtab.records import RecordMetadata
 from trimtab.system.waiting import refuse_waiting
 
 
@@ -67,7 +68,8 @@ def test_a_record_sent_on_another_loop_is_delivered(cluster: Cluster, home: Home
 
     async def send() -> int:
         delivery = await producer.send("abroad", b"abroad")
-        return (await asyncio.wait_for(asyncio.shield(delivery), 10)).offset
+        metadata: RecordMetadata = await asyncio.wait_for(asyncio.shield(delivery), 10)
+        return metadata.offset
 
     producer = asyncio.run_coroutine_threadsafe(make(), home).result(10)
     assert asyncio.run(send()) == 1

@@ -407,7 +407,7 @@ def test_only_an_interrupt_of_a_with_block_closes_in_haste(
         await close(core, timeout)
 
     monkeypatch.setattr(Core, "close", note)
-    kind = type(error)
+    kind = None if error is None else type(error)
     with Producer("127.0.0.1:1") as producer:
         pass
     producer = Producer("127.0.0.1:1")

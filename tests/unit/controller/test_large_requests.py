@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Generator, Iterator
 from operator import attrgetter
 from typing import Any
 
@@ -214,9 +214,9 @@ def test_very_many_topics_are_created_and_deleted(lab: Lab) -> None:
         assert len(image.topics) == len(lab.brokers[0].image.topics) == 220
         for version, gone in ((5, names[:110]), (6, names[110:])):
             by_name = {"topic_names": gone} if version < 6 else {"topics": deletion(*gone).topics}
-            response = await client.ask(DeleteTopicsRequest(timeout_ms=1000, **by_name), version)
-            assert [topic.name for topic in response.responses] == gone
-            assert {topic.error_code for topic in response.responses} == {0}
+            deleted = await client.ask(DeleteTopicsRequest(timeout_ms=1000, **by_name), version)
+            assert [topic.name for topic in deleted.responses] == gone
+            assert {topic.error_code for topic in deleted.responses} == {0}
         assert image.topics == {}
 
     lab.run(scenario)
@@ -329,6 +329,7 @@ def test_few_topics_of_many_partitions_are_many(lab: Lab) -> None:
         answers = [handle(HEADER, request) for request in (few, many)]
         assert isinstance(answers[0], Coroutine)
         await answers[0]
+        assert isinstance(answers[1], Generator)
         turns, answer = count_steps(answers[1])
         response = await answer
         assert turns > 3

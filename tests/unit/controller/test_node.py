@@ -215,8 +215,8 @@ def test_the_controller_describes_itself(lab: Lab) -> None:
             response = await peer.ask(DescribeClusterRequest(endpoint_type=1), version)
             assert response.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
         there = TopicData(topic_name=TOPIC, partitions=[PartitionData(partition_index=0)])
-        response = await peer.ask(DescribeQuorumRequest(topics=[there]))
-        ((quorum,),) = (topic.partitions for topic in response.topics)
+        described = await peer.ask(DescribeQuorumRequest(topics=[there]))
+        ((quorum,),) = (topic.partitions for topic in described.topics)
         assert (quorum.leader_id, quorum.leader_epoch) == (NODE, 1)
         assert quorum.high_watermark == end_offset
         assert [(each.replica_id, each.log_end_offset) for each in quorum.current_voters] == [
@@ -224,15 +224,15 @@ def test_the_controller_describes_itself(lab: Lab) -> None:
         ]
         assert [(each.replica_id, each.log_end_offset) for each in quorum.observers] == [(1, 3)]
         assert 0 <= lab.world.now_ms() - quorum.observers[0].last_fetch_timestamp < 100
-        assert response.nodes[0].listeners[0].port == 9093
+        assert described.nodes[0].listeners[0].port == 9093
         # A request that names another partition is refused, as with Kafka's quorum.
         other = TopicData(topic_name="other", partitions=[PartitionData(partition_index=0)])
         for topics in ([there, other], [there, there], [other]):
-            response = await peer.ask(DescribeQuorumRequest(topics=topics))
-            assert [topic.topic_name for topic in response.topics] == [
+            described = await peer.ask(DescribeQuorumRequest(topics=topics))
+            assert [topic.topic_name for topic in described.topics] == [
                 topic.topic_name for topic in topics
             ]
-            for topic in response.topics:
+            for topic in described.topics:
                 assert topic.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 assert topic.partitions[0].observers == []
 

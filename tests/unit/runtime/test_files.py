@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from errno import EISDIR, EMFILE, ENOENT, ENOSPC
 from pathlib import Path
 from shutil import rmtree
+from typing import Any
 
 import pytest
 
@@ -52,7 +53,12 @@ class TestFile:
 
         def count(name: str) -> None:
             function = getattr(os, name)
-            monkeypatch.setattr(os, name, lambda *given: (calls.append(name), function(*given))[1])
+
+            def counted(*given: Any) -> Any:
+                calls.append(name)
+                return function(*given)
+
+            monkeypatch.setattr(os, name, counted)
 
         for name in ("open", "stat", "write", "fstat"):
             count(name)

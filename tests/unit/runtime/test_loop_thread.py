@@ -198,14 +198,18 @@ def test_stop_abandons_a_task_that_ignores_its_cancellation(
     tasks[0].get_coro().close()
 
 
-def test_stop_ends_the_wait_for_a_call_that_ignores_its_cancellation(monkeypatch):
+def test_stop_ends_the_wait_for_a_call_that_ignores_its_cancellation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("trimtab.runtime.loop_thread._CANCEL_GRACE_S", 0.01)
     started = threading.Event()
     outcome: list[BaseException] = []
     tasks: list[asyncio.Task[None]] = []
 
     async def resist() -> None:
-        tasks.append(asyncio.current_task())
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.append(task)
         started.set()
         try:
             await _never()
@@ -227,7 +231,7 @@ def test_stop_ends_the_wait_for_a_call_that_ignores_its_cancellation(monkeypatch
     assert "'road' was stopped while a call was waiting" in str(outcome[0])
     assert not thread._engine.calls
     # asyncio's destructor would report it once more, after the test.
-    tasks[0]._log_destroy_pending = False
+    tasks[0]._log_destroy_pending = False  # type: ignore[attr-defined]
     tasks[0].get_coro().close()
 
 

@@ -474,7 +474,7 @@ def test_a_protocols_own_error_fails_the_run(broken: str) -> None:
     async def run() -> None:
         await own.loop.create_server(Broken, "broker", 9092)
         transport, _ = await own.loop.create_connection(Recorder, "broker", 9092)
-        accepted = transport._connection.server
+        accepted = transport._connection.server  # type: ignore[attr-defined]
         accepted.set_write_buffer_limits(high=0)
         transport.write(b"!")
         if broken == "pause_writing":

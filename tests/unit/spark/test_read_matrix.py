@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pytest
 from pyspark.sql.types import ArrayType, StructType
 
 from trimtab import Admin, Cluster, Producer
 from trimtab.spark.source import TrimtabDataSource
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 BEGAN = 1_700_000_000_000
 LARGE = 9_000_000
@@ -110,7 +113,9 @@ def send(servers: str, topic: str, partitions: int, count: int, **options: objec
                     KEYS[number % len(KEYS)],
                     VALUES[number % len(VALUES)],
                     BEGAN + 1000 * number,
-                    headers and [{"key": key, "value": value} for key, value in headers],
+                    None
+                    if headers is None
+                    else [{"key": key, "value": value} for key, value in headers],
                 )
                 producer.send(
                     topic, row.value, row.key, headers, partition=partition, timestamp=row.at
@@ -130,7 +135,7 @@ def read(servers: str, topic: str, **options: str) -> list[list[Row]]:
     for partition in reader.partitions():
         rows = []
         for batch in reader.read(partition):
-            for each in batch.to_pylist():
+            for each in cast("pa.RecordBatch", batch).to_pylist():
                 assert each["topic"] == topic
                 is_appended = each["timestampType"] == 1
                 at = -1 if is_appended else round(each["timestamp"].timestamp() * 1000)

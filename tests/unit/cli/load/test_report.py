@@ -153,7 +153,7 @@ def test_the_page_is_whole_loads_nothing_and_stays_of_one_size(partitions: int) 
 def test_a_cluster_without_anything_has_a_page_too() -> None:
     nothing = make_summary(1)
     for name in ("findings", "topics", "times", "hot_keys", "racks", "groups"):
-        nothing[name] = []  # type: ignore[literal-required]
+        nothing[name] = []
     nothing["partitions"] = {}
     for broker in nothing["brokers"]:
         broker["LedBytes"] = 0

@@ -602,7 +602,9 @@ def test_memory_stays_within_its_limit_but_for_one_batch(make_bench: Callable[..
         value = b"x" * random.randrange(300)
         partition = random.randrange(50)
         if bench.accumulator.append("topic", value, None, None, partition, 0) is None:
-            bench.accumulator.fail(bench.accumulator.oldest(), Unavailable("gone"))
+            oldest = bench.accumulator.oldest()
+            assert oldest is not None
+            bench.accumulator.fail(oldest, Unavailable("gone"))
         held = sum(batch.builder.capacity for batch in bench.accumulator.incomplete_batches())
         assert bench.accumulator.used == held <= 20_000 + 1000
 

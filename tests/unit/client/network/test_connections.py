@@ -16,6 +16,7 @@ import pytest
 import trimtab.client
 from tests.unit.client.scripted_broker import (
     NO_ANSWER,
+    RequestClass,
     ScriptedBroker,
     ScriptedCluster,
     batch,
@@ -131,7 +132,7 @@ def test_a_broker_with_older_api_versions_is_asked_again(
 def test_without_a_common_version_both_ranges_are_named(
     world: World,
     cluster: ScriptedCluster,
-    versions: dict[int, tuple[int, int]],
+    versions: dict[RequestClass, tuple[int, int]],
     served: str,
 ) -> None:
     broker = cluster.broker(0, versions)

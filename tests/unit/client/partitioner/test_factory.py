@@ -37,7 +37,7 @@ def make(custom: object | None = None, **given: object) -> PartitionerMaker:
 def per_record(maker: PartitionerMaker) -> PerRecordPartitioner:
     partitioner = maker()
     assert not hasattr(partitioner, "next_turn")
-    return partitioner  # type: ignore[return-value]
+    return partitioner
 
 
 class LastPartition:

@@ -44,7 +44,7 @@ async def prepare(producer: AsyncProducer, value: bytes = b"1") -> PreparedTrans
 
 
 @asynccontextmanager
-async def stranger(brokers: TransactionCluster, **options: object) -> AsyncIterator[AsyncProducer]:
+async def stranger(brokers: TransactionCluster, **options: Any) -> AsyncIterator[AsyncProducer]:
     """Another producer, which has no transactional id."""
     producer = AsyncProducer(
         brokers.cluster.bootstrap, random=brokers.world.random("stranger"), **options

@@ -380,7 +380,7 @@ def test_topics_without_ids_are_named(kafka: ProduceCluster) -> None:
     ],
 )
 def test_options_that_contradict_or_are_unknown_are_refused(
-    kafka: ProduceCluster, options: dict[str, object], message: str
+    kafka: ProduceCluster, options: dict[str, Any], message: str
 ) -> None:
     async def run() -> None:
         with pytest.raises(UsageError, match=message):

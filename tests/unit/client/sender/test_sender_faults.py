@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.unit.client.scripted_broker import HANG_UP, NO_ANSWER
 from tests.unit.client.scripted_produce import ProduceCluster
+from trimtab.client.metrics_cy import ProducerMetrics
 from trimtab.client.producer import AsyncProducer
 from trimtab.client.sender.identity import LAST_EPOCH
 from trimtab.client.sender.sender import DrainRate, NodeRecord, smoothed
@@ -101,10 +103,14 @@ def test_the_new_leader_gets_nothing_while_the_old_one_has_not_answered(
 ) -> None:
     held: list[Any] = []
 
+    def hold(request: Any, _: ProduceResponse) -> object:
+        held.append(request)
+        return NO_ANSWER
+
     async def run() -> None:
         async with kafka.producer(linger_ms=0, metadata_max_age_ms=100) as producer:
             await (await producer.send("topic", b"first", partition=0))
-            intercept(kafka, lambda request, _: held.append(request) or NO_ANSWER)
+            intercept(kafka, hold)
             await producer.send("topic", b"second", partition=0)
             await asyncio.sleep(0.05)
             kafka.cluster.leaders["topic"] = [1, 1]
@@ -259,6 +265,7 @@ def test_a_topic_that_is_created_again_is_written_to_from_its_beginning(
     def produce(request: Any, answer: Any = kafka.produce) -> object:
         if request.topic_data[0].topic_id != cluster.topic_id("topic"):
             response = kafka.produce(0, replace(request, topic_data=[]))
+            assert isinstance(response, ProduceResponse)
             return _refuse_all(request, response, ErrorCode.UNKNOWN_TOPIC_ID)
         return answer(0, request)
 
@@ -279,7 +286,7 @@ def test_a_topic_that_is_created_again_is_written_to_from_its_beginning(
     assert kafka.epochs[-1] == 1
 
 
-def _refuse_all(request: Any, response: Any, code: ErrorCode) -> ProduceResponse:
+def _refuse_all(request: Any, response: ProduceResponse, code: ErrorCode) -> ProduceResponse:
     from trimtab.wire.messages.produce import PartitionProduceResponse, TopicProduceResponse
 
     return replace(
@@ -712,7 +719,7 @@ def test_each_event_is_recorded_in_the_metrics(kafka: ProduceCluster) -> None:
 
     async def run() -> None:
         async with kafka.producer(acks="1", linger_ms=10) as producer:
-            producer._core.sender._metrics = recorder
+            producer._core.sender._metrics = cast("ProducerMetrics", recorder)
             for _ in range(3):
                 for value in values(2):
                     await producer.send("topic", value, partition=0)
@@ -830,7 +837,7 @@ def disturb(kafka: ProduceCluster, seed: int, refusals: float) -> None:
         return HANG_UP if chance < 0.1 else NO_ANSWER if chance < 0.12 else response
 
     for broker in kafka.cluster.brokers.values():
-        broker.answers[ProduceRequest] = lambda request, node=broker.id: answer(node, request)
+        broker.answers[ProduceRequest] = partial(answer, broker.id)
 
 
 @pytest.mark.parametrize("seed", range(8))

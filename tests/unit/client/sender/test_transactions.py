@@ -475,8 +475,9 @@ def test_offsets_are_committed_by_the_member_that_read_them(brokers: Transaction
     async def scenario() -> None:
         async with brokers.producer() as producer:
             await begin(producer)
-            offsets = {TOPIC: 5, OTHER: OffsetAndMetadata(6, "note", 2)}
-            await producer.send_offsets_to_transaction(offsets, GROUP)
+            await producer.send_offsets_to_transaction(
+                {TOPIC: 5, OTHER: OffsetAndMetadata(6, "note", 2)}, GROUP
+            )
             assert brokers.offsets == {}
             await producer.commit_transaction()
 

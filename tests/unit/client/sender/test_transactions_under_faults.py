@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import pytest
 
@@ -51,10 +52,13 @@ PASSING: dict[RequestClass, list[object]] = {
     ]
     for api in COORDINATORS
 }
-ENDING: dict[RequestClass, list[object]] = {
-    api: [ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.UNKNOWN_SERVER_ERROR]
-    for api in (AddPartitionsToTxnRequest, AddOffsetsToTxnRequest, TxnOffsetCommitRequest)
-} | {ProduceRequest: [ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_RECORD]}
+UNKNOWN = (ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.UNKNOWN_SERVER_ERROR)
+ENDING: dict[RequestClass, Sequence[object]] = {
+    AddPartitionsToTxnRequest: UNKNOWN,
+    AddOffsetsToTxnRequest: UNKNOWN,
+    TxnOffsetCommitRequest: UNKNOWN,
+    ProduceRequest: (ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_RECORD),
+}
 
 
 @pytest.mark.parametrize("level", [1, 2], ids=["version-1", "version-2"])
@@ -77,10 +81,11 @@ def test_under_faults_exactly_the_committed_records_are_read(level: int, seed: i
                 brokers.coordinator, brokers.groups = random.randrange(2), random.randrange(2)
             return ErrorCode.NONE
 
-        async def repeat(call: Callable[[], Awaitable[None]]) -> None:
+        async def repeat(call: Callable[[], Awaitable[object]]) -> None:
             while True:
                 try:
-                    return await call()
+                    await call()
+                    return
                 except Unavailable:
                     continue
 
@@ -99,11 +104,8 @@ def test_under_faults_exactly_the_committed_records_are_read(level: int, seed: i
                             await producer.send(*partition[:1], value, partition=partition[1])
                             sent[partition].append(value)
                             await asyncio.sleep(random.random() * 0.02)
-                        await repeat(
-                            lambda position={OTHER: number}: producer.send_offsets_to_transaction(
-                                position, GROUP
-                            )
-                        )
+                        position = {OTHER: number}
+                        await repeat(partial(producer.send_offsets_to_transaction, position, GROUP))
                         if not wants_abort:
                             await repeat(producer.commit_transaction)
                     except TransactionError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
@@ -60,7 +61,7 @@ def residents(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Residents[object
             assert isinstance(client, TopicLookup | Consumer)
             if client not in opened:
                 opened.append(client)
-            super()._put_back(key, client)  # type: ignore[arg-type]
+            super()._put_back(key, client)
 
     for name in ("_lookups", "_consumers"):
         close = getattr(cluster, name)._close
@@ -298,7 +299,7 @@ def test_what_does_not_exist_is_said_after_the_attempts(
 
 def test_a_dead_address_is_said_after_the_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "CONTACT_SECONDS", 0.5)
-    monkeypatch.setattr(cluster.time, "monotonic", lambda: 0.0)
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         dead = f"127.0.0.1:{taken.getsockname()[1]}"
     wanted = options(dead, **{"fetchOffset.retryIntervalMs": "20"})
@@ -312,13 +313,13 @@ def test_a_question_that_the_client_repeated_for_long_is_not_asked_again(
     servers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter([0.0, 60.0])
-    monkeypatch.setattr(cluster.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
 
     def question(lookup: TopicLookup) -> None:
         raise Unavailable("no leader within 60 s")
 
     with pytest.raises(Unavailable, match="no leader"):
-        ask(options(servers), question, pytest.fail)
+        ask(options(servers), question, lambda seconds: pytest.fail(f"waits for {seconds} s"))
 
 
 def test_the_rack_is_resolved_where_the_task_runs(

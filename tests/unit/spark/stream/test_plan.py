@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -176,7 +176,7 @@ def test_available_now_ends_where_the_partitions_ended_when_it_began() -> None:
     topics = Topics(t0=10)
     stream = plan(topics, maxOffsetsPerTrigger="6")
     stream.freeze()
-    start = stream.first()
+    start: Mapping[str, Any] = stream.first()
     topics.ends |= {ZERO: 100, ONE: 100}
     seen = []
     while (end := stream.next(start, takes_all=False)) != start:
@@ -191,7 +191,7 @@ def test_batches_in_bytes() -> None:
     source = Listed({ZERO: [30, 30, 30, 30, 30], ONE: [45, 5]})
     sizes = Sizes(lambda: source, 100, 1)
     stream = plan(topics, sizes=sizes, maxBytesPerTrigger="100", maxBytesPerPartition="40")
-    start = stream.first()
+    start: Mapping[str, Any] = stream.first()
     seen, tasks, batch_bytes = [], [], []
     try:
         stream.freeze()
@@ -411,11 +411,12 @@ def test_errors_that_do_not_pass_end_the_query(error: KafkaError) -> None:
 def test_a_query_that_never_reached_the_cluster_says_so_at_once() -> None:
     topics = Topics(t0=5)
     topics.error = Unavailable("x:1 cannot be reached")
-    for call in (
+    calls: list[Callable[[StreamPlan], object]] = [
         lambda stream: stream.first(),
         lambda stream: stream.freeze(),
         lambda stream: stream.next({"t": {"0": 1}}, takes_all=True),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(Unavailable, match="cannot be reached"):
             call(plan(topics))
 
@@ -453,8 +454,8 @@ def test_tasks_by_count() -> None:
 
 def test_small_partitions_share_tasks_largest_first() -> None:
     topics = Topics(**{f"t{number}": 20 + number % 7 for number in range(80)}, t80=50_000)
-    for options, most in (({}, 65), ({"maxPartitions": "10"}, 10)):
-        stream = plan(topics, **options)
+    for most, options in ((65, REQUIRED), (10, REQUIRED | {"maxPartitions": "10"})):
+        stream = plan(topics, None, None, **options)
         start = stream.first()
         tasks = stream.tasks(start, end := stream.next(start, takes_all=True))
         sizes = [sum(each.size for each in task) for task in tasks]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pyspark import TaskContext
 
+from trimtab.blocking.admin import Admin
 from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
 from trimtab.cluster import Cluster
 from trimtab.errors import BrokerError, ErrorCode, Unavailable, UsageError
@@ -19,8 +20,8 @@ from trimtab.spark.write.exact_sink import ExactlyOnce, Prepared
 from trimtab.spark.write.exactly_once import BatchAttempt, Plan, TaskRun
 from trimtab.spark.write.sink import TaskRows
 
-STREAM = {"checkpointLocation": "/data/checkpoint"}
-BATCH = {"sinkId": "flights", "batchId": "7"}
+STREAM: dict[str, Any] = {"checkpointLocation": "/data/checkpoint"}
+BATCH: dict[str, Any] = {"sinkId": "flights", "batchId": "7"}
 
 
 def make(is_stream: bool = True, **options: str) -> ExactlyOnce:
@@ -56,7 +57,7 @@ def make(is_stream: bool = True, **options: str) -> ExactlyOnce:
         ({**STREAM, "kafka.transactional.id": "mine"}, "transactional.id"),
     ],
 )
-def test_a_stream_that_cannot_be_exact_is_refused(options: dict[str, str], message: str) -> None:
+def test_a_stream_that_cannot_be_exact_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make(**options)
 
@@ -101,8 +102,9 @@ def test_a_sink_is_known_by_its_checkpoint_however_that_is_spelled() -> None:
 
 def test_transactions_last_as_long_as_brokers_allow_unless_something_else_is_asked_for() -> None:
     assert make(**STREAM)._plan.timeout == 900
-    assert make(**STREAM, **{"kafka.transaction.timeout.ms": "5000"})._plan.timeout == 5
-    endless = {"kafka.transaction.two.phase.commit.enable": "true"}
+    brief: dict[str, Any] = {"kafka.transaction.timeout.ms": "5000"}
+    assert make(**STREAM, **brief)._plan.timeout == 5
+    endless: dict[str, Any] = {"kafka.transaction.two.phase.commit.enable": "true"}
     assert make(**STREAM, **endless)._plan.timeout is None
 
 
@@ -178,7 +180,7 @@ def test_a_task_that_spark_does_not_number_is_refused(monkeypatch: pytest.Monkey
         def getLocalProperty(self, name: str) -> None:  # noqa: N802
             return None
 
-    monkeypatch.setattr(exact_sink.TaskContext, "get", lambda: Context())
+    monkeypatch.setattr(TaskContext, "get", lambda: Context())
     with pytest.raises(UsageError, match="micro-batch"):
         make(**STREAM)._run()
 
@@ -213,7 +215,7 @@ class FakeProducer:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeProducer]]:
+def made(monkeypatch: pytest.MonkeyPatch) -> list[FakeProducer]:
     """The producers that tasks have made, in a worker without any before."""
     monkeypatch.setattr(FakeProducer, "made", [], raising=False)
     monkeypatch.setattr(FakeProducer, "fails_at", "")
@@ -358,7 +360,7 @@ def test_a_cluster_without_transactions_says_so_at_once() -> None:
 
 
 def test_a_topic_of_decisions_is_made_for_the_sink_or_refused() -> None:
-    with Cluster(brokers=1) as cluster, ledger.Admin(cluster.bootstrap_servers) as admin:
+    with Cluster(brokers=1) as cluster, Admin(cluster.bootstrap_servers) as admin:
         admin.create_topic("narrow", partitions=1)
         client = {"bootstrap.servers": cluster.bootstrap_servers, "transaction.timeout.ms": "1000"}
         plan = Plan("flights", 1.0)

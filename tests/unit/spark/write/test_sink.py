@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -27,6 +27,9 @@ from trimtab.spark.write.sink import (  # noqa: E402
     make_writer,
 )
 
+if TYPE_CHECKING:
+    from trimtab.blocking.producer import Producer
+
 OPTIONS = {"kafka.bootstrap.servers": "nowhere:1", "topic": "t"}
 SCHEMA = StructType([StructField("value", StringType())])
 
@@ -34,7 +37,7 @@ SCHEMA = StructType([StructField("value", StringType())])
 class FakeProducer:
     """Notes what is asked of it; rows are acknowledged, or fail, when it is flushed, or at once."""
 
-    def __init__(self, client: object = None, *, at_once: bool = False) -> None:
+    def __init__(self, client: dict[str, str] | None = None, *, at_once: bool = False) -> None:
         self.client = client
         self.calls: list[Any] = []
         self.error: Exception | None = None
@@ -97,7 +100,7 @@ def rows(*batches: Any, topic: str = "") -> TaskRows:
 def test_rows_of_several_topics_keep_their_order_in_each() -> None:
     producer = FakeProducer()
     task = rows(batch(["1", "2", "3", "4", "5"], ["b", "a", "b", "c", "a"]), batch(["6"], ["a"]))
-    assert task.send_to(producer) == {
+    assert task.send_to(cast("Producer", producer)) == {
         "b": {0: Written(2, 20)},
         "a": {0: Written(3, 30)},
         "c": {0: Written(1, 10)},
@@ -114,7 +117,7 @@ def test_rows_of_several_topics_keep_their_order_in_each() -> None:
 def test_a_thousand_topics_in_a_batch_are_told_apart() -> None:
     producer = FakeProducer()
     topics = [f"t{(7 * n) % 1000}" for n in range(3000)]
-    rows(batch([str(n) for n in range(3000)], topics)).send_to(producer)
+    rows(batch([str(n) for n in range(3000)], topics)).send_to(cast("Producer", producer))
     got = {topic: values for topic, values, _ in producer.calls[:-1]}
     assert got == {
         topic: [str(n) for n in range(3000) if topics[n] == topic] for topic in set(topics)
@@ -123,13 +126,13 @@ def test_a_thousand_topics_in_a_batch_are_told_apart() -> None:
 
 def test_the_option_names_the_topic_of_all_rows() -> None:
     producer = FakeProducer()
-    rows(batch(["1", "2"]), topic="t").send_to(producer)
+    rows(batch(["1", "2"]), topic="t").send_to(cast("Producer", producer))
     assert producer.calls == [("t", ["1", "2"], ["value"]), "flush"]
 
 
 def test_a_null_topic_is_an_error() -> None:
     with pytest.raises(UsageError, match=r"2 rows have a null topic, the first in row 1 .*option"):
-        rows(batch(["1", "2", "3"], ["a", None, None])).send_to(FakeProducer())
+        rows(batch(["1", "2", "3"], ["a", None, None])).send_to(cast("Producer", FakeProducer()))
 
 
 def test_batches_without_rows_are_passed_over() -> None:
@@ -139,7 +142,7 @@ def test_batches_without_rows_are_passed_over() -> None:
     task = rows(batch([]), batch(["1"]), batch([]), batch(["2"]), topic="t")
     assert not task.is_empty
     assert not task.is_empty
-    task.send_to(producer)
+    task.send_to(cast("Producer", producer))
     assert [call[1] for call in producer.calls[:-1]] == [["1"], ["2"]]
 
 
@@ -164,7 +167,7 @@ def test_a_failure_ends_the_task_before_it_reads_on() -> None:
         raise AssertionError("read on")
 
     with pytest.raises(ValueError, match="t-0: refused"):
-        TaskRows(read(), "t", ("value",)).send_to(producer)
+        TaskRows(read(), "t", ("value",)).send_to(cast("Producer", producer))
 
 
 # -- At least once
@@ -175,7 +178,7 @@ def producers(monkeypatch: pytest.MonkeyPatch) -> list[FakeProducer]:
     """Those that tasks have made, in a worker without any before."""
     made: list[FakeProducer] = []
 
-    def make(client: object) -> FakeProducer:
+    def make(client: dict[str, str]) -> FakeProducer:
         made.append(FakeProducer(client))
         return made[-1]
 
