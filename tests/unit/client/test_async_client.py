@@ -15,6 +15,7 @@ from trimtab.client.options import ADMIN, client_options
 class Client(AsyncClient):
     def __init__(self, closed: list[str]) -> None:
         async def close() -> None:
+            await asyncio.sleep(0)
             closed.append("closed")
 
         super().__init__(Session(client_options(ADMIN, "a:1", {}), Random(1)), close)
@@ -27,6 +28,22 @@ def test_a_client_is_closed_once() -> None:
             assert client.options.text("client.id") == ""
             await client.close()
         await client.close()
+        return closed
+
+    assert asyncio.run(scenario()) == ["closed"]
+
+
+def test_a_close_that_was_cancelled_is_finished_by_the_face() -> None:
+    async def scenario() -> list[str]:
+        closed: list[str] = []
+        client = Client(closed)
+        finish = client._leave_closing()
+        interrupted = asyncio.create_task(client.close())
+        await asyncio.sleep(0)
+        interrupted.cancel()
+        await asyncio.wait([interrupted])
+        assert closed == []
+        await finish(0.0)
         return closed
 
     assert asyncio.run(scenario()) == ["closed"]
