@@ -17,6 +17,9 @@ from trimtab.wire.records_cy import ColumnScanner
 FULL_BYTES: Final = 4 * 1024 * 1024
 """An Arrow batch is closed at about this many bytes."""
 
+_SMALL_BYTES: Final = 64 * 1024
+"""Smaller batches are copied into one: for Spark a batch costs more than copying so much."""
+
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _ARROW_TYPES: Final[dict[str, pa.DataType]] = {
     "key": pa.binary(),
@@ -53,11 +56,30 @@ def scan_columns(
         schema: of the result, from `arrow_schema`; nothing else is decoded.
 
     Returns:
-        Batches, each of one partition.
+        Batches. A large one is of one partition, small ones are joined.
 
     Raises:
         CorruptData: a batch that cannot be decoded.
     """
+    small: list[pa.RecordBatch] = []
+    size = 0
+    for batch in _scan_by_partition(buffers, schema):
+        is_small = batch.nbytes < _SMALL_BYTES
+        if is_small:
+            small.append(batch)
+            size += batch.nbytes
+        if small and (not is_small or size >= _SMALL_BYTES):
+            yield _join(small)
+            small, size = [], 0
+        if not is_small:
+            yield batch
+    if small:
+        yield _join(small)
+
+
+def _scan_by_partition(
+    buffers: Iterable[tuple[OffsetRange, memoryview]], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
     names = frozenset(schema.names)
     scanner = ColumnScanner(
         key="key" in names or "keyHash" in names,
@@ -80,6 +102,13 @@ def scan_columns(
             scanner.scan(buffer, offset, wanted.end)
     if scanner.rows and scanned is not None:
         yield _wrap(scanner.take(), scanned, schema)
+
+
+def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    (joined,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
 
 
 def _wrap(columns: Columns, wanted: OffsetRange, schema: pa.Schema) -> pa.RecordBatch:

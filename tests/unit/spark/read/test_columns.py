@@ -108,6 +108,7 @@ def test_only_the_range_is_kept_and_gaps_are_passed_over() -> None:
 
 def test_batches_are_cut_at_a_few_megabytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "FULL_BYTES", 1000)
+    monkeypatch.setattr(columns, "_SMALL_BYTES", 0)
     # One buffer that fills three Arrow batches, then one that goes into the last of them.
     one = b"".join(bytes(make_batch(offset, [b"v" * 600])) for offset in range(5))
     batches = scan([memoryview(one), make_batch(5, [b"w"])], OffsetRange("t", 0, 0, 6))
@@ -116,7 +117,15 @@ def test_batches_are_cut_at_a_few_megabytes(monkeypatch: pytest.MonkeyPatch) -> 
     assert offsets == list(range(6))
 
 
-def test_a_batch_holds_one_partition() -> None:
+@pytest.mark.parametrize(
+    ("small", "joined"),
+    [(0, [3, 1, 1, 1]), (40, [3, 2, 1]), (1 << 20, [6])],
+    ids=["none is small", "a few are", "all are"],
+)
+def test_small_batches_of_several_partitions_are_joined(
+    monkeypatch: pytest.MonkeyPatch, small: int, joined: list[int]
+) -> None:
+    monkeypatch.setattr(columns, "_SMALL_BYTES", small)
     buffers = [
         (OffsetRange("t", 0, 0, 9), make_batch(0, [b"a", b"b"])),
         (OffsetRange("t", 0, 2, 9), make_batch(2, [b"c"])),
@@ -127,15 +136,15 @@ def test_a_batch_holds_one_partition() -> None:
     ]
     names = ("topic", "partition", "offset", "value")
     schema = columns.arrow_schema((name, True) for name in names)
-    found = [
-        [tuple(row.values()) for row in batch.to_pylist()]
-        for batch in columns.scan_columns(buffers, schema)
-    ]
-    assert found == [
-        [("t", 0, 0, b"a"), ("t", 0, 1, b"b"), ("t", 0, 2, b"c")],
-        [("t", 1, 5, b"d")],
-        [("u", 1, 0, b"e")],
-        [("t", 0, 3, b"f")],
+    batches = list(columns.scan_columns(buffers, schema))
+    assert [batch.num_rows for batch in batches] == joined
+    assert [tuple(row.values()) for batch in batches for row in batch.to_pylist()] == [
+        ("t", 0, 0, b"a"),
+        ("t", 0, 1, b"b"),
+        ("t", 0, 2, b"c"),
+        ("t", 1, 5, b"d"),
+        ("u", 1, 0, b"e"),
+        ("t", 0, 3, b"f"),
     ]
 
 
