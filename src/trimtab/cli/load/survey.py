@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 _SHOWN_TOPICS: Final = 4
 """Topics whose partitions are drawn, and that have a colour of their own over time."""
 _KEY_LENGTH: Final = 60
-_MOST_TASKS: Final = 256
 
 
 class Request(NamedTuple):
@@ -257,9 +256,7 @@ def _read(session: SparkSession, request: Request, schema: str) -> DataFrame:
     reader = session.read.schema(schema).format("trimtab").option("failOnDataLoss", "false")
     reader = reader.options(**options).option("assign", json.dumps(assigned))
     reader = reader.option("startingOffsets", json.dumps(starting))
-    rows = reader.option("endingOffsets", json.dumps(ending)).load()
-    # A task for each of thousands of partitions would take longer than the reading.
-    return rows.coalesce(_MOST_TASKS) if len(offsets) > _MOST_TASKS else rows
+    return reader.option("endingOffsets", json.dumps(ending)).load()
 
 
 def _head(rows: list[dict[str, Any]], top: int) -> list[dict[str, Any]]:
