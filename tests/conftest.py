@@ -33,8 +33,11 @@ INTERPRETED = "_interpreted"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests run JVMs for seconds: optimizing what they run costs more than it saves.
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Tests run JVMs for seconds: optimizing and verifying what they run costs more than it saves.
+QUICK_JVM = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
 for program in ("KAFKA_JVM_PERFORMANCE_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"):
     os.environ.setdefault(program, QUICK_JVM)
 
