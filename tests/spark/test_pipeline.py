@@ -267,7 +267,7 @@ def test_a_checkpoint_of_another_pipeline_is_refused(
     assert run(spark, pipeline) == (3, 3000, False)
     options = {"kafka.bootstrap.servers": servers, "subscribe": "flights"}
     topic = pipeline.source._replace(format="trimtab", path="", schema="", options=options)
-    with pytest.raises(PipelineFailed, match=r"none of this source.*another checkpointLocation"):
+    with pytest.raises(PipelineFailed, match=r"neither this source's.*another checkpointLocation"):
         run(spark, pipeline._replace(source=topic))
 
 

@@ -1,7 +1,7 @@
-"""Which offsets the next batch of a stream gets, within limits in bytes or in offsets.
+"""Chooses the offsets of a stream's next micro-batch, within limits in bytes or in offsets.
 
-Values in, decisions out: no clock, no cluster. Bytes are those of whole record batches as they lie
-in the log, compressed, as KIP-74 counts them.
+Pure functions: no clock, no cluster. Bytes are those of whole record batches in the log, as KIP-74
+counts them: compressed.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from trimtab.records import TopicPartition
 from trimtab.spark.read.ranges import OffsetRange
 
 _ROUNDS = 8
-"""How often what is left of the limit is shared out evenly. Each round leaves less than a batch
-of each partition; then it goes by what fits."""
+"""The remainder of the limit is divided evenly at most this often. Then each partition takes what
+fits, in order."""
 
 P = TypeVar("P")
 
 
 class Piece(NamedTuple):
-    """One record batch, or a few that follow one another.
+    """One record batch, or several that follow one another.
 
     Attributes:
-        next_offset: where the next one begins.
+        next_offset: the offset at which the next piece begins.
         size: bytes.
         time: the largest timestamp of its first record batch, ms since the epoch; -1 if unknown.
-        error: by how many bytes `size` may be wrong.
+        error: `size` may be wrong by this many bytes.
     """
 
     next_offset: int
@@ -37,13 +37,13 @@ class Piece(NamedTuple):
 
 
 class Admitted(NamedTuple):
-    """What a batch gets.
+    """The pieces that a micro-batch reads.
 
     Attributes:
-        counts: of each partition so many pieces, the first ones; a partition may be missing.
-        size: bytes of all of them.
-        owed: bytes of its turn that a partition could not use, as its next piece is larger. They
-            are added to its next turn.
+        counts: by partition, how many of its first pieces; partitions without any are missing.
+        size: bytes of these pieces.
+        owed: by partition, the bytes of its share that it could not use because its next piece is
+            larger. They are added to its next share.
     """
 
     counts: dict[TopicPartition, int]
@@ -57,25 +57,25 @@ def admit(
     turn: int,
     owed: Mapping[TopicPartition, int],
 ) -> Admitted:
-    """Share a limit in bytes out among partitions, in turns (KIP-74).
+    """Divide a limit in bytes among partitions, in turns (KIP-74).
 
-    Every partition may take the same share. What some do not need goes to the others. The pieces
-    together never exceed the limit, but for one case: a piece that is larger than the limit is a
-    batch of its own, when its partition has saved enough turns for it, or when there is nothing
-    smaller.
+    Every partition gets the same share; bytes that a partition does not need go to the others. The
+    pieces together never exceed the limit, with one exception: a piece larger than the limit is
+    read as a batch of its own, once its partition has saved up enough shares for it, or if no
+    partition has a smaller one.
 
     Args:
-        ahead: what lies before each partition, in order of offsets.
+        ahead: each partition's unread pieces, in order of offsets.
         limit: bytes, at least 1.
-        turn: with which partition to begin; goes round. Another one each time: the first one has
-            the advantage of what is left over.
-        owed: of the batch before.
+        turn: the index of the partition to begin with, modulo their number. Vary it from batch to
+            batch, because the first partitions get the remainder of the limit.
+        owed: `Admitted.owed` of the batch before.
     """
     order = _rotate([each for each in sorted(ahead) if ahead[each]], turn)
     if not order:
         return Admitted({}, 0, {})
     shares = {each: limit // len(order) + owed.get(each, 0) for each in order}
-    # Partitions that saved turns for a large piece go first: others would use up the room.
+    # Partitions that saved shares for a large piece go first: others would use up the limit.
     order.sort(key=lambda each: each not in owed or shares[each] < ahead[each][0].size)
     counts = dict.fromkeys(order, 0)
     got = dict.fromkeys(order, 0)
@@ -99,7 +99,7 @@ def admit(
     active = [] if left < 0 else order
     credit = shares
     for _ in range(_ROUNDS):
-        # A partition that could take nothing waits for the rest of the limit.
+        # A partition whose next piece did not fit waits for the remainder of the limit.
         active = [p for p in active if serve(p, credit[p]) and counts[p] < len(ahead[p])]
         if left < len(active) or not active:
             break
@@ -108,7 +108,7 @@ def admit(
         for each in order:
             serve(each, left)
     if not any(counts.values()):
-        serve_first()  # whatever its size: there is nothing that fits
+        serve_first()  # whatever its size, because no piece fits
     still_owed = {
         each: min(shares[each] - got[each], ahead[each][counts[each]].size)
         for each in order
@@ -123,7 +123,7 @@ def _rotate(items: list[P], turn: int) -> list[P]:
 
 
 def _take(pieces: Sequence[Piece], begin: int, room: int) -> tuple[int, int]:
-    """How many pieces from `begin` on fit into `room` bytes, and their size."""
+    """How many pieces, from index `begin`, fit into `room` bytes, and their size."""
     size = 0
     at = begin
     while at < len(pieces) and size + pieces[at].size <= room:
@@ -135,11 +135,10 @@ def _take(pieces: Sequence[Piece], begin: int, room: int) -> tuple[int, int]:
 def admit_offsets(
     start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int], limit: int
 ) -> dict[TopicPartition, int]:
-    """Where a batch of about `limit` offsets ends: in proportion to each partition's lag.
+    """The end offsets of a batch of about `limit` offsets, in proportion to each partition's lag.
 
-    As Spark's Kafka source does it (`KafkaMicroBatchStream.rateLimit`): shares are rounded down,
-    but to 1 where they are less, so that small partitions get on; with many of them the limit is
-    exceeded.
+    Like Spark's Kafka source (`KafkaMicroBatchStream.rateLimit`): shares are rounded down, but are
+    at least 1, so that small partitions make progress; many small partitions exceed the limit.
     """
     sizes = {p: end - start[p] for p, end in latest.items() if p in start and end > start[p]}
     total = sum(sizes.values())
@@ -156,14 +155,14 @@ def split_by_bytes(
     pieces: Mapping[TopicPartition, Sequence[Piece]],
     max_bytes: int,
 ) -> list[tuple[OffsetRange, int]]:
-    """Cut ranges where pieces end, so that none has more than `max_bytes`, a single piece excepted.
+    """Cut ranges between pieces, into parts of at most `max_bytes` or of a single larger piece.
 
     Args:
-        pieces: what the ranges consist of. A range without any stays whole, of unknown size (0).
+        pieces: the pieces of each partition. A range without pieces stays whole, with size 0.
         max_bytes: 0 leaves all ranges whole.
 
     Returns:
-        The ranges with their sizes, largest first: so tasks that take long do not begin last.
+        The parts with their sizes, largest first, so that long tasks do not start last.
     """
     cut: list[tuple[OffsetRange, int]] = []
     for each in ranges:

@@ -12,19 +12,19 @@ from trimtab.spark.stream.sizes import Sizes
 
 @dataclass(frozen=True)
 class Lag:
-    """What a batch reads, and what is left after it.
+    """The size of a batch, and of the records left after it.
 
     Attributes:
         records: offsets between the batch's end and the partitions' ends; after compaction there
             may be fewer records.
-        bytes: the bytes of these in the log; None where nothing counts bytes.
-        is_estimate: whether `bytes` goes by the average of what is known.
-        seconds: how old the oldest of these is, by its timestamp; None where that is not known.
+        bytes: bytes of these records in the log; None if no option counts bytes.
+        is_estimate: whether `bytes` is partly estimated from the average of known sizes.
+        seconds: age of the oldest of these records, by its timestamp; None if unknown.
         batch_records: offsets of the batch.
-        batch_bytes: its bytes in the log; None where nothing counts bytes.
-        batch_error: by how many bytes that may be wrong, where they are estimated.
-        size_source: where bytes come from; empty where nothing counts them.
-        driver_bytes: what the driver has read so far to know that.
+        batch_bytes: its bytes in the log; None if no option counts bytes.
+        batch_error: possible error of `batch_bytes`, in bytes, if it is estimated.
+        size_source: the kind of source of the sizes; empty if no option counts bytes.
+        driver_bytes: bytes that the driver has read so far to find sizes.
     """
 
     records: int
@@ -38,7 +38,7 @@ class Lag:
     driver_bytes: int
 
     def to_json(self) -> dict[str, Any]:
-        """What stands in `StreamingQueryProgress`, in `sources[…].latestOffset`."""
+        """The entry for `sources[…].latestOffset` of `StreamingQueryProgress`."""
         written: dict[str, Any] = {
             "batchRecords": self.batch_records,
             "batchBytes": self.batch_bytes,

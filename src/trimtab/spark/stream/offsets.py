@@ -1,10 +1,10 @@
-"""Where a stream stands, as Spark writes it to the checkpoint.
+"""A stream's offsets, as Spark writes them to the checkpoint.
 
     {"flights": {"0": 23, "1": 17}, "trimtab:state": {"ids": {"flights": "p8bs…"}}}
 
-That is the JSON of Spark's own Kafka source, and one key more, whose name no topic can have. A
-checkpoint that Spark's source has written lacks the key and is continued. The other way round
-Spark's source refuses the key. Spark compares offsets as strings: the order is always the same.
+This is the JSON of Spark's own Kafka source with one additional key, whose name no topic can have.
+A checkpoint that Spark's source has written lacks the key and can be continued; Spark's source
+refuses one with the key. Spark compares offsets as strings, so the order of keys is fixed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ STATE: Final = "trimtab:state"
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """Where a stream stands.
+    """A stream's offsets at the beginning or end of a batch.
 
     Attributes:
         offsets: the next offset of each partition.
-        ids: each topic's id; one that was made again under the same name has another.
-        first: where the first batch begins. Only that batch's end has it: Spark does not remember
-            where a stream began until the first batch is done, and asks again after a crash.
+        ids: each topic's id; a topic that was deleted and created again has a new one.
+        first: the offsets at which the first batch begins; only the end of the first batch has
+            them. Spark stores a stream's beginning only after the first batch is complete, and
+            asks for it again after a crash.
     """
 
     offsets: Mapping[TopicPartition, int]
@@ -36,7 +37,7 @@ class StreamOffset:
     first: Mapping[TopicPartition, int] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As Spark's source writes it, in its order."""
+        """The JSON that Spark's own source writes, in the same order, and the additional key."""
         state: dict[str, Any] = {}
         if self.first is not None:
             state["first"] = _by_topic(self.first)
@@ -47,10 +48,10 @@ class StreamOffset:
 
 
 def read_offset(written: Mapping[str, Any]) -> StreamOffset:
-    """What `StreamOffset.to_json` or Spark's Kafka source has written.
+    """Parse what `StreamOffset.to_json` or Spark's Kafka source has written.
 
     Raises:
-        UsageError: it is neither's.
+        UsageError: neither has written it.
     """
     try:
         state = written.get(STATE, {})
@@ -62,8 +63,8 @@ def read_offset(written: Mapping[str, Any]) -> StreamOffset:
         )
     except (AttributeError, TypeError, ValueError) as error:
         raise UsageError(
-            f"the checkpoint's offset {str(written)[:200]} is none of this source, nor of Spark's "
-            'Kafka source, which looks like {"topic":{"0":23}}: give the query another '
+            f"the checkpoint's offset {str(written)[:200]} is neither this source's nor that of "
+            'Spark\'s Kafka source, which has the form {"topic":{"0":23}}: use another '
             "checkpointLocation"
         ) from error
 

@@ -1,4 +1,7 @@
-"""Errors of the cluster that may pass: a stream rides them out. Spark ends it on any exception."""
+"""Temporary errors of the cluster: a stream waits until they are over.
+
+Spark would end the query on any exception.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from trimtab.errors import BrokerError, ErrorCode, KafkaError, Unavailable
 logger = logging.getLogger(__name__)
 
 OUTAGE_SECONDS: Final = 300.0
-"""How long errors that may pass are ridden out before they end the query."""
+"""A temporary error ends the query if it lasts longer than this."""
 
 _RETRY_SECONDS: Final = 0.2
 
@@ -19,7 +22,7 @@ T = TypeVar("T")
 
 
 class Outages:
-    """The errors of one stream's driver.
+    """Waits for the cluster, for one stream's driver.
 
     Args:
         clock: seconds, monotonic.
@@ -34,18 +37,19 @@ class Outages:
 
     @property
     def is_one(self) -> bool:
-        """Whether the cluster is waited for."""
+        """Whether the last request failed with a temporary error."""
         return self._since is not None
 
     def note_answer(self) -> None:
-        """The cluster has been reached: from now on it is waited for."""
+        """The cluster was reached: from now on, temporary errors do not end the query."""
         self._has_answered = True
 
     def attempt(self, action: Callable[[], T]) -> T | None:
-        """What `action` returns; None if it fails in a way that may pass.
+        """The result of `action`; None if it raises a temporary error.
 
         Raises:
-            KafkaError: one that does not, or that has not passed within `OUTAGE_SECONDS`.
+            KafkaError: the error is not temporary, has lasted for `OUTAGE_SECONDS`, or the cluster
+                was never reached.
         """
         try:
             result = action()
@@ -61,12 +65,12 @@ class Outages:
             return None
         self._has_answered = True
         if self._since is not None:
-            logger.warning("the stream goes on after %.1f s", self._clock() - self._since)
+            logger.warning("the stream continues after %.1f s", self._clock() - self._since)
             self._since = None
         return result
 
     def insist(self, action: Callable[[], T]) -> T:
-        """What `action` returns, however often it takes."""
+        """The result of `action`, which is repeated after temporary errors; raises as `attempt`."""
         while True:
             result = self.attempt(lambda: (action(),))
             if result is not None:
@@ -75,8 +79,8 @@ class Outages:
 
 
 def may_pass(error: KafkaError) -> bool:
-    """Whether asking again may do."""
+    """Whether a repetition may succeed."""
     if isinstance(error, BrokerError):
-        # Out of range: somebody deletes records just now; the next look finds out what is left.
+        # Out of range: records are being deleted; the next attempt reads the new offsets first.
         return error.retriable or error.code is ErrorCode.OFFSET_OUT_OF_RANGE
     return isinstance(error, Unavailable)

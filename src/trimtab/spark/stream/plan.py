@@ -1,9 +1,9 @@
-"""What each batch of a stream reads: from which offsets to which, and by which tasks.
+"""Plans the offsets of each micro-batch of a stream, and the tasks that read them.
 
     first ─▶ next(start) ─▶ ranges(start, end) ─▶ next(start) …
 
-Lives on the driver for as long as the query runs. `looking.py` says what the cluster has,
-`admission.py` how much of it a batch gets; errors that may pass are ridden out (`outages.py`).
+Lives on the driver as long as the query runs. `cluster_state.py` finds the available offsets,
+`admission.py` limits a batch to some of them; `outages.py` waits until temporary errors are over.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from trimtab.spark.options.source import StreamOptions
 from trimtab.spark.read.packing import Task, TaskLimits, look_up_leaders, pack_ranges
 from trimtab.spark.read.ranges import OffsetRange, report_data_loss, split_ranges
 from trimtab.spark.stream.admission import Piece, admit, admit_offsets, split_by_bytes
+from trimtab.spark.stream.cluster_state import ClusterObserver, ClusterState, Topics
 from trimtab.spark.stream.lag import measure_lag
-from trimtab.spark.stream.looking import Look, Lookout, Topics
 from trimtab.spark.stream.offsets import STATE, StreamOffset, read_offset
 from trimtab.spark.stream.outages import Outages, may_pass
 from trimtab.spark.stream.size_sources.choice import make_source
@@ -32,35 +32,36 @@ from trimtab.spark.stream.topics import StreamTopics
 logger = logging.getLogger(__name__)
 
 IDLE_SECONDS: Final = 0.3
-"""How long `next` waits for something new before it says that there is nothing. Spark would ask
-again every 10 ms; it can stop the query meanwhile."""
+"""How long `next` waits for new records before it returns none. Spark would ask again every 10 ms;
+it can stop the query meanwhile."""
 
 _LOOK_SECONDS: Final = 0.02
 _PAUSE_TO_LOOK: Final = 10
-"""Looking for something new takes up this part of the time at most, one to so many."""
+"""The pause before the next observation is at least this many times as long as the last took."""
 _COMMIT_RETRY_SECONDS: Final = 60.0
 _STALL_SECONDS: Final = 2.0
-"""If nothing is learned for so long, a batch is planned with the sizes that are known."""
+"""If no further size is found for this long, a batch is planned with the known sizes."""
 
 _GRAINS: Final = 1024
 _GRAINS_OF_PART: Final = 16
-"""Record batches are remembered as one up to this part of a batch's limit, and of a task's."""
+"""Small record batches are stored as one piece up to this fraction of the limit: 1/1024 of a
+micro-batch's, 1/16 of a task's."""
 
 
 class _Planned(NamedTuple):
-    """The batch that `next` has announced."""
+    """The batch that `next` has planned last."""
 
     end: StreamOffset
     begins: Mapping[TopicPartition, int]
 
 
 class StreamPlan:
-    """Plans the batches of one stream. For one thread.
+    """Plans the batches of one stream. Not thread-safe.
 
     Args:
-        options: the stream's.
-        topics: asks the cluster.
-        sizes: learns bytes; None if no option counts them.
+        options: the stream's options.
+        topics: sends requests to the cluster.
+        sizes: looks up sizes in bytes; None if no option needs them.
         clock: seconds, monotonic.
         wait: waits for a number of seconds.
     """
@@ -79,7 +80,7 @@ class StreamPlan:
         self._clock = clock
         self._wait = wait
         self._first: StreamOffset | None = None
-        self._lookout = Lookout(options, topics, wait)
+        self._observer = ClusterObserver(options, topics, wait)
         self._outages = Outages(clock, wait)
         self._planned: _Planned | None = None
         self._owed: dict[TopicPartition, int] = {}
@@ -91,29 +92,29 @@ class StreamPlan:
     # -- where to begin and end
 
     def first(self) -> dict[str, Any]:
-        """Where a new query begins; always the same answer.
+        """The offset at which a new query begins; the same one in each call.
 
         Raises:
-            KafkaError: the cluster cannot be asked, or what is asked for is not there.
+            KafkaError: the cluster cannot be reached, or lacks a topic or partition of the options.
         """
         if self._first is None:
-            self._first = self._lookout.first()
+            self._first = self._observer.first()
             self._outages.note_answer()
         return self._first.to_json()
 
     def freeze(self) -> None:
-        """The query ends when it has read what is there now (Trigger.AvailableNow)."""
-        self._outages.insist(self._lookout.freeze)
+        """Let the query end when it has read the records present now (Trigger.AvailableNow)."""
+        self._outages.insist(self._observer.freeze)
 
     def next(self, start: Mapping[str, Any], takes_all: bool) -> Mapping[str, Any]:
-        """Where the batch that begins at `start` ends; `start` itself if there is none yet.
+        """The end offset of the batch that begins at `start`; `start` itself if there is none yet.
 
         Args:
-            takes_all: whether no limit counts (`ReadAllAvailable`).
+            takes_all: whether to ignore all limits (`ReadAllAvailable`).
 
         Raises:
-            DataLoss: if the option `failOnDataLoss` says so.
-            KafkaError: an error that does not pass.
+            DataLoss: data are missing, and the option `failOnDataLoss` is true.
+            KafkaError: an error that is not temporary.
         """
         began = self._clock()
         begun = read_offset(start)
@@ -128,7 +129,7 @@ class StreamPlan:
                 self._batch_at = self._clock()
                 return end.to_json()
             now = self._clock()
-            is_frozen = self._lookout.is_frozen
+            is_frozen = self._observer.is_frozen
             if (is_frozen and not self._outages.is_one) or (
                 not is_frozen and now - began >= IDLE_SECONDS
             ):
@@ -147,53 +148,53 @@ class StreamPlan:
     # -- choosing
 
     def _choose(self, begun: StreamOffset, takes_all: bool) -> StreamOffset | None:
-        """Where the next batch ends; None if there is nothing new, or not enough."""
-        look = self._lookout.look(begun)
+        """The end offset of the next batch; None if there are no new records, or too few."""
+        state = self._observer.observe(begun)
         sizes = self._sizes
         if sizes is not None:
-            sizes.follow(look.begins, look.latest)
-        is_new = any(look.latest[p] > at for p, at in look.begins.items())
-        ends: dict[TopicPartition, int] | None = look.begins
+            sizes.follow(state.begins, state.latest)
+        is_new = any(state.latest[p] > at for p, at in state.begins.items())
+        ends: dict[TopicPartition, int] | None = state.begins
         if is_new and takes_all:
-            ends = look.latest
-        elif is_new and not self._is_too_little(look):
-            ends = self._limit(begun, look)
-        if ends == look.begins and not look.is_news:
+            ends = state.latest
+        elif is_new and not self._is_too_little(state):
+            ends = self._limit(begun, state)
+        if ends == state.begins and not state.begins_elsewhere:
             ends = None
-        self._note(look, ends)
+        self._note(state, ends)
         if ends is None:
             return None
-        end = StreamOffset(ends, {t: look.ids[t] for t in _topics_of(ends) if t in look.ids})
-        self._planned = _Planned(end, look.begins)
+        end = StreamOffset(ends, {t: state.ids[t] for t in _topics_of(ends) if t in state.ids})
+        self._planned = _Planned(end, state.begins)
         return end
 
-    def _is_too_little(self, look: Look) -> bool:
+    def _is_too_little(self, state: ClusterState) -> bool:
         options = self._options
-        if self._lookout.is_frozen or self._batch_at is None:
+        if self._observer.is_frozen or self._batch_at is None:
             return False
         if self._clock() - self._batch_at >= options.max_trigger_delay_s:
             return False
-        count = sum(look.latest[p] - at for p, at in look.begins.items())
+        count = sum(state.latest[p] - at for p, at in state.begins.items())
         if count < options.min_offsets_per_trigger:
             return True
         if not options.min_bytes_per_trigger:
             return False
         assert self._sizes is not None
         self._await_sizes(options.min_bytes_per_trigger)
-        known = self._sizes.pieces(look.latest)
+        known = self._sizes.pieces(state.latest)
         size = sum(piece.size for pieces in known.values() for piece in pieces)
         return size < options.min_bytes_per_trigger
 
-    def _limit(self, begun: StreamOffset, look: Look) -> dict[TopicPartition, int]:
+    def _limit(self, begun: StreamOffset, state: ClusterState) -> dict[TopicPartition, int]:
         options = self._options
-        ends = look.latest
+        ends = state.latest
         if options.max_offsets_per_trigger:
-            ends = admit_offsets(look.begins, look.latest, options.max_offsets_per_trigger)
+            ends = admit_offsets(state.begins, state.latest, options.max_offsets_per_trigger)
         if not options.max_bytes_per_trigger:
             return ends
         assert self._sizes is not None
         self._await_sizes(options.max_bytes_per_trigger)
-        pieces = self._sizes.pieces(look.latest)
+        pieces = self._sizes.pieces(state.latest)
         turn = zlib.crc32(repr(sorted(begun.offsets.items())).encode())
         admitted = admit(pieces, options.max_bytes_per_trigger, turn, self._owed)
         self._owed = admitted.owed
@@ -201,11 +202,11 @@ class StreamPlan:
             p: min(pieces[p][admitted.counts[p] - 1].next_offset, ends[p])
             if p in admitted.counts
             else at
-            for p, at in look.begins.items()
+            for p, at in state.begins.items()
         }
 
     def _await_sizes(self, limit: int) -> None:
-        """Wait until `limit` bytes can be shared out fairly, or nothing more is learned."""
+        """Wait until `limit` bytes can be divided fairly, or no further size is found."""
         sizes = self._sizes
         assert sizes is not None
         known = -1
@@ -215,10 +216,10 @@ class StreamPlan:
     # -- tasks
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Task]:
-        """What each task of a batch reads, largest first.
+        """The offsets that each task of a batch reads, largest task first.
 
         Raises:
-            DataLoss: if the option `failOnDataLoss` says so.
+            DataLoss: data are missing, and the option `failOnDataLoss` is true.
         """
         options = self._options
         ranges = self.ranges(start, end)
@@ -234,10 +235,10 @@ class StreamPlan:
         return sorted(tasks, key=lambda task: -sum(each.size for each in task))
 
     def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[OffsetRange]:
-        """What the tasks of a batch read, before small ranges are put together; largest first.
+        """The ranges of a batch, largest first, before small ones are combined into tasks.
 
         Raises:
-            DataLoss: if the option `failOnDataLoss` says so.
+            DataLoss: data are missing, and the option `failOnDataLoss` is true.
         """
         if start == end:
             return []
@@ -245,7 +246,7 @@ class StreamPlan:
         planned = self._planned
         if planned is None or planned.end.offsets != ended.offsets:
             begun = read_offset(start)
-            begins = self._outages.insist(lambda: self._lookout.find_begins(begun, ended))
+            begins = self._outages.insist(lambda: self._observer.find_begins(begun, ended))
             planned = _Planned(ended, begins)
         whole = []
         for partition, at in sorted(ended.offsets.items()):
@@ -265,7 +266,7 @@ class StreamPlan:
     def _cuts(
         self, ranges: Sequence[OffsetRange]
     ) -> tuple[Mapping[TopicPartition, Sequence[Piece]], int]:
-        """Where ranges may be cut, and how large the parts may be."""
+        """The pieces between which ranges may be cut, and the parts' maximum size in bytes."""
         limit = self._options.max_bytes_per_partition
         if not limit or not ranges:
             return {}, 0
@@ -279,7 +280,7 @@ class StreamPlan:
         return sizes.pieces(ends), limit
 
     def _known_bytes(self, ranges: Sequence[OffsetRange]) -> dict[TopicPartition, int]:
-        """The bytes of each partition of a batch; none if they are not all known."""
+        """The bytes of each partition of a batch; empty unless all are known."""
         if self._sizes is None:
             return {}
         begins: dict[TopicPartition, int] = {}
@@ -300,10 +301,10 @@ class StreamPlan:
     # -- lag
 
     def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """What is done with all its records is committed to the group, if one is named.
+        """Commit the offsets before which all records are processed, if `commitGroup` is set.
 
         Raises:
-            BrokerError: at the first time, if the cluster refuses it for good.
+            BrokerError: the cluster refused the first commit with an error that is not temporary.
         """
         group = self._options.commit_group
         if not group or offsets == self._committed or self._clock() < self._commit_after:
@@ -313,23 +314,23 @@ class StreamPlan:
         except KafkaError as error:
             if self._committed is None and not may_pass(error):
                 raise
-            # Only what is shown goes by it: the stream goes on.
+            # The stream continues: only tools that show lag use these offsets.
             logger.warning("option commitGroup: %s", error)
             self._commit_after = self._clock() + _COMMIT_RETRY_SECONDS
         else:
             self._committed = offsets
 
-    def _note(self, look: Look, ends: Mapping[TopicPartition, int] | None) -> None:
-        end = look.begins if ends is None else ends
-        lag = measure_lag(look.begins, end, look.latest, self._sizes, time.time())
-        self._report = StreamOffset(look.latest).to_json() | {STATE: lag.to_json()}
+    def _note(self, state: ClusterState, ends: Mapping[TopicPartition, int] | None) -> None:
+        end = state.begins if ends is None else ends
+        lag = measure_lag(state.begins, end, state.latest, self._sizes, time.time())
+        self._report = StreamOffset(state.latest).to_json() | {STATE: lag.to_json()}
 
 
 def open_plan(options: StreamOptions) -> StreamPlan:
-    """The plan of a query that begins or goes on now.
+    """The plan of a query that starts or restarts now.
 
     Raises:
-        UsageError: an option of the clients that cannot be.
+        UsageError: an invalid option of the clients.
     """
     limit = max(options.max_bytes_per_trigger, options.min_bytes_per_trigger)
     part = options.max_bytes_per_partition

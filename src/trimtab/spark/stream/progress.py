@@ -1,10 +1,10 @@
-"""How far the streams of a session are: a listener, and a line in the terminal.
+"""Shows the progress of a session's streams: a listener, and a line in the terminal.
 
     spark.streams.addListener(ProgressListener())
 
     flights: batch 12 read 8.0 MB, 10,240 records; behind by 3.1 GB, 1,203,334 records, 42 s
 
-Without it the same numbers stand in `query.lastProgress.sources[0].latestOffset`.
+Without a listener, the same numbers are in `query.lastProgress.sources[0].latestOffset`.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _UNITS = ("kB", "MB", "GB", "TB")
 
 
 class SourceProgress(NamedTuple):
-    """How far one source of a query is after a batch.
+    """The progress of one source of a query after a batch.
 
     Attributes:
         query: the query's name; its run's id if it has none.
         batch: the batch's number.
-        batch_records: offsets that it has read.
+        batch_records: offsets that the batch has read.
         batch_bytes: its bytes in the log; None if no option of the stream counts bytes.
-        lag_records: offsets that are left.
-        lag_bytes: their bytes; None as above.
-        lag_seconds: how old the oldest of these is; None if that is not known.
+        lag_records: offsets left to read.
+        lag_bytes: their bytes; None if no option counts bytes.
+        lag_seconds: age of the oldest unread record; None if unknown.
     """
 
     query: str
@@ -68,11 +68,11 @@ class SourceProgress(NamedTuple):
 
 
 def read_progress(progress: StreamingQueryProgress) -> list[SourceProgress]:
-    """How far a query's sources of format `trimtab` are."""
+    """The progress of a query's sources of format `trimtab`."""
     found = []
     for source in progress.sources:
         latest: Any = source.latestOffset
-        # Spark hands JSON over as a text here, and as what it says there.
+        # Some of Spark's classes give JSON as text, others as parsed values.
         if isinstance(latest, str):
             latest = json.loads(latest)
         if isinstance(latest, Mapping) and STATE in latest:
@@ -92,11 +92,11 @@ def read_progress(progress: StreamingQueryProgress) -> list[SourceProgress]:
 
 
 class ProgressListener(StreamingQueryListener):
-    """Hands over how far streams are, after each batch and every ten seconds of idling.
+    """Reports the progress of streams after each batch.
 
     Args:
-        show: called with each source's progress; default: a line on standard error, which in a
-            terminal replaces the one before.
+        show: called with each source's progress. The default prints a line on standard error,
+            which replaces the line before if that is a terminal.
     """
 
     def __init__(self, show: Callable[[SourceProgress], object] | None = None) -> None:
@@ -120,7 +120,7 @@ class ProgressListener(StreamingQueryListener):
 
 
 class ProgressLine:
-    """Writes progress as one line, in place where that is a terminal.
+    """Writes progress as lines; in a terminal each line replaces the one before.
 
     Args:
         file: standard error by default.
@@ -139,7 +139,7 @@ class ProgressLine:
         self._file.flush()
 
     def end(self) -> None:
-        """What is written next begins on a line of its own."""
+        """End the line, so that further output begins on a new one."""
         if self._is_open:
             self._file.write("\n")
             self._file.flush()

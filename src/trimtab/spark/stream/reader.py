@@ -1,7 +1,7 @@
 """`spark.readStream.format("trimtab")`: topics as a stream of micro-batches.
 
 Batches are planned in a process of the driver that lives as long as the query
-(`trimtab.spark.stream.plan`); tasks read as those of a batch read do.
+(`trimtab.spark.stream.plan`); tasks read like those of a batch query.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._plan: StreamPlan | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A copy plans nothing of its own accord: what is open stays with the driver.
+        # Copies on executors plan nothing; the plan and its connections stay on the driver.
         return type(self), (self._options, self._columns)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return self._planner().first()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        # One limit stands for all of them: Python sources cannot combine limits. What it says is
-        # read from the options; only that it is not `ReadAllAvailable` counts.
+        # Python sources cannot combine limits, so one of them stands for all. Its value is not
+        # used, as the plan reads the options; it only must not be `ReadAllAvailable`.
         options = self._options
         if options.max_bytes_per_trigger:
             return ReadMaxBytes(options.max_bytes_per_trigger)
@@ -71,7 +71,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(self._options, self._columns, partition)
 
     def stop(self) -> None:
-        """Close what is open. Spark calls this only if the process ends in good order."""
+        """Close the plan. Spark does not call this if the process crashes."""
         if self._plan is not None:
             self._plan.close()
 

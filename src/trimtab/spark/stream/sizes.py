@@ -1,15 +1,15 @@
-"""How many bytes lie before a stream: learned by a thread of the driver, ahead of the batches.
+"""The sizes in bytes of what a stream reads next, looked up by a thread of the driver.
 
-    Scan, Listing or Probe ─▶ Sizes (a thread) ─▶ Horizon ─▶ admission
+    Scan, Listing or Probe ─▶ Sizes (a thread) ─▶ KnownSizes ─▶ admission
 
-While Spark runs a batch, the sizes for the next ones are learned already. What is remembered is
-bounded: small record batches that follow one another are remembered as one piece.
+While Spark runs a batch, the thread looks up the sizes for the next ones. Its memory is bounded,
+because small record batches that follow one another are stored as one piece.
 
-| source of sizes | exact | what it costs | works on |
+| source | exact | cost | works on |
 |---|---|---|---|
-| `Listing` (`broker`) | to the record batch | a request to each leader, no data | our brokers |
-| `Scan` (`scan`) | to the record batch | the driver reads every byte once, too | every cluster |
-| `Probe` (`probe`) | no: says by how much it may be wrong | a few record batches | every cluster |
+| `Listing` (`broker`) | per record batch | a request to each leader, no data | trimtab's brokers |
+| `Scan` (`scan`) | per record batch | the driver reads every byte, too | every cluster |
+| `Probe` (`probe`) | no, but gives the error | reads a few record batches | every cluster |
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from typing import Final
 from trimtab.errors import KafkaError
 from trimtab.records import TopicPartition
 from trimtab.spark.stream.admission import Piece
-from trimtab.spark.stream.ahead import Horizon
-from trimtab.spark.stream.size_sources.contract import POLL_MS, Source, Wanted
+from trimtab.spark.stream.known_sizes import KnownSizes
+from trimtab.spark.stream.size_sources.contract import POLL_MS, SizeRequest, Source
 
 _RETRY_SECONDS: Final = 0.2
 
 
 class Sizes:
-    """Learns sizes in a thread of its own, which ends with the process.
+    """Looks up sizes in a thread of its own, which ends with the process.
 
     Args:
-        make_source: makes the source, in that thread.
-        limit: the bytes of a batch. About so many, twice, are known in advance; so is the sharing.
-        grain: neighbouring record batches are remembered as one up to this many bytes.
+        make_source: creates the source; called in that thread.
+        limit: bytes of a micro-batch. Sizes are looked up for about twice as many bytes.
+        grain: neighbouring record batches of together at most this many bytes are one piece.
     """
 
     def __init__(self, make_source: Callable[[], Source], limit: int, grain: int) -> None:
         self._make_source = make_source
         self._changed = threading.Condition()
-        self._horizon = Horizon(limit, grain)
+        self._horizon = KnownSizes(limit, grain)
         self._error: Exception | None = None
         self._has_ended = False
         self._source: Source | None = None
@@ -54,35 +54,38 @@ class Sizes:
 
     @property
     def bytes_read(self) -> int:
-        """Bytes that the driver has read to learn sizes."""
+        """Bytes that the driver has read to find sizes."""
         return 0 if self._source is None else self._source.bytes_read
 
     def follow(
         self, start: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> None:
-        """The stream stands at `start`, and partitions end at `ends`."""
+        """Set the stream's position to `start`, and the partitions' end offsets to `ends`."""
         with self._changed:
             self._horizon.follow(start, ends)
             self._changed.notify_all()
 
     def pieces(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, list[Piece]]:
-        """What is known now of each partition up to these offsets."""
+        """The sizes known now of each partition, up to these offsets."""
         with self._changed:
             known = self._horizon.partitions
             return {p: known[p].until(end) for p, end in ends.items() if p in known}
 
     def await_fair(self, limit: int, timeout: float) -> bool:
-        """Wait until enough is known to share out `limit` bytes among all partitions.
+        """Wait until enough is known to divide `limit` bytes fairly among all partitions.
+
+        Returns:
+            Whether it is known before the time is up.
 
         Raises:
-            KafkaError: as the source says; the thread goes on trying.
+            KafkaError: the source's error; the thread keeps trying.
         """
         with self._changed:
             self._horizon.watch(limit)
             return self._await(lambda: self._horizon.is_fair, timeout)
 
     def await_known(self, ends: Mapping[TopicPartition, int], timeout: float) -> bool:
-        """Wait until everything up to these offsets is known."""
+        """Wait until everything up to these offsets is known; like `await_fair`."""
         with self._changed:
             self._horizon.must_know(ends)
             self._changed.notify_all()
@@ -103,7 +106,7 @@ class Sizes:
             )
 
     def rest(self) -> int | None:
-        """Bytes behind what is known, of all partitions; None where nobody knows."""
+        """Bytes after the known ones, of all partitions; None if a partition's are unknown."""
         with self._changed:
             total = 0
             for ahead in self._horizon.partitions.values():
@@ -115,12 +118,12 @@ class Sizes:
 
     @property
     def known(self) -> int:
-        """Bytes that are known to lie ahead, of all partitions."""
+        """Known bytes that the stream has not read, of all partitions."""
         with self._changed:
             return sum(ahead.size for ahead in self._horizon.partitions.values())
 
     def close(self) -> None:
-        """Have the thread end, and wait for it for a moment."""
+        """End the thread, and wait for it for up to half a second."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -138,7 +141,7 @@ class Sizes:
     def _run(self) -> None:
         try:
             self._learn_all()
-        except Exception as error:  # else a thread that waits for sizes would never return
+        except Exception as error:  # otherwise a call that waits for sizes would never return
             with self._changed:
                 self._error, self._has_ended = error, True
                 self._changed.notify_all()
@@ -148,7 +151,7 @@ class Sizes:
 
     def _learn_all(self) -> None:
         horizon = self._horizon
-        wanted: dict[TopicPartition, Wanted] = {}  # this thread's copy
+        wanted: dict[TopicPartition, SizeRequest] = {}  # this thread's copy
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._is_closed or bool(horizon.wanted))
@@ -164,10 +167,10 @@ class Sizes:
             try:
                 if self._source is None:
                     self._source = self._make_source()
-                found = self._source.look(wanted, changed)
+                found = self._source.find(wanted, changed)
             except KafkaError as error:
                 with self._changed:
-                    horizon.changed |= changed  # nobody knows how much of it the source has seen
+                    horizon.changed |= changed  # the source may have missed them
                     self._error = error
                     self._changed.notify_all()
                     self._changed.wait_for(lambda: self._is_closed, _RETRY_SECONDS)

@@ -1,7 +1,7 @@
-"""What the driver of a stream asks the cluster: which partitions there are, and where they end.
+"""A stream driver's requests to the cluster, for partitions and their offsets.
 
-One client, kept for the life of the query. Errors that may pass are its own business for a few
-seconds; then they are the caller's, which has to decide whether the query may wait.
+One client serves the query until it ends. It retries temporary errors for a few seconds and then
+raises them; the caller decides whether the query waits.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from trimtab.spark.options.source import SourceOptions
 from trimtab.spark.stream.offsets import show_id
 
 KNOWN_SECONDS: Final = 1.0
-"""For so long it is not asked again which topics and partitions there are."""
+"""Topics and partitions are requested again after this time."""
 
 _TIMEOUT_MS: Final = "10000"
-"""For one question, unless the user says otherwise: until then nothing else can be said."""
+"""Default time limit of one request: the query reports nothing while it waits."""
 
 
 class Known(NamedTuple):
     """The partitions that a stream reads.
 
     Attributes:
-        ids: of their topics, as far as they have any.
-        leaders: of each topic, by number of the partition; -1 where there is none now.
+        ids: by topic, its id; topics without an id are missing.
+        leaders: by topic, the leader's broker id of each partition; -1 if it has none now.
     """
 
     partitions: tuple[TopicPartition, ...]
@@ -40,10 +40,10 @@ class Known(NamedTuple):
 
 
 class StreamTopics:
-    """Answers of the cluster to one stream's driver. For one thread at a time.
+    """Requests of one stream's driver. For one thread at a time.
 
     Args:
-        options: which topics, and how to reach the cluster.
+        options: the topics, and the options of the client.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -56,12 +56,12 @@ class StreamTopics:
         self._known_at = 0.0
 
     def known(self, refresh: bool = False) -> Known:
-        """What there is to read; at most `KNOWN_SECONDS` old unless `refresh`.
+        """The partitions to read; at most `KNOWN_SECONDS` old, or requested now if `refresh`.
 
-        A topic that is named in the options and is not there has no partitions.
+        A topic of the options that does not exist has no partitions.
 
         Raises:
-            KafkaError: the cluster cannot be asked, or refuses.
+            KafkaError: the cluster cannot be reached, or refuses.
         """
         now = time.monotonic()
         if self._known is None or refresh or now - self._known_at > KNOWN_SECONDS:
@@ -70,15 +70,15 @@ class StreamTopics:
         return self._known
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that is there, of each."""
+        """The first available offset of each."""
         return self._find(partitions, "earliest")
 
     def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset after the last record that may be read, of each."""
+        """The offset after the last readable record of each."""
         return self._find(partitions, "latest")
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """The first offset at or after a time (ms since the epoch); None where there is none."""
+        """The first offset at or after a time (ms since the epoch); None if there is none."""
         found: dict[TopicPartition, int | None] = {}
         for time_ms in sorted(set(times.values())):
             asked = [each for each, at in times.items() if at == time_ms]
@@ -90,7 +90,7 @@ class StreamTopics:
         """Set the offsets of a consumer group, for tools that show lag.
 
         Raises:
-            KafkaError: the cluster has no groups, or does not take them.
+            KafkaError: the cluster does not support groups, or refuses the offsets.
         """
         self._admin.alter_group_offsets(group, {each: offset for each, offset in offsets.items()})
 

@@ -37,5 +37,5 @@ def test_topic_ids_are_shown_as_kafka_shows_them() -> None:
 
 @pytest.mark.parametrize("written", [{"t": 5}, {"t": {"x": 5}}, {"index": None}, {STATE: []}])
 def test_an_offset_of_another_source_is_refused(written: dict[str, object]) -> None:
-    with pytest.raises(UsageError, match="give the query another checkpointLocation"):
+    with pytest.raises(UsageError, match="use another checkpointLocation"):
         read_offset(written)

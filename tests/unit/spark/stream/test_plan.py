@@ -15,10 +15,10 @@ from trimtab.spark.read.ranges import DataLoss, OffsetRange
 from trimtab.spark.stream import outages
 from trimtab.spark.stream import plan as stream_plan
 from trimtab.spark.stream.admission import Piece
-from trimtab.spark.stream.looking import Look, Lookout
+from trimtab.spark.stream.cluster_state import ClusterObserver, ClusterState
 from trimtab.spark.stream.offsets import STATE, read_offset
 from trimtab.spark.stream.plan import StreamPlan
-from trimtab.spark.stream.size_sources.contract import Found, Wanted
+from trimtab.spark.stream.size_sources.contract import FoundSizes, SizeRequest
 from trimtab.spark.stream.sizes import Sizes
 from trimtab.spark.stream.topics import Known
 
@@ -89,13 +89,15 @@ class Listed:
         self.sizes = sizes
         self.most = 1000
 
-    def look(self, wanted: Mapping[TopicPartition, Wanted], changed: object = None) -> list[Found]:
+    def find(
+        self, wanted: Mapping[TopicPartition, SizeRequest], changed: object = None
+    ) -> list[FoundSizes]:
         found = []
         for partition, (start, end, _) in wanted.items():
             ends = range(start - start % 10 + 10, end + 1, 10)
             sizes = self.sizes[partition]
             pieces = [Piece(at, sizes[at // 10 - 1], 1000 * at) for at in ends]
-            found.append(Found(partition, start, pieces[: self.most]))
+            found.append(FoundSizes(partition, start, pieces[: self.most]))
         return found
 
     def close(self) -> None: ...
@@ -272,7 +274,7 @@ def test_a_checkpoint_of_sparks_source_is_continued() -> None:
 
 def test_the_first_batch_of_sparks_source_cannot_be_repeated_with_certainty() -> None:
     stream = plan(Topics(t0=50), startingOffsets="latest")
-    with pytest.raises(DataLoss, match="first batch was never finished"):
+    with pytest.raises(DataLoss, match="first batch is unfinished"):
         stream.ranges(stream.first(), {"t": {"0": 23}})
 
 
@@ -306,7 +308,7 @@ def test_partitions_that_are_gone() -> None:
     start = stream.next(stream.first(), takes_all=True)
     del topics.ends[ONE]
     topics.ends[ZERO] = 6
-    with pytest.raises(DataLoss, match=r"t-1: no longer there.*failOnDataLoss=false"):
+    with pytest.raises(DataLoss, match=r"t-1: deleted.*failOnDataLoss=false"):
         stream.next(start, takes_all=True)
     stream = plan(topics, failOnDataLoss="false")
     end = stream.next(start, takes_all=True)
@@ -319,7 +321,7 @@ def test_a_log_that_ends_before_the_stream() -> None:
     stream = plan(topics)
     start = stream.next(stream.first(), takes_all=True)
     topics.ends[ZERO] = 3
-    with pytest.raises(DataLoss, match="stands at offset 5, and the log ends at 3"):
+    with pytest.raises(DataLoss, match="is at offset 5, and the log ends at 3"):
         stream.next(start, takes_all=True)
     stream = plan(topics, failOnDataLoss="false")
     end = stream.next(start, takes_all=True)
@@ -350,7 +352,7 @@ def test_a_topic_that_was_made_again_is_noticed_and_read_from_its_beginning() ->
     start = stream.next(stream.first(), takes_all=True)
     topics.ids["t"] = "another"
     topics.ends[ZERO] = 9
-    with pytest.raises(DataLoss, match="topic t was deleted and made again: its id was id-of-t"):
+    with pytest.raises(DataLoss, match="topic t was deleted and created again: its id was id-of-t"):
         stream.next(start, takes_all=True)
     stream = plan(topics, failOnDataLoss="false")
     end = stream.next(start, takes_all=True)
@@ -422,7 +424,7 @@ def test_a_query_that_never_reached_the_cluster_says_so_at_once() -> None:
 
 
 def test_topics_that_are_named_must_be_there() -> None:
-    with pytest.raises(BrokerError, match="there is no such topic"):
+    with pytest.raises(BrokerError, match="the topic does not exist"):
         plan(Topics(t0=5), subscribe="t,v").first()
     options = {"kafka.bootstrap.servers": "x:1", "assign": '{"t":[0,1]}'}
     assigned = StreamPlan(read_stream_options(options), Topics(t0=5), None)
@@ -517,8 +519,8 @@ def test_a_cluster_without_groups_says_so_at_once() -> None:
 
 def test_what_was_frozen_is_looked_at_again_and_nothing_newer() -> None:
     topics, clock = Topics(t0=5), Clock()
-    lookout = Lookout(read_stream_options(REQUIRED), topics, clock.wait)
-    begun = lookout.first()
-    lookout.freeze()
+    observer = ClusterObserver(read_stream_options(REQUIRED), topics, clock.wait)
+    begun = observer.first()
+    observer.freeze()
     topics.ends[ZERO] = 9
-    assert lookout.look(begun) == Look({ZERO: 0}, {ZERO: 5}, {"t": "id-of-t"}, False)
+    assert observer.observe(begun) == ClusterState({ZERO: 0}, {ZERO: 5}, {"t": "id-of-t"}, False)

@@ -164,7 +164,7 @@ def test_a_topic_that_is_made_again_is_noticed(servers: str) -> None:
         admin.create_topic("again", partitions=4)
     fill(servers, "again", 50)
     careful = Query(reader(servers, subscribe="again"), query.start)
-    with pytest.raises(DataLoss, match="topic again was deleted and made again"):
+    with pytest.raises(DataLoss, match="topic again was deleted and created again"):
         careful.step()
     careful.reader.stop()
     bold = Query(reader(servers, subscribe="again", failOnDataLoss="false"), query.start)

@@ -1,1 +1,1 @@
-"""Where the driver of a stream learns how large the record batches are that lie ahead."""
+"""Sources from which the driver of a stream learns the sizes of unread record batches."""

@@ -6,14 +6,14 @@ from collections.abc import Collection, Mapping
 
 from trimtab.errors import BrokerError, ErrorCode
 from trimtab.records import TopicPartition
-from trimtab.spark.stream.size_sources.contract import Found, Source, Wanted
+from trimtab.spark.stream.size_sources.contract import FoundSizes, SizeRequest, Source
 from trimtab.spark.stream.size_sources.listing import Listing
 from trimtab.spark.stream.size_sources.probe import Probe
 from trimtab.spark.stream.size_sources.scan import Scan
 
 
 class Exact:
-    """A `Listing` if all brokers serve it, else a `Scan`.
+    """A `Listing` if all brokers support it, otherwise a `Scan`.
 
     Args:
         client: the consumer's options.
@@ -35,26 +35,26 @@ class Exact:
     def bytes_read(self) -> int:
         return self._source.bytes_read
 
-    def look(
-        self, wanted: Mapping[TopicPartition, Wanted], changed: Collection[TopicPartition]
-    ) -> list[Found]:
+    def find(
+        self, wanted: Mapping[TopicPartition, SizeRequest], changed: Collection[TopicPartition]
+    ) -> list[FoundSizes]:
         try:
-            return self._source.look(wanted, changed)
+            return self._source.find(wanted, changed)
         except BrokerError as error:
             if error.code is not ErrorCode.UNSUPPORTED_VERSION or isinstance(self._source, Scan):
                 raise
         self._source.close()
         self._source = Scan(self._client)
-        return self._source.look(wanted, wanted.keys())
+        return self._source.find(wanted, wanted.keys())
 
     def close(self) -> None:
         self._source.close()
 
 
 def make_source(kind: str, client: Mapping[str, str]) -> Source:
-    """The source of sizes that the option `sizeSource` asks for.
+    """The source of sizes that the option `sizeSource` selects.
 
     Raises:
-        UsageError: an option of the client that cannot be.
+        UsageError: an invalid option of the client.
     """
     return Probe(client) if kind == "probe" else Exact(client)

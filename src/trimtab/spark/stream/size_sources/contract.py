@@ -1,4 +1,4 @@
-"""What a source of sizes is asked, and what it answers."""
+"""The interface of sources of sizes: requests and answers."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ CLIENT_ID: Final = "trimtab-spark-sizes"
 
 FIXED: Final = {
     "auto.offset.reset": "none",
-    # What was aborted costs as much to read; CRCs are the tasks' business.
+    # Tasks also read aborted transactions, so their bytes count. Tasks check CRCs.
     "isolation.level": "read_uncommitted",
     "check.crcs": "false",
 }
-"""Options that each source's consumer has, whatever the user says."""
+"""Options of each source's consumer, which override the user's."""
 
 POLL_MS: Final = 250
-"""How long one look waits for an answer."""
+"""How long one `find` waits for an answer."""
 
 
-class Found(NamedTuple):
-    """Pieces of one partition, from where they were asked for on.
+class FoundSizes(NamedTuple):
+    """Pieces of one partition, from the requested offset on.
 
     Attributes:
-        rest: bytes behind these, up to the end that was asked for; None where nobody knows.
+        rest: bytes after these pieces, up to the requested end; None if unknown.
     """
 
     partition: TopicPartition
@@ -36,8 +36,8 @@ class Found(NamedTuple):
     rest: int | None = None
 
 
-class Wanted(NamedTuple):
-    """What to look for in one partition: from `start` on, about `size` bytes, up to `end`."""
+class SizeRequest(NamedTuple):
+    """The sizes to find in one partition: from `start`, of about `size` bytes, up to `end`."""
 
     start: int
     end: int
@@ -45,12 +45,12 @@ class Wanted(NamedTuple):
 
 
 class Source(Protocol):
-    """Where sizes come from. For one thread.
+    """A source of sizes. For one thread.
 
     Attributes:
-        name: what the progress of a query calls it.
-        tails: whether `look` waits for what is written while it waits.
-        bytes_read: bytes that it has cost so far.
+        name: its name in the progress of a query.
+        tails: whether `find` also waits for records that are written meanwhile.
+        bytes_read: bytes read so far.
     """
 
     @property
@@ -62,31 +62,31 @@ class Source(Protocol):
     @property
     def bytes_read(self) -> int: ...
 
-    def look(
-        self, wanted: Mapping[TopicPartition, Wanted], changed: Collection[TopicPartition]
-    ) -> list[Found]:
-        """Some of what is wanted, perhaps nothing; waits for a fraction of a second at most.
+    def find(
+        self, wanted: Mapping[TopicPartition, SizeRequest], changed: Collection[TopicPartition]
+    ) -> list[FoundSizes]:
+        """Some of the wanted sizes, perhaps none; waits for a fraction of a second at most.
 
         Args:
             wanted: by partition, at least one.
-            changed: those of which something else is wanted than at the last look, or nothing
-                more. A new source has seen none.
+            changed: partitions whose entry in `wanted` is new, changed, or gone since the last
+                call; for a new source, all of them.
 
         Raises:
-            KafkaError: nothing can be learned now.
+            KafkaError: no sizes can be found now.
         """
 
     def close(self) -> None: ...
 
 
-def pass_over(
+def skip_deleted(
     partition: TopicPartition, start: int, earliest: int, error: BrokerError
-) -> list[Found]:
-    """Of what has been deleted nothing lies ahead; tasks find out, and say so.
+) -> list[FoundSizes]:
+    """An empty piece for deleted records; the tasks that read there report the loss.
 
     Raises:
-        BrokerError: `start` lies beyond the end; who asks where the partition ends finds out.
+        BrokerError: `start` is after the partition's end; `ClusterObserver` reports that loss.
     """
     if earliest <= start:
         raise error
-    return [Found(partition, start, [Piece(earliest, 0)])]
+    return [FoundSizes(partition, start, [Piece(earliest, 0)])]

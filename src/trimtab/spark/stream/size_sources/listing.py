@@ -1,25 +1,31 @@
-"""Sizes on our own brokers, exact: their leaders list them, without data."""
+"""Exact sizes from trimtab's brokers: the leaders list them, without data."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
 from trimtab.blocking.consumer import Consumer
-from trimtab.client.fetcher.batch_sizes import Ahead as Asked
+from trimtab.client.fetcher.batch_sizes import Ahead as SizesWanted
 from trimtab.errors import BrokerError, ErrorCode
 from trimtab.records import TopicPartition
 from trimtab.spark.stream.admission import Piece
-from trimtab.spark.stream.size_sources.contract import CLIENT_ID, FIXED, Found, Wanted, pass_over
+from trimtab.spark.stream.size_sources.contract import (
+    CLIENT_ID,
+    FIXED,
+    FoundSizes,
+    SizeRequest,
+    skip_deleted,
+)
 
 
 class Listing:
-    """Asks the leaders, which must be brokers of ours.
+    """Asks the leaders, which must be trimtab's brokers.
 
     Args:
         client: the consumer's options.
 
     Raises:
-        UsageError: an option of the client that cannot be.
+        UsageError: an invalid option of the client.
     """
 
     name = "broker"
@@ -29,10 +35,10 @@ class Listing:
     def __init__(self, client: Mapping[str, str]) -> None:
         self._consumer = Consumer(**{"client.id": CLIENT_ID, **client, **FIXED})
 
-    def look(
-        self, wanted: Mapping[TopicPartition, Wanted], changed: Collection[TopicPartition]
-    ) -> list[Found]:
-        asked = {partition: Asked(*each) for partition, each in wanted.items()}
+    def find(
+        self, wanted: Mapping[TopicPartition, SizeRequest], changed: Collection[TopicPartition]
+    ) -> list[FoundSizes]:
+        asked = {partition: SizesWanted(*each) for partition, each in wanted.items()}
         found = []
         error: BrokerError | None = None
         for partition, batches in self._consumer.list_batch_sizes(asked).items():
@@ -40,17 +46,17 @@ class Listing:
             if batches.error is None:
                 pieces = [Piece(*each) for each in zip(*batches[:3], strict=True)]
                 if not pieces and batches.high_watermark < wanted[partition].end:
-                    # A new leader does not know yet how far its predecessor had come.
+                    # A new leader does not know its predecessor's high watermark yet.
                     code = ErrorCode.OFFSET_NOT_AVAILABLE
                     error = BrokerError(code, "while listing the sizes of batches", str(partition))
                     continue
                 if not pieces and not batches.total_bytes:
-                    # Compaction has left nothing before what was asked for.
+                    # Compaction has removed all records of this range.
                     pieces = [Piece(wanted[partition].end, 0)]
                 rest = max(batches.total_bytes - sum(batches.sizes), 0)
-                found.append(Found(partition, start, pieces, rest))
+                found.append(FoundSizes(partition, start, pieces, rest))
             elif batches.error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
-                found += pass_over(partition, start, batches.log_start_offset, batches.error)
+                found += skip_deleted(partition, start, batches.log_start_offset, batches.error)
             else:
                 error = batches.error
         if error is not None and not found:

@@ -1,4 +1,4 @@
-"""Sizes on every cluster, estimated from a few record batches."""
+"""Sizes from any cluster, estimated from a few record batches."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from trimtab.spark.stream.size_sources.contract import (
     CLIENT_ID,
     FIXED,
     POLL_MS,
-    Found,
-    Wanted,
-    pass_over,
+    FoundSizes,
+    SizeRequest,
+    skip_deleted,
 )
 from trimtab.wire.batch_cy import BatchHeader, read_headers
 
 _PLACES: Final = 4
 _PARTS: Final = 64
-"""What lies between two places is remembered as so many pieces."""
+"""The offsets between two probed batches are divided into at most this many pieces."""
 _PROBED_AHEAD: Final = 2
 
 
 class Probe:
-    """Reads a record batch at a few places, and takes what lies between them to be alike.
+    """Reads a record batch at a few offsets, and assumes that the batches between are alike.
 
-    Nothing is read twice but these. Between two places bytes are spread evenly over the offsets;
-    how much the two differ says by how much that may be wrong.
+    Only these record batches are read twice. Between two of them, bytes are spread evenly over the
+    offsets; the difference between the two gives the possible error.
 
     Args:
         client: the consumer's options.
@@ -48,10 +48,10 @@ class Probe:
         self._random = Random(1)
         self.bytes_read = 0
 
-    def look(
-        self, wanted: Mapping[TopicPartition, Wanted], changed: Collection[TopicPartition]
-    ) -> list[Found]:
-        # One partition at a time, each in its turn: this takes a request for each place.
+    def find(
+        self, wanted: Mapping[TopicPartition, SizeRequest], changed: Collection[TopicPartition]
+    ) -> list[FoundSizes]:
+        # One partition at a time, in turns, because each offset takes a request.
         self._turns.update(dict.fromkeys(each for each in changed if each in wanted))
         partition = next(iter(self._turns))
         del self._turns[partition]
@@ -69,25 +69,25 @@ class Probe:
             if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise
             earliest = self._consumer.beginning_offsets([partition])[partition]
-            return pass_over(partition, start, earliest, error)
+            return skip_deleted(partition, start, earliest, error)
         if None in headers:
             return []
         found = list(_between([each for each in headers if each is not None], start, end))
         density = sum(each.size for each in found) / max(found[-1].next_offset - start, 1)
         self._density[partition] = max(density, 1e-9)
-        return [Found(partition, start, found)]
+        return [FoundSizes(partition, start, found)]
 
     def close(self) -> None:
         self._consumer.close()
 
     def _draw_places(self, first: int, last: int) -> Iterator[int]:
-        """One in each part of the offsets, by chance: evenly spaced they might all be markers."""
+        """A random offset in each part of the range: evenly spaced ones might all be markers."""
         for part in range(_PLACES - 1):
             begin, end = (first + (last - first) * n // (_PLACES - 1) for n in (part, part + 1))
             yield self._random.randint(begin, end)
 
     def _probe(self, partition: TopicPartition, offset: int) -> BatchHeader | None:
-        """The record batch that holds an offset, or the next one."""
+        """The header of the record batch that contains an offset, or of the next batch."""
         consumer = self._consumer
         consumer.assign([partition])
         consumer.seek(partition, offset, offset + 1)
@@ -99,7 +99,7 @@ class Probe:
 
 
 def _between(headers: Sequence[BatchHeader], start: int, end: int) -> Iterator[Piece]:
-    """Pieces from `start` to `end`, estimated from the record batches at a few places between."""
+    """Pieces from `start` to `end`, estimated from the headers of a few record batches."""
     at = start
     for index, header in enumerate(headers):
         if header.next_offset > at:

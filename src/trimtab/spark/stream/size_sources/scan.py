@@ -1,4 +1,4 @@
-"""Sizes on every cluster, exact: the driver reads what the stream will read, too."""
+"""Exact sizes from any cluster: the driver also reads everything that the stream will read."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from trimtab.spark.stream.size_sources.contract import (
     CLIENT_ID,
     FIXED,
     POLL_MS,
-    Found,
-    Wanted,
-    pass_over,
+    FoundSizes,
+    SizeRequest,
+    skip_deleted,
 )
 from trimtab.wire.batch_cy import read_headers
 
 
 class Scan:
-    """Reads what lies ahead, and keeps nothing but sizes.
+    """Reads the unread record batches, and keeps only their sizes.
 
-    Bytes are those of the log: also of transactions that were aborted, which tasks read as well.
+    Bytes are those in the log, including aborted transactions, which tasks read as well.
 
     Args:
         client: the consumer's options.
@@ -41,16 +41,16 @@ class Scan:
         self._resting: set[TopicPartition] = set()
         self.bytes_read = 0
 
-    def look(
-        self, wanted: Mapping[TopicPartition, Wanted], changed: Collection[TopicPartition]
-    ) -> list[Found]:
+    def find(
+        self, wanted: Mapping[TopicPartition, SizeRequest], changed: Collection[TopicPartition]
+    ) -> list[FoundSizes]:
         self._go_to(wanted, changed)
         try:
             batches = self._consumer.fetch_batches(POLL_MS)
         except BrokerError as error:
             if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise
-            return self._pass_over_deleted(error)
+            return self._skip_deleted(error)
         if batches is None:
             return []
         self.bytes_read += len(batches.data)
@@ -59,13 +59,13 @@ class Scan:
             for each in read_headers(batches.data)
         ]
         self._positions[batches.partition] = batches.next_offset
-        return [Found(batches.partition, batches.start, pieces)]
+        return [FoundSizes(batches.partition, batches.start, pieces)]
 
     def close(self) -> None:
         self._consumer.close()
 
     def _go_to(
-        self, wanted: Mapping[TopicPartition, Wanted], changed: Collection[TopicPartition]
+        self, wanted: Mapping[TopicPartition, SizeRequest], changed: Collection[TopicPartition]
     ) -> None:
         consumer = self._consumer
         if any(partition in wanted and partition not in self._positions for partition in changed):
@@ -85,9 +85,9 @@ class Scan:
                 consumer.resume(partition)
                 self._resting.discard(partition)
 
-    def _pass_over_deleted(self, error: BrokerError) -> list[Found]:
+    def _skip_deleted(self, error: BrokerError) -> list[FoundSizes]:
         for partition, position in self._positions.items():
             if str(partition) == error.subject:
                 earliest = self._consumer.beginning_offsets([partition])[partition]
-                return pass_over(partition, position, earliest, error)
+                return skip_deleted(partition, position, earliest, error)
         raise error

@@ -13,7 +13,7 @@ from trimtab.records import TopicPartition
 from trimtab.server.request import Handler
 from trimtab.spark.stream.admission import Piece
 from trimtab.spark.stream.size_sources.choice import Exact
-from trimtab.spark.stream.size_sources.contract import Source, Wanted
+from trimtab.spark.stream.size_sources.contract import SizeRequest, Source
 from trimtab.spark.stream.size_sources.listing import Listing
 from trimtab.spark.stream.size_sources.probe import Probe
 from trimtab.spark.stream.size_sources.scan import Scan
@@ -60,13 +60,13 @@ def stored(servers: str, partition: TopicPartition) -> list[Piece]:
 
 
 def look_for_all(
-    source: Source, wanted: Mapping[TopicPartition, Wanted]
+    source: Source, wanted: Mapping[TopicPartition, SizeRequest]
 ) -> dict[TopicPartition, list[Piece]]:
     found: dict[TopicPartition, list[Piece]] = {partition: [] for partition in wanted}
     left = dict(wanted)
     changed = set(wanted)
     while left:
-        found_now = source.look(left, changed)
+        found_now = source.find(left, changed)
         changed = set()
         for partition, start, pieces, _ in found_now:
             changed.add(partition)
@@ -83,7 +83,7 @@ def look_for_all(
 @pytest.mark.parametrize("kind", [Scan, Listing, Exact])
 def test_exact_sources_find_the_record_batches(servers: str, kind: type[Scan]) -> None:
     source = kind({"bootstrap.servers": servers})
-    found = look_for_all(source, {ZERO: Wanted(0, 40, 10**6), ONE: Wanted(1, 3, 10**6)})
+    found = look_for_all(source, {ZERO: SizeRequest(0, 40, 10**6), ONE: SizeRequest(1, 3, 10**6)})
     assert found[ZERO] == stored(servers, ZERO)
     assert found[ONE] == stored(servers, ONE)[1:]
     costs = sum(piece.size for pieces in found.values() for piece in pieces)
@@ -107,7 +107,7 @@ def test_brokers_that_list_no_sizes_are_scanned(
             producer.send("t", b"x")
         source = Exact({"bootstrap.servers": cluster.bootstrap_servers})
         assert source.name == "broker"
-        found = look_for_all(source, {ZERO: Wanted(0, 1, 100)})
+        found = look_for_all(source, {ZERO: SizeRequest(0, 1, 100)})
         assert source.name == "scan"
         assert [piece.next_offset for piece in found[ZERO]] == [1]
 
@@ -123,12 +123,12 @@ def test_what_was_deleted_is_passed_over(servers: str, kind: type[Scan]) -> None
             producer.flush()
     delete_records(servers, partition, 3)
     source = kind({"bootstrap.servers": servers})
-    found = look_for_all(source, {partition: Wanted(0, 5, 10**6)})[partition]
+    found = look_for_all(source, {partition: SizeRequest(0, 5, 10**6)})[partition]
     assert found[0] == Piece(3, 0)
     assert [each.next_offset for each in found] == [3, 4, 5]
     source = kind({"bootstrap.servers": servers})
     with pytest.raises(BrokerError, match="OFFSET_OUT_OF_RANGE"):
-        source.look({partition: Wanted(9, 10, 100)}, [partition])
+        source.find({partition: SizeRequest(9, 10, 100)}, [partition])
     source.close()
 
 
@@ -155,7 +155,7 @@ def delete_records(servers: str, partition: TopicPartition, offset: int) -> None
 def test_probes_estimate_and_say_by_how_much_they_may_be_wrong(servers: str) -> None:
     """Forty record batches, each a byte larger than the one before."""
     source = Probe({"bootstrap.servers": servers})
-    found = look_for_all(source, {ZERO: Wanted(0, 40, 10**6)})[ZERO]
+    found = look_for_all(source, {ZERO: SizeRequest(0, 40, 10**6)})[ZERO]
     exact = stored(servers, ZERO)
     total = sum(piece.size for piece in exact)
     size, error = sum(piece.size for piece in found), sum(piece.error for piece in found)
@@ -165,18 +165,18 @@ def test_probes_estimate_and_say_by_how_much_they_may_be_wrong(servers: str) -> 
     assert abs(size - total) <= error
     assert 0 < source.bytes_read < total / 4
     source = Probe({"bootstrap.servers": servers})
-    found = look_for_all(source, {ONE: Wanted(0, 3, 100)})[ONE]
+    found = look_for_all(source, {ONE: SizeRequest(0, 3, 100)})[ONE]
     assert [each[:2] for each in found] == [each[:2] for each in stored(servers, ONE)]
 
 
 def test_a_scan_reads_only_what_is_wanted(servers: str) -> None:
     source = Scan({"bootstrap.servers": servers})
-    wanted = {ZERO: Wanted(0, 40, 10**6), ONE: Wanted(0, 3, 10**6)}
+    wanted = {ZERO: SizeRequest(0, 40, 10**6), ONE: SizeRequest(0, 3, 10**6)}
     look_for_one = {ZERO: wanted[ZERO]}
-    source.look(wanted, wanted)
-    source.look(look_for_one, [ONE])
+    source.find(wanted, wanted)
+    source.find(look_for_one, [ONE])
     assert source._consumer.paused() == {ONE}
-    source.look(wanted, [ONE])
+    source.find(wanted, [ONE])
     assert source._consumer.paused() == set()
     source.close()
 
@@ -191,16 +191,16 @@ def test_probes_take_turns() -> None:
         asked.append(partition)
 
     source._probe = probe  # type: ignore[method-assign]
-    wanted = dict.fromkeys(partitions, Wanted(0, 1, 10))
-    source.look(wanted, partitions)
+    wanted = dict.fromkeys(partitions, SizeRequest(0, 1, 10))
+    source.find(wanted, partitions)
     for _ in range(4):
-        source.look(wanted, ())
+        source.find(wanted, ())
     assert list(dict.fromkeys(asked)) == partitions
     asked.clear()
     del wanted[partitions[1]]
     changed = [partitions[1]]
     for _ in range(5):
-        source.look(wanted, changed)
+        source.find(wanted, changed)
         changed = []
     assert list(dict.fromkeys(asked)) == [p for p in partitions if p != partitions[1]]
     source.close()

@@ -1,7 +1,6 @@
-"""What is known to lie before a stream, and of which partitions more has to be known.
+"""The sizes of unread batches that are known so far, and the partitions to look up next.
 
-Values in, values out: no thread, no cluster. What one answer costs does not grow with the number of
-partitions, but for a logarithm.
+Pure values: no thread, no cluster. Adding one answer costs O(log n) for n partitions.
 """
 
 from __future__ import annotations
@@ -12,21 +11,22 @@ from typing import Final
 
 from trimtab.records import TopicPartition
 from trimtab.spark.stream.admission import Piece
-from trimtab.spark.stream.size_sources.contract import Found, Wanted
+from trimtab.spark.stream.size_sources.contract import FoundSizes, SizeRequest
 
 _BATCHES_AHEAD: Final = 2
-"""Sizes are looked up this many batches ahead: the one to be planned, and the next."""
+"""Sizes are looked up for this many batches: the one that is planned next, and the one after."""
 
 
-class Ahead:
-    """What is known to lie before one partition.
+class PartitionSizes:
+    """The known sizes of one partition's unread batches.
 
     Attributes:
-        start: where the stream stands.
-        known_to: where what is known ends.
-        end: where the partition ended when that was last asked.
+        start: the next offset that the stream reads.
+        known_to: sizes are known up to this offset.
+        end: the partition's end offset when it was last requested.
+        pieces: the sizes, in order of offsets.
         size: bytes of all pieces.
-        rest: bytes from there to `end`; None where nobody knows.
+        rest: bytes from `known_to` to `end`; None if unknown.
     """
 
     __slots__ = ("_is_closed", "end", "known_to", "pieces", "rest", "size", "start")
@@ -40,7 +40,7 @@ class Ahead:
         self._is_closed = True
 
     def add(self, pieces: Iterable[Piece], grain: int) -> None:
-        """What follows; joined to what is known up to `grain` bytes."""
+        """Add the pieces that follow; merges neighbours of together at most `grain` bytes."""
         for piece in pieces:
             if piece.next_offset <= self.known_to:
                 continue
@@ -59,9 +59,9 @@ class Ahead:
                 self._is_closed = False
 
     def until(self, end: int) -> list[Piece]:
-        """The pieces up to an offset. They stay as they are from now on.
+        """The pieces up to an offset; later additions do not change them.
 
-        One that goes on beyond it counts with all its bytes.
+        A piece that extends beyond the offset is cut there, but keeps its size.
         """
         self._is_closed = True
         found = []
@@ -74,7 +74,7 @@ class Ahead:
         return found
 
     def advance(self, start: int) -> None:
-        """The stream stands there now."""
+        """Forget the pieces before `start`, which the stream has read."""
         passed = 0
         while passed < len(self.pieces) and self.pieces[passed].next_offset <= start:
             self.size -= self.pieces[passed].size
@@ -85,18 +85,19 @@ class Ahead:
         self._is_closed = self._is_closed or not self.pieces
 
 
-class Level:
-    """The even share of a limit: what each partition may take so that all take the limit together,
-    where those that have less than it leave the rest to the others; the limit if there is room.
+class FairShare:
+    """Each partition's fair share of a limit in bytes.
 
-    The more is known, the lower the level, so a partition that has reached it stays above it.
+    Partitions with less than their share leave the rest to the others. If all together have less
+    than the limit, the share is the limit. The share only falls as more sizes are known, so a
+    partition that has reached its share stays above it.
 
     Args:
         limit: bytes.
-        known: by partition, bytes, and whether more may be known.
+        known: by partition, its known bytes, and whether more may become known.
 
     Attributes:
-        hungry: partitions below the level, of which more may be known.
+        unsatisfied: partitions with less than the share, of which more may become known.
     """
 
     def __init__(self, limit: int, known: Mapping[TopicPartition, tuple[int, bool]]) -> None:
@@ -106,82 +107,82 @@ class Level:
         self._above = 0
         self._largest = [(-size, partition) for partition, size in self._below.items()]
         heapify(self._largest)
-        self.hungry = {partition for partition, (_, is_open) in known.items() if is_open}
-        self._lift()
+        self.unsatisfied = {partition for partition, (_, is_open) in known.items() if is_open}
+        self._remove_satisfied()
 
     def grow(self, partition: TopicPartition, size: int, is_open: bool) -> list[TopicPartition]:
-        """More is known of a partition.
+        """Set a partition's known bytes, which have grown.
 
         Returns:
-            The partitions that are no longer hungry.
+            The partitions that are no longer unsatisfied.
         """
         if partition not in self._below:
             return []
         self._below_size += size - self._below[partition]
         self._below[partition] = size
         heappush(self._largest, (-size, partition))
-        sated = self._lift()
-        if not is_open and partition in self.hungry:
-            self.hungry.discard(partition)
-            sated.append(partition)
-        return sated
+        satisfied = self._remove_satisfied()
+        if not is_open and partition in self.unsatisfied:
+            self.unsatisfied.discard(partition)
+            satisfied.append(partition)
+        return satisfied
 
-    def _lift(self) -> list[TopicPartition]:
-        """Who has reached the level leaves those below it."""
-        sated = []
-        while self._largest and -self._largest[0][0] >= self._height():
+    def _remove_satisfied(self) -> list[TopicPartition]:
+        """Remove the partitions that have reached the share from those below it."""
+        satisfied = []
+        while self._largest and -self._largest[0][0] >= self._share():
             size, partition = heappop(self._largest)
             if self._below.get(partition) != -size:
                 continue  # it has grown since
             del self._below[partition]
             self._below_size += size
             self._above += 1
-            if partition in self.hungry:
-                self.hungry.discard(partition)
-                sated.append(partition)
-        return sated
+            if partition in self.unsatisfied:
+                self.unsatisfied.discard(partition)
+                satisfied.append(partition)
+        return satisfied
 
-    def _height(self) -> int:
+    def _share(self) -> int:
         left = self._limit - self._below_size
         if self._above:
             return left // self._above
         return self._limit if left > 0 else 0
 
 
-class Horizon:
-    """What is known ahead of all partitions.
+class KnownSizes:
+    """The known sizes of all partitions.
 
     Args:
-        limit: the bytes of a batch. Sizes are looked up for about twice as many.
-        grain: neighbouring record batches are remembered as one up to this many bytes.
+        limit: bytes of a micro-batch. Sizes are looked up for about twice as many bytes.
+        grain: neighbouring record batches of together at most this many bytes are one piece.
 
     Attributes:
-        partitions: what is known of each.
-        wanted: what to look for next.
-        changed: of which partitions something else is wanted than when this was last emptied.
+        partitions: each partition's sizes.
+        wanted: the sizes to look up next, by partition.
+        changed: partitions whose entry in `wanted` has changed; the caller empties it.
     """
 
     def __init__(self, limit: int, grain: int) -> None:
         self._room = limit * _BATCHES_AHEAD
         self._grain = grain
         self._tails = False
-        self._supply = Level(self._room, {})
-        self._watched: Level | None = None
+        self._supply = FairShare(self._room, {})
+        self._watched: FairShare | None = None
         self._must_know: dict[TopicPartition, int] = {}
-        self.partitions: dict[TopicPartition, Ahead] = {}
-        self.wanted: dict[TopicPartition, Wanted] = {}
+        self.partitions: dict[TopicPartition, PartitionSizes] = {}
+        self.wanted: dict[TopicPartition, SizeRequest] = {}
         self.changed: set[TopicPartition] = set()
 
     def follow(
         self, start: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> None:
-        """The stream stands at `start`, and partitions end at `ends`."""
+        """Set the stream's position to `start`, and the partitions' end offsets to `ends`."""
         before, self.partitions = self.partitions, {}
         for partition, end in ends.items():
             ahead = before.pop(partition, None)
             at = start[partition]
             if ahead is None or not ahead.start <= at <= ahead.known_to:
-                ahead = Ahead(at, end)
+                ahead = PartitionSizes(at, end)
             else:
                 ahead.advance(at)
                 ahead.end = end
@@ -193,17 +194,17 @@ class Horizon:
         self._measure()
 
     def tail(self, tails: bool) -> None:
-        """Whether more may be found of what is known up to its end."""
+        """Set whether sizes may be found beyond the end offsets of `follow`."""
         if tails is not self._tails:
             self._tails = tails
             self._measure()
 
-    def learn(self, found: Iterable[Found]) -> None:
-        """An answer has come."""
+    def learn(self, found: Iterable[FoundSizes]) -> None:
+        """Add the sizes that were looked up."""
         for partition, start, pieces, rest in found:
             ahead = self.partitions.get(partition)
             if ahead is None or start != ahead.known_to:
-                continue  # it was moved meanwhile
+                continue  # the stream has moved meanwhile
             ahead.add(pieces, self._grain)
             ahead.rest = rest
             if ahead.known_to >= self._must_know.get(partition, ahead.known_to + 1):
@@ -216,7 +217,7 @@ class Horizon:
             self._want(partition)
 
     def must_know(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Everything up to these offsets is to be known, however much it is."""
+        """Look up everything up to these offsets, however many bytes that is."""
         before = self._must_know
         self._must_know = {p: e for p, e in ends.items() if self.partitions[p].known_to < e}
         for partition in before.keys() | self._must_know.keys():
@@ -224,20 +225,20 @@ class Horizon:
 
     @property
     def is_all_known(self) -> bool:
-        """Whether what must be known is."""
+        """Whether everything that `must_know` asked for is known."""
         return not self._must_know
 
     def watch(self, limit: int) -> None:
-        """`is_fair` is about this limit, until the stream goes on."""
-        self._watched = Level(limit, self._sizes(tails=False))
+        """Set the limit that `is_fair` uses, until the next `follow`."""
+        self._watched = FairShare(limit, self._sizes(tails=False))
 
     @property
     def is_fair(self) -> bool:
-        """Whether enough is known to share out the limit that is watched among all partitions."""
-        return self._watched is None or not self._watched.hungry
+        """Whether enough is known to divide the limit of `watch` fairly among all partitions."""
+        return self._watched is None or not self._watched.unsatisfied
 
     def _measure(self) -> None:
-        self._supply = Level(self._room, self._sizes(self._tails))
+        self._supply = FairShare(self._room, self._sizes(self._tails))
         for partition in self.partitions:
             self._want(partition)
 
@@ -253,9 +254,9 @@ class Horizon:
         if ahead is None:
             pass
         elif partition in self._must_know:
-            wanted = Wanted(ahead.known_to, self._must_know[partition], self._room)
-        elif partition in self._supply.hungry:
-            wanted = Wanted(ahead.known_to, ahead.end, self._room - ahead.size)
+            wanted = SizeRequest(ahead.known_to, self._must_know[partition], self._room)
+        elif partition in self._supply.unsatisfied:
+            wanted = SizeRequest(ahead.known_to, ahead.end, self._room - ahead.size)
         if wanted == self.wanted.get(partition):
             return
         self.changed.add(partition)

@@ -1,6 +1,6 @@
-"""What the cluster has for a stream: where its partitions begin and end, and what is gone.
+"""The cluster's partitions for a stream: their first and last offsets, and lost data.
 
-Rules, where nothing else is said, are those of Spark's own Kafka source
+Unless a comment says otherwise, the rules are those of Spark's own Kafka source
 (`KafkaMicroBatchStream`, `KafkaOffsetReaderAdmin`).
 """
 
@@ -21,7 +21,7 @@ _CONFIRM_SECONDS: Final = 0.3
 
 
 class Topics(Protocol):
-    """What is asked of the cluster: `StreamTopics`."""
+    """Requests to the cluster; `StreamTopics` implements them."""
 
     def known(self, refresh: bool = False) -> Known: ...
 
@@ -36,27 +36,28 @@ class Topics(Protocol):
     def close(self) -> None: ...
 
 
-class Look(NamedTuple):
-    """What a look at the cluster has found.
+class ClusterState(NamedTuple):
+    """The offsets between which the next batch may read.
 
     Attributes:
-        begins: where the next batch begins; also for partitions and topics that are new.
-        latest: where each partition ends.
-        is_news: whether the next batch begins elsewhere than the last one ended.
+        begins: the offset at which the next batch begins in each partition, including new ones.
+        latest: the end offset of each partition.
+        ids: the id of each topic that has one.
+        begins_elsewhere: whether the next batch begins at other offsets than the last one ended.
     """
 
     begins: dict[TopicPartition, int]
     latest: dict[TopicPartition, int]
     ids: Mapping[str, str]
-    is_news: bool
+    begins_elsewhere: bool
 
 
-class Lookout:
-    """Looks at the cluster for one stream.
+class ClusterObserver:
+    """Observes the cluster for one stream.
 
     Args:
-        options: the stream's.
-        topics: asks the cluster.
+        options: the stream's options.
+        topics: sends requests to the cluster.
         wait: waits for a number of seconds.
     """
 
@@ -70,27 +71,32 @@ class Lookout:
 
     @property
     def is_frozen(self) -> bool:
-        """Whether what was there at a moment is all that is looked at."""
+        """Whether `freeze` was called."""
         return self._frozen is not None
 
     def freeze(self) -> None:
-        """Look at what is there now, and at nothing that comes later."""
+        """Fix the partitions and their end offsets: later records are not read."""
         known = self._topics.known(refresh=True)
         self._frozen = known, self._topics.latest(known.partitions)
 
     def first(self) -> StreamOffset:
-        """Where a new query begins.
+        """The offsets at which a new query begins.
 
         Raises:
-            KafkaError: the cluster cannot be asked, or what is asked for is not there.
+            KafkaError: the cluster cannot be reached, or lacks a topic or partition of the options.
         """
         known = self._topics.known(refresh=True)
         self._check_named(known)
         offsets = self._starting_offsets(known)
         return StreamOffset(offsets, known.ids, offsets)
 
-    def look(self, begun: StreamOffset) -> Look:
-        """What there is now, once data that are missing have been reported."""
+    def observe(self, begun: StreamOffset) -> ClusterState:
+        """The current state; reports missing data first, as the option `failOnDataLoss` says.
+
+        Raises:
+            DataLoss: data are missing.
+            KafkaError: the cluster cannot be reached.
+        """
         if self._frozen is not None:
             known, latest = self._frozen
         else:
@@ -100,14 +106,14 @@ class Lookout:
         for _ in range(0 if self._frozen is not None else _CONFIRMATIONS):
             if not losses:
                 break
-            # A broker that is late must not raise the alarm.
+            # A broker with old metadata or a low end offset must not cause a false alarm.
             self._wait(_CONFIRM_SECONDS)
             known = self._topics.known(refresh=True)
             latest = self._topics.latest(known.partitions)
             losses = self._losses(begun, known, latest)
         for loss in losses:
             report_data_loss(loss, self._options.fail_on_data_loss)
-        again = _made_again(begun, known.ids)
+        again = _recreated(begun, known.ids)
         begins = {
             p: min(begun.offsets[p], latest[p])
             for p in known.partitions
@@ -122,33 +128,33 @@ class Lookout:
                     self._options.fail_on_data_loss,
                 )
             latest[partition] = max(latest[partition], begins[partition])
-        is_news = bool(again) or begins != begun.offsets
-        return Look(begins, latest, known.ids, is_news)
+        begins_elsewhere = bool(again) or begins != begun.offsets
+        return ClusterState(begins, latest, known.ids, begins_elsewhere)
 
     def _losses(
         self, begun: StreamOffset, known: Known, latest: Mapping[TopicPartition, int]
     ) -> list[str]:
-        again = _made_again(begun, known.ids)
+        again = _recreated(begun, known.ids)
         losses = [
-            f"topic {topic} was deleted and made again: its id was {begun.ids[topic]} and is "
-            f"{known.ids[topic]}; its offsets mean other records now"
+            f"topic {topic} was deleted and created again: its id was {begun.ids[topic]} and is "
+            f"{known.ids[topic]} now, so its offsets mean other records"
             for topic in again
         ]
         gone = sorted(begun.offsets.keys() - set(known.partitions))
         if gone:
-            losses.append(f"{', '.join(map(str, gone))}: no longer there")
+            losses.append(f"{', '.join(map(str, gone))}: deleted")
         losses += [
-            f"{p}: the stream stands at offset {begun.offsets[p]}, and the log ends at {end}"
+            f"{p}: the stream is at offset {begun.offsets[p]}, and the log ends at {end}"
             for p, end in latest.items()
             if p.topic not in again and begun.offsets.get(p, 0) > end
         ]
         return losses
 
     def find_begins(self, begun: StreamOffset, ended: StreamOffset) -> dict[TopicPartition, int]:
-        """Where a batch begins that was planned before a restart.
+        """The offsets at which a batch begins that was planned before a restart.
 
         Raises:
-            DataLoss: only Spark's own Kafka source knows.
+            DataLoss: Spark's own Kafka source planned the batch, and only it knows the offsets.
         """
         if ended.first is not None:
             begun = StreamOffset(ended.first, ended.ids)
@@ -156,11 +162,11 @@ class Lookout:
             at > ended.offsets.get(p, at) for p, at in begun.offsets.items()
         ):
             raise DataLoss(
-                "the checkpoint is that of a query of Spark's own Kafka source whose first batch "
-                "was never finished; only that source knows where it began. Let it finish the "
-                "batch, or begin with a new checkpointLocation and startingOffsets"
+                "the checkpoint was written by Spark's own Kafka source, and the query's first "
+                "batch is unfinished; only that source knows where it began. Let it finish the "
+                "batch, or use a new checkpointLocation and startingOffsets"
             )
-        again = _made_again(begun, ended.ids)
+        again = _recreated(begun, ended.ids)
         begins = {p: at for p, at in begun.offsets.items() if p.topic not in again}
         return begins | self._topics.earliest([p for p in ended.offsets if p not in begins])
 
@@ -170,14 +176,14 @@ class Lookout:
             if topic not in there:
                 raise BrokerError(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    "there is no such topic; create it first",
+                    "the topic does not exist: create it first",
                     f"topic {topic}",
                 )
         missing = [each for each in self._options.partitions if each not in known.partitions]
         if missing:
             raise BrokerError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                "the option assign names it, and it is not there",
+                "the option assign names it, but it does not exist",
                 ", ".join(map(str, missing)),
             )
 
@@ -197,6 +203,6 @@ class Lookout:
         return starts
 
 
-def _made_again(begun: StreamOffset, ids: Mapping[str, str]) -> list[str]:
-    """The topics that were deleted and made again since."""
+def _recreated(begun: StreamOffset, ids: Mapping[str, str]) -> list[str]:
+    """The topics that were deleted and created again since the stream read them."""
     return [topic for topic, each in begun.ids.items() if ids.get(topic, each) != each]
