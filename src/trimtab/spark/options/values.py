@@ -1,4 +1,4 @@
-"""Values of the options of `format("trimtab")`, read from the text that Spark hands over."""
+"""Values of the options of `format("trimtab")`, parsed from the text that Spark passes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _SIZE_UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p
 
 
 class GivenOptions:
-    """The options that a user gave, by lower-case name; `name` is spelled as the guide spells it.
+    """The options that a user gave, by lower-case name; `name` has the guide's spelling.
 
     Every method returns its default if the option was not given, and raises UsageError, which names
-    the option and its value, if the value cannot be used.
+    the option and its value, if the value is invalid.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -31,7 +31,7 @@ class GivenOptions:
         return name.lower() in self.by_name
 
     def text(self, name: str) -> str | None:
-        """The value without white space around it, as the connector reads it."""
+        """The value without surrounding white space, as the connector reads it."""
         value = self.by_name.get(name.lower())
         return None if value is None else value.strip()
 
@@ -112,10 +112,10 @@ class GivenOptions:
             re.compile(text)
         except re.error as error:
             raise UsageError(
-                f"option {name}={text!r} is no regular expression of Python's: {error}"
+                f"option {name}={text!r} is not a valid Python regular expression: {error}"
             ) from error
         if not text:
-            raise UsageError(f"option {name} is empty: '.*' stands for every topic")
+            raise UsageError(f"option {name} is empty: '.*' matches every topic")
         return text
 
     def partitions(self, name: str) -> tuple[TopicPartition, ...]:

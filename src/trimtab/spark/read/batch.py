@@ -1,4 +1,4 @@
-"""The batch reader: offsets are planned on the driver, and tasks read them straight into Arrow."""
+"""The batch reader: the driver plans the offsets, and tasks read them straight into Arrow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Columns = Sequence[tuple[str, bool]]
 
 
 class TopicReader(DataSourceReader):
-    """Plans a read on the driver; copies of it carry out the parts on the executors."""
+    """Plans a query on the driver; copies of it read the records on the executors."""
 
     def __init__(self, options: SourceOptions, columns: Columns) -> None:
         self._options = options
@@ -53,9 +53,9 @@ class TopicReader(DataSourceReader):
 
 
 class FilteringTopicReader(TopicReader):
-    """One that takes filters, with the option `pushdown`.
+    """A reader that accepts filters, for the option `pushdown`.
 
-    A class of its own, because Spark fails a reader that takes filters unless
+    A separate class, because Spark raises an error for every reader that accepts filters unless
     `spark.sql.python.filterPushdown.enabled` is set.
     """
 
@@ -67,7 +67,7 @@ class FilteringTopicReader(TopicReader):
 def read_partition(
     options: SourceOptions, columns: Columns, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """The records of the ranges that an input partition holds (`packing.Task`); in a task.
+    """The records of an input partition's ranges (`packing.Task`); called in a task.
 
     Raises:
         DataLoss, BrokerError, CorruptData, Unavailable: as `read_ranges`.
@@ -82,10 +82,10 @@ def read_partition(
 
 
 def check_columns(schema: StructType) -> list[tuple[str, bool]]:
-    """Name and nullability of the columns to read, of batches and streams.
+    """Names and nullability of the columns to read, for batches and streams.
 
     Raises:
-        UsageError: a column that no record has, or of another type.
+        UsageError: a column that records do not have, or a wrong type.
     """
     from trimtab.spark.read.column_names import KNOWN_COLUMNS
 
@@ -95,10 +95,10 @@ def check_columns(schema: StructType) -> list[tuple[str, bool]]:
         if field.name not in known:
             nearest = difflib.get_close_matches(field.name, known, n=1)
             hint = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(known)}"
-            raise UsageError(f"the schema's column {field.name} is none of a record: {hint}")
+            raise UsageError(f"the schema names column {field.name}, which no record has: {hint}")
         if kind != known[field.name]:
             raise UsageError(
-                f"the schema's column {field.name} is {known[field.name]}, not {kind}: read it as "
-                "that and cast it"
+                f"the schema's column {field.name} has type {known[field.name]}, not {kind}: read "
+                "it as such and cast it"
             )
     return [(field.name, field.nullable) for field in schema.fields]

@@ -1,4 +1,4 @@
-"""Where Spark meets the cluster: the one module of this room that reads with the client.
+"""Reads offsets and records from the cluster; the only module of this folder that uses clients.
 
 Clients stay open between plans on the driver and between tasks on the executors (`resident.py`).
 """
@@ -28,29 +28,29 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _DEFAULTS = {"client.id": "trimtab-spark", "max.partition.fetch.bytes": str(4 * 1024 * 1024)}
-"""A task mostly reads one partition: fewer and larger answers than for a consumer of many. If it
-reads several, `fetch.max.bytes` bounds an answer."""
+"""A task usually reads one partition, so its responses are larger and fewer than those of a
+consumer of many. If it reads several, `fetch.max.bytes` limits a response."""
 
 _FIXED = {"auto.offset.reset": "none"}
-"""Offsets are planned: going on anywhere else would lose or repeat records in silence."""
+"""The driver has planned the offsets: others would silently lose or repeat records."""
 
 CONTACT_SECONDS: Final = 3.0
-"""How long one attempt waits for the first answer of any broker."""
+"""How long one attempt waits for the first response of any broker."""
 
 _SLICE_MS: Final = 1000
-"""How often a task that waits for data looks whether its partition still exists."""
+"""How often a task that waits for data checks whether its partitions still exist."""
 
 _CERTAIN_SLICES: Final = 3
-"""After this many lookups in a row, each with new metadata, a missing partition is gone."""
+"""A partition counts as deleted if it is missing from this many metadata responses in a row."""
 
 _RANGES_AT_ONCE: Final = 128
-"""A task fetches from this many partitions at a time: requests and responses stay small."""
+"""A task fetches from at most this many partitions at a time, to keep requests small."""
 
 _GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
 class TopicLookup:
-    """What the driver asks a cluster: which partitions there are, and which offsets they hold.
+    """The driver's requests to a cluster, for partitions and their offsets.
 
     Args:
         client: the consumer's options.
@@ -61,15 +61,15 @@ class TopicLookup:
         self._consumer = Consumer(**client)
 
     def contact(self) -> None:
-        """Return once a broker has answered.
+        """Return when a broker has answered.
 
         Raises:
-            Unavailable: none did within `CONTACT_SECONDS`; names the addresses.
+            Unavailable: none has answered within `CONTACT_SECONDS`; names the addresses.
         """
         self._admin.cluster(timeout_ms=CONTACT_SECONDS * 1000)
 
     def find_partitions(self, options: SourceOptions) -> list[TopicPartition]:
-        """The partitions that the options choose, as they are now.
+        """The partitions that the options select now.
 
         Raises:
             BrokerError: a topic or an assigned partition does not exist, or may not be read.
@@ -83,8 +83,8 @@ class TopicLookup:
             if number >= count:
                 raise BrokerError(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"option assign names it, but topic {topic} has {count} partitions, counted "
-                    "from 0",
+                    f"option assign names it, but topic {topic} has only {count} partitions, "
+                    "numbered from 0",
                     f"{topic}-{number}",
                 )
         return list(options.partitions) or [
@@ -94,14 +94,17 @@ class TopicLookup:
         ]
 
     def find_bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogBounds]:
-        """What each partition holds now; with read_committed up to its first open transaction."""
+        """The current bounds of each partition.
+
+        With read_committed they end at its first open transaction.
+        """
         asked = list(partitions)
         earliest = self._consumer.beginning_offsets(asked)
         latest = self._consumer.end_offsets(asked)
         return {each: LogBounds(earliest[each], latest[each]) for each in asked}
 
     def find_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """The first offset at or after a time (ms since the epoch); None where there is none."""
+        """The first offset at or after a time (ms since the epoch); None if there is none."""
         found = self._consumer.offsets_for_times({(*each,): at for each, at in times.items()})
         return {each: None if at is None else at.offset for each, at in found.items()}
 
@@ -126,19 +129,19 @@ def ask(
     question: Callable[[TopicLookup], T],
     pause: Callable[[float], object] = time.sleep,
 ) -> T:
-    """What a question to the cluster brings, asked again as `fetchOffset.numRetries` says.
+    """The result of `question`, which is repeated as `fetchOffset.numRetries` says.
 
     Args:
-        question: called with clients that are connected; may be called several times.
-        pause: waits a number of seconds.
+        question: sends requests; called with connected clients, possibly several times.
+        pause: waits for a number of seconds.
 
     Raises:
-        Unavailable: no broker can be reached, or one that is needed does not answer.
-        BrokerError: the cluster refuses, such as a topic that does not exist.
+        Unavailable: no broker can be reached, or a required one does not answer.
+        BrokerError: the cluster refuses, for example because a topic does not exist.
     """
     client = _client_options(options)
     attempts = options.offset_attempts
-    # A question that failed after a minute was asked again all the time, by the client.
+    # The client itself has repeated a request that failed after a minute.
     give_up_at = time.monotonic() + 2 * attempts * (CONTACT_SECONDS + options.offset_retry_s)
     while True:
         attempts -= 1
@@ -155,10 +158,10 @@ def ask(
 
 
 def find_ranges(options: SourceOptions, limits: Limits) -> list[OffsetRange]:
-    """The offsets that a batch reads, by partition, as they are now.
+    """The offsets that a batch query reads now, by partition.
 
     Args:
-        limits: what can pass the filters that were pushed down.
+        limits: those of the filters that were pushed down.
 
     Raises:
         UsageError, DataLoss: as `resolve_ranges`.
@@ -193,23 +196,23 @@ def find_leaders(
 def read_ranges(
     options: SourceOptions, ranges: Sequence[OffsetRange]
 ) -> Iterator[tuple[OffsetRange, memoryview]]:
-    """Record batches that cover a task's ranges, whole and verified.
+    """Whole, verified record batches that cover a task's ranges.
 
-    Errors that may pass are ridden out by the consumer. It stays open for the next task.
+    The consumer retries after temporary errors, and stays open for the next task.
 
     Args:
         ranges: of different partitions.
 
     Returns:
-        Pairs: what is left of a range, and record batches that begin at or before its start. Those
-        of one partition come in the order of offsets; those of several come as brokers answer.
+        Pairs of the unread part of a range, and record batches that begin at or before its start.
+        Those of one partition are in order of offsets; partitions alternate as brokers answer.
 
     Raises:
-        DataLoss: offsets of a range, or its partition, are gone. With failOnDataLoss=false
-            reading goes on at the first offset that is left, with a warning.
+        DataLoss: offsets of a range, or its partition, were deleted. With failOnDataLoss=false
+            reading continues at the first remaining offset, with a warning.
         BrokerError, CorruptData: a partition cannot be read.
-        Unavailable: nothing came for `kafkaConsumer.pollTimeoutMs`.
-        UsageError: `clientRack` names a variable that this process does not have.
+        Unavailable: no data arrived for `kafkaConsumer.pollTimeoutMs`.
+        UsageError: `clientRack` names an environment variable that is not set.
     """
     client = _client_options(options)
     rack = resolve_rack(options.client_rack)
@@ -229,7 +232,7 @@ def _read(
     for partition, each in left.items():
         consumer.seek(partition, each.start, each.end)
     waited = 0
-    looks_without: Counter[TopicPartition] = Counter()
+    missing_count: Counter[TopicPartition] = Counter()
     while left:
         try:
             slice_ms = min(_SLICE_MS, options.poll_timeout_ms - waited)
@@ -247,13 +250,13 @@ def _read(
             if each.start < earliest < each.end:
                 left[partition] = each._replace(start=earliest)
                 consumer.seek(partition, earliest, each.end)
-            else:  # nothing of the range is left, or the topic was created again and is shorter
+            else:  # the whole range was deleted, or the topic was created again and is shorter
                 del left[partition]
                 consumer.assign(left)
             continue
         if batches is not None:
             waited = 0
-            looks_without.clear()
+            missing_count.clear()
             each = left[batches.partition]
             if batches.next_offset < each.end:
                 left[batches.partition] = each._replace(start=batches.next_offset)
@@ -265,10 +268,10 @@ def _read(
         for partition, each in list(left.items()):
             problem = consumer.problem(partition)
             if not (isinstance(problem, BrokerError) and problem.code in _GONE):
-                looks_without[partition] = 0
+                missing_count[partition] = 0
                 continue
-            looks_without[partition] += 1
-            if looks_without[partition] >= _CERTAIN_SLICES:
+            missing_count[partition] += 1
+            if missing_count[partition] >= _CERTAIN_SLICES:
                 report_data_loss(
                     f"{partition}: offsets {each.start} to {each.end} are gone: {problem}",
                     options.fail_on_data_loss,
@@ -282,15 +285,15 @@ def _read(
 def _describe_silence(
     consumer: Consumer, options: SourceOptions, left: Mapping[TopicPartition, OffsetRange]
 ) -> str:
-    """Which partitions sent nothing; names one, of which the reason is known if possible."""
+    """The message for partitions without data; names one, if possible with the reason."""
     problems = {each: consumer.problem(each) for each in left}
     partition = next((each for each in left if problems[each]), next(iter(left)))
     wanted = left[partition]
     others = f" nor from {len(left) - 1} others," if len(left) > 1 else ""
     return (
-        f"{partition}: nothing came from offset {wanted.start} on, of {wanted.end},{others} within "
-        f"{options.poll_timeout_ms} ms ({problems[partition] or 'its leader is silent'}); the "
-        "option kafkaConsumer.pollTimeoutMs waits longer"
+        f"{partition}: no data came for offsets {wanted.start} to {wanted.end},{others} within "
+        f"{options.poll_timeout_ms} ms ({problems[partition] or 'its leader does not answer'}); "
+        "raise the option kafkaConsumer.pollTimeoutMs to wait longer"
     )
 
 

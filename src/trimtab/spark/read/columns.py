@@ -40,7 +40,7 @@ _ARROW_TYPES: Final[dict[str, pa.DataType]] = {
 
 
 def arrow_schema(columns: Iterable[tuple[str, bool]]) -> pa.Schema:
-    """What Spark expects of columns given by name and nullability; it compares exactly."""
+    """The exact schema that Spark requires for columns given by name and nullability."""
     return pa.schema([pa.field(name, _ARROW_TYPES[name], nullable) for name, nullable in columns])
 
 
@@ -50,10 +50,10 @@ def scan_columns(
     """The records of ranges, a few megabytes at a time, decoded straight into Arrow's buffers.
 
     Args:
-        buffers: whole record batches, in order for each partition, with the offsets to keep of
-            them. They may begin before those and end after them; offsets that are not there
-            (compaction, transaction markers) are passed over. Their CRCs are taken to be right.
-        schema: of the result, from `arrow_schema`; nothing else is decoded.
+        buffers: whole record batches, in order for each partition, each with the offsets to keep.
+            The batches may begin before these offsets and end after them; missing offsets
+            (compaction, transaction markers) are skipped. CRCs are not checked.
+        schema: of the result, from `arrow_schema`; other columns are not decoded.
 
     Returns:
         Batches. A large one is of one partition, small ones are joined.
@@ -121,9 +121,9 @@ def _wrap(columns: Columns, wanted: OffsetRange, schema: pa.Schema) -> pa.Record
         offset, timestamp = columns.far_timestamp
         raise CorruptData(
             f"{wanted.topic}-{wanted.partition}: the record at offset {offset} has timestamp "
-            f"{timestamp}, which is too far away for Spark's microseconds. Kafka's timestamps are "
-            "milliseconds since 1970: did its producer write micro- or nanoseconds? A schema "
-            "without the column timestamp reads the record"
+            f"{timestamp}, which is out of range for Spark's microseconds. Kafka's timestamps are "
+            "milliseconds since 1970: did its producer write micro- or nanoseconds? To read the "
+            "record, use a schema without the column timestamp"
         )
     arrays = [_array(field.name, columns, wanted) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,6 +1,6 @@
 """Filters that Spark pushes down, as limits on the offsets that are read.
 
-Spark checks every filter again on the rows, so a limit may let too much through, never too little.
+Spark checks every filter again on the rows, so a limit may include too many rows, but not too few.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ _MOST: Final = 2**63
 
 
 class Limits(NamedTuple):
-    """What can pass the filters.
+    """Limits of the rows that can pass the filters.
 
     Attributes:
-        topics, partitions: the only ones; None: all.
-        first_partition, end_partition, first_offset, end_offset: from the first up to, not
-            including, the end.
-        since: the earliest timestamp, milliseconds since the epoch; below 0: any. A latest one
-            would not say which offsets to read: timestamps need not rise with offsets.
+        topics, partitions: the topics and partitions to read; None: all.
+        first_partition, end_partition, first_offset, end_offset: bounds; the end is exclusive.
+        since: the earliest timestamp, milliseconds since the epoch; below 0: any. There is no
+            latest one, because timestamps need not increase with offsets.
     """
 
     topics: Collection[str] | None = None
@@ -40,7 +39,7 @@ class Limits(NamedTuple):
 
 
 def read_filters(filters: Iterable[Filter]) -> Limits:
-    """The limits that these filters set, all of which hold; others are passed over."""
+    """The limits of all these filters together; ignores filters that set none."""
     limits = Limits()
     for each in filters:
         name, value = type(each).__name__, getattr(each, "value", None)
@@ -67,8 +66,8 @@ def read_filters(filters: Iterable[Filter]) -> Limits:
                 "GreaterThan",
                 "GreaterThanOrEqual",
             ):
-                if 1970 <= value.year < 9999:  # what `timestamp` can do everywhere
-                    # One less: floats, and microseconds that are cut off.
+                if 1970 <= value.year < 9999:  # years that `timestamp` supports on every platform
+                    # One less, because of floats and truncated microseconds.
                     since = int(value.timestamp() * 1000) - 1
                     limits = limits._replace(since=max(since, limits.since))
     return limits
@@ -97,7 +96,7 @@ def narrow(
     if limits.since < 0 or not narrowed:
         return narrowed
     partitions = [TopicPartition(each.topic, each.partition) for each in narrowed]
-    # Every record before the offset that is found is older.
+    # Every record before the found offset is older.
     found = find_times(dict.fromkeys(partitions, limits.since))
     since = [found[partition] for partition in partitions]
     return [
@@ -116,7 +115,7 @@ def _is_whole(value: object) -> bool:
 
 
 def _span(name: str, values: Collection[int]) -> tuple[int, int]:
-    """The numbers that pass a filter: from the first up to, not including, the second."""
+    """The numbers that pass a filter, as first and (exclusive) end."""
     match name:
         case "EqualTo" | "EqualNullSafe" | "In":
             return min(values, default=_MOST), max(values, default=_LEAST - 1) + 1

@@ -1,8 +1,8 @@
-"""Which offset ranges share a Spark task: starting one costs more than reading a few records.
+"""Combines small offset ranges into Spark tasks, as starting one costs more than a few records.
 
-Spark's Kafka connector has a task for each Kafka partition. So has trimtab, for up to
-`AUTO_TASKS` of them; beyond that, small ranges share tasks, as small files do in Spark's file
-sources (`FilePartition`).
+Spark's Kafka connector has a task for each Kafka partition. So has trimtab for up to `AUTO_TASKS`
+partitions; with more, small ranges share tasks, as small files do in Spark's file sources
+(`FilePartition`).
 """
 
 from __future__ import annotations
@@ -16,30 +16,31 @@ from trimtab.spark.read.ranges import OffsetRange
 from trimtab.wire.sentinels import NO_LEADER
 
 AUTO_TASKS: Final = 64
-"""With `maxPartitions=auto`, only more ranges than this share tasks, and make at least as many."""
+"""With `maxPartitions=auto`, ranges share tasks only if there are more ranges than this, and then
+fill at least this many tasks."""
 
 TASK_RECORDS: Final = 10_000
-"""With `auto`, ranges share a task up to this cost. By then the start of a task is a small part of
-its work: to share more would save little and leave fewer tasks to run side by side."""
+"""With `auto`, the maximum cost of a shared task. Its start is then a small part of its work:
+larger tasks would save little, and fewer could run in parallel."""
 
 RANGE_RECORDS: Final = 100
-"""The cost of a range beside its records: its part of the requests, and an Arrow batch."""
+"""The cost of a range in addition to its records: its part of the requests, and an Arrow batch."""
 
 RECORD_BYTES: Final = 1024
-"""Where the size of a range is known, it costs at least a record for each of this many bytes."""
+"""If the size of a range is known, it costs at least one record per this many bytes."""
 
 Task = tuple[OffsetRange, ...]
 """What one task reads: one range, or several ranges of different partitions."""
 
 
 class TaskLimits(NamedTuple):
-    """What the options say about tasks; 0: no limit.
+    """Limits of tasks, from the options; 0: no limit.
 
     Attributes:
-        most: about this many tasks at most; "auto": as many as are worth their start.
-        least: about this many tasks at least.
-        records: offsets in one task, at most.
-        size: bytes in one task, at most. Ranges of unknown size then share no task.
+        most: the approximate maximum number of tasks; "auto": see `TASK_RECORDS`.
+        least: the approximate minimum number of tasks.
+        records: maximum offsets in one task.
+        size: maximum bytes in one task. With it, ranges of unknown size share no task.
     """
 
     most: int | Literal["auto"] = "auto"
@@ -54,17 +55,17 @@ def pack_ranges(
     find_sizes: Callable[[], Mapping[TopicPartition, int]],
     find_leaders: Callable[[Collection[TopicPartition]], Mapping[TopicPartition, int]],
 ) -> list[Task]:
-    """Put small ranges, of partitions with the same leader where possible, into one task.
+    """Combine small ranges into tasks, if possible of partitions with the same leader.
 
-    A range stays alone if its partition has been cut into several, or if it is large: with "auto",
-    if it costs more than `TASK_RECORDS`; with a number of tasks, more than an even share.
+    A range has a task of its own if its partition was cut into several ranges, or if it is large:
+    with "auto", if it costs more than `TASK_RECORDS`; otherwise, more than an even share.
 
     Args:
-        ranges: in the order in which tasks should begin; none is empty.
-        find_sizes: the bytes to read of each partition, as far as known. Called only if there are
-            more ranges than tasks are wanted.
-        find_leaders: the id of the broker that leads each partition; those without a leader may be
-            missing. Called only if ranges will share tasks, with their partitions.
+        ranges: in the order in which tasks should start; none is empty.
+        find_sizes: returns the bytes to read of each partition, if known. Called only if there are
+            more ranges than tasks.
+        find_leaders: returns the broker id of each partition's leader; partitions without a leader
+            may be missing. Called with the partitions that will share tasks, if there are any.
 
     Returns:
         Tasks, in the order of their first ranges. A task's ranges are in the order of `ranges`.
@@ -86,25 +87,25 @@ def pack_ranges(
         most = max(most - count_alone, 1)
     if len(small) <= most:
         return alone
-    # A full task has an even share at least, so there are no more than `most`.
+    # Each task but the last gets at least an even share, so there are at most `most` tasks.
     goal = -(-sum(each.cost for each in small) // most) + max(each.cost for each in small) - 1
     if is_auto:
         goal = min(goal, TASK_RECORDS)
     leaders = find_leaders([each.partition for each in small])
     small.sort(key=lambda each: (leaders.get(each.partition, NO_LEADER), each.partition))
-    shared = {each.place for each in small}
+    shared = {each.index for each in small}
     tasks = [[index] for index in range(len(ranges)) if index not in shared]
-    tasks += [sorted(each.place for each in task) for task in _fill(small, goal, least, limits)]
+    tasks += [sorted(each.index for each in task) for task in _fill(small, goal, least, limits)]
     return [tuple(ranges[index] for index in indexes) for indexes in sorted(tasks)]
 
 
 def look_up_leaders(
     partitions: Iterable[TopicPartition], leaders: Mapping[str, Sequence[int]]
 ) -> dict[TopicPartition, int]:
-    """The leaders of these partitions, without those that are not there.
+    """The leaders of those of these partitions that exist.
 
     Args:
-        leaders: of each topic, by number of the partition.
+        leaders: by topic, the leader of each partition, in order of partition numbers.
     """
     return {
         each: leaders[each.topic][each.partition]
@@ -114,14 +115,15 @@ def look_up_leaders(
 
 
 class _Candidate(NamedTuple):
-    """A range: its place among all ranges, and what it adds to a task.
+    """A range that may share a task.
 
     Attributes:
-        cost: in records.
-        may_share: whether it is all that is read of its partition, and of known size if need be.
+        index: its index among all ranges.
+        cost: its cost for a task, in records.
+        may_share: whether no other range has the same partition, and its size is known if needed.
     """
 
-    place: int
+    index: int
     partition: TopicPartition
     cost: int
     records: int
@@ -147,7 +149,7 @@ def _measure(
 def _fill(
     small: Sequence[_Candidate], goal: int, least: int, limits: TaskLimits
 ) -> list[list[_Candidate]]:
-    """Fill tasks one after the other, each up to `goal`, so that there are `least` at least."""
+    """Fill tasks one after the other, each up to the cost `goal`; makes at least `least` tasks."""
     tasks: list[list[_Candidate]] = []
     cost = records = size = 0
     for done, each in enumerate(small):
@@ -156,7 +158,7 @@ def _fill(
             or cost + each.cost > goal
             or (limits.records and records + each.records > limits.records)
             or (limits.size and size + each.size > limits.size)
-            or len(tasks) + len(small) - done <= least  # the rest have a task each
+            or len(tasks) + len(small) - done <= least  # each of the rest needs its own task
         ):
             tasks.append([])
             cost = records = size = 0

@@ -1,4 +1,4 @@
-"""Which offsets a batch read covers, and how they are shared out among Spark's tasks."""
+"""The offsets that a batch query reads, and how they are divided into ranges."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ def resolve_ranges(
     find_times: Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int | None]],
     fail_on_data_loss: bool,
 ) -> list[OffsetRange]:
-    """The ranges to read, in order of partition; empty ones are left out.
+    """The ranges to read, in order of partition, without empty ones.
 
     Args:
-        bounds: what each partition that is read holds at this moment.
-        find_times: the first offset at or after a time (ms since the epoch), for each partition;
-            None where no record is so late. Called only for starts and ends by time.
-        fail_on_data_loss: whether offsets asked for by number that the partition does not have are
-            an error, or are left out with a warning.
+        bounds: the current bounds of each partition to read.
+        find_times: returns the first offset at or after a time (ms since the epoch), for each
+            partition; None if no record is that late. Called only for starts and ends by time.
+        fail_on_data_loss: whether missing offsets that were requested by number are an error;
+            otherwise they are skipped with a warning.
 
     Raises:
-        UsageError: offsets or times that are not given for exactly these partitions, a start after
-            its end, or a start at a time that no record reaches.
-        DataLoss: if `fail_on_data_loss`.
+        UsageError: the offsets or times do not name exactly these partitions, a start is after its
+            end, or no record is as late as the starting time.
+        DataLoss: offsets are missing, and `fail_on_data_loss` is set.
     """
     starts = resolve_offsets("starting", starting, bounds, find_times)
     ends = resolve_offsets("ending", ending, bounds, find_times)
@@ -74,9 +74,9 @@ def resolve_ranges(
         start, end = starts[partition], ends[partition]
         if start > end:
             raise UsageError(
-                f"{partition}: the start, offset {start}, lies after the end, offset {end}; the "
-                f"partition holds {earliest} to {latest}. Check the starting and ending options, "
-                "and whether the topic was deleted and created again"
+                f"{partition}: the start, offset {start}, is after the end, offset {end}; the "
+                f"partition has offsets {earliest} to {latest}. Check the starting and ending "
+                "options, and whether the topic was deleted and created again"
             )
         if start < earliest:
             report_data_loss(
@@ -99,27 +99,27 @@ def resolve_ranges(
 
 
 def report_data_loss(detail: str, fail_on_data_loss: bool, cause: str = _DELETED) -> None:
-    """Raise or warn, as the option `failOnDataLoss` says.
+    """Raise or warn, according to the option `failOnDataLoss`.
 
     Args:
-        cause: what may have happened.
+        cause: a sentence about possible causes.
 
     Raises:
         DataLoss: if `fail_on_data_loss`.
     """
     if fail_on_data_loss:
-        raise DataLoss(f"{detail}. {cause}; the option failOnDataLoss=false reads what is there")
-    logger.warning("%s. %s; reading what is there (failOnDataLoss=false)", detail, cause)
+        raise DataLoss(f"{detail}. {cause}; the option failOnDataLoss=false reads what is left")
+    logger.warning("%s. %s; reading what is left (failOnDataLoss=false)", detail, cause)
 
 
 def split_ranges(
     ranges: Sequence[OffsetRange], min_partitions: int, max_records: int = 0
 ) -> list[OffsetRange]:
-    """Cut large ranges: first to at most `max_records` offsets each, then so that there are about
-    `min_partitions`, in proportion to their offsets.
+    """Cut large ranges: first into parts of at most `max_records` offsets, then further, in
+    proportion to their offsets, so that there are about `min_partitions`.
 
-    As `KafkaOffsetRangeCalculator` does: `min_partitions` is a hint, rounding may give a few more
-    or fewer, and a range too small to be cut stays whole.
+    Like `KafkaOffsetRangeCalculator`: `min_partitions` is a hint, rounding may give a few more or
+    fewer, and a range too small to be cut stays whole.
 
     Args:
         max_records: offsets in one range; 0: no limit.
@@ -129,7 +129,7 @@ def split_ranges(
     if len(ranges) >= min_partitions:
         return list(ranges)
     total = sum(each.size for each in ranges)
-    # The small ones are set aside first: otherwise they would take parts away from the large.
+    # Small ranges are not cut, so only the offsets of large ones count for the proportions.
     whole = {each for each in ranges if _count_parts(each.size, total, min_partitions) == 1}
     divisible = total - sum(each.size for each in whole)
     parts_left = max(min_partitions - len(whole), 1)
@@ -143,12 +143,12 @@ def split_ranges(
 
 
 def _count_parts(size: int, total: int, parts: int) -> int:
-    # Half up, as Java rounds.
+    # Rounds half up, like Java.
     return max((2 * size * parts + total) // (2 * total), 1)
 
 
 def _cut(whole: OffsetRange, parts: int) -> Iterable[OffsetRange]:
-    """Equal parts; of what does not divide evenly the last ones have one offset more."""
+    """Equal parts; if the size is not divisible, the last parts have one offset more."""
     start = whole.start
     for parts_left in range(parts, 0, -1):
         end = start + (whole.end - start) // parts_left

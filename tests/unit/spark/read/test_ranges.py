@@ -69,7 +69,7 @@ def test_offsets_that_are_not_there(
 def test_a_start_after_its_end_is_an_error_whatever_the_data_loss(
     starting: Offsets, ending: Offsets, fail_on_data_loss: bool
 ) -> None:
-    with pytest.raises(UsageError, match=r"t-1: the start, offset \d+, lies after the end"):
+    with pytest.raises(UsageError, match=r"t-1: the start, offset \d+, is after the end"):
         plan(starting, ending, {ONE: LogBounds(5, 9)}, fail_on_data_loss)
 
 
@@ -89,7 +89,7 @@ def test_times_become_offsets() -> None:
         plan(one_time, "latest", found={ZERO: 40, ONE: None})
     or_latest = Timestamps(1000, or_latest=True)
     assert plan(or_latest, "latest", found={ZERO: 40, ONE: None}) == [OffsetRange("t", 0, 40, 100)]
-    with pytest.raises(UsageError, match="t-0: the start, offset 41, lies after the end"):
+    with pytest.raises(UsageError, match="t-0: the start, offset 41, is after the end"):
         plan({ZERO: 41, ONE: -2}, one_time, found={ZERO: 40, ONE: None})
 
 
