@@ -1,20 +1,20 @@
-"""Load as tables: how it lies on partitions, keys, brokers and racks, and what to do about it.
+"""Tables of load by partition, key, broker and rack, and findings about it.
 
     records = spark.read.schema(load.RECORDS).format("trimtab").options(...).load()
     table = load.partition_load(records, partitions, window="1 minute")
     load.append(table, "/data/partition_load")
     load.topic_skew(table, partitions)
 
-Every table is a function: DataFrames in, one out; nothing is collected and nothing cached.
-`partition_load`, `roll_up`, `topic_skew` and `key_sketches` take streams too. What is left is
+Each table is a function from DataFrames to a DataFrame, which collects and caches nothing.
+`partition_load`, `roll_up`, `topic_skew` and `key_sketches` also take streams. The other tables are
 computed in a second, small step from tables that were written.
 
-Inputs: records without what is in them (`RECORDS`, `KEYS`, `KEY_HASHES` are schemas to read with),
-batches from log segments on disk (`trimtab.spark.load.log_segments`), and what the cluster says of
-itself (`trimtab.spark.load.snapshots`).
+Inputs: records without keys and values (`RECORDS`, `KEYS`, `KEY_HASHES` are schemas to read with),
+batches from log segments on disk (`trimtab.spark.load.log_segments`), and snapshots of the
+cluster's metadata (`trimtab.spark.load.snapshots`).
 
-Columns that say what a row is about are in lower case (topic, partition, window); measures are
-capitalized, as KIP-794 has them.
+Columns that identify a row are in lower case (topic, partition, window); measures are capitalized,
+as in KIP-794.
 """
 
 from trimtab.spark.load.brokers import broker_capacity

@@ -1,4 +1,4 @@
-"""How full brokers are: partitions against the limits of KIP-578, disks, and days until full."""
+"""The fill level of brokers: replicas and KIP-578's limits, disks, and days until they are full."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 _DAY_SECONDS = 86_400.0
 _LEAST_SECONDS = 3600.0
-"""Growth over less than that says nothing of days."""
+"""Growth over a shorter time is not extrapolated to days."""
 _SAME_VOLUME = 0.001
-"""Usable bytes of one volume differ by less of its size: directories are looked at one by one."""
+"""Directories whose usable bytes differ by less than this part of the volume's size share a volume:
+brokers measure one directory after the other."""
 
 
 def broker_capacity(
@@ -26,19 +27,20 @@ def broker_capacity(
 
     Args:
         brokers, replicas, directories, partitions: with the columns of `snapshots.BROKERS`,
-            `REPLICAS`, `DIRECTORIES` and `PARTITIONS`, of one snapshot or of many. Growth needs
-            two: it is what the logs grew between the first and the last.
+            `REPLICAS`, `DIRECTORIES` and `PARTITIONS`, of one or more snapshots. Growth needs at
+            least two: it is measured from the first to the last.
 
     Returns:
         broker, rack, takenAt (of the last snapshot), Replicas, Leaders, MaxReplicas
-        (`max.broker.partitions`; null without a limit), UsedShare (Replicas over it, from 0),
-        LogBytes (of all its replicas), DiskTotalBytes, DiskUsableBytes (of the volumes of its log
-        directories, added up; null where the broker does not tell), BytesPerDay (growth of the
-        logs; null unless snapshots are an hour apart), DaysToFull (null where the logs do not
-        grow), in the order of brokers. A broker that is not in the last snapshot is left out.
+        (`max.broker.partitions`; null without a limit), UsedShare (Replicas / MaxReplicas),
+        LogBytes (of all its replicas), DiskTotalBytes, DiskUsableBytes (sums over the volumes of
+        its log directories; null if the broker does not report them), BytesPerDay (growth of the
+        logs; null unless snapshots are an hour apart), DaysToFull (null if the logs do not grow),
+        in the order of brokers; only brokers of the last snapshot.
 
-        A broker tells of each directory how large its volume is, not which one: directories whose
-        volumes have the same size, and the same room to a thousandth of it, count as one volume.
+        A broker reports the size of each directory's volume, but not which volume it is. So
+        directories whose volumes have the same size, and the same usable bytes within a thousandth
+        of it, count as one volume.
     """
     require(brokers, "brokers", "takenAt", "broker", "rack", "maxBrokerPartitions")
     require(replicas, "replicas", "takenAt", "broker", "bytes")
@@ -55,7 +57,7 @@ def broker_capacity(
             f.sum(_known("usableBytes")).alias("DiskUsableBytes"),
         )
     )
-    # A broker that had no replica yet stored nothing, in a snapshot that it is in.
+    # A broker of a snapshot that had no replica then stored 0 bytes.
     stored = (
         brokers.select("takenAt", "broker")
         .join(
@@ -116,5 +118,5 @@ def _volumes(directories: DataFrame) -> DataFrame:
 
 
 def _known(column: str) -> Column:
-    """Brokers answer -1 for a volume that they cannot ask (KIP-827)."""
+    """Null for -1, which brokers report if they cannot measure a volume (KIP-827)."""
     return f.when(f.col(column) >= 0, f.col(column))

@@ -1,7 +1,7 @@
-"""How far consumer groups are behind, in records, bytes and seconds, and whether they recover.
+"""The lag of consumer groups in records, bytes and seconds, and whether they catch up.
 
-The status is Burrow's idea: no threshold on lag, but how lag and committed offset have moved over
-the last snapshots.
+The status follows Burrow: it has no threshold for the lag, but depends on how lag and committed
+offset have changed over the last snapshots.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ def group_lag(committed: DataFrame, offsets: DataFrame, load: DataFrame | None =
     """Each group's lag in each partition at the last snapshot; batch only.
 
     Args:
-        committed: with the columns of `snapshots.GROUP_OFFSETS`, of one snapshot or of many.
+        committed: with the columns of `snapshots.GROUP_OFFSETS`, of one or more snapshots.
         offsets: with the columns of `snapshots.OFFSETS`, of the same snapshots.
-        load: what `partition_load` returns with a window; from it follow bytes and seconds, as
-            exactly as the windows are short and reach back.
+        load: what `partition_load` returns with a window; needed for bytes and seconds, which are
+            as exact as the windows are short.
 
     Returns:
-        group, topic, partition, takenAt, Committed, Latest (offsets), LagRecords (offsets from the
-        committed one to the latest, from 0), LagBytes (in the log), LagSeconds (since the first
-        record that is not committed was written; both null without `load`, or where it does not
-        reach back to that record; 0 without lag), Status:
+        group, topic, partition, takenAt, Committed, Latest (offsets), LagRecords (latest minus
+        committed offset, at least 0), LagBytes (in the log), LagSeconds (age of the first
+        uncommitted record; both null without `load`, or if it does not contain that record; 0
+        without lag), Status:
 
-        - "OK": there is no lag, or there was none once, or it does not only grow
-        - "WARN": the lag grew over the snapshots and never shrank, although offsets are committed
-        - "STALL": there is lag all the time, and nothing was committed
-        - "REWIND": the committed offset went back
-        - "UNKNOWN": there is lag, and one snapshot only
+        - "OK": a snapshot has no lag, or the lag has shrunk in between, or has not grown
+        - "WARN": the lag grew over the snapshots and never shrank, although offsets were committed
+        - "STALL": every snapshot has lag, and no offsets were committed
+        - "REWIND": the committed offset has decreased
+        - "UNKNOWN": there is lag, and only one snapshot
     """
     require(committed, "committed", "takenAt", "group", "topic", "partition", "committed")
     require(offsets, "offsets", "takenAt", "topic", "partition", "latest")
@@ -100,7 +100,7 @@ end
 
 
 def _behind(table: DataFrame, load: DataFrame | None) -> DataFrame:
-    """LagBytes and LagSeconds where the load says, by group, topic and partition."""
+    """LagBytes and LagSeconds, if known from the load, by group, topic and partition."""
     keys = ["group", "topic", "partition"]
     if load is None:
         unknown = f.lit(None).cast("double")
@@ -108,7 +108,7 @@ def _behind(table: DataFrame, load: DataFrame | None) -> DataFrame:
     require(load, "load", "window", "topic", "partition", "FirstOffset", "LastOffset", "TotalBytes")
     windows = load.select("topic", "partition", "window", "FirstOffset", "LastOffset", "TotalBytes")
     offsets = f.col("LastOffset") - f.col("FirstOffset") + 1
-    # The part of a window that is not committed; records are taken to come evenly within it.
+    # The uncommitted part of a window, assuming that its records came evenly.
     left = f.greatest(
         f.lit(0.0),
         (f.col("LastOffset") + 1 - f.greatest("Committed", "FirstOffset")) / offsets,

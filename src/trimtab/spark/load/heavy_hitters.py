@@ -1,7 +1,7 @@
-"""The keys that come most often, in bounded memory.
+"""The most frequent keys, in bounded memory.
 
-Source: the Space-Saving algorithm (Metwally, Agrawal, El Abbadi, 2005), in the form that takes
-many counts at once and can be merged (Agarwal et al., "Mergeable Summaries", 2012).
+Source: the Space-Saving algorithm (Metwally, Agrawal, El Abbadi, 2005), in the form that adds many
+counts at once and can be merged (Agarwal et al., "Mergeable Summaries", 2012).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Hitter(NamedTuple):
-    """What is known of one key.
+    """The counts of one key.
 
     Attributes:
-        records, bytes: counted; there were no fewer.
-        partition: the highest that one of them lay in.
-        missed: how many records may not have been counted, at most.
+        records, bytes: the counted ones; the actual numbers are not lower.
+        partition: the highest partition of its records.
+        missed: maximum number of records that were not counted.
     """
 
     records: int
@@ -29,13 +29,13 @@ class Hitter(NamedTuple):
 
 
 class HeavyHitters(Generic[K]):
-    """Counts keys; forgets the rarest where there are too many.
+    """Counts keys; forgets the rarest if there are too many.
 
     Args:
-        capacity: how many keys are kept. A key with more than total / capacity records is kept.
+        capacity: number of keys to keep. A key with more than total / capacity records is kept.
 
     Attributes:
-        floor: how many records any key may have had that is not kept, at most.
+        floor: maximum number of records of any key that is not kept.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -47,7 +47,7 @@ class HeavyHitters(Generic[K]):
         """Count some records.
 
         Args:
-            counts: key, records, bytes, partition; a key may come several times.
+            counts: key, records, bytes, partition; a key may occur several times.
         """
         kept = self._kept
         for key, records, octets, partition in counts:

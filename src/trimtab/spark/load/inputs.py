@@ -1,4 +1,4 @@
-"""What the load tables are computed from: the schemas of the frames that go in."""
+"""The inputs of the load tables: schemas of frames, and functions on frames."""
 
 from __future__ import annotations
 
@@ -18,14 +18,11 @@ RECORDS: Final = (
     "topic string, partition int, offset long, timestamp timestamp, "
     "batchIndex int, batchBytes int, keyBytes int, valueBytes int"
 )
-"""Records without what is in them: the schema to read `format("trimtab")` with.
-
-No key and no value leaves the reader.
-"""
+"""Records without keys and values: the schema to read `format("trimtab")` with."""
 
 KEYS: Final = RECORDS + ", key binary"
-"""Records with their keys, for `key_sketches`. With `keyHash int` in place of the key no key leaves
-the reader, and a hot key is known by its hash alone."""
+"""Records with their keys, for `key_sketches`. To keep keys inside the reader, read `keyHash int`
+instead of the key: a hot key is then identified by its hash."""
 
 KEY_HASHES: Final = RECORDS + ", keyHash int"
 """Records with the hashes of their keys, for `what_if`: no key leaves the reader."""
@@ -34,16 +31,16 @@ BATCHES: Final = (
     "topic string, partition int, baseOffset long, lastOffset long, timestamp timestamp, "
     "batchBytes int, records int, isControl boolean"
 )
-"""Record batches, as `trimtab.spark.load.log_segments` finds them; further columns do no harm.
+"""Record batches, as from `trimtab.spark.load.log_segments`; additional columns are ignored.
 
-`timestamp` is that of the first record, `batchBytes` the size in the log. `isControl` marks
-transaction markers: they take bytes and offsets, and are no records.
+`timestamp` is the first record's, `batchBytes` the size in the log. `isControl` marks transaction
+markers, which take bytes and offsets but are not records.
 """
 
 PARTITIONS: Final = "topic string, partition int, leader int, rack string"
-"""Partitions, one row each, also those without a record; `snapshots.PARTITIONS` has these columns.
+"""Partitions, one row each, including empty ones; `snapshots.PARTITIONS` has these columns.
 
-`leader` is the leading broker's id (-1: none) and `rack` its rack (null: not known).
+`leader` is the leader's broker id (-1: none) and `rack` its rack (null: unknown).
 """
 
 
@@ -80,22 +77,22 @@ def to_arrow(rows: Sequence[Sequence[Any]], schema: str) -> pa.Table:
 
 
 def to_frame(session: SparkSession, table: pa.Table, schema: str | StructType) -> DataFrame:
-    """An Arrow table as a DataFrame that holds its rows; no Spark job.
+    """An Arrow table as a DataFrame that contains its rows; starts no Spark job.
 
     A small table is one partition, so that grouping, sorting and joining it needs no shuffle.
 
     Args:
-        schema: needed for a table without rows, of which Spark Connect infers none.
+        schema: needed for tables without rows, for which Spark Connect cannot infer one.
     """
     frame = session.createDataFrame(table, schema)
     return frame.coalesce(1) if table.nbytes <= _ONE_PARTITION_BYTES else frame
 
 
 def require(frame: DataFrame, name: str, *columns: str) -> None:
-    """Check that a frame has what a table needs.
+    """Check that a frame has the required columns.
 
     Args:
-        name: what the caller knows the frame as.
+        name: the caller's name for the frame.
 
     Raises:
         UsageError: names the missing columns.
@@ -108,12 +105,12 @@ def require(frame: DataFrame, name: str, *columns: str) -> None:
 
 
 def window_of(frame: DataFrame) -> list[str]:
-    """`["window"]` if the rows of a table are of time windows, else nothing."""
+    """`["window"]` if a table has time windows, otherwise an empty list."""
     return ["window"] if "window" in frame.columns else []
 
 
 def ratio(numerator: Column | str, denominator: Column | str) -> Column:
-    """Null, not an error, where the denominator is 0 (Spark 4 is strict about it)."""
+    """The quotient; null if the denominator is 0, for which Spark 4 would raise an error."""
     return f.try_divide(_column(numerator).cast("double"), _column(denominator))
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _GROUPS: Final = 64
-"""Topics and windows that a task counts at a time. The oldest is handed over when there are more,
-and begun again if it is met again: sketches are merged anyway."""
+"""Number of topics and windows that a task counts at a time. If there are more, it outputs the
+oldest sketch; if its topic and window occur again, a new one starts. All are merged at the end."""
 
 _NUMBERS: Final = "Records long, Bytes long, Missed long, Partition int"
 
@@ -29,26 +29,25 @@ def key_sketches(
     window: str | None = None,
     watermark: str = "10 minutes",
 ) -> DataFrame:
-    """Counts of the keys that may be hot; of a batch or a stream.
+    """Counts of keys that may be hot, for `hot_keys`; of a batch or a stream.
 
-    Memory is bounded by `counters` for each topic and window in a task, whatever the number of
-    keys. `hot_keys` says what came out.
+    A task keeps at most `counters` keys for each topic and window in memory.
 
     Args:
-        records: with the columns of `KEYS`, or with `keyHash` in place of `key`.
-        counters: keys that a task keeps of each topic (and window). A key with more than
-            1 / `counters` of a task's records is kept for certain.
-        window: as in `partition_load`. A stream needs one.
-        watermark: how late a stream's records may come.
+        records: with the columns of `KEYS`, or with `keyHash` instead of `key`.
+        counters: number of keys that a task keeps for each topic (and window). A key with more
+            than 1 / `counters` of a task's records is always kept.
+        window: as in `partition_load`. Required for a stream.
+        watermark: how late a stream's records may arrive.
 
     Returns:
-        [window,] topic, key (or keyHash), Records, Bytes (keys and values; both were counted, there
-        may have been more), Missed, Partition (the highest with the key). A topic's row with a null
-        key has all of its records and bytes; `Missed` there is how many records of a key may not
-        have been counted, of a key it is what to take off that because the key was (0 or less).
+        [window,] topic, key (or keyHash), Records, Bytes (of keys and values; lower bounds),
+        Missed, Partition (the highest with the key). A topic's row with a null key has the sums of
+        all its records and bytes; its `Missed` is the maximum number of records of any key that
+        were not counted. A key's own `Missed`, 0 or less, corrects that number for the key.
 
     Raises:
-        UsageError: columns are missing, `counters` is below 1, or a stream comes without a window.
+        UsageError: columns are missing, `counters` is below 1, or `window` is missing for a stream.
     """
     if counters < 1:
         raise UsageError(f"key_sketches(counters={counters}): it must be 1 or more")
@@ -82,17 +81,17 @@ def hot_keys(sketches: DataFrame, top: int = 20) -> DataFrame:
     """The keys with the most records of each topic (and window).
 
     Args:
-        sketches: what `key_sketches` returns; of a stream, what it has written.
-        top: how many.
+        sketches: what `key_sketches` returns; for a stream, the table that it has written.
+        top: number of keys.
 
     Returns:
-        [window,] topic, Rank (from 1), key (or keyHash), Partition, Records (at least), MostRecords
-        (at most), Bytes (at least), ShareOfRecords (of the topic's, 0 to 1).
+        [window,] topic, Rank (from 1), key (or keyHash), Partition, Records (lower bound),
+        MostRecords (upper bound), Bytes (lower bound), ShareOfRecords (of the topic's, 0 to 1).
     """
     key = "key" if "key" in sketches.columns else "keyHash"
     require(sketches, "sketches", "topic", key, "Records", "Bytes", "Missed", "Partition")
     window = window_of(sketches)
-    # Windows, not a join of the totals with the keys: that would read the topics twice.
+    # Window functions instead of a join with the totals, which would read the topics twice.
     each = Window.partitionBy(*window, "topic")
     is_total = f.isnull(key)
     ranked = sketches.withColumns(
@@ -125,7 +124,7 @@ def hot_keys(sketches: DataFrame, top: int = 20) -> DataFrame:
 
 
 class KeySketcher:
-    """What one task counts; its rows are those of `key_sketches` before they are merged.
+    """Counts the keys of one task; its rows are those of `key_sketches` before they are merged.
 
     Args:
         key: the name of the column to count by.
@@ -139,7 +138,10 @@ class KeySketcher:
         self._schema: pa.Schema | None = None
 
     def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Count records: topic, start, the key, partition and bytes. Yields what is given up."""
+        """Count records: topic, start, the key, partition and bytes.
+
+        Yields the sketches for which there is no more room.
+        """
         sketches = self._sketches
         self._schema = schema = self._schema or _sketch_schema(batch.schema, self._key)
         for topic, start, key, *counted in _count(batch, self._key):
@@ -176,7 +178,7 @@ def _in_tasks(key: str, kind: str, counters: int) -> Callable[..., DataFrame]:
 
 
 class _Sketch:
-    """One topic's keys in one window, as far as one task has seen them."""
+    """The counts of one topic's keys in one window, in one task."""
 
     def __init__(self, counters: int) -> None:
         self._hitters: HeavyHitters[Any] = HeavyHitters(counters)
@@ -217,7 +219,7 @@ def _count(batch: pa.RecordBatch, key: str) -> Iterator[tuple[Any, ...]]:
         .group_by(names)
         .aggregate([("bytes", "count"), ("bytes", "sum"), ("partition", "max")])
     )
-    # A timestamp stays a number: pyarrow would make a datetime of each.
+    # Timestamps as numbers: otherwise pyarrow would create a datetime for each.
     start = counted.column("start").cast(pa.int64())
     columns = [
         counted.column("topic"),

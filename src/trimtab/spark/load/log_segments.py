@@ -26,17 +26,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TASK_BYTES: Final = 256 * 1024 * 1024
-"""A task reads one segment, or several small ones up to this many bytes."""
+"""A task reads one segment, or several small ones of together at most this many bytes."""
 
 _TASK_SEGMENTS: Final = 1000
 _PIECE: Final = 16 * 1024
-"""Bytes read at once. Small batches come many to a piece; of a large one only its beginning is
-read."""
+"""Bytes read at once: many small batches, or the beginning of a large one."""
 
 _CONTROLLER_TOPIC: Final = "__cluster_metadata"
 _SUFFIX: Final = ".log"
 _DELETE_HORIZON: Final = 0x40
-"""Of a batch's attributes: its base timestamp is not that of its first record (KIP-534)."""
+"""The attribute of a batch whose base timestamp is not its first record's (KIP-534)."""
 _HEADERS: Final = (
     "directory string, topic string, partition int, segment long, baseOffset long, "
     "lastOffset long, baseTimestamp long, maxTimestamp long, producerId long, batchBytes int, "
@@ -45,12 +44,12 @@ _HEADERS: Final = (
 
 
 class Segment(NamedTuple):
-    """One segment's file.
+    """The file of one segment.
 
     Attributes:
-        directory: the broker's, as it was given.
-        base_offset: from its name.
-        size: bytes, when it was found.
+        directory: the broker's log directory, as given.
+        base_offset: the offset in the file's name.
+        size: bytes, when it was listed.
     """
 
     directory: str
@@ -68,11 +67,11 @@ class Segment(NamedTuple):
 def find_segments(directories: Iterable[str], topics: Iterable[str] | None = None) -> list[Segment]:
     """The segments in brokers' log directories, the largest first.
 
-    What is deleted, set aside or being copied (`-delete`, `-stray`, `-future`) is left out, as is
-    the log of the controllers.
+    Skips partitions that are being deleted, are stray, or are being copied (`-delete`, `-stray`,
+    `-future`), and the log of the controllers.
 
     Raises:
-        UsageError: there is no such directory.
+        UsageError: a directory cannot be listed.
     """
     wanted = None if topics is None else set(topics)
     found: list[Segment] = []
@@ -96,14 +95,14 @@ def read_segments(
     topics: Iterable[str] | None = None,
     task_bytes: int = TASK_BYTES,
 ) -> DataFrame:
-    """The batches in brokers' log directories, as DataFrame.
+    """The batches in brokers' log directories, as a DataFrame.
 
-    Each replica counts for itself: give the directories of one broker, or group by `directory`.
+    Each replica has rows of its own: give the directories of one broker, or group by `directory`.
 
     Args:
-        directories: as in `log.dirs`: each has directories named topic-partition.
-        topics: only these; None is all.
-        task_bytes: a task has one segment, or small ones that have this size together.
+        directories: as in `log.dirs`: each contains directories named topic-partition.
+        topics: the topics to read; None: all.
+        task_bytes: a task reads one segment, or small ones of together at most this size.
 
     Returns:
         The columns of `load.BATCHES` (topic, partition, baseOffset, lastOffset, timestamp of the
@@ -112,18 +111,17 @@ def read_segments(
         leaderEpoch, isTransactional. All rows of a segment come from one task.
 
     Raises:
-        UsageError: there is no such directory.
-        CorruptBatch: in a task: a header that cannot be right, with path and position. A batch cut
-            short at the end of a segment is not counted: the broker is writing it, or will cut it
-            off.
+        UsageError: a directory cannot be listed.
+        CorruptData: in a task: an invalid header, with path and position. An incomplete batch at
+            the end of a segment is skipped: the broker is writing it, or will truncate it.
     """
     from pyspark.sql import functions as f
 
-    parts = share_out(find_segments(directories, topics), task_bytes)
-    # A row for each part, each in a task of its own; the segments come with the function.
+    parts = divide_segments(find_segments(directories, topics), task_bytes)
+    # One row for each task: its number. The function contains the segments of every task.
     numbers = session.range(0, len(parts), 1, max(len(parts), 1))
     headers = _in_tasks(parts)(numbers.asTable())
-    # The time of the first record; that of the batch where a broker set it or it is overwritten.
+    # The first record's time; the batch's if a broker set it, or compaction replaced the former.
     first = f.when(
         f.col("attributes").bitwiseAND(_DELETE_HORIZON | 8) == 0, f.col("baseTimestamp")
     ).otherwise(f.col("maxTimestamp"))
@@ -147,8 +145,8 @@ def read_segments(
     )
 
 
-def share_out(segments: Sequence[Segment], task_bytes: int) -> list[list[Segment]]:
-    """Segments for each task: the largest alone, small ones together."""
+def divide_segments(segments: Sequence[Segment], task_bytes: int) -> list[list[Segment]]:
+    """The segments of each task: large ones alone, small ones together."""
     parts: list[list[Segment]] = []
     size = 0
     for segment in segments:
@@ -163,10 +161,10 @@ def share_out(segments: Sequence[Segment], task_bytes: int) -> list[list[Segment
 def read_headers(segment: Segment) -> Iterator[HeaderColumns]:
     """The headers of a segment's batches, tens of thousands at a time.
 
-    A segment that is gone by now has none: retention has deleted it.
+    A segment that was deleted since it was listed has none.
 
     Raises:
-        CorruptData: a header that cannot be right.
+        CorruptData: an invalid header.
     """
     try:
         file = os.open(segment.path, os.O_RDONLY)
@@ -184,7 +182,7 @@ def _scan(file: int, path: str) -> Iterator[HeaderColumns]:
     piece = bytearray(_PIECE)
     position, end = 0, os.fstat(file).st_size
     while position < end:
-        # Not mapped into memory: the broker may cut the file off meanwhile.
+        # Not mapped into memory, because the broker may truncate the file meanwhile.
         size = os.preadv(file, [piece], position)
         try:
             passed = scanner.scan(piece, size, end - position)
@@ -200,7 +198,7 @@ def _scan(file: int, path: str) -> Iterator[HeaderColumns]:
 
 
 def _in_tasks(parts: Sequence[Sequence[Segment]]) -> Callable[..., DataFrame]:
-    """Reads the parts with the numbers that are given. (`mapInArrow` would need pandas.)"""
+    """A function that reads the segments of the given tasks. (`mapInArrow` would need pandas.)"""
     from pyspark.sql import functions as f
 
     class ReadSegments:

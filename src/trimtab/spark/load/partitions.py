@@ -1,8 +1,8 @@
-"""How load lies on partitions, brokers and racks: KIP-794's table, over time if asked.
+"""The load of partitions, brokers and racks: KIP-794's table, optionally in time windows.
 
-KIP-794 shows what a partitioner does to a topic by one row per partition: TotalBatches, TotalBytes,
-TotalRecords, BytesPerBatch, RecordsPerBatch. Bytes are those of the batches as they lie in the log
-and went over the wire: compressed, with the 61-byte header of each.
+KIP-794 shows a partitioner's effect on a topic by one row per partition: TotalBatches, TotalBytes,
+TotalRecords, BytesPerBatch, RecordsPerBatch. Bytes are those of the batches in the log: compressed,
+and with the 61-byte header of each batch.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ def partition_load(
     """KIP-794's load table, from records or from batches; a batch or a stream.
 
     Args:
-        rows: with the columns of `RECORDS`, or of `BATCHES`. A batch counts by its first record:
-            once, however its records were split among tasks. Where reading began inside a batch its
-            bytes are not counted.
+        rows: with the columns of `RECORDS`, or of `BATCHES`. A batch is counted with its first
+            record, so once, even if its records are divided among tasks. The bytes of a batch whose
+            first record was not read are not counted.
         partitions: with the columns of `PARTITIONS`. Records of other partitions are not counted.
-            Without a window a partition without records has zeros; left out, it would make skew
-            look smaller. Not given, `leader` and `rack` are null.
-        window: the length of time windows, such as "1 minute"; a row then stands for one partition
-            in one window by the records' timestamps, and there is none without records. A batch
-            counts in the window of its first record. None: everything in one. A stream needs one.
-        watermark: how late a stream's records may come; see Spark's `withWatermark`.
+            Without a window, a partition without records has a row of zeros: without that row, skew
+            would look smaller. If None, `leader` and `rack` are null.
+        window: the length of time windows by the records' timestamps, such as "1 minute"; the table
+            then has a row for each window of a partition with records. A batch counts in the window
+            of its first record. None: one row per partition. Required for a stream.
+        watermark: how late a stream's records may arrive; see Spark's `withWatermark`.
 
     Returns:
         [window,] topic, partition, leader, rack, TotalBatches, TotalBytes (in the log),
         TotalRecords, RawBytes (keys and values, uncompressed; null from batches), NullKeyRecords
         (null from batches), FirstOffset, LastOffset (longs), BytesPerBatch, RecordsPerBatch
-        (doubles, null without a batch), and without a window ShareOfBytes (of the topic's, 0 to 1,
-        null without any), in the order of topic and partition.
+        (doubles, null without a batch), and without a window ShareOfBytes (of the topic's bytes, 0
+        to 1, null if the topic has none), in the order of topic and partition.
 
     Raises:
-        UsageError: columns are missing, or a stream comes without a window.
+        UsageError: columns are missing, or `window` is, for a stream.
     """
     if rows.isStreaming and window is None:
         raise UsageError('partition_load of a stream needs a window, such as window="1 minute"')
@@ -61,7 +61,7 @@ def partition_load(
     else:
         groups = ["topic", "partition"]
     totals = measured.groupBy(*groups).agg(*_totals())
-    return _finish(_place(totals, partitions, window is not None))
+    return _finish(_add_leaders(totals, partitions, window is not None))
 
 
 def roll_up(load: DataFrame, window: str | None = None, watermark: str = "10 minutes") -> DataFrame:
@@ -69,7 +69,7 @@ def roll_up(load: DataFrame, window: str | None = None, watermark: str = "10 min
 
     Args:
         load: what `partition_load` returns with a window.
-        window: the new length, such as "1 hour" or "1 day"; None puts all windows together.
+        window: the new length, such as "1 hour" or "1 day"; None combines all windows.
 
     Returns:
         As `partition_load`.
@@ -100,7 +100,7 @@ def share_by(load: DataFrame, where: Literal["leader", "rack"]) -> DataFrame:
 
 
 def _measure(rows: DataFrame) -> DataFrame:
-    """What each record or batch adds to the sums."""
+    """The values that each record or batch adds to the sums."""
     if "batchIndex" in rows.columns:
         require(rows, "records", "topic", "partition", "offset", "batchBytes", "keyBytes")
         is_first = f.col("batchIndex") == 0
@@ -137,8 +137,8 @@ def _totals() -> list[Column]:
     ]
 
 
-def _place(totals: DataFrame, partitions: DataFrame | None, is_windowed: bool) -> DataFrame:
-    """`totals` with leader and rack; without a window also partitions that have no records."""
+def _add_leaders(totals: DataFrame, partitions: DataFrame | None, is_windowed: bool) -> DataFrame:
+    """`totals` with leader and rack; without a window, also the partitions without records."""
     if partitions is None:
         return totals.withColumns(
             {"leader": f.lit(None).cast("int"), "rack": f.lit(None).cast("string")}

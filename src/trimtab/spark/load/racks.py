@@ -1,7 +1,7 @@
-"""Bytes between racks, what they cost, and what KIP-392 and KIP-1123 would save.
+"""Traffic between racks, its cost, and the savings that KIP-392 and KIP-1123 allow.
 
-A log says how many bytes a partition took, not who sent and who read them: of that the caller gives
-what is known (`CLIENTS`). Replication follows from the log alone: each byte goes to every follower.
+A log shows how many bytes a partition received, but not who sent and read them: the caller
+describes the clients (`CLIENTS`). Replication follows from the log: every follower gets each byte.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 CLIENTS: Final = "topic string, kind string, rack string, share double, isNear boolean"
-"""Who produces to topics and consumes from them.
+"""The producers and consumers of topics.
 
-`kind` is "produce" or "consume". `share` is a weight among a topic's producers, whatever their sum;
-of a consumer it is how often it reads the topic: 1 all of it, 0.25 a quarter, as one of four
-members of a group does. `isNear` says of a producer that it is rack-aware
-(`partitioner.rack.aware`, KIP-1123), of a consumer that brokers send it to a replica in its rack
+`kind` is "produce" or "consume". For a producer, `share` is its weight among the topic's producers;
+the sum is arbitrary. For a consumer, it is the part of the topic that it reads: 1 for all of it,
+0.25 for one of four members of a group. `isNear` is true for a rack-aware producer
+(`partitioner.rack.aware`, KIP-1123), and for a consumer that reads from a replica in its rack
 (`client.rack` and a `replica.selector.class`, KIP-392).
 """
 
@@ -39,24 +39,24 @@ def rack_traffic(
 ) -> DataFrame:
     """Bytes between racks by topic; batch only.
 
-    The bytes of a partition are shared out among the topic's producers by their weights. A
-    rack-aware producer writes to the partitions led in its rack alone, if there are any; every
-    other producer writes to all partitions evenly.
+    The bytes of a partition are divided among the topic's producers by their weights. A rack-aware
+    producer writes only to partitions with leaders in its rack, if there are any; every other
+    producer writes evenly to all partitions.
 
     Args:
         load: what `partition_load` returns.
         partitions: with the columns of `snapshots.PARTITIONS`, of one snapshot.
-        clients: with the columns of `CLIENTS`. Producers of a topic that has none here are in an
-            unknown rack (null).
-        cost_per_gb: for a GB (10^9 bytes) that leaves its rack, in any currency.
+        clients: with the columns of `CLIENTS`. If it has no producer of a topic, the topic's bytes
+            come from an unknown rack (null).
+        cost_per_gb: price of a GB (10^9 bytes) between racks, in any currency.
 
     Returns:
-        [window,] topic, kind ("produce", "replicate", "consume"), fromRack, toRack (null: not
-        known), Bytes (double: shares are not whole), IsCrossRack (null if a rack is not known), GB,
-        Cost (0 within a rack or where that is not known), SavedBy ("KIP-1123" for producers,
-        "KIP-392" for consumers, null where neither applies), SavableBytes, SavableCost (what of
-        Bytes and Cost would stay in the rack; of producers only records without a key, which are
-        free to go elsewhere).
+        [window,] topic, kind ("produce", "replicate", "consume"), fromRack, toRack (null: unknown),
+        Bytes (a double, because of shares), IsCrossRack (null if a rack is unknown), GB, Cost (0
+        within a rack, or if a rack is unknown), SavedBy ("KIP-1123" for producers, "KIP-392" for
+        consumers, null if neither applies), SavableBytes and SavableCost (the part of Bytes and
+        Cost that could stay in the rack; for producers, only records without a key, which may go to
+        another partition).
     """
     window = window_of(load)
     require(load, "load", "topic", "partition", "TotalBytes", "TotalRecords", "NullKeyRecords")
@@ -114,8 +114,8 @@ def _produced(
         .withColumnRenamed("count", "nearPartitions")
         .drop("kind")
     )
-    # Of its share of the topic, what a producer sends to this partition: relative, made to sum to
-    # 1 over the producers below.
+    # The part of its share of the topic that a producer sends to this partition: a relative weight,
+    # which is divided by the sum over all producers below.
     keeps_near = f.col("isNear") & f.isnotnull("nearPartitions")
     counts = where.groupBy("topic").agg(f.count("*").alias("allPartitions"))
     weight = (
@@ -132,7 +132,7 @@ def _produced(
             f.sum("weight").over(Window.partitionBy(*window, "topic", "partition")),
         )
     )
-    # A partition that no known producer writes to: its bytes came from somewhere unknown, once.
+    # No known producer writes to the partition: its bytes come from an unknown rack, counted once.
     is_known = f.col("weights") > 0
     known = each.filter(is_known).select(
         *window,

@@ -1,7 +1,7 @@
-"""What another number of partitions would do to a topic: the same keys, placed by their hashes.
+"""The effect of another number of partitions on a topic, computed from the hashes of its keys.
 
-A record with a key goes to `(murmur2(key) & 0x7fffffff) % partitions`, as Apache Kafka's producer
-and trimtab's have it. Records without a key have no place of their own: a partitioner spreads them.
+Apache Kafka's producer and trimtab's send a record with a key to partition
+`(murmur2(key) & 0x7fffffff) % partitions`. A partitioner spreads records without a key.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 
 def what_if_partitions(records: DataFrame, counts: Iterable[int]) -> DataFrame:
-    """Which load each partition would have; batch only.
+    """The load that each partition would have; batch only.
 
     Args:
         records: with the columns of `KEY_HASHES`.
-        counts: numbers of partitions to try, each from 1 on.
+        counts: numbers of partitions to try, each at least 1.
 
     Returns:
         topic, NewPartitions, partition (null: the records without a key), TotalRecords, RawBytes
-        (keys and values, uncompressed), Keys, MovedKeys, MovedRecords (that lie in another
-        partition today). Keys are told apart by their hashes: of a million some hundred count as
-        one with another, and they do go to the same partition.
+        (keys and values, uncompressed), Keys, MovedKeys, MovedRecords (those that are in
+        another partition today). Keys are distinguished by their hashes: of a million keys, about a
+        hundred share a hash with another key, and go to the same partition as that key.
 
     Raises:
-        UsageError: columns are missing, or a number is none.
+        UsageError: columns are missing, or a count is invalid.
     """
     tried = _check_counts(counts)
     placed = (
@@ -68,26 +68,26 @@ def what_if(
     partitions: DataFrame | None = None,
     brokers: DataFrame | None = None,
 ) -> DataFrame:
-    """What another number of partitions would do to each topic; batch only.
+    """The effect of other numbers of partitions on each topic; batch only.
 
     Args:
         records: with the columns of `KEY_HASHES`.
-        counts: numbers of partitions to try, each from 1 on.
+        counts: numbers of partitions to try, each at least 1.
         partitions: all partitions of the cluster, with the columns of `snapshots.PARTITIONS`, of
-            one snapshot; says what there is today.
-        brokers: with the columns of `snapshots.BROKERS`, of one snapshot; says what the limits of
-            KIP-578 leave room for. Needs `partitions`.
+            one snapshot; the current state.
+        brokers: with the columns of `snapshots.BROKERS`, of one snapshot, with the limits of
+            KIP-578. Needs `partitions`.
 
     Returns:
         topic, NewPartitions, Keys, MovedKeys, MovedRecords, KeyedRecords, NullKeyRecords,
         MaxOverMean, CoefficientOfVariation and Gini of the keys' bytes (as in `topic_skew`; null
-        without keys), HottestKeyShare (of the keys' bytes, 0 to 1: what no number of partitions
-        makes smaller), NewReplicas (those to be created; null without `partitions`, negative where
-        there are more partitions today: Kafka cannot take any away), FreeReplicas (that the limits
-        leave room for, null without one), Fits (NewReplicas is from 0 to FreeReplicas).
+        without keys), HottestKeyShare (the share of one key in the keys' bytes, 0 to 1, which no
+        number of partitions reduces), NewReplicas (replicas to create; null without `partitions`,
+        negative if there are more partitions today: Kafka cannot remove any), FreeReplicas (that
+        the limits still allow, null without a limit), Fits (NewReplicas is from 0 to FreeReplicas).
 
     Raises:
-        UsageError: columns are missing, or a number is none.
+        UsageError: columns are missing, or a count is invalid.
     """
     if brokers is not None and partitions is None:
         raise UsageError("what_if(brokers=...) needs partitions, to count the replicas")

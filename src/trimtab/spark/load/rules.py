@@ -1,7 +1,7 @@
-"""What the load tables say in words: rules that are broken, the evidence, and what to do.
+"""Findings from the load tables: broken rules, with evidence and a recommended action.
 
-A finding's action is a command that can be run as it stands, or the producer's or consumer's option
-to set. A rule looks at the last window of a table only; an old one is history.
+A finding's action is a command that can be run as written, or an option of the producer or consumer
+to set. A rule checks only the last window of a table.
 """
 
 from __future__ import annotations
@@ -20,24 +20,26 @@ if TYPE_CHECKING:
 
 
 class Thresholds(NamedTuple):
-    """From where on a rule is broken.
+    """The values from which rules are broken.
 
     Attributes:
-        max_over_mean: a topic's fullest partition over the mean. Of two partitions 1.5, as 2 is all
-            there can be. Where records are few it must be more than chance alone makes of it.
-        min_bytes: topics and brokers with fewer bytes are left alone.
-        key_share: of a topic's records, of one key, if nothing says how many partitions the topic
-            has. If `skew` does, a key is hot that alone takes a partition beyond `max_over_mean`.
-        key_records: of one key, at least.
-        used_share: of a broker's limit of partitions (KIP-578).
-        days_to_full: of a broker's disks.
-        free_share: of a broker's disks.
+        max_over_mean: bytes of a topic's largest partition divided by the mean; 1.5 for two
+            partitions, whose maximum is 2. With few records, the threshold is higher, so that
+            chance alone does not exceed it.
+        min_bytes: topics and brokers with fewer bytes are not checked.
+        key_share: share of one key in a topic's records, if the number of partitions is unknown. If
+            `skew` gives it, a key is hot if it alone takes its partition beyond `max_over_mean`.
+        key_records: minimum number of records of a hot key.
+        used_share: used share of a broker's limit of replicas (KIP-578).
+        days_to_full: days until a broker's disks are full.
+        free_share: free share of a broker's disks.
         batch_bytes: mean size of a topic's batches.
-        savable_cost: between racks, in the window, in the currency of `rack_traffic`.
-        leader_over_mean: bytes that a broker leads over the brokers' mean, and over those of the
-            largest partition that it leads, as moving partitions makes none of them smaller.
-        lag_records: of a group in a topic, for lag that grows.
-        lag_seconds: of a group in a partition, where that is known.
+        savable_cost: cost of avoidable traffic between racks in the window, in the currency of
+            `rack_traffic`.
+        leader_over_mean: bytes of the partitions that a broker leads divided by the mean of all
+            brokers, and by the bytes of its largest partition, because moves cannot split it.
+        lag_records: a group's lag in a topic, if it grows.
+        lag_seconds: a group's lag in a partition, if known.
     """
 
     max_over_mean: float = 2.0
@@ -55,10 +57,10 @@ class Thresholds(NamedTuple):
 
 
 _CHANCE = 0.001
-"""How likely a level topic may look uneven."""
+"""Probability that a topic without skew is reported as uneven."""
 
 _SWITCH_BYTES = 16_384
-"""Producers change the partition of records without keys after about as many bytes (KIP-794)."""
+"""Producers change the partition of records without keys after about this many bytes (KIP-794)."""
 
 
 def findings(
@@ -71,18 +73,18 @@ def findings(
     lag: DataFrame | None = None,
     thresholds: Thresholds | None = None,
 ) -> DataFrame:
-    """One row for each rule that is broken; batch only.
+    """One row for each broken rule and its subject; batch only.
 
     Args:
         load, skew, keys, racks, capacity, lag: what `partition_load`, `topic_skew`, `hot_keys`,
-            `rack_traffic`, `broker_capacity` and `group_lag` return; those not given are not looked
-            at. With `capacity` brokers that lead nothing count, too, with `skew` hot keys are
-            judged by the number of partitions.
-        thresholds: from where on rules are broken.
+            `rack_traffic`, `broker_capacity` and `group_lag` return; rules without their table are
+            not checked. With `capacity`, brokers that lead no partition count, too; with `skew`,
+            hot keys depend on the number of partitions.
+        thresholds: the default is `Thresholds()`.
 
     Returns:
-        severity (1: records are refused or lost soon, 2: it costs, 3: worth knowing), rule, subject
-        (a topic, broker or group), evidence, action (all strings), the most severe first.
+        severity (1: records will soon be refused or lost, 2: causes cost, 3: information), rule,
+        subject (a topic, broker or group), evidence, action (all strings), the most severe first.
 
     Raises:
         UsageError: no table is given.
@@ -100,13 +102,13 @@ def findings(
     found = [rule.apply(tables, limits) for rule in _RULES if rule.table in tables]
     if not found:
         raise UsageError("findings() needs at least one table: give load=, skew= or another")
-    # Findings are few: sorted in one partition they need no job that samples them.
+    # Findings are few: in one partition, sorting needs no extra job that samples them.
     together = reduce(lambda one, other: one.unionByName(other), found).coalesce(1)
     return together.orderBy("severity", "rule", "subject")
 
 
 def _last(table: DataFrame) -> DataFrame:
-    """The rows of the last window, or all."""
+    """The rows of the last window; all rows of a table without windows."""
     if not window_of(table):
         return table
     last = table.agg(f.max("window.start").alias("last"))
@@ -119,10 +121,10 @@ class _Rule(NamedTuple):
     """A rule, and the finding for each row that breaks it.
 
     Attributes:
-        table: the one it is about, by its name as an argument of `findings`.
-        broken: selects the rows that break it, from all tables that are given.
-        subject: in SQL, over these rows.
-        evidence: a format, and its values in SQL.
+        table: the table that it needs, by its name as an argument of `findings`.
+        broken: returns the rows that break it, from all given tables.
+        subject: an SQL expression on these rows.
+        evidence: a format string, and SQL expressions for its values.
     """
 
     severity: int
@@ -145,8 +147,8 @@ class _Rule(NamedTuple):
 
 
 def _uneven(tables: Mapping[str, DataFrame], limits: Thresholds, null_keys: str) -> DataFrame:
-    # What falls into a partition by chance: records with keys one by one, others in one run after
-    # the other. Bernstein's inequality for the fullest of all partitions.
+    # An upper bound of what chance puts into the largest partition: Bernstein's inequality. Records
+    # with keys are placed one by one, others in runs.
     runs = f.least(f.col("TotalRecords"), f.col("TotalBytes") / _SWITCH_BYTES)
     keyed = f.coalesce(f.col("NullKeyShare") < 0.5, f.lit(False))
     events = f.when(keyed, f.col("TotalRecords")).otherwise(runs) / f.col("Partitions")
@@ -163,7 +165,7 @@ def _uneven(tables: Mapping[str, DataFrame], limits: Thresholds, null_keys: str)
 
 
 def _most_over_mean(limits: Thresholds) -> Column:
-    """From where on the fullest partition is too full: half way to all in one, if there are few."""
+    """The threshold for the largest partition; with few partitions, half way to all in one."""
     return f.least(f.lit(limits.max_over_mean), (f.col("Partitions") + 1) / 2)
 
 
@@ -173,7 +175,7 @@ def _hot_keys(tables: Mapping[str, DataFrame], limits: Thresholds) -> DataFrame:
     if "skew" not in tables:
         broken = keys.filter(share > limits.key_share)
     else:
-        # Its partition has this key, and a level part of all others.
+        # The key's partition gets this key and an even share of all other keys.
         over_mean = f.col("Partitions") * share + (1 - share)
         sizes = tables["skew"].select("topic", "Partitions", "TotalBytes")
         broken = keys.join(sizes, "topic").filter(
@@ -247,7 +249,7 @@ def _stalled_groups(tables: Mapping[str, DataFrame], limits: Thresholds) -> Data
 
 
 def _lagging(tables: Mapping[str, DataFrame], limits: Thresholds, status: str) -> DataFrame:
-    # Members commit every few seconds: a lag of less than that is none.
+    # Members commit every few seconds: a lag of a few seconds is normal.
     is_old = f.coalesce(f.col("LagSeconds") >= limits.lag_seconds, f.lit(True))
     return (
         tables["lag"]

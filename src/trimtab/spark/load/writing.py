@@ -1,4 +1,4 @@
-"""Load tables that grow: appended by a batch or a stream, in Parquet or any format of Spark's."""
+"""Append load tables to files, by a batch or a stream, in Parquet or any format of Spark."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def append(
     format: str = "parquet",
     options: Mapping[str, str] | None = None,
 ) -> None:
-    """Add a table's rows to those at `path`, a directory for each day.
+    """Append a table's rows at `path`, in a directory for each day.
 
-    A table without rows adds nothing, not even the directory: Spark cannot read one without files.
+    A table without rows creates no directory, because Spark cannot read one without files.
 
     Args:
-        format: "parquet", or what the session has, such as "delta" or "iceberg".
-        options: of the format.
+        format: "parquet", or another format of the session, such as "delta" or "iceberg".
+        options: options of the format.
     """
     kept = table.is_cached
-    # Computed once, for the look and for the writing.
+    # Computed once, for `isEmpty` and for writing.
     table.persist()
     try:
         if table.isEmpty():
@@ -50,19 +50,19 @@ def start(
     trigger: Mapping[str, Any] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> StreamingQuery:
-    """Start a stream that adds a table's windows to those at `path` once they are closed.
+    """Start a stream that appends a table's windows at `path` when they are complete.
 
     Args:
-        checkpoint: a directory; started again with the same one, the stream goes on.
+        checkpoint: a directory; started again with the same one, the stream continues.
         format: as in `append`.
-        trigger: as Spark's `trigger`, such as `{"processingTime": "1 minute"}` or
+        trigger: the arguments of Spark's `trigger`, such as `{"processingTime": "1 minute"}` or
             `{"availableNow": True}`.
 
     Raises:
-        UsageError: the table is no stream, or has no windows.
+        UsageError: the table is not a stream, or has no windows.
     """
     if not table.isStreaming or not window_of(table):
-        raise UsageError("start needs a stream with windows; append takes the others")
+        raise UsageError("start needs a stream with windows: use append for other tables")
     writer = (
         _by_day(table)
         .writeStream.format(format)

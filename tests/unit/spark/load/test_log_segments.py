@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trimtab.errors import CorruptData, UsageError
-from trimtab.spark.load.log_segments import Segment, find_segments, read_headers, share_out
+from trimtab.spark.load.log_segments import Segment, divide_segments, find_segments, read_headers
 from trimtab.wire.batch_cy import BatchBuilder
 from trimtab.wire.batch_header import restamp
 
@@ -61,10 +61,10 @@ def test_large_segments_have_a_task_each_and_small_ones_share() -> None:
         return Segment("d", "t", 0, 0, size)
 
     segments = [of(size) for size in (500, 100, 60, 40, 30, 0)]
-    sizes = [[each.size for each in part] for part in share_out(segments, 100)]
+    sizes = [[each.size for each in part] for part in divide_segments(segments, 100)]
     assert sizes == [[500], [100], [60, 40], [30, 0]]
-    assert share_out([], 100) == []
-    many = share_out([of(0)] * 2500, 100)
+    assert divide_segments([], 100) == []
+    many = divide_segments([of(0)] * 2500, 100)
     assert [len(part) for part in many] == [1000, 1000, 500]
 
 
