@@ -1,4 +1,4 @@
-"""The demo's parts against a cluster, small; and that it ends whole when told to."""
+"""Small runs of the demo's parts against a cluster; and Ctrl-C ends all its processes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RECORDS = 600
 SHORT = 5000
 """Records of each way in a short demo: as long as it takes for sticky to fall behind."""
 SLOWER = 4
-"""Broker and rate of the short demo are so many times slower, for machines that have more to do."""
+"""Broker and rate of the short demo are this many times slower, for machines under load."""
 
 
 def make_flights(count: int) -> list[Flight]:

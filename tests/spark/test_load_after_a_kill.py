@@ -76,7 +76,7 @@ def test_sums_are_those_of_the_batch_after_a_kill(spark: SparkSession, tmp_path:
 
 
 def wait_for_batches(job: subprocess.Popen[bytes], checkpoint: Path, count: int) -> None:
-    """Wait until so many micro-batches are committed."""
+    """Wait until this many micro-batches are committed."""
     until = time.monotonic() + PATIENCE_S
     while not (checkpoint / "commits" / str(count - 1)).exists():
         try:

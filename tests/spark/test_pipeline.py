@@ -131,7 +131,7 @@ def test_files_go_through_a_topic_and_a_bounded_stream_to_files(
         len(expected),
         sum(int(str(row["delay"])) for row in expected),
     )
-    assert main(["pipeline", "run", path]) == 0  # goes on where it stood: nothing is there
+    assert main(["pipeline", "run", path]) == 0  # continues at its checkpoint, with no new records
     assert capsys.readouterr().out == "late is done: 0 batches, 0 records read\n"
 
 

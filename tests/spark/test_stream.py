@@ -56,7 +56,7 @@ def stream(spark: SparkSession, servers: str, **options: str) -> DataFrame:
 
 
 class Sink:
-    """Keeps the rows of every batch. Fails at one that it is told to, as a job may."""
+    """Keeps the rows of every batch. Fails at a given batch, as a job may."""
 
     def __init__(self) -> None:
         self.batches: dict[int, list[tuple[int, int, int, int]]] = {}

@@ -1,4 +1,4 @@
-"""`trimtab limits`: what is used, what is left, and what would fit."""
+"""`trimtab limits`: used and free replicas, and topics that would fit."""
 
 from __future__ import annotations
 

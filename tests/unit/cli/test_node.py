@@ -1,4 +1,4 @@
-"""How `trimtab broker` and `trimtab controller` are told what to be."""
+"""Options, files and signals of `trimtab broker` and `trimtab controller`."""
 
 from __future__ import annotations
 

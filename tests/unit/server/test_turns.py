@@ -169,7 +169,7 @@ def test_garbage_is_not_collected_whole_while_large_work_is_done(
         first, second = one.run(count(1, "a", [])), other.run(count(3, "b", []))
         assert gc.get_threshold()[2] > 1_000_000
         await first
-        assert gc.get_threshold()[2] > 1_000_000, "the other goes on"
+        assert gc.get_threshold()[2] > 1_000_000, "the other still runs"
         await second
         assert gc.get_threshold() == thresholds
 

@@ -1,4 +1,4 @@
-"""The virtual disk keeps the promises of a real one, and breaks them when told to."""
+"""The virtual disk keeps the guarantees of a real one, and fails on request."""
 
 import asyncio
 from collections.abc import Callable

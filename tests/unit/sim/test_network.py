@@ -483,7 +483,7 @@ def test_a_protocols_own_error_fails_the_run(broken: str) -> None:
         await asyncio.sleep(1)
         transport.close()
         await asyncio.sleep(1)
-        # asyncio goes on after a failed pause_writing, and ends the connection after the others.
+        # asyncio continues after a failed pause_writing, and ends the connection after the others.
         if broken != "pause_writing":
             assert accepted.is_lost
 

@@ -252,7 +252,7 @@ def _read(session: SparkSession, request: Request, schema: str) -> DataFrame:
         starting.setdefault(topic, {})[str(partition)] = start
         ending.setdefault(topic, {})[str(partition)] = end
     options = {f"kafka.{name}": str(value) for name, value in request.client.items()}
-    # Retention goes on while the topics are read.
+    # Retention may delete records while the topics are read.
     reader = session.read.schema(schema).format("trimtab").option("failOnDataLoss", "false")
     reader = reader.options(**options).option("assign", json.dumps(assigned))
     reader = reader.option("startingOffsets", json.dumps(starting))

@@ -1,4 +1,4 @@
-"""How unevenly load lies on a topic's partitions, over time."""
+"""The skew of load among a topic's partitions, over time."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ if TYPE_CHECKING:
 
 
 def topic_skew(load: DataFrame, partitions: DataFrame | None = None) -> DataFrame:
-    """How unevenly each topic's bytes lie on its partitions; of a batch or a stream.
+    """The skew of each topic's bytes among its partitions; of a batch or a stream.
 
     Args:
         load: what `partition_load` returns. With a window there is a row for each window.
-        partitions: with the columns of `PARTITIONS`; says how many partitions a topic has, where
-            `load` has no rows for those without records, which is so with a window. Not given, the
-            rows of `load` are all there are.
+        partitions: with the columns of `PARTITIONS`; gives the number of partitions of each topic.
+            Needed with a window, because `load` then has no rows for partitions without records.
+            None: only the partitions in `load` count.
 
     Returns:
-        [window,] topic, Partitions, TotalBytes, TotalRecords, MaxOverMean (fullest partition's
-        bytes over the mean: 1 is level, the number of partitions is all in one),
-        CoefficientOfVariation (standard deviation of the partitions' bytes over their mean: 0 is
-        level), Gini (0 is level, (n - 1) / n is all in one of n), TopPartition (the fullest),
-        TopShare (of the bytes, 0 to 1), NullKeyShare (of the records, 0 to 1: those that a
-        partitioner may place freely; null from log segments). Null without bytes.
+        [window,] topic, Partitions, TotalBytes, TotalRecords, MaxOverMean (bytes of the
+        largest partition divided by the mean: 1 if all are equal, the number of partitions if one
+        has all bytes), CoefficientOfVariation (standard deviation of the partitions' bytes divided
+        by their mean: 0 if all are equal), Gini (0 if all are equal, (n - 1) / n if one of n has
+        all bytes), TopPartition (the largest), TopShare (its share of the bytes, 0 to 1),
+        NullKeyShare (share of records without a key, 0 to 1, whose partition a partitioner is free
+        to choose; null from log segments). Null without bytes.
     """
     require(load, "load", "topic", "partition", "TotalBytes", "TotalRecords", "NullKeyRecords")
     window = window_of(load)
@@ -62,7 +63,7 @@ def spread_of(sizes: str, count: str) -> list[Column]:
 
     Args:
         sizes: the column with an array of doubles, ascending.
-        count: the column that says how many numbers there are; those not in the array are 0.
+        count: the column with the number of values; values missing from the array are 0.
     """
     total = f"aggregate({sizes}, 0D, (sum, size) -> sum + size)"
     mean = f"({total} / {count})"

@@ -1,11 +1,11 @@
-"""What a cluster says of itself at one moment, as rows: partitions, offsets, sizes, limits, groups.
+"""Snapshots of a cluster's metadata as rows: partitions, offsets, sizes, limits, groups.
 
     taken = take_snapshot({"bootstrap.servers": "127.0.0.1:9092"})
     frames = to_frames(spark, taken)
     load.append(frames.replicas, "/data/replicas")
 
-Taken every minute or hour and appended, these are the history that growth and lag are computed
-from. All rows of a snapshot have the same `takenAt`.
+Append a snapshot every minute or hour: growth and lag are computed from this history. All rows of a
+snapshot have the same `takenAt`.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ PARTITIONS: Final = (
     "takenAt timestamp, topic string, partition int, leader int, rack string, "
     "replicas array<int>, replicaRacks array<string>, isr array<int>"
 )
-"""`leader` is -1 where there is none; `rack` is the leader's; null is a broker without a rack."""
+"""`leader` is -1 if there is none; `rack` is the leader's, null if it has none."""
 
 OFFSETS: Final = "takenAt timestamp, topic string, partition int, earliest long, latest long"
-"""`latest` is where the next record will go, as kafka-get-offsets prints it. Partitions without a
-leader are left out."""
+"""`latest` is the offset of the next record, as kafka-get-offsets prints it. Partitions without a
+leader have no row."""
 
 BROKERS: Final = (
     "takenAt timestamp, broker int, host string, port int, rack string, "
     "maxBrokerPartitions long, maxPartitions long"
 )
-"""Brokers that are alive, and their limits of KIP-578; null without a limit."""
+"""Live brokers, and their limits of KIP-578; null without a limit."""
 
 DIRECTORIES: Final = (
     "takenAt timestamp, broker int, directory string, totalBytes long, usableBytes long"
 )
-"""Log directories; -1 bytes where the broker does not tell (before Kafka 3.3)."""
+"""Log directories; -1 bytes if the broker does not report them (before Kafka 3.3)."""
 
 REPLICAS: Final = (
     "takenAt timestamp, broker int, directory string, topic string, partition int, bytes long, "
@@ -94,19 +94,20 @@ def take_snapshot(
     now: datetime | None = None,
     denied: Callable[[BrokerError], None] | None = None,
 ) -> Snapshot:
-    """Ask the cluster; on the driver, with one connection a broker.
+    """Request the metadata; on the driver, with one connection per broker.
 
     Args:
         client: the admin client's options, such as `{"bootstrap.servers": ...}`.
-        topics: only these; None is all, internal ones too. Brokers' replicas are always all.
-        groups: the consumer groups whose offsets are wanted. trimtab's brokers have none.
-        now: the time to put on the rows; None is the clock's. Without a time zone it is local.
-        denied: is called with the error of each request that the client is not authorized to send
-            (for log directories, brokers' limits, a group's offsets), and the snapshot has no such
-            rows, or no limits. None: the first such error is raised.
+        topics: the topics of the rows; None: all, including internal ones. The rows of replicas
+            always have all topics.
+        groups: the consumer groups whose offsets to include. trimtab's brokers have none.
+        now: the value of `takenAt`; None: the current time. Without a time zone it is local.
+        denied: called with the error of each request that the client is not authorized to send
+            (for log directories, brokers' limits, a group's offsets); the snapshot then lacks these
+            rows, or the limits. None: the first such error is raised.
 
     Raises:
-        BrokerError: there is no such topic, or a request is not authorized.
+        BrokerError: a topic does not exist, or a request is not authorized.
         Unavailable: no broker answers.
     """
     at = datetime.now(UTC) if now is None else now.astimezone(UTC)
@@ -129,7 +130,7 @@ def take_snapshot(
         latest = admin.list_offsets(led, at="latest") if led else {}
         logs = ask(partial(admin.describe_log_dirs))
         committed = {group: ask(partial(admin.list_group_offsets, group)) for group in groups}
-        # All brokers or none: the right to ask is the cluster's.
+        # For all brokers or none, because the request needs a permission on the cluster.
         limits = ask(lambda: {node.id: _read_limits(admin, node.id) for node in cluster.nodes})
     return Snapshot(
         partitions=[row for view in views.values() for row in _describe(view, racks, at)],

@@ -1,7 +1,7 @@
-"""The options of `format("trimtab")`: those of Spark's own Kafka source, by the same names.
+"""The options of `format("trimtab")`: those of Spark's own Kafka source, with the same names.
 
-Options that change nothing here, such as `kafka.group.id`, are accepted; `warn_of_unused` names
-them in one warning.
+Options without effect here, such as `kafka.group.id`, are accepted; `warn_of_unused` lists them in
+one warning.
 
 Source: `KafkaSourceProvider` of spark-sql-kafka-0-10 (4.2).
 """
@@ -29,8 +29,8 @@ class Timestamps:
 
     Attributes:
         at: milliseconds since the epoch; one time for all partitions, or one for each.
-        or_latest: whether to start at the end of a partition that has no record so late;
-            otherwise that is an error. An end that no record reaches is always the latest offset.
+        or_latest: whether to start at the end of a partition that has no record this late;
+            otherwise that is an error. For an ending time, it is always the latest offset.
     """
 
     at: int | Mapping[TopicPartition, int]
@@ -38,12 +38,12 @@ class Timestamps:
 
 
 Offsets = Literal["earliest", "latest"] | Mapping[TopicPartition, int] | Timestamps
-"""Where to start or end: the same for every partition, an offset for each, or by time."""
+"""The starting or ending offsets: a word for all partitions, an offset for each, or by time."""
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What to read, checked. Exactly one of `topics`, `pattern`, `partitions` is set."""
+    """Checked options of a batch query. One of `topics`, `pattern` and `partitions` is set."""
 
     client: Mapping[str, str]
     """The consumer's options."""
@@ -55,9 +55,9 @@ class SourceOptions:
     starting: Offsets
     ending: Offsets
     min_partitions: int
-    """At least this many Spark partitions, if there are as many offsets; 0: as the topics have."""
+    """Minimum number of Spark partitions, unless there are fewer offsets; 0: one per partition."""
     max_partitions: int | Literal["auto"]
-    """About this many Spark partitions at most: small ranges share them; 0: they share none."""
+    """Approximate maximum of Spark partitions, which small ranges then share; 0: none is shared."""
     max_records_per_partition: int
     """At most this many offsets in one Spark partition; 0: no limit."""
     fail_on_data_loss: bool
@@ -70,14 +70,14 @@ class SourceOptions:
     include_headers: bool
     include_batches: bool
     pushes_filters: bool
-    """Whether filters on partition, offset and timestamp narrow what is read."""
+    """Whether filters on partition, offset and timestamp narrow the offsets to read."""
     unused: tuple[str, ...]
-    """Names of given options that change nothing."""
+    """Names of given options without effect."""
 
 
 @dataclass(frozen=True)
 class StreamOptions(SourceOptions):
-    """What a stream reads, and how much of it in one micro-batch. 0: no limit."""
+    """The checked options of a stream, with limits of a micro-batch; 0: no limit."""
 
     max_offsets_per_trigger: int
     min_offsets_per_trigger: int
@@ -164,10 +164,10 @@ _WORDS: Final[Mapping[str, Literal["earliest", "latest"]]] = {
     "latest": "latest",
 }
 _OF_A_TABLE = ("provider", "location")
-"""What Spark adds for CREATE TABLE."""
+"""Options that Spark adds for CREATE TABLE."""
 _SECURITY = ("sasl.", "security.", "ssl.")
 _SLIP = 0.85
-"""How alike (difflib) an unknown name is to a known one that was probably meant."""
+"""Minimum similarity (difflib) of an unknown name to a known one to count as misspelled."""
 
 
 def read_options(options: Mapping[str, str]) -> SourceOptions:

@@ -13,7 +13,7 @@ from trimtab.cli.load.survey import Summary
 
 
 def make_summary(partitions: int) -> Summary:
-    """One topic with so many partitions; the first has most of it."""
+    """One topic with this many partitions; most of its load is on the first."""
     sizes = [1_000_000] + [1000 + number for number in range(partitions - 1)]
     total = sum(sizes)
     return {

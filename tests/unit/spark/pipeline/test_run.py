@@ -43,7 +43,7 @@ def test_lines_are_counted_from_the_first_that_a_person_wrote() -> None:
 
 
 class Query:
-    """A stream that goes on until it is stopped, or fails when it is waited for that often."""
+    """A stream that runs until it is stopped, or fails at the given call of `awaitTermination`."""
 
     def __init__(self, fails_after: int = 1000, is_stoppable: bool = True) -> None:
         self.fails_after = fails_after

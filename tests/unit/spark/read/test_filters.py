@@ -74,7 +74,7 @@ def test_a_time_becomes_the_first_offset_that_is_so_late() -> None:
     looked_up = 1_767_225_600_122  # a millisecond earlier lets nothing be left out
     found = {
         (TopicPartition("t", 0), looked_up): 15,
-        (TopicPartition("t", 1), looked_up): None,  # no record is so late
+        (TopicPartition("t", 1), looked_up): None,  # no record is that late
         (TopicPartition("u", 0), looked_up): 9,  # only what came after planning began
     }
     for kind in (GreaterThan, GreaterThanOrEqual, EqualTo):

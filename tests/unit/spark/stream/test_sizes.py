@@ -18,7 +18,7 @@ PATIENCE = 20.0
 
 
 class Played:
-    """A source that waits until it is told what it has found."""
+    """A source whose answers the test supplies; `find` waits for them."""
 
     name, tails, bytes_read = "played", False, 0
 
@@ -63,7 +63,7 @@ def test_sizes_are_learned_for_two_batches_and_no_more() -> None:
     assert [set(each) for each in source.asked[1:3]] == [{ONE}, {ONE}]
     assert source.asked[1][ONE] == SizeRequest(0, 1000, 200)
     assert source.asked[2][ONE] == SizeRequest(1, 1000, 140)
-    # Both have more than half of two batches. As the stream goes on, more is wanted.
+    # Both have more than half of two batches. When the stream has read some, more is wanted.
     sizes.follow({ZERO: 8, ONE: 0}, {ZERO: 1000, ONE: 1000})
     source.play([])
     source.play([])

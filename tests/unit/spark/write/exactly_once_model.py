@@ -274,7 +274,7 @@ class _Decider:
 
 
 class Driver:
-    """One driver process: a thread that goes on only while the schedule waits for it."""
+    """One driver process: a thread that runs only while the schedule waits for it."""
 
     def __init__(self, spark: Spark) -> None:
         self.spark = spark
@@ -407,7 +407,7 @@ class Spark:
                     self.commits.remove(max(self.commits))  # by hand
             if not self._has_ended():
                 if self.timeout is not None and self.chance(0.3):
-                    self.coordinator.pass_time(self.timeout * 1.5)  # nobody was there for so long
+                    self.coordinator.pass_time(self.timeout * 1.5)  # without a driver
                 self.drivers.append(Driver(self))
                 return True
         self._inject()
@@ -416,7 +416,7 @@ class Spark:
             return self.drivers[-1].error is not None or not self._has_ended()
         chosen = self.random.randrange(len(alive) + len(self.tasks))
         if chosen < len(alive):
-            # Drivers wait for tasks most of the time; a zombie goes on now and then.
+            # Drivers wait for tasks most of the time; a zombie continues now and then.
             alive[chosen].step()
         else:
             task = self.tasks[chosen - len(alive)]
