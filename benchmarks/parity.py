@@ -187,7 +187,7 @@ def cases(group: str) -> list[Case]:
             },
         ),
         Case(
-            "options that change nothing",
+            "options without effect",
             {
                 **plain,
                 "groupIdPrefix": "mine",
@@ -220,18 +220,18 @@ def cases(group: str) -> list[Case]:
                     {"startingOffsetsByTimestamp": partly_late},
                 ),
                 "start past the end": (
-                    "p-plain-2: the start, offset 50, lies after the end, offset 12",
+                    "p-plain-2: the start, offset 50, is after the end, offset 12",
                     {"startingOffsets": offsets("p-plain", 0, 0, 50)},
                 ),
                 "start past the end, failOnDataLoss=false": (
-                    "p-plain-2: the start, offset 50, lies after the end, offset 12",
+                    "p-plain-2: the start, offset 50, is after the end, offset 12",
                     {
                         "startingOffsets": offsets("p-plain", 0, 0, 50),
                         "failOnDataLoss": "false",
                     },
                 ),
                 "start after end": (
-                    "p-plain-2: startingOffsets 6 lies after endingOffsets 5",
+                    "p-plain-2: startingOffsets 6 is after endingOffsets 5",
                     {
                         "startingOffsets": offsets("p-plain", 0, 0, 6),
                         "endingOffsets": offsets("p-plain", 5, 5, 5),
@@ -254,8 +254,8 @@ def cases(group: str) -> list[Case]:
         *(
             Case(name, {**plain, **options}, "both fail", says, on_kafka_only=True)
             for name, (says, options) in {
-                "start at latest": ("a batch would hold nothing", {"startingOffsets": "latest"}),
-                "end at earliest": ("a batch would hold nothing", {"endingOffsets": "earliest"}),
+                "start at latest": ("a batch would be empty", {"startingOffsets": "latest"}),
+                "end at earliest": ("a batch would be empty", {"endingOffsets": "earliest"}),
                 "minOffsetsPerTrigger above its maximum": (
                     "minOffsetsPerTrigger=2 is more than",
                     {
@@ -320,7 +320,7 @@ def cases(group: str) -> list[Case]:
             "a regular expression of Java's",
             {"subscribePattern": r"p-\p{Alpha}lain"},
             "differs",
-            says="no regular expression of Python's",
+            says="not a valid Python regular expression",
             listed_as="`subscribePattern`",
             on_kafka_only=True,
         ),

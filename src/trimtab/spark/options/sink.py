@@ -1,5 +1,5 @@
 """The options of `df.write.format("trimtab")` and `df.writeStream.format("trimtab")`, and the
-columns that a record is made of: those of Spark's own Kafka sink, by the same names.
+columns of a record: those of Spark's own Kafka sink, with the same names.
 
 Source: `KafkaSourceProvider.kafkaParamsForProducer` and `KafkaWriter` of spark-sql-kafka-0-10.
 """
@@ -26,25 +26,25 @@ COLUMNS: Final = {
     "partition": ("int",),
     "timestamp": ("timestamp",),
 }
-"""What a row may hold, each with its types in Spark SQL. The columns of Spark's Kafka sink, and
-`timestamp`, which that of Spark 4.2 leaves out."""
+"""The columns that are written, each with its types in Spark SQL: those of Spark's Kafka sink, and
+`timestamp`, which Spark 4.2's sink does not write."""
 
 DEFAULTS: Final = {
     "client.id": "trimtab-spark",
     "batch.size": str(128 * 1024),
     "linger.ms": "20",
 }
-"""The producer's options that suit tasks, which write much at once; `kafka.NAME` changes them."""
+"""The producer's defaults for tasks, which write many rows; `kafka.NAME` changes them."""
 
 DELIVERIES: Final = ("at_least_once", "exactly_once")
-"""What the option `delivery` takes, the default first."""
+"""The values of the option `delivery`, the default first."""
 
 _PREFIX = "kafka."
 _SERVERS = "bootstrap.servers"
 _OF_EXACTLY_ONCE = ("sinkId", "decisionTopic", "recoverBatch", "batchId")
 _NAMES = (_SERVERS, "topic", "clientRack", "delivery", *_OF_EXACTLY_ONCE)
 _SLIP = 0.85
-"""How alike (difflib) an unknown option of the producer is to one that was probably meant."""
+"""Minimum similarity (difflib) of an unknown name to a known one to count as misspelled."""
 
 _OF_SPARK = (
     "checkpointLocation",
@@ -52,10 +52,10 @@ _OF_SPARK = (
     "asyncProgressTrackingEnabled",
     "asyncProgressTrackingCheckpointIntervalMs",
 )
-"""What Spark reads itself, and hands on."""
+"""Options that Spark reads itself and passes on."""
 
 _COLUMNS_OF_THE_SOURCE = ("offset", "timestampType")
-"""What a copy of a topic has, and the log decides."""
+"""Columns of the source that the log sets: they are ignored without a warning."""
 
 _DECIDED_HERE = {
     "key.serializer": "a key is bytes or text: cast it in Spark",
@@ -70,7 +70,7 @@ _WITHOUT_EFFECT = frozenset(
         *("metrics.recording.level", "key.deserializer", "value.deserializer"),
     }
 )
-"""Options of Kafka's clients that change no record that is written."""
+"""Options of Kafka's clients that do not affect the written records."""
 
 _FIXES = {
     "headers": "build it as array(struct(name AS key, bytes AS value))",
@@ -82,21 +82,21 @@ _FIXES = {
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """Where and how to write, checked."""
+    """The checked options of a write."""
 
     client: Mapping[str, str]
-    """The producer's options, defaults included, but for `client.rack`."""
+    """The producer's options, including defaults, without `client.rack`."""
     topic: str
-    """Where all rows go; empty: each goes where its column `topic` says."""
+    """The topic of all rows; empty: the column `topic` has each row's."""
     client_rack: str
-    """The rack of every executor, or `env:NAME` for the variable there that holds it; may be
+    """The rack of all executors, or `env:NAME` for each executor's environment variable; may be
     empty."""
     delivery: str
     """One of `DELIVERIES`."""
     spark: Mapping[str, str]
     """Spark's own options of a stream, such as `checkpointlocation`, by lower-case name."""
     exact: Mapping[str, str] = field(default_factory=dict)
-    """Those of `delivery=exactly_once` that are given, as they are spelled."""
+    """The given options of `delivery=exactly_once`, in their usual spelling."""
 
     def client_here(self) -> dict[str, str]:
         """The producer's options on this executor.
@@ -121,7 +121,7 @@ def read_sink_options(options: Mapping[str, str]) -> SinkOptions:
     given = GivenOptions(options)
     client, unused = _read_client(given)
     rack = _one_of(given, client, "clientRack", "client.rack")
-    if rack:  # it would change nothing without
+    if rack:  # has no effect without this option
         client.setdefault("partitioner.rack.aware", "true")
     delivery = given.word("delivery", DELIVERIES)
     exact = {name: given.text(name) or "" for name in _OF_EXACTLY_ONCE if name in given}
@@ -130,14 +130,14 @@ def read_sink_options(options: Mapping[str, str]) -> SinkOptions:
         checked = {**checked, "transactional.id": "each task's own"}
     elif exact:
         raise UsageError(
-            f"option {next(iter(exact))} says how records are written exactly once: set"
+            f"option {next(iter(exact))} applies to exactly-once writes only: set"
             " delivery=exactly_once, or leave it out"
         )
     _check_client(checked)
     topic = given.text("topic")
     if topic == "":
         raise UsageError("option topic is empty: name the topic, or leave the option out")
-    _warn_once(unused, "options that change nothing in a write: %s")
+    _warn_once(unused, "options without effect in a write: %s")
     return SinkOptions(
         client=client,
         topic=topic or "",
@@ -149,14 +149,14 @@ def read_sink_options(options: Mapping[str, str]) -> SinkOptions:
 
 
 def check_columns(schema: Iterable[tuple[str, str]], topic: str) -> tuple[str, ...]:
-    """The columns to write, in the order of `COLUMNS`; others are left out, with a warning.
+    """The columns to write, in the order of `COLUMNS`; others are ignored, with a warning.
 
     Args:
         schema: the DataFrame's columns and their types in Spark SQL.
-        topic: the option; if it is given, the column does not count.
+        topic: the option; if it is set, the column `topic` is ignored.
 
     Raises:
-        UsageError: a column is missing, there twice, or of another type.
+        UsageError: a column is missing, occurs twice, or has a wrong type.
     """
     types: dict[str, str] = {}
     for name, kind in schema:
@@ -169,7 +169,7 @@ def check_columns(schema: Iterable[tuple[str, str]], topic: str) -> tuple[str, .
         kind = types.get(name, "")
         if kind and kind not in COLUMNS[name]:
             raise UsageError(
-                f"column {name} is of type {kind}, and must be {' or '.join(COLUMNS[name])}: "
+                f"column {name} has type {kind}, but must be {' or '.join(COLUMNS[name])}: "
                 f"{_fix(name, kind)}"
             )
     if "value" not in types:
@@ -184,8 +184,8 @@ def check_columns(schema: Iterable[tuple[str, str]], topic: str) -> tuple[str, .
     others = [name for name in types if name not in COLUMNS and name not in _COLUMNS_OF_THE_SOURCE]
     _warn_once(
         others,
-        "columns that are no part of a record, and are not written: %s; to_json(struct(…)) AS value"
-        " would write them",
+        "columns that are not part of a record are not written: %s; to write them, use"
+        " to_json(struct(…)) AS value",
     )
     return tuple(name for name in COLUMNS if name in types)
 
@@ -205,7 +205,7 @@ def _nearest_column(name: str, types: Mapping[str, str]) -> str:
 
 
 def _read_client(given: GivenOptions) -> tuple[dict[str, str], list[str]]:
-    """The producer's options, and the names of given options that change nothing."""
+    """The producer's options, and the names of given options without effect."""
     client: dict[str, str] = {}
     unused: list[str] = []
     for name, value in given.by_name.items():
@@ -214,7 +214,7 @@ def _read_client(given: GivenOptions) -> tuple[dict[str, str], list[str]]:
             continue
         short = name.removeprefix(_PREFIX)
         if short in _DECIDED_HERE:
-            raise UsageError(f"option {name} is not for a write: {_DECIDED_HERE[short]}")
+            raise UsageError(f"option {name} cannot be set for a write: {_DECIDED_HERE[short]}")
         if _is_unused_by_producer(short):
             unused.append(name)
         else:
@@ -222,13 +222,13 @@ def _read_client(given: GivenOptions) -> tuple[dict[str, str], list[str]]:
     servers = _one_of(given, client, _SERVERS, _SERVERS)
     if not servers:
         raise UsageError(
-            "option kafka.bootstrap.servers is missing: say where the cluster is, as HOST:PORT,…"
+            "option kafka.bootstrap.servers is missing: give the cluster's addresses, HOST:PORT,…"
         )
     return {**DEFAULTS, **client, _SERVERS: servers}, unused
 
 
 def _check_name(name: str) -> list[str]:
-    """The name of an option, if it is none of a write.
+    """A list with the option's name if a write ignores it, otherwise an empty list.
 
     Raises:
         UsageError: it is probably misspelled.
@@ -246,11 +246,11 @@ def _check_name(name: str) -> list[str]:
 
 
 def _is_unused_by_producer(name: str) -> bool:
-    """Whether a client's option, without its prefix, changes nothing for who writes.
+    """Whether a client's option, without its prefix, has no effect on a write.
 
-    What the producer itself refuses, such as a trust store of Java's, is left to it.
+    Options that the producer itself refuses, such as Java's trust stores, are left to it.
     """
-    # Not before it is needed: a commit on the driver imports this module too.
+    # Imported here, because a commit on the driver also imports this module and needs no client.
     from trimtab.client.network.refused_options import FOREIGN
     from trimtab.client.options import ADMIN, CONSUMER, PRODUCER
 
@@ -267,10 +267,10 @@ def _is_unused_by_producer(name: str) -> bool:
 
 
 def _one_of(given: GivenOptions, client: dict[str, str], name: str, client_name: str) -> str:
-    """What an option says that goes by two names; it is taken from the client's.
+    """The value of an option with two names; removes it from the client's options.
 
     Raises:
-        UsageError: they say two things.
+        UsageError: the two names have different values.
     """
     own, clients = given.text(name) or "", client.pop(client_name, "").strip()
     if own and clients and own != clients:
@@ -282,10 +282,10 @@ def _one_of(given: GivenOptions, client: dict[str, str], name: str, client_name:
 
 
 def _check_client(client: Mapping[str, str]) -> None:
-    """Refuse, on the driver, what the producer would refuse in every task.
+    """Refuse on the driver the options that the producer would refuse in every task.
 
     Raises:
-        UsageError: a value that is out of range, or options that contradict each other.
+        UsageError: a value is out of range, or options contradict each other.
     """
     from trimtab.client.options import producer_options
 
@@ -293,7 +293,7 @@ def _check_client(client: Mapping[str, str]) -> None:
 
 
 _warned: set[tuple[str, ...]] = set()
-"""Spark makes a new writer for every micro-batch: each warning comes once in a process."""
+"""Warnings already logged: Spark creates a new writer for every micro-batch."""
 
 
 def _warn_once(names: Sequence[str], text: str) -> None:

@@ -171,7 +171,7 @@ _SLIP = 0.85
 
 
 def read_options(options: Mapping[str, str]) -> SourceOptions:
-    """Check what a user gave `spark.read.options`.
+    """Check the options of `spark.read`.
 
     Args:
         options: by name in any case (Spark lower-cases the names).
@@ -190,10 +190,10 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
 
 
 def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
-    """Check what a user gave `spark.readStream.options`; like `read_options`.
+    """Check the options of `spark.readStream`; like `read_options`.
 
     Raises:
-        UsageError: as `read_options`, or one of the options that say where to end.
+        UsageError: as `read_options`, or an option for ending offsets.
     """
     given = GivenOptions(options)
     for name in _ENDING:
@@ -216,13 +216,13 @@ def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
 
 
 def read_columns(options: Mapping[str, str]) -> tuple[bool, bool]:
-    """Whether headers, and whether columns about record batches, are read; of either kind of read.
+    """Whether to read headers, and columns about record batches; for a batch or a stream.
 
-    Spark asks in a process of its own, before it is clear which kind of read it will be: only what
-    is missing is said here, and the client is not imported.
+    Spark calls this in a separate process, before it is known whether the query is a stream. So
+    only missing options are checked, and the client is not imported.
 
     Raises:
-        UsageError: no topics, no cluster, or the options are those of a table.
+        UsageError: no topics, no cluster, or the options of a table.
     """
     given = GivenOptions(options)
     _check_required(given)
@@ -233,13 +233,13 @@ def read_columns(options: Mapping[str, str]) -> tuple[bool, bool]:
 
 
 def warn_of_unused(options: SourceOptions) -> None:
-    """Name the given options that change nothing, in one warning."""
+    """List the given options without effect in one warning."""
     if options.unused:
-        logger.warning("options that change nothing here: %s", ", ".join(options.unused))
+        logger.warning("options without effect here: %s", ", ".join(options.unused))
 
 
 def resolve_rack(client_rack: str) -> str:
-    """The rack that the option `clientRack` means in this process.
+    """The rack that the option `clientRack` gives for this process.
 
     Args:
         client_rack: a rack, or `env:NAME` for the value of an environment variable.
@@ -260,7 +260,7 @@ def resolve_rack(client_rack: str) -> str:
 
 
 def _read_common(given: GivenOptions, without_effect: tuple[str, ...]) -> dict[str, Any]:
-    """What batches and streams share: the arguments of `SourceOptions` but for start and end."""
+    """The arguments of `SourceOptions` for batches and streams, without start and end."""
     _check_required(given)
     _check_limits(given)
     client, unused = _read_client(given)
@@ -296,16 +296,16 @@ def _read_common(given: GivenOptions, without_effect: tuple[str, ...]) -> dict[s
 
 
 def _check_required(given: GivenOptions) -> None:
-    """Refuse options that leave out what to read.
+    """Refuse options that do not say what to read.
 
     Raises:
-        UsageError: no cluster, not exactly one way of choosing topics, or those of a table.
+        UsageError: no cluster, not exactly one option that selects topics, or options of a table.
     """
     if not given.by_name or any(name in given for name in _OF_A_TABLE):
         raise UsageError(
-            "format trimtab cannot be a table of a catalog: Spark hands a Python data source no "
-            "options when such a table is read. Write CREATE TEMPORARY VIEW name USING trimtab "
-            "OPTIONS (...), or spark.read.format('trimtab').options(...)"
+            "format trimtab cannot be a table of a catalog: Spark passes no options to a Python "
+            "data source when it reads such a table. Write CREATE TEMPORARY VIEW name USING "
+            "trimtab OPTIONS (...), or spark.read.format('trimtab').options(...)"
         )
     chosen = [name for name in _CHOICES if name in given]
     if len(chosen) != 1:
@@ -317,15 +317,15 @@ def _check_required(given: GivenOptions) -> None:
         (given.text(each) or "") for each in (_BOOTSTRAP_SERVERS, _PREFIX + _BOOTSTRAP_SERVERS)
     ):
         raise UsageError(
-            "option kafka.bootstrap.servers is missing: say where the cluster is, as HOST:PORT,…"
+            "option kafka.bootstrap.servers is missing: give the cluster's addresses, HOST:PORT,…"
         )
 
 
 def _check_limits(given: GivenOptions) -> None:
-    """Refuse a minimum above its maximum; in batches too, as the connector does.
+    """Refuse a minimum above its maximum; also for batches, as the connector does.
 
     Raises:
-        UsageError: names both.
+        UsageError: a minimum is above its maximum.
     """
     limits = {
         ("minOffsetsPerTrigger", "maxOffsetsPerTrigger"): lambda name: given.number(name, 0),
@@ -364,7 +364,7 @@ def _read_max_partitions(given: GivenOptions) -> int | Literal["auto"]:
 
 
 def _read_client(given: GivenOptions) -> tuple[dict[str, str], list[str]]:
-    """The consumer's options, and the names of given options that change nothing."""
+    """The consumer's options, and the names of given options without effect."""
     known = {name.lower(): name for name in SOURCE_NAMES}
     client: dict[str, str] = {}
     unused: list[str] = []
@@ -378,7 +378,7 @@ def _read_client(given: GivenOptions) -> tuple[dict[str, str], list[str]]:
             else:
                 client[short] = value
         elif name not in known:
-            _refuse_slip(name, known)
+            _refuse_misspelled(name, known)
             unused.append(name)
     servers = given.text(_BOOTSTRAP_SERVERS)
     if servers is not None and client.setdefault(_BOOTSTRAP_SERVERS, servers) != servers:
@@ -390,9 +390,9 @@ def _read_client(given: GivenOptions) -> tuple[dict[str, str], list[str]]:
 
 
 def _is_unused_by_consumer(name: str) -> bool:
-    """Whether a client option, without its prefix, changes nothing for a reader of offset ranges.
+    """Whether a client option, without its prefix, has no effect on reading offset ranges.
 
-    What the consumer itself refuses, such as a trust store of Java's, is left to it.
+    Options that the consumer itself refuses, such as Java's trust stores, are left to it.
     """
     from trimtab.client.network.refused_options import FOREIGN
     from trimtab.client.options import ADMIN, CONSUMER, PRODUCER
@@ -403,15 +403,15 @@ def _is_unused_by_consumer(name: str) -> bool:
     if CONSUMER.knows(name) or name.startswith(_SECURITY) or name in FOREIGN:
         return False
     if not PRODUCER.knows(name) and not ADMIN.knows(name):
-        _refuse_slip(_PREFIX + name, {_PREFIX + option.name: "" for option in CONSUMER})
+        _refuse_misspelled(_PREFIX + name, {_PREFIX + option.name: "" for option in CONSUMER})
     return True
 
 
-def _refuse_slip(name: str, known: Mapping[str, str]) -> None:
-    """Refuse an unknown name that differs from a known one by a slip of the pen.
+def _refuse_misspelled(name: str, known: Mapping[str, str]) -> None:
+    """Refuse an unknown name that resembles a known one.
 
     Raises:
-        UsageError: names the one that was probably meant.
+        UsageError: with the known name that was probably meant.
     """
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=_SLIP)
     if nearest:
@@ -425,11 +425,11 @@ def _read_offsets(
     default: Literal["earliest", "latest"],
     refused: Literal["earliest", "latest"] | None = None,
 ) -> Offsets:
-    """Where to start or end: one time, times by partition, or offsets; the first that is given.
+    """The starting or ending offsets: one time, times by partition, or offsets, in this priority.
 
     Args:
-        names: of the three options.
-        refused: what a batch cannot do: start at the end, or end at the start.
+        names: the names of the three options.
+        refused: the word that would make a batch empty: start at the end, or end at the start.
     """
     one_time, times, offsets = names
     or_latest = given.word(_STRATEGY, ("error", "latest")) == "latest"
@@ -443,7 +443,7 @@ def _read_offsets(
         return default
     word = text.lower()
     if word == refused:
-        raise UsageError(f"option {offsets}={text!r}: a batch would hold nothing")
+        raise UsageError(f"option {offsets}={text!r}: a batch would be empty")
     if word in _WORDS:
         return _WORDS[word]
     by_partition = given.offsets(offsets, EARLIEST if default == "earliest" else LATEST)
@@ -451,17 +451,16 @@ def _read_offsets(
     for partition, offset in by_partition.items():
         if offset == nothing:
             raise UsageError(
-                f"option {offsets}: {offset} ({refused}) for {partition}: a batch would hold"
-                " nothing"
+                f"option {offsets}: {offset} ({refused}) for {partition}: a batch would be empty"
             )
     return by_partition
 
 
 def _check_order(starting: Offsets, ending: Offsets) -> None:
-    """Refuse a start that lies after its end, as far as the options alone show it.
+    """Refuse a start after its end, if the options alone show it.
 
     Raises:
-        UsageError: names the partition and both values.
+        UsageError: with the partition and both values.
     """
     if isinstance(starting, Timestamps) and isinstance(ending, Timestamps):
         names = ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp")
@@ -479,5 +478,5 @@ def _check_order(starting: Offsets, ending: Offsets) -> None:
     for partition, start in starts.items():
         if 0 <= ends[partition] < start:
             raise UsageError(
-                f"{partition}: {names[0]} {start} lies after {names[1]} {ends[partition]}"
+                f"{partition}: {names[0]} {start} is after {names[1]} {ends[partition]}"
             )

@@ -52,9 +52,12 @@ def test_names_count_in_any_case_and_the_producers_options_pass_through() -> Non
         ({"client.rack": "a"}, "did you mean clientRack?"),
         ({"kafka.topic": "a", "topic": ""}, "option topic is empty"),
         ({"topic": " "}, "option topic is empty"),
-        ({"kafka.key.serializer": "X"}, "kafka.key.serializer is not for a write: a key is bytes"),
-        ({"kafka.value.serializer": "X"}, "kafka.value.serializer is not for a write"),
-        ({"kafka.transactional.id": "x"}, "kafka.transactional.id is not for a write"),
+        (
+            {"kafka.key.serializer": "X"},
+            "kafka.key.serializer cannot be set for a write: a key is bytes",
+        ),
+        ({"kafka.value.serializer": "X"}, "kafka.value.serializer cannot be set for a write"),
+        ({"kafka.transactional.id": "x"}, "kafka.transactional.id cannot be set for a write"),
         ({"kafka.lingr.ms": "1"}, "did you mean kafka.linger.ms"),
         ({"kafka.queue.buffering.max.ms": "1"}, "here it is linger.ms"),
         ({"kafka.linger.ms": "soon"}, "linger.ms"),
@@ -92,7 +95,7 @@ def test_options_that_change_nothing_are_taken_with_one_warning(
         options = read_sink_options({**REQUIRED, name: "5"})
     assert name.removeprefix("kafka.") not in options.client
     assert [record.getMessage() for record in caplog.records] == [
-        f"options that change nothing in a write: {name}"
+        f"options without effect in a write: {name}"
     ]
 
 
@@ -151,10 +154,10 @@ def test_the_topic_option_wins_over_a_column_of_any_type() -> None:
         ([("Value", "string")], "t", r"value is missing \(is it Value\? rename that\)"),
         ([("value", "string")], "", "no topic: give the option topic, or a column topic"),
         ([("value", "string"), ("topics", "string")], "", r"\(is it topics\? rename that\)"),
-        ([("value", "int")], "t", r"value is of type int, .* string or binary: CAST\(value AS ST"),
+        ([("value", "int")], "t", r"value has type int, .* string or binary: CAST\(value AS ST"),
         ([("value", "struct<a:int>")], "t", r"to_json\(value\)"),
-        ([("value", "string"), ("key", "bigint")], "t", r"key is of type bigint.*CAST\(key AS STR"),
-        ([("value", "string"), ("topic", "int")], "", r"topic is of type int.*CAST\(topic AS STR"),
+        ([("value", "string"), ("key", "bigint")], "t", r"key has type bigint.*CAST\(key AS STR"),
+        ([("value", "string"), ("topic", "int")], "", r"topic has type int.*CAST\(topic AS STR"),
         ([("value", "string"), ("partition", "bigint")], "t", r"CAST\(partition AS INT\)"),
         ([("value", "string"), ("timestamp", "double")], "t", r"CAST\(timestamp AS TIMESTAMP\)"),
         ([("value", "string"), ("headers", "map<string,binary>")], "t", r"array\(struct\("),
