@@ -82,7 +82,7 @@ def test_text_and_rows_of_several_topics_stay_in_order(spark: SparkSession, serv
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
-        (["id AS value"], {"topic": "t"}, r"column value is of type bigint.*CAST\(value AS STRING"),
+        (["id AS value"], {"topic": "t"}, r"column value has type bigint.*CAST\(value AS STRING"),
         (["'v' AS value"], {"topik": "t"}, "unknown option topik of a write: did you mean topic"),
         (
             ["repeat('v', 2000000) AS value"],
@@ -187,5 +187,5 @@ def test_updates_go_through_foreach_batch(servers: str, topic: str, files: Files
 
 def test_a_stream_says_why_it_cannot_be_written(servers: str, topic: str, files: Files) -> None:
     files.add("a")
-    with pytest.raises(StreamingQueryException, match="column value is of type int"):
+    with pytest.raises(StreamingQueryException, match="column value has type int"):
         files.run(stream(files.read().selectExpr("1 AS value"), servers, topic))
