@@ -93,9 +93,9 @@ def pack_ranges(
         goal = min(goal, TASK_RECORDS)
     leaders = find_leaders([each.partition for each in small])
     small.sort(key=lambda each: (leaders.get(each.partition, NO_LEADER), each.partition))
-    shared = {each.index for each in small}
+    shared = {each.number for each in small}
     tasks = [[index] for index in range(len(ranges)) if index not in shared]
-    tasks += [sorted(each.index for each in task) for task in _fill(small, goal, least, limits)]
+    tasks += [sorted(each.number for each in task) for task in _fill(small, goal, least, limits)]
     return [tuple(ranges[index] for index in indexes) for indexes in sorted(tasks)]
 
 
@@ -118,12 +118,12 @@ class _Candidate(NamedTuple):
     """A range that may share a task.
 
     Attributes:
-        index: its index among all ranges.
+        number: its index among all ranges.
         cost: its cost for a task, in records.
         may_share: whether no other range has the same partition, and its size is known if needed.
     """
 
-    index: int
+    number: int
     partition: TopicPartition
     cost: int
     records: int
