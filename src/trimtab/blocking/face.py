@@ -75,11 +75,16 @@ def waits(
 
     @wraps(method)
     def call(face: Face[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        # A caller's generator may wait for a client, which is not possible on the loop thread.
-        given = [list(each) if isinstance(each, Iterator) else each for each in args]
-        return face._run(method, face._client, *given, **kwargs)  # type: ignore[arg-type]
+        given = [_read_here(each) for each in args]
+        named = {name: _read_here(each) for name, each in kwargs.items()}
+        return face._run(method, face._client, *given, **named)  # type: ignore[arg-type]
 
     return call
+
+
+def _read_here(argument: object) -> object:
+    """A caller's generator may wait for a client, which is not possible on the loop thread."""
+    return list(argument) if isinstance(argument, Iterator) else argument
 
 
 def at_once(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Face[Any], P], T]:

@@ -66,7 +66,7 @@ def test_a_generator_runs_on_its_callers_thread_and_may_wait(cluster: Cluster) -
     with Admin(servers) as admin, Consumer(servers) as consumer:
         expected = {TopicPartition("t", 0): 0, TopicPartition("t", 1): 0}
         assert consumer.end_offsets(partitions(admin)) == expected
-        assert admin.list_offsets(partitions(admin)).keys() == expected.keys()
+        assert admin.list_offsets(partitions=partitions(admin)).keys() == expected.keys()
     assert threads == [threading.current_thread().name] * 2
 
 
