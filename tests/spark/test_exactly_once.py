@@ -157,8 +157,8 @@ def test_the_last_decision_is_found_behind_what_was_aborted(
     with ledger.deciding(driver) as decider:
         for decision in decisions:
             decider.write(decision)
+    driver = ledger.take_over(after=driver)  # which waits for the end of the last commit
     assert ledger.last_decision() == decisions[-1]
-    driver = ledger.take_over(after=driver)
     with Producer(kafka, transactional_id="found/driver") as zombie:
         zombie.resume_transactions(driver)
         zombie.begin_transaction(two_phase=True)

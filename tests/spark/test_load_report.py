@@ -17,7 +17,6 @@ import pytest
 from benchmarks.processes import free_ports
 from trimtab import Admin, Cluster, Producer
 from trimtab.cli import main
-from trimtab.cli.load import survey
 from trimtab.cli.load.history import RECALLED, recall
 
 if TYPE_CHECKING:
@@ -71,9 +70,7 @@ def test_a_report_has_every_record_and_says_what_to_do(
     servers: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(survey, "_MOST_TASKS", 2)  # several partitions in each, as of thousands
     (tmp_path / "clients.csv").write_text(
         f"topic,kind,rack,share,isNear\n{HOT},produce,a,1,false\n"
     )
