@@ -53,6 +53,7 @@ LINES = 120
 TASKS = 3
 TOPIC = "under-fire"
 TWO_PHASE = "kafka.transaction.two.phase.commit.enable"
+MARKER_SECONDS = 60.0
 PATIENCE = 900.0
 """Seconds for one micro-batch, with all that happens to it."""
 
@@ -73,9 +74,20 @@ class TwoPhaseKafka(ApacheKafka):
         return self._process is not None and self._process.poll() is not None
 
 
+def wait_for_markers(admin: Admin) -> None:
+    """Return once readers of committed records see every transaction that has been ended.
+
+    EndTxn is answered before the brokers have written the transaction's markers.
+    """
+    deadline = time.monotonic() + MARKER_SECONDS
+    while pending := admin.list_transactions(states=["PrepareCommit", "PrepareAbort"]):
+        assert time.monotonic() < deadline, pending
+
+
 def committed_values(servers: str, topic: str) -> list[str]:
     """The values of all records that a reader of committed ones sees."""
     with Admin(servers) as admin:
+        wait_for_markers(admin)
         count = admin.describe_topics([topic])[topic].partition_count
         partitions = [TopicPartition(topic, number) for number in range(count)]
         ends = admin.list_offsets(partitions, isolation="read_committed")

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.exactly_once import TwoPhaseKafka
+from benchmarks.exactly_once import TwoPhaseKafka, wait_for_markers
 from tests.kafka import transaction_version
 from trimtab import Admin, Consumer, ErrorCode, Producer, TopicPartition
 from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
@@ -66,6 +66,7 @@ def committed(servers: str, topic: str) -> list[bytes | None]:
             servers, isolation_level="read_committed", auto_offset_reset="earliest"
         ) as consumer,
     ):
+        wait_for_markers(admin)
         end = admin.list_offsets([partition], isolation="read_committed")[partition].offset
         consumer.assign([partition])
         values: list[bytes | None] = []

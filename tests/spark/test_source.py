@@ -132,7 +132,7 @@ def test_nothing_to_read_is_an_empty_frame(spark: SparkSession, servers: str) ->
         ({"subscribe": TOPIC, "startingOffset": "x"}, "", "did you mean startingOffsets"),
         ({}, "", "exactly one of the options subscribe, subscribePattern, assign"),
         ({"subscribe": TOPIC}, "valu binary", "did you mean value"),
-        ({"subscribe": TOPIC}, "offset int", "column offset is bigint, not int"),
+        ({"subscribe": TOPIC}, "offset int", "column offset as int, but it is bigint"),
         ({"subscribe": "nowhere"}, "", "UNKNOWN_TOPIC_OR_PARTITION"),
         (
             {"subscribe": TOPIC, "kafka.fetch.max.byte": "1"},

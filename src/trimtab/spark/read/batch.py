@@ -96,9 +96,9 @@ def check_columns(schema: StructType) -> list[tuple[str, bool]]:
             nearest = difflib.get_close_matches(field.name, known, n=1)
             hint = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(known)}"
             raise UsageError(f"the schema names column {field.name}, which no record has: {hint}")
-        if kind != known[field.name]:
+        if kind != (own := known[field.name]):
             raise UsageError(
-                f"the schema's column {field.name} has type {known[field.name]}, not {kind}: read "
-                "it as such and cast it"
+                f"the schema reads column {field.name} as {kind}, but it is {own}: read it as {own}"
+                " and cast it"
             )
     return [(field.name, field.nullable) for field in schema.fields]

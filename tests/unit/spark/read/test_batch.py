@@ -32,7 +32,7 @@ def test_columns_keep_their_order_and_nullability() -> None:
     [
         ("valu", "binary", "did you mean value"),
         ("carrier", "string", "known are key, value"),
-        ("offset", "integer", "column offset has type bigint, not int"),
+        ("offset", "integer", "column offset as int, but it is bigint"),
     ],
 )
 def test_a_column_that_no_record_has_is_refused(name: str, kind: str, message: str) -> None:
