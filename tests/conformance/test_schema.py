@@ -1,8 +1,8 @@
 """Compares trimtab's message classes with Kafka's own definitions, field by field.
 
-The definitions are JSON files in the jars of Apache Kafka 4.3.0: kafka-clients, and kafka-metadata
-in the same directory. `TRIMTAB_KAFKA_CLIENTS_JAR` is the path of the first; without it, ~/.cache
-and ~/.m2 are searched.
+The definitions are JSON files in the jars of Apache Kafka 4.3.0: kafka-clients, and beside it
+kafka-metadata and kafka-group-coordinator. `TRIMTAB_KAFKA_CLIENTS_JAR` is the path of the first;
+without it, ~/.cache and ~/.m2 are searched.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import pytest
 from trimtab.wire.messages import APIS, OWN_APIS_FROM
 from trimtab.wire.messages.control_records import CONTROL_RECORDS
 from trimtab.wire.messages.delete_topics import DeleteTopicsRequest
+from trimtab.wire.messages.group_records import KEYS, VALUES
 from trimtab.wire.messages.metadata_records import RECORDS
 from trimtab.wire.schema import Field, Schema, schema
 from trimtab.wire.types import MAX_INT16, NO_VERSIONS, ZERO_UUID, Versions
@@ -27,6 +28,7 @@ from trimtab.wire.types import MAX_INT16, NO_VERSIONS, ZERO_UUID, Versions
 VERSION = "4.3.0"
 CLIENTS_JAR = f"kafka-clients-{VERSION}.jar"
 METADATA_JAR = f"kafka-metadata-{VERSION}.jar"
+GROUPS_JAR = f"kafka-group-coordinator-{VERSION}.jar"
 
 ZEROS: dict[str, object] = {
     "bool": False,
@@ -63,13 +65,24 @@ def clients_jar() -> Iterator[zipfile.ZipFile]:
 
 @pytest.fixture(scope="module")
 def metadata_jar(clients_jar: zipfile.ZipFile) -> Iterator[zipfile.ZipFile]:
-    clients = Path(str(clients_jar.filename))
-    in_maven = clients.parent.parent.parent / "kafka-metadata" / VERSION / METADATA_JAR
-    found = [path for path in (clients.with_name(METADATA_JAR), in_maven) if path.exists()]
-    if not found:
-        pytest.skip(f"no {METADATA_JAR} beside {clients}")
-    with zipfile.ZipFile(found[0]) as jar:
+    with open_neighbour(clients_jar, METADATA_JAR) as jar:
         yield jar
+
+
+@pytest.fixture(scope="module")
+def groups_jar(clients_jar: zipfile.ZipFile) -> Iterator[zipfile.ZipFile]:
+    with open_neighbour(clients_jar, GROUPS_JAR) as jar:
+        yield jar
+
+
+def open_neighbour(clients_jar: zipfile.ZipFile, name: str) -> zipfile.ZipFile:
+    clients = Path(str(clients_jar.filename))
+    artifact = name.removesuffix(f"-{VERSION}.jar")
+    in_maven = clients.parent.parent.parent / artifact / VERSION / name
+    found = [path for path in (clients.with_name(name), in_maven) if path.exists()]
+    if not found:
+        pytest.skip(f"no {name} beside {clients}")
+    return zipfile.ZipFile(found[0])
 
 
 def read_definition(jar: zipfile.ZipFile, path: str) -> dict[str, Any]:
@@ -100,8 +113,10 @@ def versions(text: str | None) -> Versions:
 def expected_default(declared: dict[str, Any], kind: str) -> object:
     """The default as a Python value; for a struct its name."""
     is_primitive = kind in ZEROS or kind.startswith(("int", "uint"))
-    text = declared.get("default")
+    text = declared.get("default", "")
     if text is None:
+        return None
+    if "default" not in declared:
         if declared["type"].startswith("[]"):
             return []
         return ZEROS.get(kind, 0) if is_primitive else kind
@@ -199,6 +214,12 @@ def test_message_is_as_kafka_defines_it(cls: type, clients_jar: zipfile.ZipFile)
 @pytest.mark.parametrize("cls", RECORDS.values(), ids=lambda cls: cls.__name__)
 def test_metadata_record_is_as_kafka_defines_it(cls: type, metadata_jar: zipfile.ZipFile) -> None:
     definition = read_definition(metadata_jar, f"common/metadata/{cls.__name__}.json")
+    assert list(differences(cls, definition)) == []
+
+
+@pytest.mark.parametrize("cls", [*KEYS, *VALUES], ids=lambda cls: cls.__name__)
+def test_record_of_a_group_is_as_kafka_defines_it(cls: type, groups_jar: zipfile.ZipFile) -> None:
+    definition = read_definition(groups_jar, f"common/message/{cls.__name__}.json")
     assert list(differences(cls, definition)) == []
 
 

@@ -58,6 +58,7 @@ class RequestHeader(NamedTuple):
         correlation_id: returned in the response.
         client_id: None if the client gave none.
         body: the position in the frame where the body starts.
+        peer_host: the address that the request came from, if known.
     """
 
     api_key: int
@@ -65,6 +66,7 @@ class RequestHeader(NamedTuple):
     correlation_id: int
     client_id: str | None
     body: int
+    peer_host: str = ""
 
 
 def encode_request(
@@ -148,7 +150,7 @@ def _prepend(prefix: bytes, parts: list[BytesLike]) -> list[BytesLike]:
     return parts
 
 
-def decode_request_header(frame: BytesLike) -> RequestHeader:
+def decode_request_header(frame: BytesLike, peer_host: str = "") -> RequestHeader:
     """The header of a request frame without its length prefix.
 
     A version that trimtab does not serve is no error here, because an ApiVersions request of any
@@ -177,7 +179,7 @@ def decode_request_header(frame: BytesLike) -> RequestHeader:
             position = _skip_tags(frame, position)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise CorruptData(f"request header in {len(frame)} bytes: {error}") from error
-    return RequestHeader(api_key, api_version, correlation_id, client_id, position)
+    return RequestHeader(api_key, api_version, correlation_id, client_id, position, peer_host)
 
 
 def decode_correlation_id(frame: BytesLike) -> int:

@@ -32,6 +32,10 @@ from trimtab.wire.messages.broker_registration import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
 )
+from trimtab.wire.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
 from trimtab.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -43,11 +47,13 @@ from trimtab.wire.messages.create_partitions import (
 )
 from trimtab.wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from trimtab.wire.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
+from trimtab.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from trimtab.wire.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from trimtab.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from trimtab.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 from trimtab.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from trimtab.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from trimtab.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from trimtab.wire.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from trimtab.wire.messages.describe_producers import (
     DescribeProducersRequest,
@@ -67,16 +73,20 @@ from trimtab.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from trimtab.wire.messages.fetch import FetchRequest, FetchResponse
 from trimtab.wire.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
 from trimtab.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from trimtab.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from trimtab.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
 from trimtab.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from trimtab.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from trimtab.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from trimtab.wire.messages.list_batch_sizes import ListBatchSizesRequest, ListBatchSizesResponse
 from trimtab.wire.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from trimtab.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from trimtab.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from trimtab.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
@@ -88,6 +98,7 @@ from trimtab.wire.messages.list_transactions import (
 )
 from trimtab.wire.messages.metadata import MetadataRequest, MetadataResponse
 from trimtab.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from trimtab.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from trimtab.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from trimtab.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
@@ -99,6 +110,7 @@ from trimtab.wire.messages.sasl_authenticate import (
     SaslAuthenticateResponse,
 )
 from trimtab.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from trimtab.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from trimtab.wire.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from trimtab.wire.messages.unregister_broker import (
     UnregisterBrokerRequest,
@@ -161,7 +173,16 @@ APIS: dict[int, Api] = {
         _api(OffsetCommitRequest),
         _api(OffsetFetchRequest),
         _api(FindCoordinatorRequest),
+        _api(JoinGroupRequest),
+        _api(SyncGroupRequest),
+        _api(HeartbeatRequest),
+        _api(LeaveGroupRequest),
+        _api(DescribeGroupsRequest),
+        _api(ListGroupsRequest),
+        _api(DeleteGroupsRequest),
+        _api(OffsetDeleteRequest),
         _api(ConsumerGroupHeartbeatRequest),
+        _api(ConsumerGroupDescribeRequest),
         _api(ApiVersionsRequest),
         _api(CreateTopicsRequest),
         _api(DeleteTopicsRequest),
@@ -236,6 +257,8 @@ __all__ = [
     "BrokerHeartbeatResponse",
     "BrokerRegistrationRequest",
     "BrokerRegistrationResponse",
+    "ConsumerGroupDescribeRequest",
+    "ConsumerGroupDescribeResponse",
     "ConsumerGroupHeartbeatRequest",
     "ConsumerGroupHeartbeatResponse",
     "CreateAclsRequest",
@@ -246,6 +269,8 @@ __all__ = [
     "CreateTopicsResponse",
     "DeleteAclsRequest",
     "DeleteAclsResponse",
+    "DeleteGroupsRequest",
+    "DeleteGroupsResponse",
     "DeleteRecordsRequest",
     "DeleteRecordsResponse",
     "DeleteTopicsRequest",
@@ -256,6 +281,8 @@ __all__ = [
     "DescribeClusterResponse",
     "DescribeConfigsRequest",
     "DescribeConfigsResponse",
+    "DescribeGroupsRequest",
+    "DescribeGroupsResponse",
     "DescribeLogDirsRequest",
     "DescribeLogDirsResponse",
     "DescribeProducersRequest",
@@ -276,14 +303,22 @@ __all__ = [
     "FetchSnapshotResponse",
     "FindCoordinatorRequest",
     "FindCoordinatorResponse",
+    "HeartbeatRequest",
+    "HeartbeatResponse",
     "IncrementalAlterConfigsRequest",
     "IncrementalAlterConfigsResponse",
     "InitProducerIdRequest",
     "InitProducerIdResponse",
+    "JoinGroupRequest",
+    "JoinGroupResponse",
+    "LeaveGroupRequest",
+    "LeaveGroupResponse",
     "ListBatchSizesRequest",
     "ListBatchSizesResponse",
     "ListConfigResourcesRequest",
     "ListConfigResourcesResponse",
+    "ListGroupsRequest",
+    "ListGroupsResponse",
     "ListOffsetsRequest",
     "ListOffsetsResponse",
     "ListPartitionReassignmentsRequest",
@@ -294,6 +329,8 @@ __all__ = [
     "MetadataResponse",
     "OffsetCommitRequest",
     "OffsetCommitResponse",
+    "OffsetDeleteRequest",
+    "OffsetDeleteResponse",
     "OffsetFetchRequest",
     "OffsetFetchResponse",
     "OffsetForLeaderEpochRequest",
@@ -304,6 +341,8 @@ __all__ = [
     "SaslAuthenticateResponse",
     "SaslHandshakeRequest",
     "SaslHandshakeResponse",
+    "SyncGroupRequest",
+    "SyncGroupResponse",
     "TxnOffsetCommitRequest",
     "TxnOffsetCommitResponse",
     "UnregisterBrokerRequest",

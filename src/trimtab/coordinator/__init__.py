@@ -1,0 +1,1 @@
+"""The coordinator of groups: pure decisions about members, generations and committed offsets."""

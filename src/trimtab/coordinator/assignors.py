@@ -1,0 +1,147 @@
+"""Server-side assignors of consumer groups: which member is to read which partitions, as plain
+functions.
+
+Each gives every partition of a topic that has a subscriber to exactly one member that subscribes to
+it. The result depends only on the arguments, also on their order.
+
+Source: KIP-848; Kafka's `UniformAssignor` and `RangeAssignor`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from heapq import heapify, heapreplace
+from typing import NamedTuple, TypeAlias
+
+from trimtab.coordinator.topics import PartitionKey
+
+
+class Subscriber(NamedTuple):
+    """A member for which partitions are chosen.
+
+    Attributes:
+        instance_id: of a static member.
+        topics: the ids of the topics to which it subscribes.
+        partitions: those that it was given last.
+    """
+
+    instance_id: str | None
+    topics: frozenset[bytes]
+    partitions: frozenset[PartitionKey]
+
+
+Assignment: TypeAlias = dict[str, frozenset[PartitionKey]]
+"""The partitions of each member, by its id."""
+Assignor: TypeAlias = Callable[[Mapping[str, Subscriber], Mapping[bytes, int]], Assignment]
+"""From the members by id, and the number of partitions of each topic by its id."""
+
+
+def uniform(members: Mapping[str, Subscriber], topics: Mapping[bytes, int]) -> Assignment:
+    """Numbers of partitions as equal as the subscriptions allow, with few partitions moved.
+
+    Every member keeps what it has. A partition without a member goes to the subscriber with the
+    fewest. Then partitions move along the shortest chains of members from one that has at least two
+    more than the last of the chain, until there is no such chain: then no assignment is more equal.
+    """
+    subscribers = _subscribers(members, topics)
+    given: dict[str, dict[PartitionKey, None]] = {member_id: {} for member_id in members}
+    taken: set[PartitionKey] = set()
+    for member_id, member in members.items():
+        for key in sorted(member.partitions):
+            topic_id, index = key
+            if topic_id in member.topics and index < topics.get(topic_id, 0) and key not in taken:
+                given[member_id][key] = None
+                taken.add(key)
+    for topic_id in sorted(subscribers, key=lambda each: (len(subscribers[each]), each)):
+        loads = [(len(given[each]), place) for place, each in enumerate(subscribers[topic_id])]
+        heapify(loads)
+        for index in range(topics[topic_id]):
+            key = (topic_id, index)
+            if key not in taken:
+                count, place = loads[0]
+                given[subscribers[topic_id][place]][key] = None
+                heapreplace(loads, (count + 1, place))
+    while chain := _find_chain(given, subscribers):
+        for (giver, key), taker in chain:
+            del given[giver][key]
+            given[taker][key] = None
+    return {member_id: frozenset(keys) for member_id, keys in given.items()}
+
+
+def _find_chain(
+    given: Mapping[str, dict[PartitionKey, None]], subscribers: Mapping[bytes, list[str]]
+) -> list[tuple[tuple[str, PartitionKey], str]]:
+    """Moves that make the numbers more equal, each of a partition from one member to another; empty
+    if there are none."""
+    least = min((len(keys) for keys in given.values()), default=0)
+    hopeless: set[str] = set()
+    for giver in sorted(given, key=lambda each: -len(given[each])):
+        count = len(given[giver])
+        if count < least + 2:
+            break
+        if giver in hopeless:
+            continue
+        came_from: dict[str, tuple[str, PartitionKey]] = {}
+        reached = {giver}
+        open_members = deque([giver])
+        while open_members:
+            member = open_members.popleft()
+            seen_topics: set[bytes] = set()
+            for key in reversed(given[member]):  # what came last goes first
+                if key[0] in seen_topics:
+                    continue
+                seen_topics.add(key[0])
+                for taker in sorted(subscribers[key[0]], key=lambda each: len(given[each])):
+                    if taker in reached:
+                        continue
+                    reached.add(taker)
+                    came_from[taker] = (member, key)
+                    if len(given[taker]) + 2 <= count:
+                        return _follow(came_from, giver, taker)
+                    open_members.append(taker)
+        hopeless |= reached
+    return []
+
+
+def _follow(
+    came_from: Mapping[str, tuple[str, PartitionKey]], giver: str, taker: str
+) -> list[tuple[tuple[str, PartitionKey], str]]:
+    chain = []
+    while taker != giver:
+        chain.append((came_from[taker], taker))
+        taker = came_from[taker][0]
+    return chain
+
+
+def assign_ranges(members: Mapping[str, Subscriber], topics: Mapping[bytes, int]) -> Assignment:
+    """`range`: of each topic consecutive partitions, in the order of the members' ids, or instance
+    ids. Topics with the same subscribers and equally many partitions are divided alike."""
+    given: dict[str, list[PartitionKey]] = {member_id: [] for member_id in members}
+    for topic_id, subscribed in _subscribers(members, topics).items():
+        order = sorted(
+            subscribed,
+            key=lambda each: (members[each].instance_id is None, members[each].instance_id or each),
+        )
+        share, larger = divmod(topics[topic_id], len(order))
+        begin = 0
+        for place, member_id in enumerate(order):
+            end = begin + share + (place < larger)
+            given[member_id] += [(topic_id, index) for index in range(begin, end)]
+            begin = end
+    return {member_id: frozenset(keys) for member_id, keys in given.items()}
+
+
+def _subscribers(
+    members: Mapping[str, Subscriber], topics: Iterable[bytes]
+) -> dict[bytes, list[str]]:
+    """By topic the ids of the members that subscribe to it; no topic without any."""
+    found: dict[bytes, list[str]] = {}
+    for member_id, member in members.items():
+        for topic_id in member.topics:
+            found.setdefault(topic_id, []).append(member_id)
+    return {topic_id: found[topic_id] for topic_id in topics if topic_id in found}
+
+
+ASSIGNORS: dict[str, Assignor] = {"uniform": uniform, "range": assign_ranges}
+"""By the name that members ask for."""

@@ -1,0 +1,828 @@
+"""One consumer group (KIP-848): the coordinator assigns partitions, members follow by heartbeats.
+
+    subscription, topics ─▶ group epoch ─▶ target assignment ─▶ each member's own assignment
+
+A member has the partitions that it had and keeps, until it says that it has let go of the others;
+only then a member that is to have those gets them. So no partition has two owners.
+
+Every change of a group is a record, and takes effect by `replay`. Only deadlines are kept beside.
+
+Source: Kafka's `ConsumerGroup`, `CurrentAssignmentBuilder` and `GroupMetadataManager`; KIP-1101
+(hash of the topics), KIP-1251 (epochs of partitions).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+from trimtab.coordinator.assignors import ASSIGNORS, Subscriber
+from trimtab.coordinator.consumer_heartbeat import (
+    JOIN,
+    LEAVE_FOR_NOW,
+    NOT_GIVEN,
+    HeartbeatRefused,
+    read_owned,
+)
+from trimtab.coordinator.consumer_member import (
+    ConsumerMember,
+    MemberState,
+    by_topic,
+    describe_nobody,
+    read_partitions,
+    write_partitions,
+)
+from trimtab.coordinator.effects import Caller, Now
+from trimtab.coordinator.timers import Timers
+from trimtab.coordinator.topic_pattern import TopicPattern
+from trimtab.coordinator.topics import PartitionKey, Topics
+from trimtab.errors import ErrorCode
+from trimtab.records import TopicPartition as PartitionName
+from trimtab.wire.messages.consumer_group_describe import Assignment as DescribedAssignment
+from trimtab.wire.messages.consumer_group_describe import DescribedGroup
+from trimtab.wire.messages.consumer_group_describe import Member as DescribedMember
+from trimtab.wire.messages.consumer_group_describe import (
+    TopicPartitions as DescribedTopicPartitions,
+)
+from trimtab.wire.messages.consumer_group_heartbeat import (
+    Assignment,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from trimtab.wire.messages.consumer_group_heartbeat import (
+    TopicPartitions as AssignedTopicPartitions,
+)
+from trimtab.wire.messages.consumer_group_records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    TopicPartition,
+)
+from trimtab.wire.messages.group_records import Key, Value
+
+_FIRST_EPOCH: Final = 2
+"""Of a new group: 0 joins, and 1 stands in Kafka for the time before the first assignment."""
+_COMMITS_SINCE: Final = 9
+"""The first version of OffsetCommit that members may use."""
+_CLASSIC_MEMBER: Final = 0
+_CONSUMER_MEMBER: Final = 1
+
+
+class GroupState(StrEnum):
+    """The state of a consumer group, as ConsumerGroupDescribe names it."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+
+
+class ConsumerRules(NamedTuple):
+    """Options of one group.
+
+    Attributes:
+        session_s: a member that sends no heartbeat for so long is removed.
+        heartbeat_ms: how often members are asked to send one.
+        max_size: of members.
+        upgrades: whether a classic group becomes a consumer group while it has members.
+        downgrades: whether a consumer group becomes a classic group while it has members.
+        assignors: the names of those that may be asked for; the first is the default.
+    """
+
+    session_s: float
+    heartbeat_ms: int
+    max_size: int
+    upgrades: bool
+    downgrades: bool
+    assignors: tuple[str, ...]
+
+
+class ConsumerGroup:
+    """One group.
+
+    Args:
+        append: appends a record to the log, and has it replayed here.
+        timers: asks for `look` at a deadline, by group id and member id.
+        topics: the topics of the cluster.
+
+    Attributes:
+        epoch: rises when members or topics change, so that the target is computed again.
+        assignment_epoch: the group epoch for which the target was computed.
+        targets: the partitions that each member is to have.
+        owners: who has each partition, or must still let go of it.
+    """
+
+    def __init__(
+        self,
+        group_id: str,
+        append: Callable[[Key, Value | None], None],
+        timers: Timers[tuple[str, str]],
+        topics: Topics,
+    ) -> None:
+        self.id = group_id
+        self.epoch = 0
+        self.metadata_hash = 0
+        self.assignment_epoch = 0
+        self.members: dict[str, ConsumerMember] = {}
+        self.targets: dict[str, frozenset[PartitionKey]] = {}
+        self.owners: dict[PartitionKey, str] = {}
+        self._append = append
+        self._timers = timers
+        self._topics = topics
+        self._static: dict[str, str] = {}
+        self._matched: dict[str, tuple[str, ...]] = {}
+        """The topics that each regular expression matched."""
+        self._seen_topics: object = None
+        """The version of the topics of which `metadata_hash` is."""
+
+    @property
+    def state(self) -> GroupState:
+        """Whether there are members, and whether each has what it is to have."""
+        if not self.members:
+            return GroupState.EMPTY
+        if self.epoch > self.assignment_epoch:
+            return GroupState.ASSIGNING
+        if all(self._is_reconciled(each) for each in self.members.values()):
+            return GroupState.STABLE
+        return GroupState.RECONCILING
+
+    def _is_reconciled(self, member: ConsumerMember) -> bool:
+        return member.state is MemberState.STABLE and member.epoch == self.assignment_epoch
+
+    # Heartbeats
+
+    def heartbeat(
+        self,
+        now: Now,
+        caller: Caller,
+        request: ConsumerGroupHeartbeatRequest,
+        rules: ConsumerRules,
+    ) -> ConsumerGroupHeartbeatResponse:
+        """Take over what a member says, and tell it its assignment if that has changed.
+
+        Raises:
+            HeartbeatRefused: it is not a member, or its epoch is not that of the group.
+        """
+        owned = read_owned(request)
+        member = self._find_or_add(caller, request, rules, owned)
+        metadata = self._read_metadata(caller, request, member.metadata)
+        before = member.assigned.keys()
+        member = self.follow(now, rules, member, metadata, request.member_epoch, owned)
+        self.give_time(member, now, rules)
+        is_full = request.member_epoch == JOIN or (
+            request.rebalance_timeout_ms != NOT_GIVEN
+            and (
+                request.subscribed_topic_names is not None
+                or request.subscribed_topic_regex is not None
+            )
+            and owned is not None
+        )
+        return ConsumerGroupHeartbeatResponse(
+            throttle_time_ms=0,
+            error_code=ErrorCode.NONE,
+            member_id=member.id,
+            member_epoch=member.epoch,
+            heartbeat_interval_ms=rules.heartbeat_ms,
+            assignment=Assignment(
+                topic_partitions=[
+                    AssignedTopicPartitions(topic_id=topic_id, partitions=indexes)
+                    for topic_id, indexes in by_topic(member.assigned)
+                ]
+            )
+            if is_full or before != member.assigned.keys()
+            else None,
+        )
+
+    def follow(
+        self,
+        now: Now,
+        rules: ConsumerRules,
+        member: ConsumerMember,
+        metadata: ConsumerGroupMemberMetadataValue,
+        received: int,
+        owned: frozenset[PartitionKey] | None,
+    ) -> ConsumerMember:
+        """Take over what a member says of itself, and move it towards its target; returns it.
+
+        Args:
+            member: known, or new.
+            received: the epoch that it has sent.
+            owned: the partitions that it says to have; None: as before.
+        """
+        has_changed = self._update_metadata(member, metadata)
+        member = self.members[member.id]
+        self._update_epoch(now, has_changed)
+        if self.epoch > self.assignment_epoch:
+            self._assign(now, rules)
+        self._reconcile(now, member, received, owned)
+        return member
+
+    def _find_or_add(
+        self,
+        caller: Caller,
+        request: ConsumerGroupHeartbeatRequest,
+        rules: ConsumerRules,
+        owned: frozenset[PartitionKey] | None,
+    ) -> ConsumerMember:
+        member_id, instance_id = request.member_id, request.instance_id
+        is_joining = request.member_epoch == JOIN
+        if instance_id is not None:
+            known = self._static.get(instance_id)
+            if known is None and not is_joining:
+                raise HeartbeatRefused(
+                    ErrorCode.UNKNOWN_MEMBER_ID,
+                    f"No member of the group has the instance id {instance_id}.",
+                )
+            if known is not None and known != member_id:
+                if not is_joining:
+                    raise HeartbeatRefused(
+                        ErrorCode.FENCED_INSTANCE_ID,
+                        f"The instance id {instance_id} belongs to another member now.",
+                    )
+                old = self.members[known]
+                if not old.is_classic and old.epoch != LEAVE_FOR_NOW:
+                    raise HeartbeatRefused(
+                        ErrorCode.UNRELEASED_INSTANCE_ID,
+                        f"Member {known} has the instance id {instance_id} and has not left.",
+                    )
+                return self.replace(old, member_id)
+        member = self.members.get(member_id)
+        if member is None:
+            if not is_joining:
+                raise HeartbeatRefused(
+                    ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not in the group."
+                )
+            self.check_size(rules)
+            return ConsumerMember(member_id, describe_nobody(caller))
+        self._check_epoch(member, request.member_epoch, owned)
+        return member
+
+    def check_size(self, rules: ConsumerRules) -> None:
+        """Refuse another member if there are as many as there may be.
+
+        Raises:
+            HeartbeatRefused: there are.
+        """
+        if len(self.members) >= rules.max_size:
+            raise HeartbeatRefused(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The group has its most members, {rules.max_size}.",
+            )
+
+    def _check_epoch(
+        self, member: ConsumerMember, epoch: int, owned: frozenset[PartitionKey] | None
+    ) -> None:
+        """A member that joins again, or did not get the last response, is not fenced."""
+        is_repeated = (
+            epoch == member.previous_epoch and owned is not None and owned <= member.assigned.keys()
+        )
+        if epoch not in (JOIN, member.epoch) and not is_repeated:
+            raise HeartbeatRefused(
+                ErrorCode.FENCED_MEMBER_EPOCH,
+                f"The member has epoch {epoch}, the coordinator {member.epoch}: it must let go of "
+                "its partitions and join again.",
+            )
+
+    def replace(self, old: ConsumerMember, member_id: str) -> ConsumerMember:
+        """A static member comes back with another id, and takes over what was its own."""
+        assigned, target = old.assigned, self.targets.get(old.id, frozenset())
+        state = old.state
+        self._remove(old)
+        self._append(
+            ConsumerGroupMemberMetadataKey(group_id=self.id, member_id=member_id), old.metadata
+        )
+        self._write_target(member_id, target)
+        member = self.members[member_id]
+        self._write_assignment(member, JOIN, JOIN, state, assigned, {})
+        return member
+
+    def _read_metadata(
+        self,
+        caller: Caller,
+        request: ConsumerGroupHeartbeatRequest,
+        old: ConsumerGroupMemberMetadataValue,
+    ) -> ConsumerGroupMemberMetadataValue:
+        """What a member says of itself. Fields that the request leaves out stay."""
+        names = request.subscribed_topic_names
+        timeout_ms = request.rebalance_timeout_ms
+        return ConsumerGroupMemberMetadataValue(
+            instance_id=_given(request.instance_id, old.instance_id),
+            rack_id=_given(request.rack_id, old.rack_id),
+            client_id=caller.client_id,
+            client_host=caller.host,
+            subscribed_topic_names=old.subscribed_topic_names
+            if names is None
+            else sorted(set(names)),
+            subscribed_topic_regex=_given(
+                request.subscribed_topic_regex, old.subscribed_topic_regex
+            ),
+            rebalance_timeout_ms=old.rebalance_timeout_ms
+            if timeout_ms == NOT_GIVEN
+            else timeout_ms,
+            server_assignor=_given(request.server_assignor, old.server_assignor),
+        )
+
+    def _update_metadata(
+        self, member: ConsumerMember, new: ConsumerGroupMemberMetadataValue
+    ) -> bool:
+        """Write what a member says of itself, if it is new; returns whether the target depends on
+        it."""
+        old = member.metadata
+        is_new = member.id not in self.members
+        if is_new or new != old:
+            self._append(ConsumerGroupMemberMetadataKey(group_id=self.id, member_id=member.id), new)
+        return (
+            is_new
+            or new.subscribed_topic_names != old.subscribed_topic_names
+            or (new.subscribed_topic_regex or "") != (old.subscribed_topic_regex or "")
+            or new.server_assignor != old.server_assignor
+        )
+
+    def _update_epoch(self, now: Now, has_changed: bool) -> None:
+        """Begin another group epoch if members, or the topics that they subscribe to, changed."""
+        if not has_changed and self._seen_topics == self._topics.version:
+            return
+        self._match_topics(now, is_anew=self._seen_topics != self._topics.version)
+        self._seen_topics = self._topics.version
+        digest = self._hash_topics()
+        if has_changed or digest != self.metadata_hash:
+            self._append(
+                ConsumerGroupMetadataKey(group_id=self.id),
+                ConsumerGroupMetadataValue(
+                    epoch=max(self.epoch + 1, _FIRST_EPOCH), metadata_hash=digest
+                ),
+            )
+
+    def _match_topics(self, now: Now, is_anew: bool) -> None:
+        """Write which topics the members' regular expressions match.
+
+        Args:
+            is_anew: whether the topics may have changed since they were last matched.
+        """
+        used = {each.metadata.subscribed_topic_regex or "" for each in self.members.values()}
+        for pattern in sorted(used | self._matched.keys()):
+            key = ConsumerGroupRegularExpressionKey(group_id=self.id, regular_expression=pattern)
+            if pattern not in used:
+                self._append(key, None)
+            elif pattern and (is_anew or pattern not in self._matched):
+                matched = tuple(TopicPattern(pattern).filter(self._topics.names()))
+                if matched != self._matched.get(pattern):
+                    self._append(
+                        key,
+                        ConsumerGroupRegularExpressionValue(
+                            topics=list(matched), version=0, timestamp=now.ms
+                        ),
+                    )
+
+    def _hash_topics(self) -> int:
+        digest = blake2b(digest_size=8)
+        for name in sorted(self.subscribed_topics()):
+            topic = self._topics.find(name)
+            if topic is not None:
+                digest.update(b"%s %s %d\n" % (name.encode(), topic.id, topic.partitions))
+        return int.from_bytes(digest.digest(), "big", signed=True)
+
+    # Assignments
+
+    def _assign(self, now: Now, rules: ConsumerRules) -> None:
+        """Compute the target of this group epoch, and write what differs from the last."""
+        ids: dict[str, bytes] = {}
+        counts: dict[bytes, int] = {}
+        for name in sorted(self.subscribed_topics()):
+            topic = self._topics.find(name)
+            if topic is not None:
+                ids[name] = topic.id
+                counts[topic.id] = topic.partitions
+        assign = ASSIGNORS[self.choose_assignor(rules)]
+        targets = assign(
+            {
+                each.id: Subscriber(
+                    each.metadata.instance_id,
+                    frozenset(ids[name] for name in self._topics_of(each) if name in ids),
+                    self.targets.get(each.id, frozenset()),
+                )
+                for each in self.members.values()
+            },
+            counts,
+        )
+        for member_id, target in targets.items():
+            if target != self.targets.get(member_id):
+                self._write_target(member_id, target)
+        self._append(
+            ConsumerGroupTargetAssignmentMetadataKey(group_id=self.id),
+            ConsumerGroupTargetAssignmentMetadataValue(
+                assignment_epoch=self.epoch, assignment_timestamp=now.ms
+            ),
+        )
+
+    def choose_assignor(self, rules: ConsumerRules) -> str:
+        """The assignor that most members ask for; the default if none does."""
+        votes = Counter(
+            each.metadata.server_assignor
+            for each in self.members.values()
+            if each.metadata.server_assignor in rules.assignors
+        )
+        return str(votes.most_common(1)[0][0]) if votes else rules.assignors[0]
+
+    def _reconcile(
+        self, now: Now, member: ConsumerMember, received: int, owned: frozenset[PartitionKey] | None
+    ) -> None:
+        """Move a member's own assignment towards its target, as far as it may.
+
+        Args:
+            received: the epoch that the member has sent.
+            owned: what it says to have; None: as before.
+        """
+        if self._is_reconciled(member):
+            return
+        epoch = member.epoch
+        if member.state is MemberState.UNREVOKED_PARTITIONS:
+            if owned is None or not owned.isdisjoint(member.revoking):
+                return
+            epoch += 1
+        target = self.targets.get(member.id, frozenset())
+        kept = {key: since for key, since in member.assigned.items() if key in target}
+        leaving = {key: since for key, since in member.assigned.items() if key not in target}
+        if leaving and (owned is None or not owned.isdisjoint(leaving)):
+            state, assigned = MemberState.UNREVOKED_PARTITIONS, kept
+            if not member.is_classic:
+                self.expect(member, now)
+        else:
+            wanted = target - kept.keys()
+            free = {key for key in wanted if self.owners.get(key, member.id) == member.id}
+            state = (
+                MemberState.STABLE
+                if len(free) == len(wanted)
+                else MemberState.UNRELEASED_PARTITIONS
+            )
+            epoch, leaving = self.assignment_epoch, {}
+            assigned = kept | dict.fromkeys(sorted(free), epoch)
+            if not member.is_classic:
+                member.act_by = float("inf")
+        self._write_assignment(member, epoch, received, state, assigned, leaving)
+
+    def _write_assignment(
+        self,
+        member: ConsumerMember,
+        epoch: int,
+        previous_epoch: int,
+        state: MemberState,
+        assigned: Mapping[PartitionKey, int],
+        revoking: Mapping[PartitionKey, int],
+    ) -> None:
+        old = (member.epoch, member.state, member.assigned, member.revoking)
+        if old != (epoch, state, assigned, revoking):
+            self._append(
+                ConsumerGroupCurrentMemberAssignmentKey(group_id=self.id, member_id=member.id),
+                ConsumerGroupCurrentMemberAssignmentValue(
+                    member_epoch=epoch,
+                    previous_member_epoch=previous_epoch,
+                    state=state,
+                    assigned_partitions=write_partitions(assigned),
+                    partitions_pending_revocation=write_partitions(revoking),
+                ),
+            )
+
+    def _write_target(self, member_id: str, target: Iterable[PartitionKey]) -> None:
+        self._append(
+            ConsumerGroupTargetAssignmentMemberKey(group_id=self.id, member_id=member_id),
+            ConsumerGroupTargetAssignmentMemberValue(
+                topic_partitions=[
+                    TopicPartition(topic_id=topic_id, partitions=indexes)
+                    for topic_id, indexes in by_topic(target)
+                ]
+            ),
+        )
+
+    # Leaving
+
+    def leave(
+        self, now: Now, request: ConsumerGroupHeartbeatRequest
+    ) -> ConsumerGroupHeartbeatResponse:
+        """Remove a member; a static one that is expected back keeps its partitions meanwhile.
+
+        Raises:
+            HeartbeatRefused: it is not a member.
+        """
+        instance_id = request.instance_id
+        member = self.members.get(request.member_id)
+        if instance_id is not None and self._static.get(instance_id, request.member_id) != (
+            request.member_id
+        ):
+            raise HeartbeatRefused(
+                ErrorCode.FENCED_INSTANCE_ID,
+                f"The instance id {instance_id} belongs to another member now.",
+            )
+        if member is None or (instance_id is not None and instance_id not in self._static):
+            raise HeartbeatRefused(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {request.member_id} is not in the group."
+            )
+        if instance_id is not None and request.member_epoch == LEAVE_FOR_NOW:
+            self._write_assignment(
+                member,
+                LEAVE_FOR_NOW,
+                LEAVE_FOR_NOW,
+                MemberState.STABLE,
+                member.assigned,
+                {},
+            )
+            member.act_by = float("inf")
+        else:
+            self.remove(now, member)
+        return ConsumerGroupHeartbeatResponse(
+            throttle_time_ms=0,
+            error_code=ErrorCode.NONE,
+            member_id=request.member_id,
+            member_epoch=request.member_epoch,
+            heartbeat_interval_ms=0,
+        )
+
+    def remove_member(self, now: Now, member_id: str, instance_id: str | None) -> ErrorCode:
+        """Remove a member for an operator: by its id or, if it has one, its instance id."""
+        if instance_id is not None and not member_id:
+            member_id = self._static.get(instance_id, "")
+        member = self.members.get(member_id)
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if instance_id is not None and member.metadata.instance_id != instance_id:
+            return ErrorCode.FENCED_INSTANCE_ID
+        self.remove(now, member)
+        return ErrorCode.NONE
+
+    def remove(self, now: Now, member: ConsumerMember) -> None:
+        """Remove a member, and begin another epoch without it."""
+        self._remove(member)
+        self._update_epoch(now, has_changed=True)
+
+    def _remove(self, member: ConsumerMember) -> None:
+        """Kafka's order: its partitions first, itself last."""
+        names = {"group_id": self.id, "member_id": member.id}
+        self._append(ConsumerGroupCurrentMemberAssignmentKey(**names), None)
+        self._append(ConsumerGroupTargetAssignmentMemberKey(**names), None)
+        self._append(ConsumerGroupMemberMetadataKey(**names), None)
+
+    def find_instance(self, instance_id: str) -> ConsumerMember | None:
+        """The static member with this instance id."""
+        return self.members.get(self._static.get(instance_id, ""))
+
+    def may_have_more(self, member: ConsumerMember) -> bool:
+        """Whether a member waits for partitions, and all of them are free now."""
+        if member.state is not MemberState.UNRELEASED_PARTITIONS:
+            return False
+        wanted = self.targets.get(member.id, frozenset()) - member.assigned.keys()
+        return all(self.owners.get(key, member.id) == member.id for key in wanted)
+
+    @property
+    def is_classic(self) -> bool:
+        """Whether there are members, and all of them use the classic protocol."""
+        return bool(self.members) and all(each.is_classic for each in self.members.values())
+
+    def install(
+        self,
+        epoch: int,
+        members: Mapping[str, tuple[ConsumerGroupMemberMetadataValue, frozenset[PartitionKey]]],
+        now: Now,
+    ) -> None:
+        """Write a group whose members have these partitions, for its first time. Its target is
+        computed again by the next heartbeat, because no topics are known to it."""
+        for member_id, (metadata, keys) in members.items():
+            self._append(
+                ConsumerGroupMemberMetadataKey(group_id=self.id, member_id=member_id), metadata
+            )
+            self._write_target(member_id, keys)
+        self._append(
+            ConsumerGroupMetadataKey(group_id=self.id), ConsumerGroupMetadataValue(epoch=epoch)
+        )
+        self._append(
+            ConsumerGroupTargetAssignmentMetadataKey(group_id=self.id),
+            ConsumerGroupTargetAssignmentMetadataValue(
+                assignment_epoch=epoch, assignment_timestamp=now.ms
+            ),
+        )
+        for member_id, (_, keys) in members.items():
+            self._write_assignment(
+                self.members[member_id],
+                epoch,
+                epoch,
+                MemberState.STABLE,
+                dict.fromkeys(sorted(keys), epoch),
+                {},
+            )
+
+    def delete(self) -> None:
+        """Delete a group, with its members if it has any."""
+        for member in list(self.members.values()):
+            self._remove(member)
+        for pattern in list(self._matched):
+            self._append(
+                ConsumerGroupRegularExpressionKey(group_id=self.id, regular_expression=pattern),
+                None,
+            )
+        self._append(ConsumerGroupTargetAssignmentMetadataKey(group_id=self.id), None)
+        self._append(ConsumerGroupMetadataKey(group_id=self.id), None)
+
+    # Time
+
+    def give_time(self, member: ConsumerMember, now: Now, rules: ConsumerRules) -> None:
+        """Give a member a whole session."""
+        classic = member.metadata.classic_member_metadata
+        session_s = rules.session_s if classic is None else classic.session_timeout_ms / 1000
+        member.deadline = now.s + session_s
+        self._timers.set((self.id, member.id), member.deadline)
+
+    def expect(self, member: ConsumerMember, now: Now) -> None:
+        """Give a member its rebalance timeout for what it must do next."""
+        member.act_by = now.s + member.rebalance_s
+        self._timers.set((self.id, member.id), member.act_by)
+
+    def look(self, now: Now, member_id: str) -> None:
+        """Remove a member that has not been heard of, or does not let go of its partitions."""
+        member = self.members.get(member_id)
+        if member is None:
+            return
+        due = min(member.deadline, member.act_by)
+        if due <= now.s:
+            self.remove(now, member)
+        else:
+            self._timers.set((self.id, member_id), due)
+
+    def resume(self, now: Now, rules: ConsumerRules) -> None:
+        """After a load, give every member a whole session, and the whole time to let go."""
+        for member in self.members.values():
+            if member.state is MemberState.UNREVOKED_PARTITIONS and not member.is_classic:
+                self.expect(member, now)
+            self.give_time(member, now, rules)
+
+    # Offsets
+
+    def check_commit(
+        self, version: int, member_id: str, epoch: int, partition: PartitionName
+    ) -> ErrorCode:
+        """Whether a member may commit the offset of a partition: with its own epoch, or with one
+        since which it has had the partition (KIP-1251).
+
+        A client that is no member may commit while the group has none.
+        """
+        if epoch < 0 and not self.members:
+            return ErrorCode.NONE
+        member = self.members.get(member_id)
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if epoch == member.epoch and (member.is_classic or version >= _COMMITS_SINCE):
+            return ErrorCode.NONE
+        if member.is_classic:
+            return ErrorCode.ILLEGAL_GENERATION
+        if version < _COMMITS_SINCE:
+            return ErrorCode.UNSUPPORTED_VERSION
+        topic = self._topics.find(partition.topic)
+        key = (b"" if topic is None else topic.id, partition.partition)
+        since = member.assigned.get(key, member.revoking.get(key))
+        has_it = since is not None and since <= epoch < member.epoch
+        return ErrorCode.NONE if has_it else ErrorCode.STALE_MEMBER_EPOCH
+
+    def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
+        """Whether a member may read offsets. A client that says nothing of itself may."""
+        if member_id is None and epoch < 0:
+            return ErrorCode.NONE
+        member = self.members.get(member_id or "")
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if epoch == member.epoch:
+            return ErrorCode.NONE
+        return ErrorCode.ILLEGAL_GENERATION if member.is_classic else ErrorCode.STALE_MEMBER_EPOCH
+
+    # Subscriptions and descriptions
+
+    def subscribed_topics(self) -> set[str]:
+        """The topics of all members."""
+        return {name for each in self.members.values() for name in self._topics_of(each)}
+
+    def _topics_of(self, member: ConsumerMember) -> set[str]:
+        matched = self._matched.get(member.metadata.subscribed_topic_regex or "", ())
+        return {*member.metadata.subscribed_topic_names, *matched}
+
+    def describe(self, rules: ConsumerRules) -> DescribedGroup:
+        """The group, its members, and what each has and is to have."""
+        return DescribedGroup(
+            error_code=ErrorCode.NONE,
+            group_id=self.id,
+            group_state=self.state,
+            group_epoch=self.epoch,
+            assignment_epoch=self.assignment_epoch,
+            assignor_name=self.choose_assignor(rules),
+            members=[
+                DescribedMember(
+                    member_id=each.id,
+                    instance_id=each.metadata.instance_id,
+                    rack_id=each.metadata.rack_id,
+                    member_epoch=each.epoch,
+                    client_id=each.metadata.client_id,
+                    client_host=each.metadata.client_host,
+                    subscribed_topic_names=each.metadata.subscribed_topic_names,
+                    subscribed_topic_regex=each.metadata.subscribed_topic_regex or None,
+                    assignment=self._describe_assignment(each.assigned),
+                    target_assignment=self._describe_assignment(
+                        self.targets.get(each.id, frozenset())
+                    ),
+                    member_type=_CLASSIC_MEMBER if each.is_classic else _CONSUMER_MEMBER,
+                )
+                for each in self.members.values()
+            ],
+        )
+
+    def _describe_assignment(self, keys: Iterable[PartitionKey]) -> DescribedAssignment:
+        partitions = []
+        for topic_id, indexes in by_topic(keys):
+            topic = self._topics.find_id(topic_id)
+            if topic is not None:
+                partitions.append(
+                    DescribedTopicPartitions(
+                        topic_id=topic_id, topic_name=topic.name, partitions=indexes
+                    )
+                )
+        return DescribedAssignment(topic_partitions=partitions)
+
+    # Records
+
+    def replay(self, key: Key, value: Any) -> None:
+        """Take over a record about this group; its own tombstone is for its owner."""
+        if isinstance(key, ConsumerGroupMetadataKey):
+            self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
+        elif isinstance(key, ConsumerGroupTargetAssignmentMetadataKey):
+            self.assignment_epoch = 0 if value is None else value.assignment_epoch
+        elif isinstance(key, ConsumerGroupRegularExpressionKey):
+            if value is None:
+                self._matched.pop(key.regular_expression, None)
+            else:
+                self._matched[key.regular_expression] = tuple(value.topics)
+        elif isinstance(key, ConsumerGroupMemberMetadataKey):
+            self._replay_member(key.member_id, value)
+        elif isinstance(key, ConsumerGroupTargetAssignmentMemberKey):
+            if value is None:
+                self.targets.pop(key.member_id, None)
+            else:
+                self.targets[key.member_id] = frozenset(
+                    (each.topic_id, index)
+                    for each in value.topic_partitions
+                    for index in each.partitions
+                )
+        elif isinstance(key, ConsumerGroupCurrentMemberAssignmentKey):
+            self._replay_assignment(key.member_id, value)
+
+    def _replay_member(
+        self, member_id: str, value: ConsumerGroupMemberMetadataValue | None
+    ) -> None:
+        member = self.members.get(member_id)
+        if member is not None:
+            instance_id = member.metadata.instance_id
+            if instance_id is not None and self._static.get(instance_id) == member_id:
+                del self._static[instance_id]
+        if value is None:
+            if member is not None:
+                self._release(member)
+                del self.members[member_id]
+            return
+        if member is None:
+            self.members[member_id] = ConsumerMember(member_id, value)
+        else:
+            member.metadata = value
+        if value.instance_id is not None:
+            self._static[value.instance_id] = member_id
+
+    def _replay_assignment(
+        self, member_id: str, value: ConsumerGroupCurrentMemberAssignmentValue | None
+    ) -> None:
+        member = self.members.get(member_id)
+        if member is None:
+            return  # the member's own record was compacted away: its tombstone follows
+        self._release(member)
+        if value is None:
+            member.assigned, member.revoking = {}, {}
+            return
+        member.epoch, member.previous_epoch = value.member_epoch, value.previous_member_epoch
+        member.state = MemberState(value.state)
+        member.assigned = read_partitions(value.assigned_partitions, value.member_epoch)
+        member.revoking = read_partitions(value.partitions_pending_revocation, value.member_epoch)
+        for key in (*member.assigned, *member.revoking):
+            self.owners[key] = member_id
+
+    def _release(self, member: ConsumerMember) -> None:
+        for key in (*member.assigned, *member.revoking):
+            if self.owners.get(key) == member.id:
+                del self.owners[key]
+
+
+def _given(new: str | None, old: str | None) -> str | None:
+    return old if new is None else new

@@ -1,0 +1,110 @@
+"""Heartbeats of consumer groups: what each must contain, and how one is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from trimtab.coordinator.topic_pattern import PatternRefused, TopicPattern
+from trimtab.coordinator.topics import PartitionKey
+from trimtab.errors import ErrorCode
+from trimtab.wire.messages.consumer_group_describe import DescribedGroup
+from trimtab.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+
+JOIN: Final = 0
+LEAVE: Final = -1
+LEAVE_FOR_NOW: Final = -2
+"""Epochs in heartbeats: the member joins, leaves, or is static, leaves and is expected back."""
+
+NOT_GIVEN: Final = -1
+"""In place of a rebalance timeout that stays as it is."""
+
+
+class HeartbeatRefused(Exception):
+    """A heartbeat is answered with an error."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+def refuse_heartbeat(code: ErrorCode, message: str | None = None) -> ConsumerGroupHeartbeatResponse:
+    """A response with an error."""
+    return ConsumerGroupHeartbeatResponse(
+        throttle_time_ms=0,
+        error_code=code,
+        error_message=message,
+        member_epoch=0,
+        heartbeat_interval_ms=0,
+    )
+
+
+def refuse_description(
+    group_id: str, code: ErrorCode, message: str | None = None
+) -> DescribedGroup:
+    """In place of a group that cannot be described."""
+    return DescribedGroup(
+        error_code=code,
+        error_message=message,
+        group_id=group_id,
+        group_state="",
+        group_epoch=0,
+        assignment_epoch=0,
+        assignor_name="",
+        members=[],
+    )
+
+
+def check_heartbeat(request: ConsumerGroupHeartbeatRequest, assignors: Iterable[str]) -> None:
+    """Check a heartbeat on its own.
+
+    Raises:
+        HeartbeatRefused: it lacks something, or has what is not supported.
+    """
+    epoch = request.member_epoch
+    if not request.group_id:
+        raise HeartbeatRefused(ErrorCode.INVALID_GROUP_ID, "A group has a name.")
+    fault = None
+    if "" in (request.instance_id, request.rack_id):
+        fault = "Instance id and rack id must not be empty: leave them out."
+    elif not request.member_id:
+        fault = "The member id is missing."
+    elif epoch < LEAVE_FOR_NOW:
+        fault = f"There is no member epoch {epoch}."
+    elif epoch == LEAVE_FOR_NOW and request.instance_id is None:
+        fault = "Only a member with an instance id leaves with epoch -2."
+    elif epoch == JOIN:
+        if request.rebalance_timeout_ms == NOT_GIVEN:
+            fault = "A member that joins gives its rebalance timeout."
+        elif request.topic_partitions is None or request.topic_partitions:
+            fault = "A member that joins has no partitions, and says so with an empty list."
+        elif not request.subscribed_topic_names and not request.subscribed_topic_regex:
+            fault = "A member that joins subscribes to topics, or with a regular expression."
+    if fault is not None:
+        raise HeartbeatRefused(ErrorCode.INVALID_REQUEST, fault)
+    if request.server_assignor is not None and request.server_assignor not in assignors:
+        raise HeartbeatRefused(
+            ErrorCode.UNSUPPORTED_ASSIGNOR,
+            f"There is no assignor {request.server_assignor}; there are {', '.join(assignors)}.",
+        )
+    if request.subscribed_topic_regex:
+        try:
+            TopicPattern(request.subscribed_topic_regex)
+        except PatternRefused as refused:
+            raise HeartbeatRefused(
+                ErrorCode.INVALID_REGULAR_EXPRESSION,
+                f"The regular expression {request.subscribed_topic_regex!r} is refused: {refused}.",
+            ) from None
+
+
+def read_owned(request: ConsumerGroupHeartbeatRequest) -> frozenset[PartitionKey] | None:
+    """The partitions that a member says it has; None: those of its last heartbeat."""
+    if request.topic_partitions is None:
+        return None
+    return frozenset(
+        (each.topic_id, index) for each in request.topic_partitions for index in each.partitions
+    )

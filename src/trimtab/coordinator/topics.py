@@ -1,0 +1,34 @@
+"""What consumer groups need to know of the cluster's topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol, TypeAlias
+
+PartitionKey: TypeAlias = tuple[bytes, int]
+"""A partition: the id of its topic, and its number."""
+
+
+class Topic(NamedTuple):
+    """A topic with its number of partitions."""
+
+    name: str
+    id: bytes
+    partitions: int
+
+
+class Topics(Protocol):
+    """The topics of the cluster, as this node knows them now."""
+
+    @property
+    def version(self) -> object:
+        """Equals its earlier value if no topic has come, gone or grown since then."""
+
+    def find(self, name: str) -> Topic | None:
+        """The topic of this name; None if there is none."""
+
+    def find_id(self, topic_id: bytes) -> Topic | None:
+        """The topic with this id; None if there is none."""
+
+    def names(self) -> Iterable[str]:
+        """The names of all topics."""

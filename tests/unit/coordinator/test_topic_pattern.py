@@ -1,0 +1,98 @@
+"""Regular expressions of topics: RE2's syntax, whole names, linear time."""
+
+from __future__ import annotations
+
+import pytest
+
+from trimtab.coordinator.topic_pattern import PatternRefused, TopicPattern
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "others"),
+    [
+        ("orders", "orders", "order orders2 xorders"),
+        ("a|bc|", "a bc", "b abc"),
+        ("a.c", "abc a-c", "ac abbc"),
+        ("a*", "a aaa", "b"),
+        ("(ab)+", "ab abab", "a aba"),
+        ("ab?c", "ac abc", "abbc"),
+        ("a{2}", "aa", "a aaa"),
+        ("a{2,}", "aa aaaa", "a"),
+        ("a{1,2}?b", "ab aab", "b aaab"),
+        ("x{,2}", "x{,2}", "xx"),
+        ("[a-c_]+", "abc_ a", "d"),
+        ("[^a-c]", "d -", "a dd"),
+        ("[]a-]+", "] a-", "b"),
+        (r"[\d\-.]+", "1-2.3", "a"),
+        ("[[:alpha:]]+[[:^alpha:]]", "ab1", "abc"),
+        (r"\w+\.\d+", "top_ic.12", "top-ic.12 topic12"),
+        (r"\Wx\D\S", "-xaa", "axaa -x1a"),
+        ("(?:a|b)(?P<name>c)(?<other>d)", "acd bcd", "cd"),
+        ("(?i)Orders", "orders ORDERS", "order"),
+        ("a(?i:b)c", "abc aBc", "abC"),
+        ("(?i)a(?-i)b", "Ab ab", "aB"),
+        ("[x-z](?i)[X]", "xx yX", "Xx"),
+        ("^orders$", "orders", "orders2"),
+        (r"\Aa\z", "a", "aa"),
+        (r"a\b-\bb", "a-b", "ab"),
+        (r"a\Bb.*", "ab", "a-b"),
+        (r"\Qa.b*\E+", "a.b* a.b**", "acb"),
+        (r"\x41\x{42}\103\060", "ABC0", "abc0"),
+        (".*-(dlq|retry)", "a-dlq -retry", "a-other"),
+        ("", "", "a"),
+        ("é", "", "e"),
+    ],
+)
+def test_whole_names_match(pattern: str, matching: str, others: str) -> None:
+    compiled = TopicPattern(pattern)
+    for name in matching.split() or [""] * (not pattern):
+        assert compiled.matches(name), name
+    for name in others.split():
+        assert not compiled.matches(name), name
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *(
+            "(",
+            ")",
+            "[",
+            "[a",
+            "a**",
+            "a+*",
+            "*",
+            "a{2}{3}",
+            "a{3,2}",
+            "a{1001}",
+            "(?P<n",
+            "(?P<>a)",
+        ),
+        *(
+            r"(a)\1",
+            "(?=a)",
+            "(?!a)",
+            "(?<=a)",
+            "(?>a)",
+            "a++",
+            r"\pL",
+            r"\C",
+            r"\Z",
+            "\\",
+            "[z-a]",
+        ),
+        *("[[:none:]]", r"\xzz", r"\x{110000}", "((a{100}){100}){100}", "(" * 200 + ")" * 200),
+    ],
+)
+def test_what_re2_does_not_have_or_nobody_needs_is_refused(pattern: str) -> None:
+    with pytest.raises(PatternRefused):
+        TopicPattern(pattern)
+
+
+def test_an_expression_that_python_would_take_for_ever_for() -> None:
+    assert not TopicPattern("(a*)*(a*)*(a|aa)*b").matches("a" * 249)
+    assert TopicPattern("(.*a){20}").matches("ba" * 100)
+
+
+def test_names_are_filtered_and_sorted() -> None:
+    assert TopicPattern("t.*").filter(["t2", "u", "t1"]) == ["t1", "t2"]
