@@ -33,7 +33,7 @@ from trimtab.client.arguments import (
     checked_wait_ms,
     refuse_copying,
 )
-from trimtab.config.node import CONTROLLER_ID, OWN_OPTIONS, format_address
+from trimtab.config.node import CONTROLLER_ID, EMBEDDED, OWN_OPTIONS, format_address
 from trimtab.controller.node import ControllerNode
 from trimtab.errors import UsageError
 from trimtab.runtime.files import DirectoryStorage
@@ -103,14 +103,15 @@ class Cluster:
         self._data = data
         self._ports = _choose_ports(ports, brokers)
         self._host = checked_text("host", host)
-        self._options = options.read_given(
+        given = options.read_given(
             options.BROKER,
             checked_mapping(
                 "config", {} if config is None else config, "{'log.retention.ms': 3600000}"
             ),
         )
+        self._options: dict[str, object] = {**EMBEDDED, **given}
         for name in OWN_OPTIONS:
-            if name in self._options:
+            if name in given:
                 raise UsageError(
                     f"broker option {name} differs from broker to broker; a cluster sets it from "
                     "its own arguments"

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Callable, Mapping
 from random import Random
 from typing import cast
 
 from trimtab.broker.cluster_view import ClusterView
 from trimtab.broker.controller_link import ControllerLink
+from trimtab.broker.groups import Groups
+from trimtab.broker.groups_topic import GroupsTopic
 from trimtab.broker.handlers import Services, handlers_of
 from trimtab.broker.isr_proposals import IsrProposals
 from trimtab.broker.lifecycle import Lifecycle
@@ -51,6 +54,7 @@ class Broker:
     Attributes:
         view: what it knows of the cluster, and its options.
         replicas: the partitions that it leads and follows.
+        groups: the groups that it coordinates.
         services: what its handlers use.
         failed: set once it cannot continue and has been aborted.
 
@@ -97,6 +101,13 @@ class Broker:
             lambda: self.epoch,
             now_ms,
             self._stop_later,
+            lambda partition: self.groups.changed(partition),
+        )
+        self.groups = Groups(
+            self.view,
+            now_ms,
+            lambda: str(uuid.UUID(int=random.getrandbits(128), version=4)),
+            self.replicas.disk_failed,
         )
         self.replay = MetadataReplay(self.view, self.replicas)
         self._replayed_before = read_replayed(storage)
@@ -104,7 +115,14 @@ class Broker:
         self.upkeep = Upkeep(
             self.replicas, storage, self._replayed_before, lambda: self.metadata.last
         )
-        self.services = Services(self.replicas, link, lambda: self.epoch, random)
+        self.services = Services(
+            self.replicas,
+            self.groups,
+            GroupsTopic(self.view, link, self.metadata.advance),
+            link,
+            lambda: self.epoch,
+            random,
+        )
         self.listener = Listener(broker_id, handlers_of(self.services), config, self.services.turns)
         self.failed = asyncio.Event()
         self._working = self.metadata, self.upkeep, self.replicas
@@ -186,6 +204,7 @@ class Broker:
         await self.listener.start()
         self.lifecycle.start()
         self.upkeep.start()
+        self.groups.start()
         await self.lifecycle.unfenced.wait()
         # So that Metadata responses include this broker. An operator may unregister it any time.
         while (own := self.image.brokers.get(self.id)) is None or own.fenced:
@@ -246,6 +265,7 @@ class Broker:
     def _abort_parts(self) -> None:
         for part in self._working:
             part.abort()
+        self.groups.close()
 
     def _close_links(self) -> None:
         for link in self._links:

@@ -43,6 +43,7 @@ class Replicas:
         now_ms: wall time in milliseconds.
         stop: called once the log directory has failed. It may only note that and act later, as the
             caller of `disk_failed` may still have to answer a request.
+        changed: called with a partition that leads or follows as new metadata say, or was dropped.
 
     Attributes:
         partitions: by topic and index.
@@ -59,6 +60,7 @@ class Replicas:
         broker_epoch: Callable[[], int],
         now_ms: Callable[[], int],
         stop: Callable[[StorageError], None],
+        changed: Callable[[Partition], None],
     ) -> None:
         self.id = view.id
         self.view = view
@@ -74,6 +76,7 @@ class Replicas:
         self._leader_quota = ReplicationQuota()
         self._now_ms = now_ms
         self._stop = stop
+        self._changed = changed
         self._last_config: tuple[str, dict[str, Value], LogConfig] | None = None
 
     # -- called by handlers
@@ -260,6 +263,7 @@ class Replicas:
         else:
             partition.follow(registration)
             self._replication.follow(partition)
+        self._changed(partition)
 
     def _open(self, topic: TopicImage, registration: PartitionRegistration) -> Partition | None:
         key = (topic.name, registration.id)
@@ -317,6 +321,7 @@ class Replicas:
         if partition is not None:
             self._replication.leave(partition)
             partition.retire()
+            self._changed(partition)
         try:
             self.logs.delete_log(*key)
         except StorageError as error:

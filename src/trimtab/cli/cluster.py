@@ -339,10 +339,8 @@ def read_config(words: Sequence[str]) -> list[str]:
     Raises:
         UsageError: an option is unknown, has an invalid value, or must differ from node to node.
     """
-    if not words:
-        return []
     from trimtab.config import BROKER, read_given, write
-    from trimtab.config.node import OWN_OPTIONS
+    from trimtab.config.node import EMBEDDED, OWN_OPTIONS
 
     given = read_given(BROKER, read_pairs(words))
     for name in OWN_OPTIONS:
@@ -351,7 +349,7 @@ def read_config(words: Sequence[str]) -> list[str]:
                 f"broker option {name} differs from broker to broker; `trimtab cluster up` sets "
                 "it from its own options"
             )
-    return [f"{name}={write(value)}" for name, value in given.items()]
+    return [f"{name}={write(value)}" for name, value in {**EMBEDDED, **given}.items()]
 
 
 def choose_racks(brokers: int, text: str | None) -> list[str] | None:

@@ -30,7 +30,6 @@ from trimtab.config.options import (
 from trimtab.config.topic import TOPIC
 
 _ONE_LOOP = "One event loop serves all connections; there is no thread pool."
-_NO_GROUPS = "There are no consumer groups, and so no topic for their offsets."
 _NO_TRANSACTIONS = "There is no transaction coordinator, and so no topic for its state."
 _NO_SHARES = "There are no share groups, and so no topic for their state."
 _SELECTORS = "org.apache.kafka.common.replica."
@@ -674,11 +673,121 @@ _LOGS = (
 )
 
 _COORDINATORS = (
-    _unused("group.initial.rebalance.delay.ms", INT, 3000, _NO_GROUPS, unit="ms"),
-    _unused("offsets.retention.minutes", INT, 10_080, _NO_GROUPS, POSITIVE, "minutes"),
-    _unused("offsets.topic.num.partitions", INT, 50, _NO_GROUPS, POSITIVE),
-    _unused("offsets.topic.replication.factor", SHORT, 3, _NO_GROUPS, POSITIVE),
-    _unused("offsets.topic.segment.bytes", INT, 104_857_600, _NO_GROUPS, POSITIVE, "bytes"),
+    Option(
+        "group.consumer.assignors",
+        LIST,
+        ("uniform", "range"),
+        "Assignors that members of consumer groups may ask for; the first is the default.",
+        ("uniform", "range"),
+        kip="KIP-848",
+    ),
+    Option(
+        "group.consumer.heartbeat.interval.ms",
+        INT,
+        5000,
+        "How often a member of a consumer group is asked to send a heartbeat.",
+        POSITIVE,
+        "ms",
+        "KIP-848",
+    ),
+    Option(
+        "group.consumer.max.size",
+        INT,
+        INT_MAX,
+        "Most members of a consumer group.",
+        POSITIVE,
+        kip="KIP-848",
+    ),
+    Option(
+        "group.consumer.migration.policy",
+        STRING,
+        "bidirectional",
+        "Whether a group with members changes from the classic to the consumer protocol (upgrade),"
+        " back (downgrade), both ways, or not at all (disabled).",
+        ("disabled", "downgrade", "upgrade", "bidirectional"),
+        kip="KIP-848",
+        ignores_case=True,
+    ),
+    Option(
+        "group.consumer.session.timeout.ms",
+        INT,
+        45_000,
+        "A member of a consumer group that sends no heartbeat for this long is removed.",
+        POSITIVE,
+        "ms",
+        "KIP-848",
+    ),
+    Option(
+        "group.initial.rebalance.delay.ms",
+        INT,
+        3000,
+        "Time that the first rebalance of an empty group waits for more members.",
+        NOT_NEGATIVE,
+        "ms",
+        "KIP-134",
+    ),
+    Option(
+        "group.max.session.timeout.ms",
+        INT,
+        1_800_000,
+        "Longest session of a group's member.",
+        unit="ms",
+    ),
+    Option("group.max.size", INT, INT_MAX, "Most members of a group.", POSITIVE, kip="KIP-389"),
+    Option(
+        "group.min.session.timeout.ms",
+        INT,
+        6000,
+        "Shortest session of a group's member.",
+        unit="ms",
+    ),
+    Option(
+        "offset.metadata.max.bytes",
+        INT,
+        4096,
+        "Longest metadata of a committed offset.",
+        unit="bytes",
+    ),
+    Option(
+        "offsets.retention.check.interval.ms",
+        LONG,
+        600_000,
+        "Time between two searches for committed offsets whose retention time is over.",
+        POSITIVE,
+        "ms",
+    ),
+    Option(
+        "offsets.retention.minutes",
+        INT,
+        10_080,
+        "Time that committed offsets are kept after their group has lost its last member.",
+        POSITIVE,
+        "minutes",
+        "KIP-211",
+    ),
+    Option(
+        "offsets.topic.num.partitions",
+        INT,
+        50,
+        "Partitions of __consumer_offsets when it is created.",
+        POSITIVE,
+    ),
+    Option(
+        "offsets.topic.replication.factor",
+        SHORT,
+        3,
+        "Replicas of __consumer_offsets when it is created. Unless it is set, there are fewer where"
+        " there are fewer brokers.",
+        POSITIVE,
+    ),
+    Option(
+        "offsets.topic.segment.bytes",
+        INT,
+        104_857_600,
+        "Size of the segments of __consumer_offsets.",
+        POSITIVE,
+        "bytes",
+    ),
     _unused("share.coordinator.state.topic.min.isr", SHORT, 2, _NO_SHARES, POSITIVE),
     _unused("share.coordinator.state.topic.num.partitions", INT, 50, _NO_SHARES, POSITIVE),
     _unused("share.coordinator.state.topic.replication.factor", SHORT, 3, _NO_SHARES, POSITIVE),

@@ -1,6 +1,7 @@
 """The options of groups (KIP-848, KIP-932, KIP-1071): Kafka's `GroupConfig`.
 
-trimtab's brokers have no groups. The options of groups are accepted, stored and described as in
+The options of consumer groups take effect, but for `consumer.assignment.interval.ms`: assignments
+are computed at once. Those of share and streams groups are accepted, stored and described as in
 Kafka 4.3, and have no effect. The bounds are the defaults of Kafka's brokers.
 """
 
@@ -26,7 +27,10 @@ _RESET = Form(
 )
 
 
-def _unserved(
+_SERVED = ("consumer.heartbeat.interval.ms", "consumer.session.timeout.ms")
+
+
+def _option(
     name: str,
     kind: OptionType,
     default: Value,
@@ -35,13 +39,13 @@ def _unserved(
     unit: str = "",
 ) -> Option:
     kip = {"consumer": "KIP-848", "share": "KIP-932", "streams": "KIP-1071"}[name.partition(".")[0]]
-    return Option(name, kind, default, doc, valid, unit, kip, honoured=False)
+    return Option(name, kind, default, doc, valid, unit, kip, honoured=name in _SERVED)
 
 
 def _of_every_group(kind: str) -> tuple[Option, ...]:
     """The options that consumer, share and streams groups all have."""
     return (
-        _unserved(
+        _option(
             f"{kind}.assignment.interval.ms",
             INT,
             1000,
@@ -49,7 +53,7 @@ def _of_every_group(kind: str) -> tuple[Option, ...]:
             Range(0, 15_000),
             "ms",
         ),
-        _unserved(
+        _option(
             f"{kind}.heartbeat.interval.ms",
             INT,
             5000,
@@ -57,7 +61,7 @@ def _of_every_group(kind: str) -> tuple[Option, ...]:
             Range(5000, 15_000),
             "ms",
         ),
-        _unserved(
+        _option(
             f"{kind}.session.timeout.ms",
             INT,
             45_000,
@@ -73,35 +77,35 @@ GROUP = OptionTable(
     (
         *_of_every_group("consumer"),
         *_of_every_group("share"),
-        _unserved(
+        _option(
             "share.auto.offset.reset",
             STRING,
             "latest",
             "Where a share group begins to read a partition.",
             _RESET,
         ),
-        _unserved(
+        _option(
             "share.delivery.count.limit",
             INT,
             5,
             "The largest number of deliveries of a record.",
             Range(2, 10),
         ),
-        _unserved(
+        _option(
             "share.isolation.level",
             STRING,
             "read_uncommitted",
             "Whether records of open and aborted transactions are delivered.",
             ("read_committed", "read_uncommitted"),
         ),
-        _unserved(
+        _option(
             "share.partition.max.record.locks",
             INT,
             2000,
             "The largest number of a partition's records that members have acquired.",
             Range(100, 4000),
         ),
-        _unserved(
+        _option(
             "share.record.lock.duration.ms",
             INT,
             30_000,
@@ -109,14 +113,14 @@ GROUP = OptionTable(
             Range(15_000, 60_000),
             "ms",
         ),
-        _unserved(
+        _option(
             "share.renew.acknowledge.enable",
             BOOLEAN,
             True,
             "Whether a member may keep a record for longer.",
         ),
         *_of_every_group("streams"),
-        _unserved(
+        _option(
             "streams.initial.rebalance.delay.ms",
             INT,
             3000,
@@ -124,7 +128,7 @@ GROUP = OptionTable(
             Range(0, INT_MAX),
             "ms",
         ),
-        _unserved(
+        _option(
             "streams.num.standby.replicas",
             INT,
             0,

@@ -40,6 +40,12 @@ OWN_OPTIONS = (
 )
 """The options that identify a node: no two nodes of a cluster have the same values."""
 
+EMBEDDED: Mapping[str, Value] = {
+    "group.consumer.heartbeat.interval.ms": 500,
+    "group.initial.rebalance.delay.ms": 0,
+}
+"""What an embedded cluster and `trimtab cluster up` set, unless it is given: tests do not wait."""
+
 _PORTS = {BROKER_ROLE: 9092, CONTROLLER_ROLE: 9093}
 _PLAINTEXT = "PLAINTEXT"
 _PROTOCOLS = (_PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")

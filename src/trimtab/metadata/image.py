@@ -9,6 +9,7 @@ values, without a copy.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 from trimtab.balance.replica_counts import INTERNAL_TOPICS, ReplicaCounts
@@ -53,6 +54,7 @@ FENCE = 1
 """Values of `fenced` in a broker's change record; 0 changes nothing."""
 
 _NO_CHANGE_OF_STATE = -1
+_shapes = count()
 _LISTENER = "PLAINTEXT"
 
 
@@ -164,6 +166,8 @@ class ClusterImage:
         self.brokers: dict[int, BrokerRegistration] = {}
         self.features: dict[str, int] = {}
         self.next_producer_id = 0
+        self.shape = next(_shapes)
+        """Another number whenever a topic or a partition comes or goes."""
         self._counts: ReplicaCounts | None = None
         self._hidden: list[TopicImage] = []
         self._configs: dict[tuple[int, str], dict[str, str]] = {}
@@ -248,6 +252,7 @@ class ClusterImage:
 
     def show_topics(self) -> None:
         """Add the hidden topics to `topics` again."""
+        self.shape = next(_shapes)
         self.topics.update((topic.name, topic) for topic in self._hidden)
         self._hidden = []
 
@@ -291,6 +296,7 @@ class ClusterImage:
             or record.name in names
         ):
             raise CorruptData(f"topic {record.name} is created twice")
+        self.shape = next(_shapes)
         topic = TopicImage(record.name, record.topic_id, [])
         self.topics[topic.name] = topic
         self.topics_by_id[topic.id] = topic
@@ -319,6 +325,7 @@ class ClusterImage:
                 counts.remove(topic.partitions[partition.id].replicas)
             topic.partitions[partition.id] = partition
         elif partition.id == len(topic.partitions):
+            self.shape = next(_shapes)
             topic.partitions.append(partition)
         else:
             raise CorruptData(
@@ -359,6 +366,7 @@ class ClusterImage:
         """A no-op record changes nothing."""
 
     def _replay_remove_topic(self, record: RemoveTopicRecord) -> None:
+        self.shape = next(_shapes)
         topic = self.topics_by_id.pop(record.topic_id, None)
         if topic is None:
             raise CorruptData("removal of an unknown topic id")

@@ -267,7 +267,7 @@ class Connection(FrameProtocol):
             return
         listener = self._listener
         try:
-            header = decode_request_header(frame)
+            header = decode_request_header(frame, self.peer_host)
             api = listener.apis.get(header.api_key)
             if api is None:
                 self._reject(f"API {header.api_key} is not served")

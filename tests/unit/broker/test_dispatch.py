@@ -17,15 +17,9 @@ import pytest
 from trimtab.errors import ErrorCode, UsageError
 from trimtab.wire.framing import decode_correlation_id, decode_response, encode_request
 from trimtab.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from trimtab.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from trimtab.wire.messages.find_coordinator import FindCoordinatorRequest
 from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
 from trimtab.wire.messages.metadata import MetadataRequest
-from trimtab.wire.messages.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
-)
 
 API_VERSIONS = ApiVersionsRequest(client_software_name="lab", client_software_version="1")
 ALL_TOPICS = MetadataRequest(topics=None)
@@ -247,8 +241,6 @@ def test_a_failing_handler_closes_its_connection(
 @pytest.mark.parametrize(
     ("kind", "version", "code", "word"),
     [
-        (0, 0, ErrorCode.UNSUPPORTED_VERSION, "consumer groups"),
-        (0, 6, ErrorCode.UNSUPPORTED_VERSION, "consumer groups"),
         (1, 2, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional.id"),
         (1, 3, ErrorCode.UNSUPPORTED_VERSION, "transactional.id"),
         (1, 6, ErrorCode.UNSUPPORTED_VERSION, "transactional.id"),
@@ -273,40 +265,6 @@ def test_a_coordinator_is_refused_for_good_and_the_answer_says_why(
             assert each.error_code == code
             assert not code.retriable
             assert version == 0 or word in each.error_message
-
-    lab.run(scenario)
-
-
-def test_librdkafka_finds_a_group_coordinator_that_refuses_its_requests(lab: Any) -> None:
-    async def scenario() -> None:
-        client = lab.connect()
-        found = await client.ask(FindCoordinatorRequest(key="g"), 2)
-        assert (found.error_code, found.node_id, found.port) == (
-            0,
-            0,
-            lab.brokers[0].image.brokers[0].port,
-        )
-        code = ErrorCode.UNSUPPORTED_VERSION
-        topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0, 3])]
-        for version in (1, 2, 7):
-            response = await client.ask(OffsetFetchRequest(group_id="g", topics=topics), version)
-            if version >= 2:
-                assert response.error_code == code
-            else:
-                (topic,) = response.topics
-                partitions = [(each.partition_index, each.error_code) for each in topic.partitions]
-                assert partitions == [(0, code), (3, code)]
-        for version in (8, 10):
-            groups = [OffsetFetchRequestGroup(group_id=each, topics=None) for each in "gh"]
-            response = await client.ask(OffsetFetchRequest(groups=groups), version)
-            assert [(each.group_id, each.error_code) for each in response.groups] == [
-                ("g", code),
-                ("h", code),
-            ]
-        heartbeat = ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0)
-        response = await client.ask(heartbeat, 1)
-        assert response.error_code == code
-        assert "consumer groups" in response.error_message
 
     lab.run(scenario)
 

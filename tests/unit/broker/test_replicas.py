@@ -126,7 +126,13 @@ def open_replicas(log: Any) -> Replicas:
     logs = SimpleNamespace(open_log=lambda *_: log, set_aside_strays=lambda _: [])
     proposals: Any = SimpleNamespace(submit=None)
     return Replicas(
-        view, cast(LogDirectory, logs), proposals, lambda: 11, lambda: 0, lambda error: None
+        view,
+        cast(LogDirectory, logs),
+        proposals,
+        lambda: 11,
+        lambda: 0,
+        lambda error: None,
+        lambda partition: None,
     )
 
 

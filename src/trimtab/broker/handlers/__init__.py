@@ -10,6 +10,8 @@ from typing import cast
 from trimtab.broker.auto_creation import AutoCreation
 from trimtab.broker.controller_link import ControllerLink
 from trimtab.broker.fetch_session_cache import FetchSessionCache
+from trimtab.broker.groups import Groups
+from trimtab.broker.groups_topic import GroupsTopic
 from trimtab.broker.handlers.acls import create_acls, delete_acls, describe_acls
 from trimtab.broker.handlers.batch_sizes import list_batch_sizes
 from trimtab.broker.handlers.cluster import describe_cluster
@@ -20,7 +22,18 @@ from trimtab.broker.handlers.delete_records import delete_records
 from trimtab.broker.handlers.epochs import offset_for_leader_epoch
 from trimtab.broker.handlers.fetch import fetch
 from trimtab.broker.handlers.forwarding import FORWARDED, forward
-from trimtab.broker.handlers.groups import consumer_group_heartbeat, fetch_offsets
+from trimtab.broker.handlers.group_offsets import commit_offsets, delete_offsets, fetch_offsets
+from trimtab.broker.handlers.groups import (
+    consumer_group_heartbeat,
+    delete_groups,
+    describe_consumer_groups,
+    describe_groups,
+    heartbeat,
+    join_group,
+    leave_group,
+    list_groups,
+    sync_group,
+)
 from trimtab.broker.handlers.log_dirs import alter_replica_log_dirs, describe_log_dirs
 from trimtab.broker.handlers.metadata import describe_metadata
 from trimtab.broker.handlers.offsets import list_offsets
@@ -46,12 +59,16 @@ class Services:
     def __init__(
         self,
         replicas: Replicas,
+        groups: Groups,
+        groups_topic: GroupsTopic,
         controller: ControllerLink,
         broker_epoch: Callable[[], int],
         random: Random,
     ) -> None:
         self.view = replicas.view
         self.replicas = replicas
+        self.groups = groups
+        self.groups_topic = groups_topic
         self.controller = controller
         slots = cast(int, self.view.config["max.incremental.fetch.session.cache.slots"])
         self.fetch_sessions = FetchSessionCache(slots, random)
@@ -62,14 +79,21 @@ class Services:
 
 def handlers_of(its: Services) -> dict[int, Handler]:
     """The handlers of a broker by API key; each is given the services that it uses."""
-    view, replicas = its.view, its.replicas
+    view, replicas, groups = its.view, its.replicas, its.groups
     return {
         messages.ProduceRequest.api_key: partial(produce, replicas),
         messages.FetchRequest.api_key: partial(fetch, replicas, its.fetch_sessions, its.turns),
         messages.ListOffsetsRequest.api_key: partial(list_offsets, replicas),
         messages.MetadataRequest.api_key: partial(describe_metadata, view, its.auto_creation),
-        messages.OffsetFetchRequest.api_key: fetch_offsets,
-        messages.FindCoordinatorRequest.api_key: partial(find_coordinator, view),
+        messages.OffsetCommitRequest.api_key: partial(commit_offsets, groups),
+        messages.OffsetFetchRequest.api_key: partial(fetch_offsets, groups),
+        messages.FindCoordinatorRequest.api_key: partial(find_coordinator, its.groups_topic),
+        messages.JoinGroupRequest.api_key: partial(join_group, groups),
+        messages.HeartbeatRequest.api_key: partial(heartbeat, groups),
+        messages.LeaveGroupRequest.api_key: partial(leave_group, groups),
+        messages.SyncGroupRequest.api_key: partial(sync_group, groups),
+        messages.DescribeGroupsRequest.api_key: partial(describe_groups, groups),
+        messages.ListGroupsRequest.api_key: partial(list_groups, groups),
         messages.DeleteRecordsRequest.api_key: partial(delete_records, replicas),
         messages.InitProducerIdRequest.api_key: partial(init_producer_id, its.producer_ids),
         messages.OffsetForLeaderEpochRequest.api_key: partial(offset_for_leader_epoch, replicas),
@@ -79,9 +103,12 @@ def handlers_of(its: Services) -> dict[int, Handler]:
         messages.DescribeConfigsRequest.api_key: partial(describe_configs, view),
         messages.AlterReplicaLogDirsRequest.api_key: partial(alter_replica_log_dirs, replicas),
         messages.DescribeLogDirsRequest.api_key: partial(describe_log_dirs, replicas),
+        messages.DeleteGroupsRequest.api_key: partial(delete_groups, groups),
+        messages.OffsetDeleteRequest.api_key: partial(delete_offsets, groups),
         messages.DescribeClusterRequest.api_key: partial(describe_cluster, view),
         messages.DescribeProducersRequest.api_key: partial(describe_producers, replicas),
-        messages.ConsumerGroupHeartbeatRequest.api_key: consumer_group_heartbeat,
+        messages.ConsumerGroupHeartbeatRequest.api_key: partial(consumer_group_heartbeat, groups),
+        messages.ConsumerGroupDescribeRequest.api_key: partial(describe_consumer_groups, groups),
         messages.ListConfigResourcesRequest.api_key: partial(list_config_resources, view),
         messages.DescribeTopicPartitionsRequest.api_key: partial(describe_topic_partitions, view),
         messages.ListBatchSizesRequest.api_key: partial(list_batch_sizes, replicas),

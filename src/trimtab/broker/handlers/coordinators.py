@@ -1,21 +1,18 @@
-"""FindCoordinator (10), versions 0-6: no broker coordinates groups or transactions.
+"""FindCoordinator (10), versions 0-6: the broker that coordinates a group.
 
-The error code is UNSUPPORTED_VERSION, which clients treat as final, so they do not retry. The
-message says which feature is not served and what to use instead.
+It leads the group's partition of `__consumer_offsets`, which the first such request creates.
 
-librdkafka sends version 2, which is answered differently in two cases:
-
-- It looks for its group's coordinator even if partitions are assigned by hand, which works here. It
-  would report an error to such a consumer, so the response names this broker as coordinator. Group
-  requests are refused later: JoinGroup and OffsetCommit are not advertised, and
-  `trimtab.broker.handlers.groups` refuses the others.
-- It looks for a transaction's coordinator until its time-out, unless the code is
-  TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
+No broker coordinates transactions or share groups. For those the error code is
+UNSUPPORTED_VERSION, which clients treat as final, so they do not retry. librdkafka, which sends
+version 2, looks for a transaction's coordinator until its time-out, unless the code is
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
 """
 
 from __future__ import annotations
 
-from trimtab.broker.cluster_view import ClusterView
+from collections.abc import Awaitable
+
+from trimtab.broker.groups_topic import GroupsTopic
 from trimtab.errors import ErrorCode
 from trimtab.server.turns import Pace, Steps
 from trimtab.wire.framing import RequestHeader
@@ -34,67 +31,90 @@ _TRANSACTION = 1
 _EXPLAINED = 1000
 """Keys whose answers contain the message; further keys get the code alone."""
 
-NO_GROUPS = (
-    "These brokers do not serve consumer groups (see SKIPPED.md): assign partitions to the "
-    "consumer instead of subscribing, and keep its offsets elsewhere."
-)
 _NOT_SERVED = {
-    _GROUP: NO_GROUPS,
     _TRANSACTION: "These brokers do not serve transactions (see SKIPPED.md): use a producer "
     "without transactional.id.",
-    2: "These brokers do not serve share groups (see SKIPPED.md): use a consumer with assigned "
-    "partitions.",
+    2: "These brokers do not serve share groups (see SKIPPED.md): use a consumer group.",
 }
 
 
 def find_coordinator(
-    view: ClusterView, header: RequestHeader, request: FindCoordinatorRequest
-) -> Steps[FindCoordinatorResponse]:
-    """Refuse each key; librdkafka's groups get this broker as coordinator."""
-    version, kind = header.api_version, request.key_type
-    if version == _LIBRDKAFKA and kind == _GROUP:
-        own = view.image.brokers.get(view.id)
-        if own is None:  # unregistered by an operator, until its next heartbeat
-            return FindCoordinatorResponse(
-                throttle_time_ms=0,
-                error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                error_message=f"Broker {view.id} is not registered at the moment.",
-                node_id=NO_BROKER,
-                host="",
-                port=_NO_PORT,
-            )
-        return FindCoordinatorResponse(
-            throttle_time_ms=0, error_message=None, node_id=own.id, host=own.host, port=own.port
-        )
-    message = _NOT_SERVED.get(kind)
-    code = ErrorCode.UNSUPPORTED_VERSION
-    if message is None:
-        code = ErrorCode.INVALID_REQUEST
-        message = f"Coordinator type {kind} is not known; there are 0 to {max(_NOT_SERVED)}."
-    elif kind == _TRANSACTION and version == _LIBRDKAFKA:
-        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    if version < _BATCHED:
-        return FindCoordinatorResponse(
-            throttle_time_ms=0,
-            error_code=code,
-            error_message=message,
-            node_id=NO_BROKER,
-            host="",
-            port=_NO_PORT,
-        )
+    groups: GroupsTopic, header: RequestHeader, request: FindCoordinatorRequest
+) -> Steps[FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]]:
+    """Name the coordinator of each key, or say why there is none."""
+    if request.key_type == _GROUP and not groups.exists:
+        return _create_and_find(groups, header, request)
     pace = Pace()
     coordinators: list[Coordinator] = []
-    for key in request.coordinator_keys:
-        coordinators.append(
-            Coordinator(
-                key=key,
-                node_id=NO_BROKER,
-                host="",
-                port=_NO_PORT,
-                error_code=code,
-                error_message=message if len(coordinators) < _EXPLAINED else None,
-            )
+    keys = request.coordinator_keys if header.api_version >= _BATCHED else [request.key]
+    for key in keys:
+        found = (
+            _find_group(groups, key)
+            if request.key_type == _GROUP
+            else _refuse(header.api_version, request.key_type, key)
         )
-        if pace.spend():
+        if len(coordinators) >= _EXPLAINED:
+            found.error_message = None
+        coordinators.append(found)
+        if pace.spend(1 + len(key) // 50):
             yield
-    return FindCoordinatorResponse(throttle_time_ms=0, coordinators=coordinators)
+    return _respond(header.api_version, coordinators)
+
+
+def _respond(version: int, coordinators: list[Coordinator]) -> FindCoordinatorResponse:
+    if version >= _BATCHED:
+        return FindCoordinatorResponse(throttle_time_ms=0, coordinators=coordinators)
+    only = coordinators[0]
+    return FindCoordinatorResponse(
+        throttle_time_ms=0,
+        error_code=only.error_code,
+        error_message=only.error_message,
+        node_id=only.node_id,
+        host=only.host,
+        port=only.port,
+    )
+
+
+def _find_group(groups: GroupsTopic, group_id: str) -> Coordinator:
+    if not group_id:
+        return _name_nobody(group_id, ErrorCode.INVALID_GROUP_ID, "A group has a name.")
+    leader = groups.find_leader(group_id)
+    if leader is None:
+        return _name_nobody(
+            group_id,
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            "The topic of the groups has no leader for this one at the moment.",
+        )
+    return Coordinator(
+        key=group_id, node_id=leader.id, host=leader.host, port=leader.port, error_message=None
+    )
+
+
+def _refuse(version: int, kind: int, key: str) -> Coordinator:
+    message = _NOT_SERVED.get(kind)
+    if message is None:
+        message = f"Coordinator type {kind} is not known; there are 0 to {max(_NOT_SERVED)}."
+        return _name_nobody(key, ErrorCode.INVALID_REQUEST, message)
+    is_told_otherwise = kind == _TRANSACTION and version == _LIBRDKAFKA
+    code = (
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        if is_told_otherwise
+        else ErrorCode.UNSUPPORTED_VERSION
+    )
+    return _name_nobody(key, code, message)
+
+
+def _name_nobody(key: str, code: ErrorCode, message: str) -> Coordinator:
+    return Coordinator(
+        key=key, node_id=NO_BROKER, host="", port=_NO_PORT, error_code=code, error_message=message
+    )
+
+
+async def _create_and_find(
+    groups: GroupsTopic, header: RequestHeader, request: FindCoordinatorRequest
+) -> FindCoordinatorResponse:
+    keys = request.coordinator_keys if header.api_version >= _BATCHED else [request.key]
+    await groups.create(
+        lambda: all(groups.find_leader(key) is not None for key in keys[:_EXPLAINED])
+    )
+    return _respond(header.api_version, [_find_group(groups, key) for key in keys])

@@ -1,71 +1,300 @@
-"""OffsetFetch (9), versions 1-10, and ConsumerGroupHeartbeat (68), versions 0-1: refused.
+"""Members of groups: JoinGroup (11), Heartbeat (12), LeaveGroup (13), SyncGroup (14); whole groups:
+DescribeGroups (15), ListGroups (16), DeleteGroups (42); members of KIP-848's groups:
+ConsumerGroupHeartbeat (68), and ConsumerGroupDescribe (69).
 
-Consumer groups are not served; both requests are answered with UNSUPPORTED_VERSION. They are
-advertised because librdkafka crashes without OffsetFetch, and waits for ever without
-ConsumerGroupHeartbeat. `trimtab.broker.handlers.coordinators` explains which clients send them.
+A broker answers for the groups whose partition of `__consumer_offsets` it leads, others with
+NOT_COORDINATOR. `trimtab.coordinator` decides; `trimtab.broker.group_partition` makes it durable.
 """
 
 from __future__ import annotations
 
-from trimtab.broker.handlers.coordinators import NO_GROUPS
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from trimtab.broker.group_partition import Decide
+from trimtab.broker.groups import Groups
+from trimtab.coordinator.classic_group import refuse_join
+from trimtab.coordinator.consumer_heartbeat import refuse_description, refuse_heartbeat
+from trimtab.coordinator.effects import Caller, Now
+from trimtab.coordinator.group_shard import GroupShard
 from trimtab.errors import ErrorCode
-from trimtab.records import NO_OFFSET
+from trimtab.server.turns import Pace, Steps
 from trimtab.wire.framing import RequestHeader
-from trimtab.wire.messages.consumer_group_heartbeat import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
+from trimtab.wire.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
 )
-from trimtab.wire.messages.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    OffsetFetchResponseGroup,
-    OffsetFetchResponsePartition,
-    OffsetFetchResponseTopic,
+from trimtab.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from trimtab.wire.messages.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
 )
+from trimtab.wire.messages.describe_groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from trimtab.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from trimtab.wire.messages.join_group import JoinGroupRequest
+from trimtab.wire.messages.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberResponse,
+)
+from trimtab.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from trimtab.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
-_CODE = ErrorCode.UNSUPPORTED_VERSION
-_SEVERAL_GROUPS_SINCE = 8
-_ONE_CODE_SINCE = 2
+T = TypeVar("T")
+
+_ITEMS_PER_TURN: Final = 200
+_SEVERAL_MEMBERS_SINCE: Final = 3
+_OF_ALL: Final = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.INVALID_GROUP_ID,
+    ErrorCode.NOT_COORDINATOR,
+)
+"""Codes that concern a request for several members as a whole."""
 
 
-def fetch_offsets(header: RequestHeader, request: OffsetFetchRequest) -> OffsetFetchResponse:
-    """Refuse each group. Before version 2 only partitions have an error code in the response."""
-    if header.api_version >= _SEVERAL_GROUPS_SINCE:
-        return OffsetFetchResponse(
-            groups=[
-                OffsetFetchResponseGroup(group_id=each.group_id, topics=[], error_code=_CODE)
-                for each in request.groups
-            ]
-        )
-    if header.api_version >= _ONE_CODE_SINCE:
-        return OffsetFetchResponse(error_code=_CODE)
-    return OffsetFetchResponse(
-        topics=[
-            OffsetFetchResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetFetchResponsePartition(
-                        partition_index=index,
-                        committed_offset=NO_OFFSET,
-                        metadata="",
-                        error_code=_CODE,
-                    )
-                    for index in topic.partition_indexes
-                ],
-            )
-            for topic in request.topics or ()
-        ]
+def join_group(
+    groups: Groups, header: RequestHeader, request: JoinGroupRequest
+) -> asyncio.Future[Any]:
+    """Answer once the group's next generation begins."""
+    return ask_group(
+        groups,
+        header,
+        request.group_id,
+        lambda shard, now, caller: shard.join(now, caller, request),
+        lambda code: refuse_join(header.api_version, code, request.member_id),
     )
+
+
+def sync_group(
+    groups: Groups, header: RequestHeader, request: SyncGroupRequest
+) -> Steps[Awaitable[SyncGroupResponse]]:
+    """Answer once the leader has given the assignment."""
+    given = {}
+    pace = Pace(_ITEMS_PER_TURN)
+    for each in request.assignments:
+        given[each.member_id] = each.assignment
+        if pace.spend():
+            yield
+    return ask_group(
+        groups,
+        header,
+        request.group_id,
+        lambda shard, now, caller: shard.sync(now, caller, request, given),
+        lambda code: SyncGroupResponse(error_code=code, assignment=b""),
+    )
+
+
+def heartbeat(
+    groups: Groups, header: RequestHeader, request: HeartbeatRequest
+) -> asyncio.Future[Any]:
+    """Say whether the member must join again."""
+    return ask_group(
+        groups,
+        header,
+        request.group_id,
+        lambda shard, now, caller: shard.heartbeat(now, caller, request),
+        lambda code: HeartbeatResponse(error_code=code),
+    )
+
+
+def leave_group(
+    groups: Groups, header: RequestHeader, request: LeaveGroupRequest
+) -> Steps[Awaitable[LeaveGroupResponse]]:
+    """Remove members. Before version 3 the request names one, whose code is the response's."""
+    is_one = header.api_version < _SEVERAL_MEMBERS_SINCE
+    if is_one:
+        members = [MemberResponse(member_id=request.member_id, group_instance_id=None)]
+    else:
+        members = [
+            MemberResponse(member_id=each.member_id, group_instance_id=each.group_instance_id)
+            for each in request.members
+        ]
+    group_id = request.group_id
+
+    def leave(some: list[MemberResponse]) -> asyncio.Future[Any]:
+        identities = [(each.member_id, each.group_instance_id) for each in some]
+        return ask_group(
+            groups,
+            header,
+            group_id,
+            answering(lambda shard, now: shard.leave(now, group_id, identities)),
+            lambda code: [code] * len(identities),
+        )
+
+    parts = yield from in_parts(members, leave)
+
+    async def respond() -> LeaveGroupResponse:
+        whole = ErrorCode.NONE
+        for some, asked in parts:
+            for each, code in zip(some, await asked, strict=True):
+                each.error_code = code
+                if is_one or code in _OF_ALL:
+                    whole = code
+        is_told = not is_one and whole is ErrorCode.NONE
+        return LeaveGroupResponse(error_code=whole, members=members if is_told else [])
+
+    return respond()
+
+
+def describe_groups(
+    groups: Groups, header: RequestHeader, request: DescribeGroupsRequest
+) -> Steps[Awaitable[DescribeGroupsResponse]]:
+    """The state and the members of each group."""
+
+    def describe(group_ids: list[str]) -> asyncio.Future[Any]:
+        (group_id,) = group_ids
+        return ask_group(
+            groups,
+            header,
+            group_id,
+            answering(lambda shard, _: shard.describe(header.api_version, group_id)),
+            lambda code: DescribedGroup(
+                error_code=code,
+                group_id=group_id,
+                group_state="",
+                protocol_type="",
+                protocol_data="",
+                members=[],
+            ),
+        )
+
+    parts = yield from in_parts(request.groups, describe, 1)
+
+    async def respond() -> DescribeGroupsResponse:
+        return DescribeGroupsResponse(groups=[await asked for _, asked in parts])
+
+    return respond()
+
+
+def list_groups(
+    groups: Groups, header: RequestHeader, request: ListGroupsRequest
+) -> Steps[ListGroupsResponse]:
+    """The groups that this broker coordinates."""
+    shards = [each.shard for each in groups]
+    listed: list[ListedGroup] = []
+    pace = Pace(_ITEMS_PER_TURN)
+    for shard in shards:
+        if shard is None:
+            code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            return ListGroupsResponse(error_code=code, groups=[])
+        for group in shard.list_groups(request.states_filter, request.types_filter):
+            listed.append(group)
+            if pace.spend():
+                yield
+    return ListGroupsResponse(error_code=ErrorCode.NONE, groups=listed)
+
+
+def delete_groups(
+    groups: Groups, header: RequestHeader, request: DeleteGroupsRequest
+) -> Steps[Awaitable[DeleteGroupsResponse]]:
+    """Delete each group that has no members."""
+
+    def delete(group_ids: list[str]) -> asyncio.Future[Any]:
+        (group_id,) = group_ids
+        return ask_group(
+            groups,
+            header,
+            group_id,
+            answering(lambda shard, _: shard.delete_group(group_id)),
+            lambda code: code,
+        )
+
+    parts = yield from in_parts(request.groups_names, delete, 1)
+
+    async def respond() -> DeleteGroupsResponse:
+        return DeleteGroupsResponse(
+            throttle_time_ms=0,
+            results=[
+                DeletableGroupResult(group_id=group_id, error_code=await asked)
+                for (group_id,), asked in parts
+            ],
+        )
+
+    return respond()
 
 
 def consumer_group_heartbeat(
-    header: RequestHeader, request: ConsumerGroupHeartbeatRequest
-) -> ConsumerGroupHeartbeatResponse:
-    """Refuse the heartbeat."""
-    return ConsumerGroupHeartbeatResponse(
-        throttle_time_ms=0,
-        error_code=_CODE,
-        error_message=NO_GROUPS,
-        member_epoch=0,
-        heartbeat_interval_ms=0,
-    )
+    groups: Groups, header: RequestHeader, request: ConsumerGroupHeartbeatRequest
+) -> asyncio.Future[Any]:
+    """Tell a member of a consumer group its epoch and, if it has changed, its assignment."""
+
+    def decide(shard: GroupShard, now: Now, caller: Caller) -> None:
+        response = shard.consumer_heartbeat(now, caller, request)
+        shard.effects.responses.append((caller.request, response))
+
+    return ask_group(groups, header, request.group_id, decide, refuse_heartbeat)
+
+
+def describe_consumer_groups(
+    groups: Groups, header: RequestHeader, request: ConsumerGroupDescribeRequest
+) -> Steps[Awaitable[ConsumerGroupDescribeResponse]]:
+    """The state, the members and the assignments of each consumer group."""
+
+    def describe(group_ids: list[str]) -> asyncio.Future[Any]:
+        (group_id,) = group_ids
+        return ask_group(
+            groups,
+            header,
+            group_id,
+            answering(lambda shard, _: shard.describe_consumers(group_id)),
+            lambda code: refuse_description(group_id, code),
+        )
+
+    parts = yield from in_parts(request.group_ids, describe, 1)
+
+    async def respond() -> ConsumerGroupDescribeResponse:
+        return ConsumerGroupDescribeResponse(groups=[await asked for _, asked in parts])
+
+    return respond()
+
+
+def ask_group(
+    groups: Groups,
+    header: RequestHeader,
+    group_id: str,
+    decide: Decide,
+    refuse: Callable[[ErrorCode], Any],
+) -> asyncio.Future[Any]:
+    """Have a group decide; returns a future of the response.
+
+    Args:
+        refuse: makes a response of the error code, if this broker cannot decide.
+    """
+    found = groups.find(group_id)
+    if found is not None:
+        return found.ask(header, decide, refuse)
+    answer = asyncio.get_running_loop().create_future()
+    answer.set_result(refuse(ErrorCode.NOT_COORDINATOR))
+    return answer
+
+
+def in_parts(
+    items: Sequence[T],
+    ask: Callable[[list[T]], asyncio.Future[Any]],
+    size: int = _ITEMS_PER_TURN,
+) -> Steps[list[tuple[list[T], asyncio.Future[Any]]]]:
+    """Ask about so many items at a time; returns the parts, each with a future of its result."""
+    parts = []
+    pace = Pace(_ITEMS_PER_TURN)
+    for begin in range(0, len(items), size):
+        some = list(items[begin : begin + size])
+        parts.append((some, ask(some)))
+        if pace.spend(size):
+            yield
+    return parts
+
+
+def answering(decide: Callable[[GroupShard, Now], Any]) -> Decide:
+    """A decision whose result is the response."""
+
+    def respond(shard: GroupShard, now: Now, caller: Caller) -> None:
+        shard.effects.responses.append((caller.request, decide(shard, now)))
+
+    return respond

@@ -1,0 +1,307 @@
+"""The offsets of groups: OffsetCommit (8), OffsetFetch (9), OffsetDelete (47)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias, TypeVar
+
+from trimtab.broker.groups import Groups
+from trimtab.broker.handlers.groups import answering, ask_group, in_parts
+from trimtab.coordinator.effects import Now
+from trimtab.coordinator.group_shard import Commit, GroupShard
+from trimtab.coordinator.offsets import Committed
+from trimtab.errors import ErrorCode
+from trimtab.records import NO_OFFSET, TopicPartition
+from trimtab.server.turns import Pace, Steps, in_turns
+from trimtab.wire.framing import RequestHeader
+from trimtab.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from trimtab.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from trimtab.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from trimtab.wire.sentinels import NO_EPOCH, NO_TIMESTAMP
+from trimtab.wire.types import ZERO_UUID
+
+T = TypeVar("T")
+_Wanted: TypeAlias = tuple[
+    TopicPartition, OffsetCommitRequestPartition, OffsetCommitResponsePartition
+]
+_Asked: TypeAlias = tuple[str | None, bytes, Sequence[int]]
+"""A topic's name (None: its id is not known), its id, and partitions."""
+
+_PARTITIONS_PER_TURN: Final = 200
+_TOPIC_IDS_SINCE = 10
+_SEVERAL_GROUPS_SINCE = 8
+_ONE_CODE_SINCE = 2
+
+_MISSING = Committed(NO_OFFSET, NO_EPOCH, "", NO_TIMESTAMP)
+
+
+def commit_offsets(
+    groups: Groups, header: RequestHeader, request: OffsetCommitRequest
+) -> Steps[Awaitable[OffsetCommitResponse]]:
+    """Store the offsets of partitions that exist."""
+    topics: list[OffsetCommitResponseTopic] = []
+    wanted: list[_Wanted] = []
+    pace = Pace(_PARTITIONS_PER_TURN)
+    for topic in request.topics:
+        name = _name_of(groups, header.api_version, topic.name, topic.topic_id)
+        count = _count_partitions(groups, name)
+        told = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=[])
+        topics.append(told)
+        for each in topic.partitions:
+            code = ErrorCode.NONE
+            if name is None:
+                code = ErrorCode.UNKNOWN_TOPIC_ID
+            elif not 0 <= each.partition_index < count:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            part = OffsetCommitResponsePartition(
+                partition_index=each.partition_index, error_code=code
+            )
+            told.partitions.append(part)
+            if name is not None and code is ErrorCode.NONE:
+                wanted.append((TopicPartition(name, each.partition_index), each, part))
+            if pace.spend():
+                yield
+
+    def commit(some: list[_Wanted]) -> asyncio.Future[Any]:
+        commit = Commit(
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id_or_member_epoch,
+            {
+                partition: (
+                    each.committed_offset,
+                    each.committed_leader_epoch,
+                    each.committed_metadata or "",
+                )
+                for partition, each, _ in some
+            },
+            request.retention_time_ms,
+        )
+        return ask_group(
+            groups,
+            header,
+            request.group_id,
+            answering(lambda shard, now: shard.commit(now, header.api_version, commit)),
+            lambda code: dict.fromkeys(commit.offsets, code),
+        )
+
+    parts = yield from in_parts(wanted, commit)
+
+    async def respond() -> OffsetCommitResponse:
+        for some, asked in parts:
+            codes = await asked
+            for partition, _, part in some:
+                part.error_code = codes[partition]
+        return OffsetCommitResponse(topics=topics)
+
+    return respond()
+
+
+async def fetch_offsets(
+    groups: Groups, header: RequestHeader, request: OffsetFetchRequest
+) -> OffsetFetchResponse:
+    """The offsets that groups have committed: of the partitions asked for, or all."""
+    if header.api_version >= _SEVERAL_GROUPS_SINCE:
+        return OffsetFetchResponse(
+            groups=[await _fetch_group(groups, header, each) for each in request.groups]
+        )
+    found = await _ask_offsets(groups, header, request.group_id)
+    code = found if isinstance(found, ErrorCode) else ErrorCode.NONE
+    if code is not ErrorCode.NONE and header.api_version >= _ONE_CODE_SINCE:
+        return OffsetFetchResponse(error_code=code)
+    committed = {} if isinstance(found, ErrorCode) else found
+    wanted: list[_Asked] = (
+        _by_topic(groups, committed)
+        if request.topics is None
+        else [(each.name, ZERO_UUID, each.partition_indexes) for each in request.topics]
+    )
+
+    def tell(index: int, each: Committed, _: ErrorCode) -> OffsetFetchResponsePartition:
+        return OffsetFetchResponsePartition(
+            partition_index=index,
+            committed_offset=each.offset,
+            committed_leader_epoch=each.leader_epoch,
+            metadata=each.metadata,
+            error_code=code,
+        )
+
+    told = await in_turns(_tell_offsets(wanted, committed, tell))
+    return OffsetFetchResponse(
+        topics=[
+            OffsetFetchResponseTopic(name=name or "", partitions=partitions)
+            for name, _, partitions in told
+        ]
+    )
+
+
+async def _fetch_group(
+    groups: Groups, header: RequestHeader, group: OffsetFetchRequestGroup
+) -> OffsetFetchResponseGroup:
+    committed = await _ask_offsets(
+        groups, header, group.group_id, group.member_id, group.member_epoch
+    )
+    if isinstance(committed, ErrorCode):
+        return OffsetFetchResponseGroup(group_id=group.group_id, topics=[], error_code=committed)
+    wanted: list[_Asked] = (
+        _by_topic(groups, committed)
+        if group.topics is None
+        else [
+            (
+                _name_of(groups, header.api_version, each.name, each.topic_id),
+                each.topic_id,
+                each.partition_indexes,
+            )
+            for each in group.topics
+        ]
+    )
+
+    def tell(index: int, each: Committed, code: ErrorCode) -> OffsetFetchResponsePartitions:
+        return OffsetFetchResponsePartitions(
+            partition_index=index,
+            committed_offset=each.offset,
+            committed_leader_epoch=each.leader_epoch,
+            metadata=each.metadata,
+            error_code=code,
+        )
+
+    told = await in_turns(_tell_offsets(wanted, committed, tell))
+    return OffsetFetchResponseGroup(
+        group_id=group.group_id,
+        topics=[
+            OffsetFetchResponseTopics(name=name or "", topic_id=topic_id, partitions=partitions)
+            for name, topic_id, partitions in told
+        ],
+    )
+
+
+def _tell_offsets(
+    wanted: Iterable[_Asked],
+    committed: Mapping[TopicPartition, Committed],
+    tell: Callable[[int, Committed, ErrorCode], T],
+) -> Steps[list[tuple[str | None, bytes, list[T]]]]:
+    told = []
+    pace = Pace(_PARTITIONS_PER_TURN)
+    for name, topic_id, indexes in wanted:
+        code = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.NONE
+        partitions: list[T] = []
+        told.append((name, topic_id, partitions))
+        for index in indexes:
+            each = committed.get(TopicPartition(name or "", index), _MISSING)
+            partitions.append(tell(index, each, code))
+            if pace.spend():
+                yield
+        if pace.spend():
+            yield
+    return told
+
+
+async def _ask_offsets(
+    groups: Groups,
+    header: RequestHeader,
+    group_id: str,
+    member_id: str | None = None,
+    member_epoch: int = NO_EPOCH,
+) -> Mapping[TopicPartition, Committed] | ErrorCode:
+    def read(shard: GroupShard, _: Now) -> Mapping[TopicPartition, Committed] | ErrorCode:
+        code = shard.check_fetch(group_id, member_id, member_epoch)
+        return dict(shard.offsets(group_id)) if code is ErrorCode.NONE else code
+
+    found: Mapping[TopicPartition, Committed] | ErrorCode = await ask_group(
+        groups, header, group_id, answering(read), lambda code: code
+    )
+    return found
+
+
+def delete_offsets(
+    groups: Groups, header: RequestHeader, request: OffsetDeleteRequest
+) -> Steps[Awaitable[OffsetDeleteResponse]]:
+    """Delete offsets of topics to which no member subscribes."""
+    topics: list[OffsetDeleteResponseTopic] = []
+    wanted: list[tuple[TopicPartition, OffsetDeleteResponsePartition]] = []
+    pace = Pace(_PARTITIONS_PER_TURN)
+    for topic in request.topics:
+        told = OffsetDeleteResponseTopic(name=topic.name, partitions=[])
+        topics.append(told)
+        count = _count_partitions(groups, topic.name)
+        for each in topic.partitions:
+            part = OffsetDeleteResponsePartition(
+                partition_index=each.partition_index,
+                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            )
+            told.partitions.append(part)
+            if 0 <= each.partition_index < count:
+                wanted.append((TopicPartition(topic.name, each.partition_index), part))
+            if pace.spend():
+                yield
+
+    def delete(
+        some: list[tuple[TopicPartition, OffsetDeleteResponsePartition]],
+    ) -> asyncio.Future[Any]:
+        partitions = [partition for partition, _ in some]
+        return ask_group(
+            groups,
+            header,
+            request.group_id,
+            answering(lambda shard, _: shard.delete_offsets(request.group_id, partitions)),
+            lambda code: (code, {}),
+        )
+
+    parts = yield from in_parts(wanted, delete)
+
+    async def respond() -> OffsetDeleteResponse:
+        for some, asked in parts:
+            code, codes = await asked
+            if code is not ErrorCode.NONE:
+                return OffsetDeleteResponse(error_code=code, topics=[])
+            for partition, part in some:
+                part.error_code = codes[partition]
+        return OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=topics)
+
+    return respond()
+
+
+def _name_of(groups: Groups, version: int, name: str, topic_id: bytes) -> str | None:
+    """The name of a topic in a request; None if its id is not known."""
+    if version < _TOPIC_IDS_SINCE:
+        return name
+    topic = groups.view.image.topics_by_id.get(topic_id)
+    return None if topic is None else topic.name
+
+
+def _id_of(groups: Groups, name: str) -> bytes:
+    topic = groups.view.image.topics.get(name)
+    return ZERO_UUID if topic is None else topic.id
+
+
+def _count_partitions(groups: Groups, name: str | None) -> int:
+    topic = None if name is None else groups.view.image.topics.get(name)
+    return 0 if topic is None else len(topic.partitions)
+
+
+def _by_topic(groups: Groups, committed: Mapping[TopicPartition, Any]) -> list[_Asked]:
+    topics: dict[str, list[int]] = {}
+    for partition in committed:
+        topics.setdefault(partition.topic, []).append(partition.partition)
+    return [(name, _id_of(groups, name), indexes) for name, indexes in topics.items()]

@@ -1,0 +1,90 @@
+"""A partition of `__consumer_offsets`: loaded in pieces, and loaded again if its log refuses."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from tests.unit.broker.replicas import until
+from tests.unit.broker.test_groups import QUICK, become_stable, commit, find
+from trimtab.broker.group_partition import GroupPartition
+from trimtab.broker.groups import GROUPS_TOPIC, group_partition
+from trimtab.errors import ErrorCode
+from trimtab.records import TopicPartition
+from trimtab.wire.messages.describe_groups import DescribeGroupsRequest
+from trimtab.wire.messages.heartbeat import HeartbeatRequest
+
+
+def groups_of(lab: Any, broker: int = 0) -> GroupPartition:
+    found: GroupPartition = lab.brokers[broker].groups.find("g")
+    return found
+
+
+async def until_loaded(groups: GroupPartition) -> Any:
+    await until(lambda: groups.shard is not None)
+    return groups.shard
+
+
+def test_a_log_of_many_reads_is_loaded_whole(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trimtab.broker.group_partition._LOAD_BYTES", 200)
+
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        await find(lab)
+        client = lab.connect()
+        member = await become_stable(client)
+        for offset in range(20):
+            await client.ask(commit(offset, member, 1), 8)
+        groups = groups_of(lab)
+        groups._start_again(ErrorCode.NOT_COORDINATOR)
+        shard = await until_loaded(groups)
+        assert shard.offsets("g")[TopicPartition("t", 0)].offset == 19
+        assert shard.describe(5, "g").group_state == "Stable"
+
+    lab.run(scenario, config=QUICK)
+
+
+def test_what_the_log_refuses_is_forgotten_and_the_client_may_ask_again(
+    lab: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        broker = (await find(lab)).node_id
+        client = lab.connect(broker)
+        member = await become_stable(client)
+        assert (await client.ask(commit(5, member, 1), 8)).topics[0].partitions[0].error_code == 0
+        partition = lab.brokers[broker].partitions[GROUPS_TOPIC, group_partition("g", 4)]
+        in_sync, partition.leadership.isr = partition.leadership.isr, (broker,)
+        partition.leadership.configure(2)
+        refused = await client.ask(commit(6, member, 1), 8)
+        code = refused.topics[0].partitions[0].error_code
+        assert code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        partition.leadership.isr = in_sync
+        shard = await until_loaded(groups_of(lab, broker))
+        assert shard.offsets("g")[TopicPartition("t", 0)].offset == 5
+        assert (await client.ask(commit(7, member, 1), 8)).topics[0].partitions[0].error_code == 0
+        beat = HeartbeatRequest(group_id="g", generation_id=1, member_id=member)
+        assert (await client.ask(beat, 4)).error_code == 0
+
+    with caplog.at_level(logging.WARNING):
+        lab.run(scenario, brokers=2, config=QUICK)
+    assert "records of groups were refused" in caplog.text
+    assert "NOT_ENOUGH_REPLICAS" in caplog.text
+
+
+def test_while_groups_are_loaded_clients_are_told_so(lab: Any) -> None:
+    async def scenario() -> None:
+        await find(lab)
+        client = lab.connect()
+        await become_stable(client)
+        groups = groups_of(lab)
+        groups._start_again(ErrorCode.NOT_COORDINATOR)
+        described = await client.ask(DescribeGroupsRequest(groups=["g"]), 5)
+        assert described.groups[0].error_code in (0, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        await until_loaded(groups)
+        described = await client.ask(DescribeGroupsRequest(groups=["g"]), 5)
+        assert described.groups[0].group_state == "Stable"
+
+    lab.run(scenario, config=QUICK)
