@@ -1,0 +1,461 @@
+"""Every order of events in a small group of both protocols: it changes its kind, and no partition
+has two owners, no epoch goes back, no order is a dead end.
+
+One client uses the consumer protocol, two the classic one, which let go of everything before they
+join again. So the group is upgraded when the first comes, and downgraded when it goes. The search
+is that of `test_consumer_group_search`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from tests.property.test_consumer_group_search import Client, Violation
+from tests.unit.coordinator.scene import GROUP, Scene
+from tests.unit.coordinator.test_mixed_group import assignment, read, subscription
+from trimtab.coordinator import mixed_group
+from trimtab.coordinator.classic_group import ClassicGroup, Phase
+from trimtab.coordinator.consumer_group import ConsumerGroup, GroupState
+from trimtab.coordinator.effects import Now
+from trimtab.coordinator.group_shard import GroupShard
+from trimtab.coordinator.mixed_group import MixedGroup
+from trimtab.errors import ErrorCode
+from trimtab.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+
+STATES = int(os.environ.get("GROUP_STATES", "600"))
+TOPIC = "t"
+PARTITIONS = frozenset(range(2))
+TIMEOUT_S = 10.0
+STEPS = 60
+
+
+class ClassicClient:
+    """A consumer that uses the classic protocol, and lets go of everything when it joins again."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        self.state = "out"
+        self.member = ""
+        self.generation = -1
+        self.ticket = -1
+        self.given: dict[str, bytes] = {}
+        self.owned: frozenset[int] = frozenset()
+
+    @property
+    def lives(self) -> bool:
+        return self.state != "out"
+
+
+class World:
+    """A scene with clients: the first uses the consumer protocol."""
+
+    def __init__(self) -> None:
+        self.scene = Scene()
+        self.scene.topics.create(TOPIC, len(PARTITIONS))
+        self.modern = Client("m")
+        self.classics = [ClassicClient(), ClassicClient()]
+        self.epoch = 0
+
+    @property
+    def consumers(self) -> ConsumerGroup | None:
+        return self.scene.shard._consumer_groups.get(GROUP)
+
+    @property
+    def classic(self) -> ClassicGroup | None:
+        return self.scene.shard._groups.get(GROUP)
+
+    def actions(self) -> Iterator[tuple[str, int]]:
+        yield "beat", 0
+        if self.modern.lives:
+            yield "leave modern", 0
+            yield "die modern", 0
+            if self.modern.owned != self.modern.wanted:
+                yield "apply", 0
+        for number, client in enumerate(self.classics):
+            if client.state not in ("joining", "syncing") or self.scene.is_answered(client.ticket):
+                yield "go on", number
+            if client.state == "working":
+                yield "leave", number
+            if client.lives:
+                yield "die", number
+        if self.scene.shard.next_due is not None:
+            yield "time", 0
+        yield "move", 0
+
+    def act(self, what: str, number: int) -> None:
+        client = self.classics[number]
+        if what == "beat":
+            self.beat()
+        elif what == "leave modern":
+            self.scene.beat(self.modern.member, -1)
+            self.modern.begin()
+        elif what == "die modern":
+            self.modern.begin()
+        elif what == "apply":
+            self.modern.owned = self.modern.wanted
+            self.modern.reports = True
+        elif what == "go on":
+            self.go_on(client)
+        elif what == "leave":
+            self.scene.leave((client.member, None))
+            client.begin()
+        elif what == "die":
+            client.begin()
+        elif what == "time":
+            due = self.scene.shard.next_due
+            assert due is not None
+            self.scene.pass_time(max(0.0, due - self.scene.now_s))
+        else:
+            self.scene.restart()
+            for each in self.classics:
+                waits = each.state in ("joining", "syncing")
+                if waits and not self.scene.is_answered(each.ticket):
+                    each.state, each.given = "named", {}
+        self.check()
+
+    def beat(self) -> None:
+        modern = self.modern
+        owned = [(TOPIC, index) for index in modern.owned] if modern.reports else None
+        answer = self.scene.beat(
+            modern.member,
+            modern.epoch,
+            owned,
+            topics=(TOPIC,) if modern.reports and modern.epoch else None,
+            rebalance_s=TIMEOUT_S if modern.reports else -0.001,
+        )
+        if answer.error_code in (
+            ErrorCode.UNKNOWN_MEMBER_ID,
+            ErrorCode.FENCED_MEMBER_EPOCH,
+            ErrorCode.GROUP_ID_NOT_FOUND,
+        ):
+            modern.begin()
+            modern.lives = True
+            return
+        if answer.error_code:
+            raise Violation(f"the client is refused: {answer.error_message}")
+        if answer.member_epoch < modern.epoch or answer.member_epoch == 0:
+            raise Violation(f"member epoch {answer.member_epoch} after {modern.epoch}")
+        modern.lives, modern.epoch, modern.reports = True, answer.member_epoch, False
+        if answer.assignment is not None:
+            modern.wanted = frozenset(
+                index for each in answer.assignment.topic_partitions for index in each.partitions
+            )
+            modern.owned |= modern.wanted
+            modern.reports = True
+
+    def go_on(self, client: ClassicClient) -> None:
+        if client.state in ("out", "named"):
+            client.owned = frozenset()
+            client.ticket = self.scene.join(
+                client.member,
+                protocols=subscription(),
+                session_s=TIMEOUT_S,
+                rebalance_s=TIMEOUT_S,
+            )
+            client.state = "joining"
+        elif client.state == "joining":
+            self.take_join(client, self.scene.answer(client.ticket))
+        elif client.state == "joined":
+            client.ticket = self.scene.sync(client.member, client.generation, client.given)
+            client.state = "syncing"
+        elif client.state == "syncing":
+            answer = self.scene.answer(client.ticket)
+            client.given = {}
+            if answer.error_code:
+                self.obey(client, answer.error_code)
+            else:
+                client.state, client.owned = "working", frozenset(read(answer.assignment))
+        else:
+            self.obey(client, self.scene.heartbeat(client.member, client.generation))
+
+    def take_join(self, client: ClassicClient, answer: Any) -> None:
+        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            client.state, client.member = "named", answer.member_id
+        elif answer.error_code:
+            self.obey(client, answer.error_code)
+        else:
+            client.state, client.generation = "joined", answer.generation_id
+            members = [each.member_id for each in answer.members]
+            client.given = {
+                member: assignment(sorted(PARTITIONS)[place :: len(members)])
+                for place, member in enumerate(members)
+            }
+
+    def obey(self, client: ClassicClient, code: int) -> None:
+        if code == ErrorCode.NONE:
+            return
+        client.owned = frozenset()
+        if code == ErrorCode.UNKNOWN_MEMBER_ID:
+            client.begin()
+            client.state = "named"
+        elif code in (
+            ErrorCode.REBALANCE_IN_PROGRESS,
+            ErrorCode.ILLEGAL_GENERATION,
+            ErrorCode.NOT_COORDINATOR,
+        ):
+            client.state = "named"
+        else:
+            raise Violation(f"a client is told {ErrorCode(code).name}")
+
+    def check(self) -> None:
+        consumers, classic = self.consumers, self.classic
+        if consumers is not None and classic is not None:
+            raise Violation("a group is of both kinds")
+        owned = [client.owned for client in self.classics if self.is_current(client)]
+        if consumers is not None and self.modern.member in consumers.members:
+            member = consumers.members[self.modern.member]
+            if self.modern.epoch and self.modern.epoch in (member.epoch, member.previous_epoch):
+                owned.append(self.modern.owned)
+        if sum(map(len, owned)) > len(frozenset().union(*owned)):
+            raise Violation("a partition has two owners")
+        if consumers is not None:
+            if consumers.is_classic:
+                raise Violation("a consumer group has no member of that protocol")
+            held = [
+                key
+                for each in consumers.members.values()
+                for key in (*each.assigned, *each.revoking)
+            ]
+            if len(held) != len(set(held)) or set(held) != set(consumers.owners):
+                raise Violation("the coordinator has given a partition twice")
+            epoch = consumers.epoch
+        elif classic is not None and classic.phase in (Phase.STABLE, Phase.EMPTY):
+            epoch = classic.generation
+        else:
+            epoch = self.epoch if classic is not None else 0
+        if epoch < self.epoch and epoch:
+            raise Violation(f"epoch {epoch} after {self.epoch}")
+        self.epoch = epoch
+
+    def is_current(self, client: ClassicClient) -> bool:
+        if client.state != "working":
+            return False
+        if self.consumers is not None:
+            member = self.consumers.members.get(client.member)
+            return member is not None and client.generation == member.epoch
+        group = self.classic
+        return (
+            group is not None
+            and client.member in group.members
+            and client.generation == group.generation
+        )
+
+    def settle(self) -> None:
+        """Let every client that lives go on, and heartbeats be sent in time."""
+        for _ in range(STEPS):
+            if self.is_settled():
+                return
+            for what, number in list(self.actions()):
+                if what == "go on" and self.classics[number].lives:
+                    self.act(what, number)
+            if self.modern.lives:
+                self.act("beat", 0)
+                self.act("apply", 0)
+            self.scene.pass_time(TIMEOUT_S / 5)
+            self.check()
+        raise Violation(f"the group does not settle: {self.key}")
+
+    def is_settled(self) -> bool:
+        classics = {each.member for each in self.classics if each.lives}
+        working = all(each.state == "working" for each in self.classics if each.lives)
+        owned = [each.owned for each in self.classics if each.lives]
+        if self.modern.lives:
+            owned.append(self.modern.owned)
+        is_whole = sum(map(len, owned)) == len(PARTITIONS) and frozenset().union(*owned) == (
+            PARTITIONS
+        )
+        consumers, classic = self.consumers, self.classic
+        if self.modern.lives:
+            members = {*classics, self.modern.member}
+            return (
+                consumers is not None
+                and consumers.state is GroupState.STABLE
+                and set(consumers.members) == members
+                and working
+                and is_whole
+            )
+        if not classics:
+            return not (consumers and consumers.members) and not (classic and classic.members)
+        return (
+            classic is not None
+            and classic.phase is Phase.STABLE
+            and set(classic.members) == classics
+            and working
+            and is_whole
+        )
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for worlds that differ in names and in the past only."""
+        consumers, classic, now_s = self.consumers, self.classic, self.scene.now_s
+        base = self.epoch
+        known = [each.member for each in self.classics if each.member]
+        there = [*consumers.members] if consumers else [*classic.members] if classic else []
+        expected = classic._expected if classic is not None else {}
+        names = {
+            name: place for place, name in enumerate(dict.fromkeys([*known, *there, *expected]))
+        }
+        clients = tuple(
+            (
+                each.state,
+                names.get(each.member),
+                each.generation - base if each.generation >= 0 else None,
+                each.owned,
+                tuple((names.get(name), share) for name, share in each.given.items()),
+                each.state in ("joining", "syncing") and self.scene.is_answered(each.ticket),
+            )
+            for each in self.classics
+        )
+        modern = (
+            self.modern.lives,
+            self.modern.epoch - base if self.modern.epoch else None,
+            self.modern.owned,
+            self.modern.wanted,
+            self.modern.reports,
+        )
+        if consumers is not None:
+            return (
+                clients,
+                modern,
+                consumers.assignment_epoch - base,
+                tuple(
+                    (
+                        names[each.id],
+                        each.is_classic,
+                        each.epoch - base,
+                        each.previous_epoch - base if each.previous_epoch else None,
+                        each.state,
+                        tuple(sorted(each.assigned)),
+                        tuple(sorted(each.revoking)),
+                        tuple(sorted(consumers.targets.get(each.id, ()))),
+                        round(each.deadline - now_s, 3),
+                        round(min(each.act_by - now_s, 1e6), 3),
+                    )
+                    for each in consumers.members.values()
+                ),
+            )
+        if classic is None:
+            return clients, modern
+        return (
+            clients,
+            modern,
+            classic.phase,
+            classic.generation - base,
+            None if classic.leader is None else names[classic.leader],
+            tuple(
+                (
+                    names[each.id],
+                    round(each.deadline - now_s, 3),
+                    each.joining is not None,
+                    each.syncing is not None,
+                    each.is_new,
+                    each.assignment,
+                )
+                for each in classic.members.values()
+            ),
+            tuple((names[name], round(due - now_s, 3)) for name, due in expected.items()),
+            tuple(sorted(names[each] for each in classic._unsynced)),
+            round(min(classic._due - now_s, 1e6), 3),
+        )
+
+
+def search(states: int, claim: Callable[[World], bool] = lambda world: True) -> int:
+    """Go through the states that differ, from an empty group and from one of all three at work;
+    returns how many there are, `states` at most.
+
+    Args:
+        claim: what is said to be true of every state.
+    """
+    empty, working = World(), World()
+    for number in range(2):
+        working.act("go on", number)
+    working.settle()
+    working.act("beat", 0)
+    working.settle()
+    seen = {empty.key, working.key}
+    left = deque([empty, working])
+    while left and len(seen) < states:
+        world = left.popleft()
+        for what, number in world.actions():
+            after = deepcopy(world)
+            after.act(what, number)
+            if not claim(after):
+                raise Violation("the claim is false")
+            if after.key not in seen:
+                seen.add(after.key)
+                left.append(after)
+                deepcopy(after).settle()
+    return len(seen)
+
+
+def test_no_order_of_events_breaks_a_rule() -> None:
+    assert search(STATES) >= min(STATES, 600)
+
+
+def _do_nothing(*_: Any) -> None:
+    """In place of a step."""
+
+
+def _go_on(group: MixedGroup, now: Now, request: HeartbeatRequest) -> HeartbeatResponse:
+    member = group._group.members.get(request.member_id)
+    code = group._check(member, request.group_instance_id, request.generation_id)
+    return HeartbeatResponse(error_code=code)
+
+
+PLANTED: dict[str, tuple[Any, str, Any]] = {
+    "a member is not asked to join again": (MixedGroup, "heartbeat", _go_on),
+    "who waits for a classic group waits for ever": (
+        ClassicGroup,
+        "refuse_all_waiting",
+        _do_nothing,
+    ),
+    "a group is not downgraded": (GroupShard, "_downgrade", _do_nothing),
+    "free partitions are not given to members of the classic protocol": (
+        ConsumerGroup,
+        "may_have_more",
+        lambda *_: False,
+    ),
+    "a member of the classic protocol is given all partitions": (
+        mixed_group,
+        "_write_assignment",
+        lambda *_: assignment(PARTITIONS),
+    ),
+}
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, name, instead = PLANTED[bug]
+    monkeypatch.setattr(kind, name, instead)
+    with pytest.raises((Violation, AssertionError, KeyError)):
+        search(STATES)
+
+
+def _is_upgraded(world: World) -> bool:
+    return world.consumers is not None and any(
+        each.is_classic for each in world.consumers.members.values()
+    )
+
+
+def _is_downgraded(world: World) -> bool:
+    return (
+        world.classic is not None
+        and world.classic.phase is Phase.PREPARING
+        and len(world.classic.members) == 2
+        and world.consumers is None
+        and world.epoch > 2
+    )
+
+
+@pytest.mark.parametrize("state", [_is_upgraded, _is_downgraded])
+def test_the_search_comes_to(state: Callable[[World], bool]) -> None:
+    with pytest.raises(Violation, match="claim"):
+        search(STATES, lambda world: not state(world))
