@@ -1,30 +1,30 @@
+import java.lang.reflect.InvocationTargetException;
 import java.time.Duration;
+import java.util.Collection;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
-import java.util.Set;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutionException;
 import org.apache.kafka.clients.admin.Admin;
-import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
-import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
+import org.apache.kafka.common.serialization.Deserializer;
 
-/** Uses groups and transactions; prints a line for each call: its name and its error. */
+/** Uses share groups, if the client knows them, and transactions; prints a line for each call: its name and its error. */
 public class NotServed {
     static String servers;
 
     public static void main(String[] arguments) {
         servers = arguments[0];
         Admin admin = Admin.create(properties());
-        run("poll", () -> withConsumer(consumer -> {
-            consumer.subscribe(List.of("t"));
-            return consumer.poll(Duration.ofSeconds(60)).count();
-        }));
-        run("committed", () -> withConsumer(consumer ->
-            consumer.committed(Set.of(new TopicPartition("t", 0)))));
+        try {
+            Class<?> consumer = Class.forName("org.apache.kafka.clients.consumer.KafkaShareConsumer");
+            run("poll", () -> pollShares(consumer));
+        } catch (ClassNotFoundException old) {
+            // This client has no share groups.
+        }
         run("initTransactions", () -> {
             Properties properties = properties();
             properties.put("transactional.id", "x");
@@ -34,10 +34,6 @@ public class NotServed {
                 return "done";
             }
         });
-        run("describeGroups", () -> admin.describeConsumerGroups(List.of("g")).all().get());
-        run("listGroups", () -> admin.listConsumerGroups().all().get());
-        run("groupOffsets", () ->
-            admin.listConsumerGroupOffsets("g").partitionsToOffsetAndMetadata().get());
         run("describeTransactions", () -> admin.describeTransactions(List.of("x")).all().get());
         run("listTransactions", () -> admin.listTransactions().all().get());
         admin.close(Duration.ZERO);
@@ -49,16 +45,20 @@ public class NotServed {
         return properties;
     }
 
-    interface Use {
-        Object of(KafkaConsumer<byte[], byte[]> consumer);
-    }
-
-    static Object withConsumer(Use use) {
+    static Object pollShares(Class<?> kind) throws Exception {
         Properties properties = properties();
         properties.put("group.id", "g");
-        try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(
-                properties, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
-            return use.of(consumer);
+        Object consumer = kind
+            .getConstructor(Properties.class, Deserializer.class, Deserializer.class)
+            .newInstance(properties, new ByteArrayDeserializer(), new ByteArrayDeserializer());
+        try {
+            kind.getMethod("subscribe", Collection.class).invoke(consumer, List.of("t"));
+            Object records = null;
+            for (int second = 0; second < 60; second++)
+                records = kind.getMethod("poll", Duration.class).invoke(consumer, Duration.ofSeconds(1));
+            return records;
+        } catch (InvocationTargetException error) {
+            throw (Exception) error.getCause();
         }
     }
 
