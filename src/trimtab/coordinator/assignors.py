@@ -74,6 +74,9 @@ def _find_chain(
 ) -> list[tuple[tuple[str, PartitionKey], str]]:
     """Moves that make the numbers more equal, each of a partition from one member to another; empty
     if there are none."""
+    move = _find_move(given, subscribers)
+    if move is not None:
+        return [move]
     least = min((len(keys) for keys in given.values()), default=0)
     hopeless: set[str] = set()
     for giver in sorted(given, key=lambda each: -len(given[each])):
@@ -102,6 +105,23 @@ def _find_chain(
                     open_members.append(taker)
         hopeless |= reached
     return []
+
+
+def _find_move(
+    given: Mapping[str, dict[PartitionKey, None]], subscribers: Mapping[bytes, list[str]]
+) -> tuple[tuple[str, PartitionKey], str] | None:
+    """A move from a member with most partitions to the one with fewest that may take it."""
+    giver = max(given, key=lambda each: len(given[each]), default=None)
+    if giver is None:
+        return None
+    seen_topics: set[bytes] = set()
+    for key in reversed(given[giver]):
+        if key[0] not in seen_topics:
+            seen_topics.add(key[0])
+            taker = min(subscribers[key[0]], key=lambda each: len(given[each]))
+            if len(given[taker]) + 2 <= len(given[giver]):
+                return (giver, key), taker
+    return None
 
 
 def _follow(

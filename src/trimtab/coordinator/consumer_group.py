@@ -25,7 +25,6 @@ from trimtab.coordinator.consumer_heartbeat import (
     LEAVE_FOR_NOW,
     NOT_GIVEN,
     HeartbeatRefused,
-    read_owned,
 )
 from trimtab.coordinator.consumer_member import (
     ConsumerMember,
@@ -37,7 +36,7 @@ from trimtab.coordinator.consumer_member import (
 )
 from trimtab.coordinator.effects import Caller, Now
 from trimtab.coordinator.timers import Timers
-from trimtab.coordinator.topic_pattern import TopicPattern
+from trimtab.coordinator.topic_pattern import PatternRefused, TopicPattern
 from trimtab.coordinator.topics import PartitionKey, Topics
 from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition as PartitionName
@@ -168,14 +167,17 @@ class ConsumerGroup:
         now: Now,
         caller: Caller,
         request: ConsumerGroupHeartbeatRequest,
+        owned: frozenset[PartitionKey] | None,
         rules: ConsumerRules,
     ) -> ConsumerGroupHeartbeatResponse:
         """Take over what a member says, and tell it its assignment if that has changed.
 
+        Args:
+            owned: the partitions in the request; None: it says nothing of them.
+
         Raises:
             HeartbeatRefused: it is not a member, or its epoch is not that of the group.
         """
-        owned = read_owned(request)
         member = self._find_or_add(caller, request, rules, owned)
         metadata = self._read_metadata(caller, request, member.metadata)
         before = member.assigned.keys()
@@ -377,7 +379,7 @@ class ConsumerGroup:
             if pattern not in used:
                 self._append(key, None)
             elif pattern and (is_anew or pattern not in self._matched):
-                matched = tuple(TopicPattern(pattern).filter(self._topics.names()))
+                matched = self._match(pattern)
                 if matched != self._matched.get(pattern):
                     self._append(
                         key,
@@ -385,6 +387,12 @@ class ConsumerGroup:
                             topics=list(matched), version=0, timestamp=now.ms
                         ),
                     )
+
+    def _match(self, pattern: str) -> tuple[str, ...]:
+        try:
+            return tuple(TopicPattern(pattern).filter(self._topics.names()))
+        except PatternRefused:  # it took too long, for topics that are new: the others stay
+            return self._matched.get(pattern, ())
 
     def _hash_topics(self) -> int:
         digest = blake2b(digest_size=8)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from trimtab.coordinator.topic_pattern import PatternRefused, TopicPattern
-from trimtab.coordinator.topics import PartitionKey
+from trimtab.coordinator.topics import Topics
 from trimtab.errors import ErrorCode
 from trimtab.wire.messages.consumer_group_describe import DescribedGroup
 from trimtab.wire.messages.consumer_group_heartbeat import (
@@ -18,6 +18,9 @@ JOIN: Final = 0
 LEAVE: Final = -1
 LEAVE_FOR_NOW: Final = -2
 """Epochs in heartbeats: the member joins, leaves, or is static, leaves and is expected back."""
+
+_MOST_TOPICS: Final = 10_000
+"""Names of topics in a subscription."""
 
 NOT_GIVEN: Final = -1
 """In place of a rebalance timeout that stays as it is."""
@@ -59,7 +62,9 @@ def refuse_description(
     )
 
 
-def check_heartbeat(request: ConsumerGroupHeartbeatRequest, assignors: Iterable[str]) -> None:
+def check_heartbeat(
+    request: ConsumerGroupHeartbeatRequest, assignors: Iterable[str], topics: Topics
+) -> None:
     """Check a heartbeat on its own.
 
     Raises:
@@ -77,6 +82,8 @@ def check_heartbeat(request: ConsumerGroupHeartbeatRequest, assignors: Iterable[
         fault = f"There is no member epoch {epoch}."
     elif epoch == LEAVE_FOR_NOW and request.instance_id is None:
         fault = "Only a member with an instance id leaves with epoch -2."
+    elif len(request.subscribed_topic_names or ()) > _MOST_TOPICS:
+        fault = f"A member subscribes to {_MOST_TOPICS} topics at most: use a regular expression."
     elif epoch == JOIN:
         if request.rebalance_timeout_ms == NOT_GIVEN:
             fault = "A member that joins gives its rebalance timeout."
@@ -93,18 +100,9 @@ def check_heartbeat(request: ConsumerGroupHeartbeatRequest, assignors: Iterable[
         )
     if request.subscribed_topic_regex:
         try:
-            TopicPattern(request.subscribed_topic_regex)
+            TopicPattern(request.subscribed_topic_regex).filter(topics.names())
         except PatternRefused as refused:
             raise HeartbeatRefused(
                 ErrorCode.INVALID_REGULAR_EXPRESSION,
                 f"The regular expression {request.subscribed_topic_regex!r} is refused: {refused}.",
             ) from None
-
-
-def read_owned(request: ConsumerGroupHeartbeatRequest) -> frozenset[PartitionKey] | None:
-    """The partitions that a member says it has; None: those of its last heartbeat."""
-    if request.topic_partitions is None:
-        return None
-    return frozenset(
-        (each.topic_id, index) for each in request.topic_partitions for index in each.partitions
-    )

@@ -41,7 +41,7 @@ from trimtab.coordinator.mixed_group import (
 from trimtab.coordinator.offsets import Committed, Offsets, offset_key
 from trimtab.coordinator.subscription import subscribed_topics
 from trimtab.coordinator.timers import Timers
-from trimtab.coordinator.topics import Topics
+from trimtab.coordinator.topics import PartitionKey, Topics
 from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition
 from trimtab.wire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
@@ -208,20 +208,28 @@ class GroupShard:
     # The protocol of consumer groups
 
     def consumer_heartbeat(
-        self, now: Now, caller: Caller, request: ConsumerGroupHeartbeatRequest
+        self,
+        now: Now,
+        caller: Caller,
+        request: ConsumerGroupHeartbeatRequest,
+        owned: frozenset[PartitionKey] | None,
     ) -> ConsumerGroupHeartbeatResponse:
-        """Take a member into a consumer group, keep it there, or let it leave."""
+        """Take a member into a consumer group, keep it there, or let it leave.
+
+        Args:
+            owned: the partitions in the request; None: it says nothing of them.
+        """
         rules = self._consumer_rules(request.group_id)
         is_joining = request.member_epoch == JOIN
         if is_joining and caller.version < _OWN_IDS_SINCE and not request.member_id:
             request.member_id = self._new_id()
         try:
-            check_heartbeat(request, rules.assignors)
+            check_heartbeat(request, rules.assignors, self._topics)
             group = self._find_consumers(now, request.group_id, rules if is_joining else None)
             if request.member_epoch < JOIN:
                 response = group.leave(now, request)
             else:
-                response = group.heartbeat(now, caller, request, rules)
+                response = group.heartbeat(now, caller, request, owned, rules)
         except HeartbeatRefused as refused:
             return refuse_heartbeat(refused.code, refused.message)
         self._downgrade(now, request.group_id)

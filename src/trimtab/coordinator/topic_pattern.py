@@ -19,8 +19,13 @@ _ALL: Final = (1 << 128) - 1
 _NEWLINE: Final = 1 << ord("\n")
 _MOST_REPEATS: Final = 1000
 """RE2's largest number of repetitions."""
-_MOST_STEPS: Final = 1000
-"""Instructions of a program; every step of a match may visit all."""
+_LONGEST: Final = 10_000
+"""Characters of an expression."""
+_MOST_STEPS: Final = 10_000
+"""Instructions of a program."""
+_MOST_WORK: Final = 200_000
+"""Instructions that `filter` visits; tens of milliseconds. Most expressions need a few for each
+character that is new to them."""
 _MOST_STATES: Final = 10_000
 """Transitions that are kept; more are computed again."""
 _DEEPEST: Final = 100
@@ -354,6 +359,9 @@ class TopicPattern:
     """
 
     def __init__(self, text: str) -> None:
+        if len(text) > _LONGEST:
+            raise PatternRefused(f"it is longer than {_LONGEST} characters")
+        self._work = 0
         self._steps: list[_Step] = [_Step(_NONE, _NONE, ())]
         begin = self._compile(_Reader(text).read(), _MATCH)
         self._begin: _State = (frozenset((begin,)), "")
@@ -370,7 +378,12 @@ class TopicPattern:
         return _MATCH in self._close(state, "")
 
     def filter(self, names: Iterable[str]) -> list[str]:
-        """The names that match, sorted."""
+        """The names that match, sorted.
+
+        Raises:
+            PatternRefused: that takes too long.
+        """
+        self._work = 0
         return sorted(filter(self.matches, names))
 
     def _move(self, state: _State, character: str) -> _State:
@@ -400,6 +413,9 @@ class TopicPattern:
                     step.kind == _NONE or _holds(step.kind, before, character)
                 ):
                     left += step.after
+        self._work += len(reached)
+        if self._work > _MOST_WORK:
+            raise PatternRefused("it takes too long for so many topics: write a simpler one")
         return reached
 
     def _compile(self, node: _Node, after: int) -> int:

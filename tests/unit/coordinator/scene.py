@@ -228,7 +228,8 @@ class Scene:
             else [TopicPartitions(topic_id=topic_id(name), partitions=[at]) for name, at in owned],
             **more,
         )
-        response = self.shard.consumer_heartbeat(self.now, self._caller(version), request)
+        keys = None if owned is None else frozenset((topic_id(name), at) for name, at in owned)
+        response = self.shard.consumer_heartbeat(self.now, self._caller(version), request, keys)
         self.take()
         return response
 

@@ -203,6 +203,7 @@ def test_a_regular_expression_that_nobody_uses_is_forgotten(scene: Scene) -> Non
         ({"topics": ()}, ErrorCode.INVALID_REQUEST),
         ({"owned": [("t", 0)]}, ErrorCode.INVALID_REQUEST),
         ({"assignor": "none"}, ErrorCode.UNSUPPORTED_ASSIGNOR),
+        ({"topics": [str(number) for number in range(10_001)]}, ErrorCode.INVALID_REQUEST),
         ({"subscribed_topic_regex": "("}, ErrorCode.INVALID_REGULAR_EXPRESSION),
         ({"epoch": 5}, ErrorCode.GROUP_ID_NOT_FOUND),
         ({"epoch": -1}, ErrorCode.GROUP_ID_NOT_FOUND),
@@ -343,6 +344,8 @@ def test_an_earlier_epoch_may_commit_what_the_member_has_had_since(scene: Scene)
     assert scene.commit(5, "a", 2, version=9) == ErrorCode.NONE
     assert scene.commit(5, "a", 1, version=9) == ErrorCode.STALE_MEMBER_EPOCH
     assert scene.commit(5, "b", 2, version=9) == ErrorCode.STALE_MEMBER_EPOCH
+    scene.restart()
+    assert scene.commit(6, "a", 2, version=9) == ErrorCode.NONE
 
 
 def test_anybody_commits_while_there_is_no_member(scene: Scene) -> None:

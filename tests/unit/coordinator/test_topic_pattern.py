@@ -81,7 +81,14 @@ def test_whole_names_match(pattern: str, matching: str, others: str) -> None:
             "\\",
             "[z-a]",
         ),
-        *("[[:none:]]", r"\xzz", r"\x{110000}", "((a{100}){100}){100}", "(" * 200 + ")" * 200),
+        *(
+            "[[:none:]]",
+            r"\xzz",
+            r"\x{110000}",
+            "a" * 10_001,
+            "((a{100}){100}){100}",
+            "(" * 200 + ")" * 200,
+        ),
     ],
 )
 def test_what_re2_does_not_have_or_nobody_needs_is_refused(pattern: str) -> None:
@@ -92,6 +99,18 @@ def test_what_re2_does_not_have_or_nobody_needs_is_refused(pattern: str) -> None
 def test_an_expression_that_python_would_take_for_ever_for() -> None:
     assert not TopicPattern("(a*)*(a*)*(a|aa)*b").matches("a" * 249)
     assert TopicPattern("(.*a){20}").matches("ba" * 100)
+
+
+def test_an_expression_that_takes_long_for_all_topics_is_refused() -> None:
+    names = [f"{number * 2_654_435_761**2 % 2**64:064b}" for number in range(1000)]
+    assert len(TopicPattern("[01]+").filter(names)) == 1000
+    with pytest.raises(PatternRefused, match="too long"):
+        TopicPattern("(.*1.{9}){9}").filter(names)
+
+
+def test_many_names_are_an_expression_too() -> None:
+    names = [f"some-topic-{number}" for number in range(500)]
+    assert TopicPattern("|".join(names)).filter([*names, "other"]) == sorted(names)
 
 
 def test_names_are_filtered_and_sorted() -> None:

@@ -18,6 +18,7 @@ from trimtab.coordinator.classic_group import refuse_join
 from trimtab.coordinator.consumer_heartbeat import refuse_description, refuse_heartbeat
 from trimtab.coordinator.effects import Caller, Now
 from trimtab.coordinator.group_shard import GroupShard
+from trimtab.coordinator.topics import PartitionKey
 from trimtab.errors import ErrorCode
 from trimtab.server.turns import Pace, Steps
 from trimtab.wire.framing import RequestHeader
@@ -25,7 +26,10 @@ from trimtab.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
 )
-from trimtab.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from trimtab.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from trimtab.wire.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -222,11 +226,20 @@ def delete_groups(
 
 def consumer_group_heartbeat(
     groups: Groups, header: RequestHeader, request: ConsumerGroupHeartbeatRequest
-) -> asyncio.Future[Any]:
+) -> Steps[Awaitable[ConsumerGroupHeartbeatResponse]]:
     """Tell a member of a consumer group its epoch and, if it has changed, its assignment."""
+    keys: set[PartitionKey] = set()
+    pace = Pace(_ITEMS_PER_TURN)
+    for topic in request.topic_partitions or ():
+        for begin in range(0, len(topic.partitions), _ITEMS_PER_TURN):
+            some = topic.partitions[begin : begin + _ITEMS_PER_TURN]
+            keys.update((topic.topic_id, index) for index in some)
+            if pace.spend(len(some)):
+                yield
+    owned = None if request.topic_partitions is None else frozenset(keys)
 
     def decide(shard: GroupShard, now: Now, caller: Caller) -> None:
-        response = shard.consumer_heartbeat(now, caller, request)
+        response = shard.consumer_heartbeat(now, caller, request, owned)
         shard.effects.responses.append((caller.request, response))
 
     return ask_group(groups, header, request.group_id, decide, refuse_heartbeat)
