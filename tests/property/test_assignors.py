@@ -25,11 +25,18 @@ def make_members(
     }
 
 
-@given(numbers, subscriptions, st.sampled_from(sorted(ASSIGNORS)))
+held = st.frozensets(st.tuples(st.sampled_from(TOPICS), st.integers(0, 9)), max_size=6)
+
+
+@given(numbers, subscriptions, st.lists(held, max_size=6), st.sampled_from(sorted(ASSIGNORS)))
 def test_each_partition_with_a_subscriber_goes_to_one_that_subscribes(
-    topics: dict[bytes, int], subscribed: list[frozenset[bytes]], name: str
+    topics: dict[bytes, int],
+    subscribed: list[frozenset[bytes]],
+    had: list[frozenset[PartitionKey]],
+    name: str,
 ) -> None:
-    members = make_members(subscribed)
+    """Whatever members had before: partitions of others, of other topics, or that do not exist."""
+    members = make_members(subscribed, {f"m{number}": keys for number, keys in enumerate(had)})
     assigned = ASSIGNORS[name](members, topics)
     assert list(assigned) == list(members)
     everything = sorted(chain.from_iterable(assigned.values()))

@@ -159,6 +159,17 @@ def test_a_group_in_its_first_generation_changes_too(scene: Scene) -> None:
     assert catch_up(scene, member, [])[0] == 2
 
 
+def test_an_empty_group_that_changes_its_kind_keeps_its_epoch(scene: Scene) -> None:
+    scene.beat("a")
+    scene.beat("a", -1)
+    member, joined = scene.new_member(protocols=subscription())
+    generation = scene.answer(joined).generation_id
+    assert generation == 4
+    scene.leave((member, None))
+    scene.restart()
+    assert scene.beat("a").member_epoch > generation
+
+
 def test_a_static_member_changes_its_protocol(scene: Scene) -> None:
     member = classic_group(scene, instance="i")
     came = scene.beat("a", instance="i")
