@@ -269,6 +269,7 @@ def test_members_of_the_consumer_protocol_come_and_go(cluster: Cluster, topic: s
         each.close()
 
 
+@pytest.mark.kip(848)
 def test_a_group_changes_its_protocol_while_members_stay(cluster: Cluster, topic: str) -> None:
     from confluent_kafka import Consumer
 

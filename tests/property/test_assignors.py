@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from itertools import chain
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trimtab.coordinator.assignors import ASSIGNORS, Subscriber, assign_ranges, uniform
 from trimtab.coordinator.topics import PartitionKey
+
+pytestmark = pytest.mark.kip(848)
 
 TOPICS = [bytes([number]) * 16 for number in range(4)]
 

@@ -25,6 +25,8 @@ from trimtab.coordinator.consumer_member import ConsumerMember, MemberState
 from trimtab.coordinator.effects import Now
 from trimtab.errors import ErrorCode
 
+pytestmark = pytest.mark.kip(848)
+
 STATES = int(os.environ.get("GROUP_STATES", "1500"))
 CLIENTS = 3
 TOPIC = "t"

@@ -28,6 +28,8 @@ from trimtab.coordinator.mixed_group import MixedGroup
 from trimtab.errors import ErrorCode
 from trimtab.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
+pytestmark = pytest.mark.kip(848)
+
 STATES = int(os.environ.get("GROUP_STATES", "600"))
 TOPIC = "t"
 PARTITIONS = frozenset(range(2))

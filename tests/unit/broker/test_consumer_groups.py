@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from tests.unit.broker.test_groups import QUICK, commit, find
 from trimtab.errors import ErrorCode
 from trimtab.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
@@ -23,6 +25,8 @@ from trimtab.wire.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
+
+pytestmark = pytest.mark.kip(848)
 
 CONFIG_GROUP = 32
 

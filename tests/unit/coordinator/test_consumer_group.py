@@ -11,6 +11,8 @@ from trimtab.coordinator.consumer_heartbeat import LEAVE, LEAVE_FOR_NOW
 from trimtab.errors import ErrorCode
 from trimtab.wire.messages.consumer_group_records import ConsumerGroupRegularExpressionKey
 
+pytestmark = pytest.mark.kip(848)
+
 
 @pytest.fixture
 def scene() -> Scene:

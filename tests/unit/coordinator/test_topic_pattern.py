@@ -6,6 +6,8 @@ import pytest
 
 from trimtab.coordinator.topic_pattern import PatternRefused, TopicPattern
 
+pytestmark = pytest.mark.kip(848)
+
 
 @pytest.mark.parametrize(
     ("pattern", "matching", "others"),
